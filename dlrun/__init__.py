@@ -1,0 +1,3 @@
+"""dlrun takes a serial training script to a thousand ranks: port, verify, launch, tune."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,5 @@
+"""``python -m dlrun``."""
+
+from dlrun.cli import main
+
+main()

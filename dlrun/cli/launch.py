@@ -1,0 +1,10 @@
+"""``dlrun launch``."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command()
+def command() -> None:
+    """Not built yet."""

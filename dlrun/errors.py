@@ -1,0 +1,29 @@
+"""The one error that users see."""
+
+from __future__ import annotations
+
+import sys
+from typing import IO, Any
+
+import click
+
+
+class DlrunError(click.ClickException):
+    """What is so, with the numbers (``message``), and what to do about it (``hint``).
+
+    Raised anywhere in dlrun; click shows it and ends with exit code 1. Usage errors (a wrong option) are
+    click's own and end with 2.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print ``dlrun: message`` and the hint, indented, below it."""
+        out = file or sys.stderr
+        click.echo(f"dlrun: {self.message}", file=out)
+        if self.hint:
+            click.echo(f"  {self.hint}", file=out)
