@@ -1,0 +1,58 @@
+"""``nox`` checks everything: one session for the style, one per environment for the tests, and a count at the end."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import nox
+
+nox.options.reuse_existing_virtualenvs = True
+RESULTS = Path("build/results")
+
+
+def run_pytest(session: nox.Session, *args: str) -> None:
+    """Run pytest from the checkout's root and leave its result where the ``count`` session finds it."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    result = RESULTS / f"{session.name}.xml"
+    result.unlink(missing_ok=True)
+    session.run("pytest", f"--junitxml={result}", *args, *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """The style: ruff over everything, mypy --strict over dlrun."""
+    session.install("ruff>=0.6", "mypy>=1.11", "types-PyYAML", "click>=8.1", "libcst>=1.4", "jinja2>=3.1", "numpy>=1.23")
+    session.run("ruff", "check", ".")
+    session.run("mypy")
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """The main tests: dl_comm on threads and real ranks, port, launch, the examples with PyTorch."""
+    session.install(".[test]")
+    run_pytest(session, "tests")
+
+
+@nox.session(venv_backend="none")
+def count(session: nox.Session) -> None:
+    """Add up what the sessions before it ran; a session that wrote no result counts as one failure."""
+    passed = failed = skipped = 0
+    for name in TESTED:
+        result = RESULTS / f"{name}.xml"
+        if not result.exists():
+            print(f"{name}: no result")
+            failed += 1
+            continue
+        suite = ElementTree.parse(result).getroot().find("testsuite")
+        assert suite is not None
+        total, bad, skip = (int(suite.get(key, 0)) for key in ("tests", "failures", "skipped"))
+        bad += int(suite.get("errors", 0))
+        passed, failed, skipped = passed + total - bad - skip, failed + bad, skipped + skip
+    print(f"{passed} passed, {failed} failed, {skipped} skipped", flush=True)
+    if failed:
+        session.error("see the sessions above")
+
+
+# The sessions whose tests `count` adds up.
+TESTED = ("tests",)

@@ -1,0 +1,97 @@
+"""Who may import whom: read from the import statements, and seen in fresh interpreters."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DLRUN, DL_COMM = ROOT / "dlrun", ROOT / "comm" / "dl_comm"
+
+HEAVY = {"libcst", "numpy", "jinja2", "yaml", "mpi4py", "torch", "tensorflow", "keras", "matplotlib", "dl_comm"}
+
+# A room -> the rooms of dlrun it may import. The rest of the house is forbidden to it.
+MAY_IMPORT = {
+    "errors": set(),
+    "render": set(),
+    "rank": set(),
+    "port": {"errors", "render"},
+    "launch": {"errors", "render"},
+    "demo": {"errors", "port", "launch"},
+    "cli": {"errors", "port", "launch", "demo"},
+}
+
+
+def imported_names(file: Path, package: str) -> set[str]:
+    """The absolute dotted names that the file imports, wherever in it the statement stands."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parent = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*parent, *([base] if base else [])])
+            names.add(base)
+            names.update(f"{base}.{alias.name}" for alias in node.names)
+    return names
+
+
+def modules(folder: Path, name: str) -> list[tuple[str, Path]]:
+    """(package, file) of every Python file below the folder."""
+    found = []
+    for file in sorted(folder.rglob("*.py")):
+        parts = (name, *file.relative_to(folder).parts[:-1])
+        found.append((".".join(parts), file))
+    return found
+
+
+@pytest.mark.parametrize(("package", "file"), modules(DLRUN, "dlrun"), ids=lambda x: str(x).replace(str(ROOT), ""))
+def test_a_room_of_dlrun_imports_only_the_rooms_below_it(package: str, file: Path) -> None:
+    parts = file.relative_to(DLRUN).parts
+    room = parts[0] if len(parts) > 1 else file.stem
+    if room in ("__init__", "__main__"):
+        return
+    assert room in MAY_IMPORT, f"dlrun/{room} is not in the plan: say in MAY_IMPORT what it may import"
+    names = {n for n in imported_names(file, package) if n.split(".")[0] == "dlrun"}
+    rooms = {n.split(".")[1] for n in names if "." in n} & set(MAY_IMPORT)
+    assert rooms <= MAY_IMPORT[room] | {room}
+
+
+def test_dlrun_never_imports_dl_comm_nor_dl_comm_dlrun() -> None:
+    for package, file in modules(DLRUN, "dlrun"):
+        assert not {n for n in imported_names(file, package) if n.split(".")[0] == "dl_comm"}, file
+    for package, file in modules(DL_COMM, "dl_comm"):
+        assert not {n for n in imported_names(file, package) if n.split(".")[0] == "dlrun"}, file
+
+
+def loaded_after(statement: str) -> set[str]:
+    """The top-level modules that a fresh interpreter holds after the statement."""
+    code = f"{statement}\nimport sys\nprint(*sorted({{n.split('.')[0] for n in sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
+    return set(done.stdout.split())
+
+
+def verbs() -> list[str]:
+    from dlrun.cli import VERBS
+
+    return list(VERBS)
+
+
+@pytest.mark.parametrize("module", ["dlrun.cli", "dlrun.errors", "dlrun.render", *(f"dlrun.cli.{v}" for v in verbs())])
+def test_the_command_line_loads_nothing_of_weight(module: str) -> None:
+    assert not loaded_after(f"import {module}") & HEAVY
+
+
+def test_the_rank_shim_needs_the_standard_library_alone() -> None:
+    extra = loaded_after("import dlrun.rank") - loaded_after("import dlrun") - set(sys.stdlib_module_names)
+    assert not extra
+
+
+def test_dl_comm_loads_no_framework() -> None:
+    assert not loaded_after("import dl_comm") & {"torch", "tensorflow", "keras", "jax", "mpi4py"}
