@@ -22,7 +22,8 @@ def run_pytest(session: nox.Session, *args: str) -> None:
 @nox.session
 def lint(session: nox.Session) -> None:
     """The style: ruff over everything, mypy --strict over dlrun."""
-    session.install("ruff>=0.6", "mypy>=1.11", "types-PyYAML", "click>=8.1", "libcst>=1.4", "jinja2>=3.1", "numpy>=1.23")
+    session.install("ruff>=0.6", "mypy>=1.11", "types-PyYAML")
+    session.install("click>=8.1", "libcst>=1.4", "jinja2>=3.1", "numpy>=1.23")
     session.run("ruff", "check", ".")
     session.run("mypy")
 

@@ -37,7 +37,8 @@ def read_idx(path):
     """Return the array in an IDX file: two zero bytes, a type, the number of axes, their lengths, the data."""
     if not path.exists():
         path = path.with_name(path.name + ".gz")
-    raw = gzip.open(path).read() if path.suffix == ".gz" else path.read_bytes()
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        raw = file.read()
     shape = np.frombuffer(raw, ">i4", raw[3], 4)
     return np.frombuffer(raw, np.uint8, offset=4 + 4 * len(shape)).reshape(shape)
 
