@@ -1,0 +1,152 @@
+"""What a bench found: one value, as JSON and as a table."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from dlrun.bench.cases import Case
+from dlrun.bench.table import aligned, seconds_as_text, significant
+from dlrun.errors import DlrunError
+
+FORMAT = "dlrun bench 1"
+LIMIT = "memcpy"
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The value below which `percent` of the values lie, linear between neighbours."""
+    ordered = sorted(values)
+    place = (len(ordered) - 1) * percent / 100
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One way of reducing one case on so many ranks: its samples in seconds, and how many elements came out wrong."""
+
+    case: str
+    ranks: int
+    nbytes: int
+    way: str
+    seconds: tuple[float, ...]
+    wrong: int
+
+    @property
+    def median(self) -> float:
+        """Seconds."""
+        return statistics.median(self.seconds)
+
+    @property
+    def p95(self) -> float:
+        """Seconds; 95 % of the samples were no slower."""
+        return percentile(self.seconds, 95)
+
+    @property
+    def bus_bandwidth(self) -> float:
+        """Bytes per second that each rank must move in and out at least: 2 (n-1)/n of the data (as nccl-tests has it).
+
+        For the memcpy, which moves all of the data once, it is the plain rate.
+        """
+        share = 1.0 if self.way == LIMIT else 2 * (self.ranks - 1) / self.ranks
+        return share * self.nbytes / self.median
+
+    @property
+    def is_peer(self) -> bool:
+        """Whether it is neither dl_comm nor the limit."""
+        return not self.way.startswith("dl_comm") and self.way != LIMIT
+
+
+@dataclass(frozen=True)
+class Bench:
+    """All cells of one command, with what was measured on which machine."""
+
+    dtype: str
+    machine: dict[str, Any]
+    absent: dict[str, str] = field(default_factory=dict)
+    cells: tuple[Cell, ...] = ()
+
+    def beside(self, cell: Cell) -> list[Cell]:
+        """The cells of the same case and ranks, itself among them: they were timed in turns."""
+        return [c for c in self.cells if (c.case, c.ranks) == (cell.case, cell.ranks)]
+
+    def best_peer(self, cell: Cell) -> Cell | None:
+        """The fastest peer of the same case and ranks; None without one."""
+        return min((c for c in self.beside(cell) if c.is_peer), key=lambda c: c.median, default=None)
+
+    def limit(self, cell: Cell) -> Cell | None:
+        """The memcpy of the same case and ranks; None where it was not measured."""
+        return next((c for c in self.beside(cell) if c.way == LIMIT), None)
+
+    def wrong(self) -> list[Cell]:
+        """The cells whose numbers were not the exact answer."""
+        return [c for c in self.cells if c.wrong]
+
+
+def cell_of(event: dict[str, Any], ranks: int, cases: dict[str, Case], width: int) -> Cell:
+    """The cell that the program on the ranks reported."""
+    nbytes = cases[event["case"]].elements * width
+    return Cell(event["case"], ranks, nbytes, event["way"], tuple(event["seconds"]), event["wrong"])
+
+
+def to_json(bench: Bench) -> dict[str, Any]:
+    """The whole value, samples included, with its medians (seconds) and bandwidths (bytes per second)."""
+    cells = [
+        {**asdict(c), "median": c.median, "p95": c.p95, "bus_bandwidth": c.bus_bandwidth} for c in bench.cells
+    ]
+    return {"format": FORMAT, "dtype": bench.dtype, "machine": bench.machine, "absent": bench.absent, "cells": cells}
+
+
+def from_json(value: Any, source: str) -> Bench:
+    """Read what `to_json` wrote; `source` names the file in the error."""
+    if not isinstance(value, dict) or value.get("format") != FORMAT:
+        raise DlrunError(f"{source} holds no results of dlrun bench", f"its format is not '{FORMAT}'")
+    names = ("case", "ranks", "nbytes", "way", "wrong")
+    cells = tuple(Cell(**{n: c[n] for n in names}, seconds=tuple(c["seconds"])) for c in value["cells"])
+    return Bench(value["dtype"], value["machine"], value["absent"], cells)
+
+
+HEAD = ("case", "way", "median", "p95", "bus GB/s", "vs best peer", "vs memcpy", "numbers")
+
+
+def row(bench: Bench, cell: Cell) -> tuple[str, ...]:
+    """One line of the table. Above 1 x the best peer is faster than it; 1 x memcpy is the limit, above is slower."""
+    peer, limit = bench.best_peer(cell), bench.limit(cell)
+    to_peer = "" if peer is None or cell.way == LIMIT else f"{significant(peer.median / cell.median)} x"
+    to_limit = "" if limit is None else f"{significant(cell.median / limit.median)} x"
+    numbers = "" if cell.way == LIMIT else "exact" if not cell.wrong else f"{cell.wrong} WRONG"
+    times = (seconds_as_text(cell.median), seconds_as_text(cell.p95))
+    return (cell.case, cell.way, *times, significant(cell.bus_bandwidth / 1e9), to_peer, to_limit, numbers)
+
+
+def tables(bench: Bench) -> str:
+    """One table per number of ranks: every way of every case."""
+    parts = []
+    for ranks in dict.fromkeys(c.ranks for c in bench.cells):
+        rows, last = [], ""
+        for cell in (c for c in bench.cells if c.ranks == ranks):
+            case, *rest = row(bench, cell)
+            rows.append((case if case != last else "", *rest))
+            last = case
+        parts.append(f"{ranks} ranks, {bench.dtype}\n{aligned(HEAD, rows, left=2)}")
+    return "\n\n".join(parts)
+
+
+def summary(bench: Bench) -> str:
+    """One line per case: dl_comm against the best peer and against the limit."""
+    rows = []
+    firsts = {(c.ranks, c.case): c for c in reversed(bench.cells)}
+    for first in reversed(firsts.values()):
+        peer, limit = bench.best_peer(first), bench.limit(first)
+        line = [f"{first.ranks}", first.case, f"{seconds_as_text(peer.median)} {peer.way}" if peer else ""]
+        for way in ("dl_comm", "dl_comm arena"):
+            ours = next((c for c in bench.beside(first) if c.way == way), None)
+            line.append(seconds_as_text(ours.median) if ours else "")
+            line.append(f"{significant(peer.median / ours.median)} x" if ours and peer else "")
+            line.append(f"{significant(ours.median / limit.median)} x" if ours and limit else "")
+        rows.append(line)
+    head = ("ranks", "case", "best peer", "private", "faster", "memcpy", "arena", "faster", "memcpy")
+    return aligned(head, rows, left=3)

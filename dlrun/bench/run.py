@@ -1,0 +1,88 @@
+"""The act: start the program on the ranks, listen to what rank 0 says, and gather the cells."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dlrun.bench.cases import WIDTHS, Case
+from dlrun.bench.result import Bench, Cell, cell_of
+from dlrun.errors import DlrunError
+from dlrun.launch import LaunchPlan, launch
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+OnEvent = Callable[[dict[str, Any]], None]
+
+
+def processor() -> str:
+    """The name of this machine's CPU."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.lower().startswith(("model name", "cpu model"))]
+    return names[0] if names else platform.processor()
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def run_program(plan: LaunchPlan, on_event: OnEvent) -> None:
+    """Launch one of our programs and hand over each JSON object that rank 0 prints; raises where the job fails."""
+    said: list[str] = []
+
+    def on_line(rank: int, stream: str, line: str) -> None:
+        if stream == "out" and line.startswith('{"event"'):
+            on_event(json.loads(line))
+        else:
+            said.append(line)
+
+    result = launch(plan, on_line)
+    if result.returncode >= 128 and result.failure is None:
+        raise KeyboardInterrupt
+    if result.returncode:
+        why = str(result.failure) if result.failure else f"exit code {result.returncode}"
+        raise DlrunError(f"the measurement stopped: {why}", "\n  ".join([*said[-5:], f"logs in {result.run_dir}"]))
+
+
+def measure(
+    cases: Sequence[Case], ranks: int, dtype: str, seconds: float, ways: Sequence[str] = (),
+    env: Mapping[str, str] | None = None, plan: LaunchPlan | None = None, on_event: OnEvent = lambda event: None,
+) -> Bench:  # fmt: skip
+    """Time every way of reducing every case on `ranks` ranks, about `seconds` per case.
+
+    `ways` empty means all that can run here. `plan` carries launch options (backend, hosts); `env` is added to the
+    ranks' environment.
+    """
+    spec = {"cases": [[c.name, c.counts] for c in cases], "dtype": dtype, "seconds": seconds, "ways": list(ways)}
+    base = plan or LaunchPlan(())
+    program = (str(PROGRAMS / "allreduce.py"), json.dumps(spec))
+    settled = replace(base, program=program, ranks=ranks, show=(0,), env=base.env + tuple((env or {}).items()))
+    known = {c.name: c for c in cases}
+    cells: list[Cell] = []
+    start: dict[str, Any] = {}
+
+    def listen(event: dict[str, Any]) -> None:
+        if event["event"] == "start":
+            start.update(event)
+        elif event["event"] == "cell":
+            cells.append(cell_of(event, ranks, known, WIDTHS[dtype]))
+        on_event(event)
+
+    run_program(settled, listen)
+    machine = {k: start[k] for k in ("mpi", "hosts", "cores", "python", "numpy", "settings")} | {"cpu": processor()}
+    return Bench(dtype, machine, start["absent"], tuple(cells))
+
+
+def joined(parts: Sequence[Bench]) -> Bench:
+    """The runs on several numbers of ranks as one value; what is absent anywhere is named."""
+    absent = {way: why for part in parts for way, why in part.absent.items()}
+    return Bench(parts[0].dtype, parts[0].machine, absent, tuple(cell for part in parts for cell in part.cells))

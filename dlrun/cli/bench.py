@@ -1,0 +1,124 @@
+"""``dlrun bench``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from dlrun.bench.cases import Case
+    from dlrun.bench.result import Bench
+
+
+@click.group()
+def command() -> None:
+    """Measure averaging gradients beside its peers and the physical limit."""
+
+
+@command.command()
+@click.option("-n", "ranks", default="", help="Numbers of ranks: 2,4. Default: 2, and twice as many as cores.")
+@click.option("--sizes", default="4:256MB", show_default=True, help="Arrays of these sizes: 4,64KB or 4:256MB or none.")
+@click.option("--models", default="cnn,resnet50,gpt2", show_default=True, help="Gradient sets, or none.")
+@click.option("--dtype", default="float32", show_default=True, help="Element type: float32, bfloat16, float16, ...")
+@click.option("--seconds", default=1.0, show_default=True, help="Time for each case, all ways together.")
+@click.option("--ways", default="", help="Only these: 'dl_comm,MPI'. Default: all that can run here.")
+@click.option("--backend", default="auto", show_default=True, help="Launcher, as in dlrun launch.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write the results here as JSON, and a plot beside it.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+@click.option("--compare", type=click.Path(exists=True, path_type=Path), help="Results of an earlier run.")
+def allreduce(
+    ranks: str, sizes: str, models: str, dtype: str, seconds: float, ways: str, backend: str,
+    out: Path | None, as_json: bool, compare: Path | None,
+) -> None:  # fmt: skip
+    """Time dl_comm, the MPI library, gloo and Horovod in turns, and check every number they return.
+
+    \b
+      dlrun bench allreduce                               everything, a few minutes
+      dlrun bench allreduce -n 2 --sizes 64KB:64MB        some sizes
+      dlrun bench allreduce --out now.json --compare then.json
+    """
+    from dlrun.bench.cases import cases, sizes_from_text
+    from dlrun.bench.compare import comparison
+    from dlrun.bench.result import from_json, summary, tables, to_json
+    from dlrun.bench.run import joined, usable_cores
+    from dlrun.errors import DlrunError
+
+    earlier = from_json(json.loads(compare.read_text()), str(compare)) if compare else None
+    chosen = cases(
+        [] if sizes == "none" else [s for s in sizes_from_text(sizes) if _fits(s, dtype)],
+        [] if models == "none" else models.split(","),
+        dtype,
+    )
+    if not chosen:
+        raise DlrunError("nothing is left to measure", "give --sizes or --models something")
+    counts = _ranks(ranks) or sorted({2, 2 * usable_cores()})
+    parts = [_measure(chosen, n, dtype, seconds, ways, backend, as_json) for n in counts]
+    bench = joined(parts)
+    if as_json:
+        click.echo(json.dumps(to_json(bench)))
+    else:
+        click.echo(tables(bench) + "\n\n" + summary(bench) + "\n")
+        for way, why in bench.absent.items():
+            click.echo(f"not measured: {way} ({why})")
+        if earlier:
+            click.echo("\n" + comparison(earlier, bench))
+    if out:
+        _write(bench, out)
+    if bench.wrong():
+        first = bench.wrong()[0]
+        message = f"{len(bench.wrong())} of {len(bench.cells)} cells hold wrong numbers, the first {first.way}"
+        message += f" on {first.ranks} ranks at {first.case}: {first.wrong} elements"
+        raise DlrunError(message, "no time of a wrong result means anything")
+
+
+def _ranks(text: str) -> list[int]:
+    try:
+        counts = [int(part) for part in text.split(",") if part]
+    except ValueError:
+        raise click.BadParameter(f"'{text}' is no list of numbers", param_hint="-n") from None
+    if any(n < 1 for n in counts):
+        raise click.BadParameter("at least one rank is needed", param_hint="-n")
+    return counts
+
+
+def _fits(size: int, dtype: str) -> bool:
+    from dlrun.bench.cases import WIDTHS
+
+    return size >= WIDTHS.get(dtype, 1)
+
+
+def _measure(
+    chosen: list[Case], n: int, dtype: str, seconds: float, ways: str, backend: str, quiet: bool
+) -> Bench:  # fmt: skip
+    from dlrun.bench.progress import Progress
+    from dlrun.bench.run import measure
+    from dlrun.launch import LaunchPlan
+
+    progress = Progress(len(chosen))
+
+    def show(event: dict[str, Any]) -> None:
+        if event["event"] == "case":
+            progress.at(event["index"], f"{n} ranks: {event['name']}")
+
+    progress.at(0, f"{n} ranks: starting")
+    names = [w.strip() for w in ways.split(",") if w.strip()]
+    bench = measure(chosen, n, dtype, seconds, names, plan=LaunchPlan((), backend=backend), on_event=show)
+    progress.clear()
+    return bench
+
+
+def _write(bench: Bench, out: Path) -> None:
+    from dlrun.bench.plot import draw
+    from dlrun.bench.result import to_json
+    from dlrun.errors import DlrunError
+
+    out.write_text(json.dumps(to_json(bench), indent=1) + "\n")
+    written = [out]
+    try:
+        written += draw(bench, out)
+    except DlrunError as error:
+        error.show()
+    click.echo("wrote " + ", ".join(str(path) for path in written), err=True)
