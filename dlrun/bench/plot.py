@@ -54,10 +54,16 @@ def draw(bench: Bench, path: Path) -> list[Path]:
                 _lines(panel, bench, ranks, kind)
             if line == 0:
                 panel.set_title(f"allreduce, {ranks} ranks, {bench.dtype}")
-    panels[0][0].legend(frameon=False, fontsize=9)
+    shown = [way for way in COLOURS if any(c.way == way for c in bench.cells)]
+    lines = [plt.Line2D([], [], color=COLOURS[w], linestyle=_stroke(w), label=w, linewidth=2) for w in shown]
+    figure.legend(handles=lines, loc="outside lower center", ncols=len(lines), frameon=False)
     written = save(figure, path)
     plt.close(figure)
     return written
+
+
+def _stroke(way: str) -> str:
+    return ":" if way == LIMIT else "-"
 
 
 def _ways(bench: Bench, ranks: int) -> list[str]:
@@ -71,7 +77,7 @@ def _lines(panel: Any, bench: Bench, ranks: int, kind: str) -> None:
         if not cells:
             continue
         sizes = [c.nbytes for c in cells]
-        style = {"color": COLOURS[way], "linestyle": ":" if way == LIMIT else "-", "label": way, "linewidth": 1.6}
+        style = {"color": COLOURS[way], "linestyle": _stroke(way), "linewidth": 1.6}
         if kind == "time":
             panel.plot(sizes, [c.median * 1e6 for c in cells], **style)
             low, high = [c.median * 1e6 for c in cells], [c.p95 * 1e6 for c in cells]
@@ -79,8 +85,7 @@ def _lines(panel: Any, bench: Bench, ranks: int, kind: str) -> None:
         else:
             panel.plot(sizes, [c.bus_bandwidth / 1e9 for c in cells], **style)
     panel.set_xscale("log", base=2)
-    if kind == "time":
-        panel.set_yscale("log")
+    panel.set_yscale("log")
     panel.set_ylabel("median to p95, us" if kind == "time" else "bus bandwidth, GB/s")
     panel.xaxis.set_major_formatter(lambda value, _: bytes_as_text(value))
     panel.grid(alpha=0.3, linewidth=0.5)

@@ -41,6 +41,15 @@ class Cell:
         return statistics.median(self.seconds)
 
     @property
+    def best(self) -> float:
+        """Seconds of the fastest sample: on a busy machine the one that was least disturbed."""
+        return min(self.seconds)
+
+    def time(self, by: str) -> float:
+        """Seconds by 'median' or by 'best'."""
+        return self.best if by == "best" else self.median
+
+    @property
     def p95(self) -> float:
         """Seconds; 95 % of the samples were no slower."""
         return percentile(self.seconds, 95)
@@ -73,9 +82,9 @@ class Bench:
         """The cells of the same case and ranks, itself among them: they were timed in turns."""
         return [c for c in self.cells if (c.case, c.ranks) == (cell.case, cell.ranks)]
 
-    def best_peer(self, cell: Cell) -> Cell | None:
+    def best_peer(self, cell: Cell, by: str = "median") -> Cell | None:
         """The fastest peer of the same case and ranks; None without one."""
-        return min((c for c in self.beside(cell) if c.is_peer), key=lambda c: c.median, default=None)
+        return min((c for c in self.beside(cell) if c.is_peer), key=lambda c: c.time(by), default=None)
 
     def limit(self, cell: Cell) -> Cell | None:
         """The memcpy of the same case and ranks; None where it was not measured."""
@@ -109,44 +118,44 @@ def from_json(value: Any, source: str) -> Bench:
     return Bench(value["dtype"], value["machine"], value["absent"], cells)
 
 
-HEAD = ("case", "way", "median", "p95", "bus GB/s", "vs best peer", "vs memcpy", "numbers")
+HEAD = ("case", "way", "best", "median", "p95", "bus GB/s", "vs best peer", "vs memcpy", "numbers")
 
 
-def row(bench: Bench, cell: Cell) -> tuple[str, ...]:
+def row(bench: Bench, cell: Cell, by: str) -> tuple[str, ...]:
     """One line of the table. Above 1 x the best peer is faster than it; 1 x memcpy is the limit, above is slower."""
-    peer, limit = bench.best_peer(cell), bench.limit(cell)
-    to_peer = "" if peer is None or cell.way == LIMIT else f"{significant(peer.median / cell.median)} x"
-    to_limit = "" if limit is None else f"{significant(cell.median / limit.median)} x"
+    peer, limit = bench.best_peer(cell, by), bench.limit(cell)
+    to_peer = "" if peer is None or cell.way == LIMIT else f"{significant(peer.time(by) / cell.time(by))} x"
+    to_limit = "" if limit is None else f"{significant(cell.time(by) / limit.time(by))} x"
     numbers = "" if cell.way == LIMIT else "exact" if not cell.wrong else f"{cell.wrong} WRONG"
-    times = (seconds_as_text(cell.median), seconds_as_text(cell.p95))
+    times = (seconds_as_text(cell.best), seconds_as_text(cell.median), seconds_as_text(cell.p95))
     return (cell.case, cell.way, *times, significant(cell.bus_bandwidth / 1e9), to_peer, to_limit, numbers)
 
 
-def tables(bench: Bench) -> str:
-    """One table per number of ranks: every way of every case."""
+def tables(bench: Bench, by: str = "median") -> str:
+    """One table per number of ranks: every way of every case. Ratios are of the medians, or of the best samples."""
     parts = []
     for ranks in dict.fromkeys(c.ranks for c in bench.cells):
         rows, last = [], ""
         for cell in (c for c in bench.cells if c.ranks == ranks):
-            case, *rest = row(bench, cell)
+            case, *rest = row(bench, cell, by)
             rows.append((case if case != last else "", *rest))
             last = case
-        parts.append(f"{ranks} ranks, {bench.dtype}\n{aligned(HEAD, rows, left=2)}")
+        parts.append(f"{ranks} ranks, {bench.dtype}, ratios by {by}\n{aligned(HEAD, rows, left=2)}")
     return "\n\n".join(parts)
 
 
-def summary(bench: Bench) -> str:
+def summary(bench: Bench, by: str = "median") -> str:
     """One line per case: dl_comm against the best peer and against the limit."""
     rows = []
     firsts = {(c.ranks, c.case): c for c in reversed(bench.cells)}
     for first in reversed(firsts.values()):
-        peer, limit = bench.best_peer(first), bench.limit(first)
-        line = [f"{first.ranks}", first.case, f"{seconds_as_text(peer.median)} {peer.way}" if peer else ""]
+        peer, limit = bench.best_peer(first, by), bench.limit(first)
+        line = [f"{first.ranks}", first.case, f"{seconds_as_text(peer.time(by))} {peer.way}" if peer else ""]
         for way in ("dl_comm", "dl_comm arena"):
             ours = next((c for c in bench.beside(first) if c.way == way), None)
-            line.append(seconds_as_text(ours.median) if ours else "")
-            line.append(f"{significant(peer.median / ours.median)} x" if ours and peer else "")
-            line.append(f"{significant(ours.median / limit.median)} x" if ours and limit else "")
+            line.append(seconds_as_text(ours.time(by)) if ours else "")
+            line.append(f"{significant(peer.time(by) / ours.time(by))} x" if ours and peer else "")
+            line.append(f"{significant(ours.time(by) / limit.time(by))} x" if ours and limit else "")
         rows.append(line)
     head = ("ranks", "case", "best peer", "private", "faster", "memcpy", "arena", "faster", "memcpy")
     return aligned(head, rows, left=3)

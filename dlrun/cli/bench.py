@@ -25,12 +25,14 @@ def command() -> None:
 @click.option("--dtype", default="float32", show_default=True, help="Element type: float32, bfloat16, float16, ...")
 @click.option("--seconds", default=1.0, show_default=True, help="Time for each case, all ways together.")
 @click.option("--ways", default="", help="Only these: 'dl_comm,MPI'. Default: all that can run here.")
+@click.option("--by", type=click.Choice(["median", "best"]), default="median", show_default=True,
+              help="What ratios compare: the medians, or the best samples (less disturbed by a busy machine).")
 @click.option("--backend", default="auto", show_default=True, help="Launcher, as in dlrun launch.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the results here as JSON, and a plot beside it.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @click.option("--compare", type=click.Path(exists=True, path_type=Path), help="Results of an earlier run.")
 def allreduce(
-    ranks: str, sizes: str, models: str, dtype: str, seconds: float, ways: str, backend: str,
+    ranks: str, sizes: str, models: str, dtype: str, seconds: float, ways: str, by: str, backend: str,
     out: Path | None, as_json: bool, compare: Path | None,
 ) -> None:  # fmt: skip
     """Time dl_comm, the MPI library, gloo and Horovod in turns, and check every number they return.
@@ -60,7 +62,7 @@ def allreduce(
     if as_json:
         click.echo(json.dumps(to_json(bench)))
     else:
-        click.echo(tables(bench) + "\n\n" + summary(bench) + "\n")
+        click.echo(tables(bench, by) + "\n\n" + summary(bench, by) + "\n")
         for way, why in bench.absent.items():
             click.echo(f"not measured: {way} ({why})")
         if earlier:
