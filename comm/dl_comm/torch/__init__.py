@@ -1,0 +1,65 @@
+"""dl_comm for PyTorch: what a training script calls to run on many ranks.
+
+Every function works without a launcher, as rank 0 of 1, and then changes nothing: the script computes the same bits
+as without it. On more ranks every function that communicates must be called by all ranks in the same order; the
+ranks compare what they bring (names, shapes, dtypes), and a difference is an error on every rank that names it.
+
+::
+
+    import dl_comm.torch as dl
+
+    dl.init()
+    loader = dl.shard(loader)                      # this rank's share of every global batch
+    optimizer = torch.optim.SGD(model.parameters(), lr=dl.lr_scale(0.1))
+    dl.broadcast(model, optimizer)                 # rank 0's weights everywhere
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss(model(x), y).backward()
+        dl.gradients(optimizer)                    # the mean over ranks, before anything reads a gradient
+        optimizer.step()
+    dl.save(model.state_dict(), "model.pt")        # rank 0 writes
+    dl.finalize()
+"""
+
+from __future__ import annotations
+
+from dl_comm.torch.averaging import average, gradients
+from dl_comm.torch.output import load, print, rank0, rank0_first, save
+from dl_comm.torch.ranks import (
+    barrier,
+    finalize,
+    get_localrank,
+    get_localsize,
+    get_nranks,
+    get_rank,
+    init,
+    is_rank0,
+    reseed,
+)
+from dl_comm.torch.rate import lr_scale, steps, warmup
+from dl_comm.torch.sharding import shard
+from dl_comm.torch.state import broadcast
+
+__all__ = [
+    "average",
+    "barrier",
+    "broadcast",
+    "finalize",
+    "get_localrank",
+    "get_localsize",
+    "get_nranks",
+    "get_rank",
+    "gradients",
+    "init",
+    "is_rank0",
+    "load",
+    "lr_scale",
+    "print",
+    "rank0",
+    "rank0_first",
+    "reseed",
+    "save",
+    "shard",
+    "steps",
+    "warmup",
+]

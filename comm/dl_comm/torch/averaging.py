@@ -1,0 +1,202 @@
+"""Means over ranks: of gradients, and of anything that is a number."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from dl_comm import _core
+from dl_comm.torch.memory import HostMemory, label
+from dl_comm.torch.ranks import get_nranks
+
+# How a rank holds one gradient. Sparse ones add their number of sparse dimensions: SPARSE + 1 for an embedding's.
+_ABSENT, _DENSE, _SPARSE = 0, 1, 1
+
+# Names of parameters met in modules, so that an error about an optimizer's parameter can say which one it is.
+_names: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+
+@torch.no_grad()
+def gradients(what: Any) -> None:
+    """Replace each gradient by its mean over the ranks, in place.
+
+    Call it right before the first thing that reads gradients: clipping, ``scaler.unscale_``, ``optimizer.step``; in a
+    closure after ``backward``; with gradient accumulation once, where the step is.
+
+    ``what`` is an optimizer, a module, an iterable of parameters (their ``.grad`` is averaged) or of gradient tensors
+    as ``torch.autograd.grad`` returns them (averaged themselves), or several of these in a list. A parameter that
+    occurs twice counts once. Gradients may be float64, float32, float16, bfloat16 or complex, of any memory format,
+    sparse, and on any device. A ``.grad`` that is ``None`` on some ranks counts as zero there; ``None`` on all ranks
+    stays ``None``. The sum over ranks is formed in rank order: all ranks hold the same bits afterwards.
+
+    Raises ``TypeError`` where ``what`` holds no parameters, and ``dl_comm.CommError`` on every rank when the ranks
+    bring different parameters, naming the first one that differs.
+    """
+    held = holders(what)
+    if get_nranks() == 1:
+        return
+    names = [label(name, tensor) for name, tensor in held]
+    tensors = [tensor for _, tensor in held]
+    kinds = _agree_on_kinds(names, tensors)
+
+    dense = [i for i, kind in enumerate(kinds) if kind == _DENSE]
+    grads = [_dense_gradient(tensors[i]) for i in dense]
+    memory = HostMemory(grads, [tensors[i] for i in dense])
+    if dense:
+        _core.allreduce(memory.buffers, "mean", 0, [names[i] for i in dense])
+    memory.store()
+    for i, grad in zip(dense, grads, strict=True):
+        if _holds_gradient(tensors[i]):
+            tensors[i].grad = grad
+
+    for i, kind in enumerate(kinds):
+        if kind > _DENSE:
+            mean = _sparse_mean(tensors[i], kind - _SPARSE)
+            if _holds_gradient(tensors[i]):
+                tensors[i].grad = mean
+            else:
+                tensors[i].copy_(mean)
+
+
+def _agree_on_kinds(names: list[str], tensors: list[Tensor]) -> list[int]:
+    """Return for each tensor how its gradient is held by the rank that holds most: absent, dense or sparse."""
+    kinds = torch.tensor([_kind(t) for t in tensors], dtype=torch.int32)
+    first, width = kinds.data_ptr(), kinds.element_size()
+    _core.allreduce([(first + i * width, 1, "int32") for i in range(len(tensors))], "max", 0, names)
+    return kinds.tolist()
+
+
+def _kind(tensor: Tensor) -> int:
+    grad = tensor.grad if _holds_gradient(tensor) else tensor
+    if grad is None:
+        return _ABSENT
+    return _SPARSE + grad.sparse_dim() if grad.is_sparse else _DENSE
+
+
+def _holds_gradient(tensor: Tensor) -> bool:
+    """Whether the gradient is ``tensor.grad``; otherwise ``tensor`` itself is one."""
+    return tensor.is_leaf and (tensor.requires_grad or isinstance(tensor, nn.Parameter) or tensor.grad is not None)
+
+
+def _dense_gradient(tensor: Tensor) -> Tensor:
+    if not _holds_gradient(tensor):
+        return tensor
+    return torch.zeros_like(tensor, requires_grad=False) if tensor.grad is None else tensor.grad
+
+
+def _sparse_mean(tensor: Tensor, sparse_dim: int) -> Tensor:
+    """Return the mean of sparse gradients: its rows are the union of the ranks' rows."""
+    grad = tensor.grad if _holds_gradient(tensor) else tensor
+    if grad is None:
+        grad = torch.sparse_coo_tensor(size=tensor.shape, dtype=tensor.dtype, check_invariants=False)
+    if not grad.is_sparse:
+        grad = grad.to_sparse(sparse_dim)
+    grad = grad.cpu().coalesce()
+    # Sums of 16-bit floats are formed in 32 bits.
+    wide = torch.float32 if grad.dtype in (torch.float16, torch.bfloat16) else grad.dtype
+    mine = (grad.indices().numpy(), grad.values().to(wide).numpy())
+    everyone = [pickle.loads(b) for b in _core.allgather_bytes(pickle.dumps(mine, protocol=5))]
+    indices = torch.from_numpy(np.concatenate([i for i, _ in everyone if i.size] or [mine[0]], axis=1))
+    values = torch.from_numpy(np.concatenate([v for i, v in everyone if i.size] or [mine[1]]))
+    total = torch.sparse_coo_tensor(indices, values, tensor.shape, check_invariants=False).coalesce()
+    mean = torch.sparse_coo_tensor(
+        total.indices(), total.values() / get_nranks(), tensor.shape, is_coalesced=True, check_invariants=False
+    )
+    return mean.to(tensor.dtype).to(tensor.device)
+
+
+def holders(what: Any) -> list[tuple[str, Tensor]]:
+    """Return (name, tensor) of every tensor in ``what`` that holds or is a gradient, each once, in a fixed order."""
+    found: dict[int, tuple[str, Tensor]] = {}
+    for name, tensor in _walk(what):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(
+                f"gradients() got {type(tensor).__name__} {name!r}; it takes an optimizer, a module, or parameters"
+            )
+        found.setdefault(id(tensor), (_names.get(tensor, name), tensor))
+    if not found:
+        raise TypeError(f"gradients() got a {type(what).__name__} without parameters (a generator yields only once)")
+    return list(found.values())
+
+
+def _walk(what: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(what, Tensor):
+        yield "tensor", what
+    elif isinstance(what, nn.Module):
+        remember_names(what)
+        yield from what.named_parameters()
+    elif hasattr(what, "param_groups"):
+        for g, group in enumerate(what.param_groups):
+            given = group.get("param_names")
+            for i, parameter in enumerate(group["params"]):
+                yield (given[i] if given else f"parameter {i} of group {g}"), parameter
+    elif isinstance(what, Mapping):
+        yield from what.items()
+    elif isinstance(what, Iterable) and not isinstance(what, (str, bytes)):
+        for i, item in enumerate(what):
+            if isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str):
+                yield item  # model.named_parameters()
+            elif item is None or isinstance(item, Tensor):
+                yield from () if item is None else [(f"tensor {i}", item)]
+            else:
+                yield from _walk(item)
+    else:
+        yield "", what
+
+
+def remember_names(module: nn.Module) -> None:
+    """Note what the module calls its parameters, for the labels and errors of later calls."""
+    for name, parameter in module.named_parameters():
+        _names[parameter] = name
+
+
+@torch.no_grad()
+def average(value: Any) -> Any:
+    """Return the mean of ``value`` over the ranks: of a metric, a loss, a tensor, a NumPy array.
+
+    A float stays a float, a tensor a tensor (same dtype and device, detached), an array an array. Integers and
+    booleans become floating point, as in a true division, on more than one rank. The argument is not changed.
+    Of a module the floating-point buffers are averaged, in place: the statistics of BatchNorm, before the ranks
+    evaluate or save it.
+
+    Raises ``TypeError`` for other types, ``dl_comm.CommError`` when shapes or dtypes differ between ranks.
+    """
+    if isinstance(value, nn.Module):
+        return _average_buffers(value)
+    if not isinstance(value, (bool, int, float, Tensor, np.ndarray, np.generic)):
+        raise TypeError(f"average() got {type(value).__name__}; it takes a number, a tensor, an array or a module")
+    if get_nranks() == 1:
+        return value
+    if isinstance(value, Tensor):
+        return _average_tensor(value)
+    if isinstance(value, (np.ndarray, np.generic)):
+        array = np.array(value)
+        if array.dtype.kind not in "fc":
+            array = array.astype(np.float64)
+        mean = _average_tensor(torch.from_numpy(array)).numpy()
+        return mean if isinstance(value, np.ndarray) else mean[()]
+    return _average_tensor(torch.tensor(float(value), dtype=torch.float64)).item()
+
+
+def _average_buffers(module: nn.Module) -> nn.Module:
+    named = [(name, b) for name, b in module.named_buffers() if b.is_floating_point() and b.layout == torch.strided]
+    if named and get_nranks() > 1:
+        memory = HostMemory([buffer for _, buffer in named])
+        _core.allreduce(memory.buffers, "mean", 0, [label(name, buffer) for name, buffer in named])
+        memory.store()
+    return module
+
+
+def _average_tensor(value: Tensor) -> Tensor:
+    exact = value.detach() if value.is_floating_point() or value.is_complex() else value.to(torch.float64)
+    mean = exact.to_dense().clone(memory_format=torch.contiguous_format)
+    memory = HostMemory([mean])
+    _core.allreduce(memory.buffers, "mean", 0, [label("average of", mean)])
+    memory.store()
+    return mean if exact.dtype == value.dtype else mean.to(torch.get_default_dtype())

@@ -1,0 +1,219 @@
+"""This rank's share of the data: of a DataLoader's batches, of a data set, of an array."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, Sampler, Subset
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from dl_comm import CommError, _core
+from dl_comm.torch.ranks import get_rank, parts, shifted_seed
+
+# An order of unknown length (an endless sampler) is drawn and shared in blocks of so many entries per rank.
+_BLOCK = 1024
+
+
+# A loader that is sharded again, say at each epoch, is the same loader again: its workers persist.
+_sharded: WeakKeyDictionary[DataLoader[Any], DataLoader[Any]] = WeakKeyDictionary()
+
+
+def shard(data: Any) -> Any:
+    """Return this rank's 1/n of ``data``; on 1 rank ``data`` itself.
+
+    *A DataLoader* becomes a loader with the same local batch size, so that the global batch is n times as large.
+    Whatever it was given stays: sampler or batch sampler, workers, collate function, pinning, generator. At each
+    ``iter()`` every rank draws the order from its own copy of the sampler, as the serial script does, and all use the
+    order that rank 0 drew; rank r takes every n-th entry from the r-th. So the k-th global batch of n ranks with
+    batch size B/n is the serial run's k-th batch of size B. Orders that n does not divide are padded from their
+    beginning (each rank must do the same number of steps), or cut with ``drop_last``. ``len()`` counts this rank's
+    batches, ``loader.dataset`` is the whole data set. A batch sampler of the user's own is shared batch by batch. A
+    loader that already has a ``DistributedSampler`` over several replicas is returned as it is.
+
+    *An IterableDataset* (alone or in a loader, with any number of workers) is read by every rank, which keeps every
+    n-th sample and pads at the end; so it must yield the same stream on all ranks. Workers are seeded alike on all
+    ranks for that; an iterable that shuffles in the main process must do so with a generator of its own.
+
+    *Tensors, arrays, lists, ranges, DataFrames* give the entries r, r + n, ... of axis 0, padded from the beginning
+    to equal lengths; *a map-style Dataset* gives the Subset of these; a tuple or dict of arrays is shared array by
+    array; *a generator* or other iterable is read by every rank, like an IterableDataset.
+
+    What ``shard`` returned for a loader or data set is not divided a second time. Raises ``TypeError`` for anything
+    else, ``dl_comm.CommError`` on every rank when the ranks' data differ in length.
+    """
+    n = parts()
+    if isinstance(data, Mapping):
+        return {name: shard(part) for name, part in data.items()} if n > 1 else data
+    if isinstance(data, tuple) and any(isinstance(part, (Tensor, np.ndarray, list)) for part in data):
+        return tuple(shard(part) for part in data) if n > 1 else data
+    if isinstance(data, (str, bytes)) or not (hasattr(data, "__iter__") or hasattr(data, "__getitem__")):
+        raise TypeError(
+            f"shard() got {type(data).__name__}; it takes a DataLoader, a Dataset, a tensor, an array, a list or "
+            "another iterable"
+        )
+    if n == 1 or isinstance(data, (_Share, ShardedStream)):
+        return data
+    if isinstance(data, DataLoader):
+        if data not in _sharded:
+            _sharded[data] = _shard_loader(data, get_rank(), n)
+        return _sharded[data]
+    if hasattr(data, "__len__") and hasattr(data, "__getitem__") and not isinstance(data, IterableDataset):
+        return _shard_sequence(data, get_rank(), n)
+    stream = ShardedStream(data, get_rank(), n)
+    return iter(stream) if isinstance(data, Iterator) else stream
+
+
+class _Share(Subset[Any]):
+    """A rank's part of a data set."""
+
+
+def share(length: int, rank: int, n: int) -> list[int]:
+    """Return the positions of rank ``rank``: r, r + n, ..., as many on every rank, padded from the beginning."""
+    return [position % length for position in range(rank, -(-length // n) * n, n)] if length else []
+
+
+def _shard_sequence(data: Any, rank: int, n: int) -> Any:
+    _check_equal_lengths(data)
+    mine = share(len(data), rank, n)
+    if isinstance(data, (Tensor, np.ndarray)):
+        return data[mine]
+    if hasattr(data, "iloc"):
+        return data.iloc[mine]
+    if isinstance(data, (list, tuple, range)):
+        return [data[i] for i in mine]
+    return _Share(data, mine)
+
+
+def _check_equal_lengths(data: Any) -> None:
+    """Raise on every rank when the ranks hold data of different lengths: they would do different numbers of steps."""
+    length = str(len(data)) if hasattr(data, "__len__") else "unknown"
+    lengths = [b.decode() for b in _core.allgather_bytes(length.encode())]
+    if len(set(lengths)) > 1:
+        other = next(r for r, theirs in enumerate(lengths) if theirs != lengths[0])
+        raise CommError(
+            f"shard: {type(data).__name__} has {lengths[0]} entries on rank 0 and {lengths[other]} on rank {other}",
+            "Load the same data, in the same order, on every rank; shard() divides it.",
+        )
+
+
+def _shard_loader(loader: DataLoader[Any], rank: int, n: int) -> DataLoader[Any]:
+    if isinstance(loader.dataset, ShardedStream) or isinstance(loader.batch_sampler, ShardedSampler):
+        return loader
+    if isinstance(loader.sampler, ShardedSampler):
+        return loader
+    if isinstance(loader.sampler, DistributedSampler) and loader.sampler.num_replicas > 1:
+        return loader
+    held = [name for name, value in vars(loader).items() if isinstance(value, _BaseDataLoaderIter)]
+    if held:
+        raise TypeError(
+            f"shard() got a {type(loader).__name__} that already iterates over all the data (in its {held[0]!r}); "
+            "shard a plain torch.utils.data.DataLoader, or this one before its first iteration"
+        )
+    sharded = copy.copy(loader)
+    changes: dict[str, Any] = {"_IterableDataset_len_called": None}
+    if isinstance(loader.dataset, IterableDataset):
+        changes["dataset"] = ShardedStream(loader.dataset, rank, n)
+        changes["generator"] = torch.Generator()
+        seed = shifted_seed(torch.get_rng_state().numpy().tobytes(), n)
+        changes["generator"].manual_seed(int(_core.broadcast_bytes(str(seed).encode(), 0)))
+    else:
+        _check_equal_lengths(loader.dataset)
+        changes |= _sharded_samplers(loader, rank, n)
+        if loader.generator is not None and rank > 0:
+            # The seeds of the workers come from it: other ranks' workers shall augment differently.
+            changes["generator"] = torch.Generator()
+            changes["generator"].manual_seed(shifted_seed(loader.generator.get_state().numpy().tobytes(), rank))
+    # The loader guards these attributes against assignment after construction.
+    vars(sharded).update(changes)
+    return sharded
+
+
+def _sharded_samplers(loader: DataLoader[Any], rank: int, n: int) -> dict[str, Any]:
+    batches = loader.batch_sampler
+    if batches is None:  # no automatic batching: the sampler's entries are the batches
+        return {"sampler": ShardedSampler(loader.sampler, rank, n)}
+    if type(batches) is BatchSampler:
+        sampler = ShardedSampler(batches.sampler, rank, n, batches.drop_last)
+        return {"sampler": sampler, "batch_sampler": BatchSampler(sampler, batches.batch_size, batches.drop_last)}
+    return {"batch_sampler": ShardedSampler(batches, rank, n)}
+
+
+class ShardedSampler(Sampler[Any]):
+    """Every n-th entry of another sampler's order, the one that rank 0 draws.
+
+    Iterating is collective. Attributes it lacks are the other sampler's (``set_epoch``, ``weights``, ``batch_size``).
+    """
+
+    def __init__(self, sampler: Any, rank: int, n: int, drop_last: bool = False) -> None:
+        self._sampler, self._rank, self._n, self._drop_last = sampler, rank, n, drop_last
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._sampler, name)
+
+    def __len__(self) -> int:
+        length = len(self._sampler)
+        return length // self._n if self._drop_last else -(-length // self._n)
+
+    def __iter__(self) -> Iterator[Any]:
+        # Every rank runs its sampler, so that random streams and samplers' own counters advance as in the serial run.
+        entries = iter(self._sampler)
+        # A block holds a whole order where its length is known, and shows that it ended by being incomplete.
+        block = self._n * (len(self._sampler) // self._n + 1 if hasattr(self._sampler, "__len__") else _BLOCK)
+        head: list[Any] = []
+        while True:
+            order = _from_rank0(list(islice(entries, block)))
+            ended = len(order) < block
+            head = head or order[: self._n]
+            over = len(order) % self._n
+            if over and self._drop_last:
+                del order[-over:]
+            elif over:
+                order += [head[i % len(head)] for i in range(self._n - over)]
+            yield from order[self._rank :: self._n]
+            if ended:
+                return
+
+
+def _from_rank0(order: list[Any]) -> list[Any]:
+    """Return rank 0's ``order``; plain indices travel as 8 bytes each, anything else is pickled."""
+    plain = all(type(entry) is int for entry in order)
+    packed = b"i" + np.array(order, dtype=np.int64).tobytes() if plain else b"p" + pickle.dumps(order)
+    packed = _core.broadcast_bytes(packed, 0)
+    if packed[:1] == b"p":
+        return list(pickle.loads(packed[1:]))
+    return np.frombuffer(packed, dtype=np.int64, offset=1).tolist()
+
+
+class ShardedStream(IterableDataset[Any]):
+    """Every n-th sample of an iterable data set, padded from its beginning so that all ranks get as many.
+
+    Attributes it lacks are the data set's. ``len()`` is this rank's.
+    """
+
+    def __init__(self, dataset: Iterable[Any], rank: int, n: int) -> None:
+        self._dataset, self._rank, self._n = dataset, rank, n
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._dataset, name)
+
+    def __len__(self) -> int:
+        return -(-len(self._dataset) // self._n)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        samples = iter(self._dataset)
+        head: list[Any] = []
+        while group := list(islice(samples, self._n)):
+            head = head or group
+            yield group[self._rank] if self._rank < len(group) else head[(self._rank - len(group)) % len(head)]

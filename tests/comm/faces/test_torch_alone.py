@@ -1,0 +1,116 @@
+"""dl_comm.torch without a launcher: rank 0 of 1, where it changes nothing; and its pure functions."""
+
+from __future__ import annotations
+
+import random
+
+import dl_comm.torch as dl
+import numpy as np
+import pytest
+import torch
+from dl_comm.torch.ranks import fair_threads, pick_gpus
+from dl_comm.torch.sharding import share
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def train(port):
+    """Train a little, with all of dl_comm.torch if ``port``; return parameters and what the generators say."""
+    torch.manual_seed(0)
+    np.random.seed(0)
+    random.seed(0)
+    x, y = torch.randn(50, 4), torch.randn(50, 1)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Linear(8, 1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=dl.lr_scale(0.01) if port else 0.01)
+    loader = DataLoader(TensorDataset(x, y), 8, shuffle=True)
+    if port:
+        dl.init()
+        assert dl.shard(loader) is loader
+        assert dl.shard(x) is x
+        dl.warmup(optimizer, dl.steps(3))
+        dl.broadcast(model, optimizer)
+        dl.reseed()
+    for a, b in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(a), b)
+        loss.backward()
+        if port:
+            dl.gradients(optimizer)
+            assert dl.average(loss) is loss
+        optimizer.step()
+    bits = b"".join(t.detach().numpy().tobytes() for t in model.state_dict().values())
+    return bits, torch.rand(1).item(), np.random.rand(), random.random()
+
+
+def test_one_rank_computes_the_serial_bits():
+    assert train(port=True) == train(port=False)
+
+
+def test_one_rank_is_rank_0_of_1():
+    assert (dl.get_rank(), dl.get_nranks(), dl.get_localrank(), dl.get_localsize()) == (0, 1, 0, 1)
+    assert dl.is_rank0()
+    assert dl.rank0(len) is len
+    assert dl.rank0_first(len)("abc") == 3
+    assert dl.average(3) == 3
+    assert dl.broadcast(3) == 3
+    assert dl.steps(1e5) == 1e5
+    dl.barrier()
+
+
+def test_a_wrong_argument_is_an_error_on_one_rank_too():
+    with pytest.raises(TypeError, match="optimizer, a module"):
+        dl.gradients("model")
+    with pytest.raises(TypeError, match="DataLoader"):
+        dl.shard(3)
+    with pytest.raises(TypeError, match="modules, optimizers"):
+        dl.broadcast(object())
+    with pytest.raises(TypeError, match="a number, a tensor"):
+        dl.average("0.5")
+    with pytest.raises(ValueError, match="no rule 'cubic'"):
+        dl.lr_scale(0.1, rule="cubic")
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path):
+    dl.save({"a": 1}, tmp_path / "model.pt")
+    with pytest.raises(AttributeError, match="pickle"):
+        dl.save({"a": lambda: 0}, tmp_path / "model.pt")
+    assert dl.load(tmp_path / "model.pt") == {"a": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["model.pt"]
+
+
+def test_a_saved_link_stays_a_link(tmp_path):
+    (tmp_path / "real.pt").write_bytes(b"")
+    (tmp_path / "link.pt").symlink_to("real.pt")
+    dl.save({"a": 1}, tmp_path / "link.pt")
+    assert (tmp_path / "link.pt").is_symlink()
+    assert dl.load(tmp_path / "real.pt") == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("visible", "picks"),
+    [
+        ([["a", "b"], ["a", "b"]], [0, 1]),  # all see the same list
+        ([["a", "b"], ["b", "a"]], [0, 0]),  # each sees its own first
+        ([["a"], ["b"]], [0, 0]),  # each sees its own only
+        ([["a"], ["a"], ["a"]], [0, 0, 0]),  # more ranks than GPUs
+        ([["a", "b"]] * 4, [0, 1, 0, 1]),
+        ([[], []], [0, 0]),
+    ],
+)
+def test_ranks_of_a_node_spread_over_its_gpus(visible, picks):
+    assert pick_gpus(visible) == picks
+
+
+def test_cores_are_divided_among_the_ranks_that_may_use_them():
+    assert fair_threads([range(8)] * 2, 0) == 4
+    assert fair_threads([range(4), range(4, 8)], 1) == 4
+    assert fair_threads([range(2)] * 3, 2) == 1
+    assert fair_threads([range(8), range(4, 8)], 0) == 6
+
+
+def test_shares_are_equal_and_cover_everything():
+    for length in (0, 1, 5, 6, 7):
+        for n in (1, 2, 3, 8):
+            parts = [share(length, r, n) for r in range(n)]
+            assert len(set(map(len, parts))) == 1
+            assert {i for part in parts for i in part} == set(range(length))

@@ -1,0 +1,15 @@
+"""dl_comm.torch on 2 and 3 real ranks."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import checks_in
+
+FILES = ("torch_gradients.py", "torch_state.py", "torch_data.py", "torch_ranks.py")
+
+
+@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("check", checks_in(*FILES))
+def test_on_real_ranks(check, n, passed):
+    names, output = passed(n, FILES)
+    assert check in names, output

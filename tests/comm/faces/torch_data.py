@@ -1,0 +1,269 @@
+"""What ``shard`` must do on every rank."""
+
+import json
+import random
+from itertools import chain
+
+import dl_comm.torch as dl
+import numpy as np
+import torch
+from dl_comm import CommError, _core
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
+
+_r, _n = dl.get_rank(), dl.get_nranks()
+
+
+class _Numbers(Dataset):
+    """Entry i is the number i."""
+
+    def __init__(self, length):
+        self.length = length
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, i):
+        return i
+
+
+class _Stream(IterableDataset):
+    """The numbers from 0, split among workers if asked to."""
+
+    def __init__(self, length, split):
+        self.length, self.split = length, split
+
+    def __iter__(self):
+        worker = torch.utils.data.get_worker_info()
+        first, step = (worker.id, worker.num_workers) if worker and self.split else (0, 1)
+        yield from range(first, self.length, step)
+
+
+def _everyone(batches):
+    """Per rank, the list of its batches as lists of numbers."""
+    mine = [b.tolist() if hasattr(b, "tolist") else list(b) for b in batches]
+    return [json.loads(b) for b in _core.allgather_bytes(json.dumps(mine).encode())]
+
+
+def _global_batches(batches):
+    """The union over ranks of their k-th batches, sorted; fails if the ranks have different numbers of batches."""
+    return [sorted(chain(*parts)) for parts in zip(*_everyone(batches), strict=True)]
+
+
+def every_global_batch_is_the_serial_runs_batch():
+    local, length = 4, 4 * _n * 5
+    weights = np.linspace(0.1, 2, length)
+    makers = [
+        lambda b: DataLoader(_Numbers(length), b),
+        lambda b: DataLoader(_Numbers(length), b, shuffle=True),
+        lambda b: DataLoader(_Numbers(length), b, shuffle=True, generator=torch.Generator().manual_seed(3)),
+        lambda b: DataLoader(_Numbers(length), b, sampler=SubsetRandomSampler(range(0, length, 2))),
+        lambda b: DataLoader(_Numbers(length), b, sampler=WeightedRandomSampler(weights, length)),
+        lambda b: DataLoader(_Numbers(length), b, sampler=RandomSampler(range(length), replacement=True)),
+        lambda b: DataLoader(_Numbers(length), batch_sampler=BatchSampler(RandomSampler(range(length)), b, False)),
+        lambda b: DataLoader(_Numbers(length), b, shuffle=True, num_workers=2, persistent_workers=True),
+    ]
+    for make in makers:
+        torch.manual_seed(11)
+        serial = make(local * _n)
+        expected = [[sorted(batch.tolist()) for batch in serial] for epoch in range(2)]
+        torch.manual_seed(11 if _r == 0 else 99)
+        sharded = dl.shard(make(local))
+        assert len(sharded) == len(serial)
+        for epoch in range(2):
+            assert _global_batches(sharded) == expected[epoch]
+        assert expected[0] != expected[1] or isinstance(serial.sampler, SequentialSampler)
+
+
+def uneven_lengths_are_padded_or_dropped():
+    length = 4 * _n * 2 + _n + 1
+    padded = dl.shard(DataLoader(_Numbers(length), 4))
+    batches = _everyone(padded)
+    assert {len(b) for b in batches} == {len(padded)}
+    flat = sorted(x for rank in batches for batch in rank for x in batch)
+    assert sorted([*range(length), *range(_n - 1)]) == flat
+    dropped = dl.shard(DataLoader(_Numbers(length), 4, drop_last=True))
+    assert len(dropped) == 2
+    assert _global_batches(dropped) == [list(range(4 * _n)), list(range(4 * _n, 8 * _n))]
+    assert _global_batches(dl.shard(DataLoader(_Numbers(1), 4))) == [[0] * _n]
+    assert _global_batches(dl.shard(DataLoader(_Numbers(0), 4))) == []
+
+
+def what_the_loader_was_given_stays():
+    def collate(batch):
+        return torch.tensor(batch) * 10
+
+    data = _Numbers(40)
+    loader = DataLoader(data, 4, shuffle=True, collate_fn=collate, num_workers=1, prefetch_factor=3, timeout=50)
+    loader.note = "mine"
+    sharded = dl.shard(loader)
+    for name in ("batch_size", "collate_fn", "num_workers", "prefetch_factor", "timeout", "drop_last", "note"):
+        assert getattr(sharded, name) == getattr(loader, name)
+    assert sharded.dataset is data
+    assert all(x % 10 == 0 for rank in _everyone(sharded) for batch in rank for x in batch)
+    assert dl.shard(sharded) is sharded
+    assert dl.shard(loader) is sharded
+    assert len(loader) == 10
+
+
+def batch_samplers_of_ones_own_are_shared_batch_by_batch():
+    class Buckets:
+        def __init__(self):
+            self.epoch = 0
+
+        def set_epoch(self, epoch):
+            self.epoch = epoch
+
+        def __iter__(self):
+            yield from ([k, k + self.epoch] for k in range(2 * _n + 1))
+
+        def __len__(self):
+            return 2 * _n + 1
+
+    sampler = Buckets()
+    loader = dl.shard(DataLoader(_Numbers(100), batch_sampler=sampler))
+    assert len(loader) == 3
+    for epoch in (0, 50):
+        loader.batch_sampler.set_epoch(epoch)
+        ranks = _everyone(loader)
+        assert ranks[_r][0] == [_r, _r + epoch]
+        assert {len(b) for b in ranks} == {3}
+    assert dl.shard(DataLoader(_Numbers(10), batch_size=None, sampler=[3, 1, 2])).sampler is not None
+
+
+def endless_samplers_stay_endless():
+    class Forever:
+        def __iter__(self):
+            k = 0
+            while True:
+                yield k
+                k += 1
+
+    batches = iter(dl.shard(DataLoader(_Numbers(10**9), 8, sampler=Forever())))
+    for k in range(300):
+        batch = next(batches)
+        assert batch.tolist() == list(range(8 * k * _n + _r, 8 * (k + 1) * _n, _n))
+
+
+def samplers_advance_on_every_rank_as_in_the_serial_run():
+    torch.manual_seed(5)
+    for _ in DataLoader(_Numbers(4 * _n), 4, shuffle=True):
+        pass
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    for _ in dl.shard(DataLoader(_Numbers(4 * _n), 4, shuffle=True)):
+        pass
+    assert torch.equal(torch.rand(1), expected)
+
+
+def a_users_distributed_sampler_is_left_alone():
+    data = _Numbers(4 * _n)
+    loader = DataLoader(data, 2, sampler=DistributedSampler(data, _n, _r))
+    assert dl.shard(loader) is loader
+    alone = DistributedSampler(data, 1, 0)
+    sharded = dl.shard(DataLoader(data, 2, sampler=alone))
+    sharded.sampler.set_epoch(4)
+    assert alone.epoch == 4
+    assert sorted(chain(*_global_batches(sharded))) == list(range(4 * _n))
+
+
+def workers_of_different_ranks_augment_differently():
+    class Noise(_Numbers):
+        def __getitem__(self, i):
+            return int(torch.randint(1 << 40, ()))
+
+    for given in ({}, {"generator": torch.Generator().manual_seed(1)}):
+        torch.manual_seed(1)
+        dl.reseed()
+        ranks = _everyone(dl.shard(DataLoader(Noise(8 * _n), 4, num_workers=2, **given)))
+        drawn = [x for rank in ranks for batch in rank for x in batch]
+        assert len(set(drawn)) == len(drawn)
+
+
+def iterable_data_sets_are_split():
+    for workers in (0, 2):
+        for length in (8 * _n, 8 * _n + 1):
+            loader = dl.shard(DataLoader(_Stream(length, split=True), 4, num_workers=workers))
+            for _ in range(2):
+                ranks = _everyone(loader)
+                assert len({len(rank) for rank in ranks}) == 1
+                assert len({tuple(map(len, rank)) for rank in ranks}) == 1
+                assert {x for rank in ranks for batch in rank for x in batch} == set(range(length))
+    assert loader.dataset.length == 8 * _n + 1
+    assert list(dl.shard(_Stream(2 * _n, split=False))) == [_r, _n + _r]
+
+
+def iterable_data_sets_that_shuffle_in_workers_give_all_ranks_one_stream():
+    class Shuffled(_Stream):
+        def __iter__(self):
+            numbers = list(range(self.length))
+            random.shuffle(numbers)
+            yield from numbers
+
+    random.seed(1)
+    torch.manual_seed(1)
+    dl.reseed()
+    loader = dl.shard(DataLoader(Shuffled(6 * _n, split=False), 3, num_workers=1))
+    first, second = (_everyone(loader) for _ in range(2))
+    assert sorted(x for rank in first for batch in rank for x in batch) == list(range(6 * _n))
+    assert first != second
+
+
+def tensors_arrays_and_lists_give_equal_parts():
+    length = 5 * _n
+    x = torch.arange(2 * length).reshape(length, 2)
+    assert torch.equal(dl.shard(x), x[_r::_n])
+    assert dl.shard(x).is_contiguous()
+    assert np.array_equal(dl.shard(x.numpy()), x.numpy()[_r::_n])
+    assert dl.shard(list(range(length))) == list(range(_r, length, _n))
+    assert dl.shard(range(length + 1)) == [i % (length + 1) for i in range(_r, length + _n, _n)]
+    a, b = dl.shard((x, x.numpy()))
+    assert len(a) == len(b) == 5
+    assert len(dl.shard({"x": x, "y": [1] * length})["y"]) == 5
+    part = dl.shard(TensorDataset(x))
+    assert [t[0].tolist() for t in part] == x[_r::_n].tolist()
+    assert dl.shard(part) is part
+    assert list(dl.shard(i for i in range(2 * _n))) == [_r, _n + _r]
+    for wrong in (3, "text", None, object(), torch.tensor(1.0)):
+        try:
+            dl.shard(wrong)
+        except TypeError:
+            continue
+        raise AssertionError(wrong)
+
+
+def data_of_different_lengths_are_an_error_on_every_rank():
+    for data in (list(range(10 + _r)), DataLoader(_Numbers(10 + _r), 2)):
+        try:
+            dl.shard(data)
+        except CommError as error:
+            assert "10 entries on rank 0 and 11 on rank 1" in str(error), error
+        else:
+            raise AssertionError("no error")
+
+
+def a_loader_that_already_runs_is_refused():
+    class Running(DataLoader):
+        def __init__(self, *args):
+            super().__init__(*args)
+            self.running = super().__iter__()
+
+        def __iter__(self):
+            return self.running
+
+    try:
+        dl.shard(Running(_Numbers(8), 2))
+    except TypeError as error:
+        assert "running" in str(error)
+    else:
+        raise AssertionError("no error")

@@ -1,0 +1,163 @@
+"""Ranks, random numbers, learning rates and what rank 0 alone does."""
+
+import builtins
+import contextlib
+import hashlib
+import io
+import random
+
+import dl_comm.torch as dl
+import numpy as np
+import torch
+from dl_comm import CommError, _core
+from torch import nn
+
+_r, _n = dl.get_rank(), dl.get_nranks()
+
+
+def ranks_are_numbered_and_local():
+    assert sorted(int(b) for b in _core.allgather_bytes(str(dl.get_rank()).encode())) == list(range(_n))
+    assert (dl.get_localrank(), dl.get_localsize()) == (_r, _n)
+    assert dl.is_rank0() == (_r == 0)
+
+
+def reseeding_changes_all_generators_but_rank_0s():
+    def seeded():
+        torch.manual_seed(4)
+        np.random.seed(4)
+        random.seed(4)
+
+    def drawn():
+        return [torch.rand(1).item(), np.random.rand(), random.random()]
+
+    seeded()
+    serial = drawn()
+    seeded()
+    dl.reseed()
+    mine = drawn()
+    assert (mine == serial) == (_r == 0)
+    assert len(set(_core.allgather_bytes(repr(mine).encode()))) == _n
+    seeded()
+    dl.reseed()
+    assert drawn() == mine
+
+
+def rates_and_steps_follow_the_number_of_ranks():
+    assert dl.lr_scale(0.1) == 0.1 * _n
+    assert dl.lr_scale(0.1, "sqrt") == 0.1 * _n**0.5
+    assert dl.lr_scale(0.1, rule="none") == 0.1
+    assert dl.lr_scale(1) == _n
+    assert dl.lr_scale() == _n
+    assert dl.lr_scale([0.1, 0.2]) == [0.1 * _n, 0.2 * _n]
+    assert torch.equal(dl.lr_scale(torch.tensor(0.5)), torch.tensor(0.5 * _n))
+    assert [dl.steps(c) for c in (0, 1, _n, _n + 1, -1)] == [0, 1, 1, 2, -1]
+    assert dl.steps(None) is None
+    for wrong, kind in (((0.1, "cubic"), ValueError), (("0.1",), TypeError), ((None,), TypeError)):
+        with contextlib.suppress(kind):
+            dl.lr_scale(*wrong)
+            raise AssertionError(wrong)
+
+
+def warming_up_composes_with_a_scheduler():
+    def rates(warm):
+        p = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+        optimizer = torch.optim.SGD([p], 1.0)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, gamma=0.1)
+        if warm:
+            dl.warmup(optimizer, 4)
+        used, shown = [], []
+        for _ in range(8):
+            before = p.item()
+            p.grad = torch.ones_like(p)
+            optimizer.step()
+            shown.append(optimizer.param_groups[0]["lr"])
+            scheduler.step()
+            used.append(before - p.item())
+        return used, shown
+
+    plain, shown_plain = rates(False)
+    warm, shown = rates(True)
+    assert shown == shown_plain
+    factors = [1 / _n + (1 - 1 / _n) * k / 4 for k in range(4)] + [1.0] * 4
+    torch.testing.assert_close(torch.tensor(warm), torch.tensor([p * f for p, f in zip(plain, factors, strict=True)]))
+
+
+def a_step_that_failed_leaves_the_full_rate():
+    p = nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([p], 1.0)
+    dl.warmup(optimizer, 2)
+
+    def closure():
+        raise ZeroDivisionError
+
+    with contextlib.suppress(ZeroDivisionError):
+        optimizer.step(closure)
+    for _ in range(2):
+        optimizer.step()
+    assert optimizer.param_groups[0]["lr"] == 1.0
+
+
+def only_rank_0_prints():
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        dl.print("one", 2, sep="-")
+    assert out.getvalue() == ("one-2\n" if _r == 0 else "")
+    assert builtins.print is not dl.print
+
+
+def other_ranks_hold_something_silent():
+    calls = []
+    result = dl.rank0(calls.append)(3)
+    assert calls == ([3] if _r == 0 else [])
+    assert not result
+    writer = dl.rank0(dict)(a=1)
+    if _r > 0:
+        with writer.anything(1)["x"].y as inner:
+            inner.add_scalar("loss", 1.0)
+        assert list(writer) == []
+        assert not writer.ready
+
+
+def rank_0_goes_first():
+    order = []
+
+    def visit(x):
+        order.append(x)
+        return x + _r
+
+    assert dl.rank0_first(visit)(5) == 5 + _r
+    assert order == [5]
+
+    def fail():
+        raise OSError("no disk")
+
+    try:
+        dl.rank0_first(fail)()
+    except (OSError, CommError) as error:
+        assert "no disk" in str(error)
+        assert isinstance(error, OSError if _r == 0 else CommError)
+    else:
+        raise AssertionError("no error")
+
+
+def threads_are_shared_among_ranks():
+    assert torch.get_num_threads() == 1
+
+
+def all_ranks_train_to_the_same_bits_on_sharded_data():
+    torch.manual_seed(0)
+    x, y = torch.randn(96, 6), torch.randint(3, (96,))
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 3))
+    optimizer = torch.optim.Adam(model.parameters(), lr=dl.lr_scale(1e-3))
+    dl.warmup(optimizer, 4)
+    loader = dl.shard(torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), 8, shuffle=True))
+    dl.broadcast(model, optimizer)
+    dl.reseed()
+    for _ in range(2):
+        for a, b in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(a), b).backward()
+            dl.gradients(optimizer)
+            optimizer.step()
+    bits = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+    assert len(set(_core.allgather_bytes(hashlib.sha256(bits).digest()))) == 1
