@@ -1,0 +1,169 @@
+// dl_comm._core: a table of contents over Session. Python holds no logic of the core, and the core no Python.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "error.h"
+#include "launcher.h"
+#include "process.h"
+#include "reducer.h"
+#include "session.h"
+#include "transport_local.h"
+
+namespace nb = nanobind;
+using dl::Session;
+
+namespace {
+
+using Bare = std::tuple<std::uintptr_t, std::size_t, std::string>;  // address, elements, NumPy's name of the type
+using Names = std::vector<std::string>;
+
+dl::Message message(const std::string& call, const std::vector<Bare>& bare, const Names& names) {
+  dl::Message made{call, {}, names};
+  made.buffers.reserve(bare.size());
+  for (const auto& [address, count, dtype] : bare)
+    made.buffers.push_back({reinterpret_cast<char*>(address), count, dl::dtype_named(dtype)});
+  return made;
+}
+
+void allreduce(Session& session, const std::vector<Bare>& buffers, const std::string& op, int team, const Names& names) {
+  const dl::Message what = message("allreduce (" + op + ")", buffers, names);
+  const dl::Op how = dl::op_named(op);
+  const nb::gil_scoped_release released;
+  session.allreduce(what, how, team);
+}
+
+std::uint64_t start(Session& session, const std::vector<Bare>& buffers, const std::string& op, int team,
+                    const Names& names) {
+  return session.start(message("allreduce (" + op + ")", buffers, names), dl::op_named(op), team);
+}
+
+void broadcast(Session& session, const std::vector<Bare>& buffers, int root, const Names& names) {
+  const dl::Message what = message("broadcast from rank " + std::to_string(root), buffers, names);
+  const nb::gil_scoped_release released;
+  session.broadcast(what, root);
+}
+
+nb::bytes broadcast_bytes(Session& session, const nb::bytes& data, int root) {
+  std::string text(data.c_str(), data.size());
+  {
+    const nb::gil_scoped_release released;
+    text = session.broadcast_bytes(text, root);
+  }
+  return nb::bytes(text.data(), text.size());
+}
+
+nb::list allgather_bytes(Session& session, const nb::bytes& data) {
+  std::vector<std::string> all;
+  {
+    const std::string mine(data.c_str(), data.size());
+    const nb::gil_scoped_release released;
+    all = session.allgather_bytes(mine);
+  }
+  nb::list result;
+  for (const std::string& text : all) result.append(nb::bytes(text.data(), text.size()));
+  return result;
+}
+
+nb::object arena(Session& session, std::size_t bytes) {
+  char* memory = nullptr;
+  {
+    const nb::gil_scoped_release released;
+    memory = session.arena(bytes);
+  }
+  return nb::steal(PyMemoryView_FromMemory(memory, static_cast<Py_ssize_t>(bytes), PyBUF_WRITE));
+}
+
+// n sessions whose ranks are threads of this process; hosts[i] names the node of rank i (all on one if empty).
+std::vector<Session*> local_sessions(int n, const Names& hosts, double timeout_s, const std::string& shared_memory,
+                                     int stage_kb, int threads) {
+  const nb::gil_scoped_release released;
+  auto transports = dl::local_transports(n, timeout_s);
+  std::vector<Session*> sessions(static_cast<std::size_t>(n));
+  std::vector<std::thread> ranks;
+  std::exception_ptr error;
+  std::mutex guard;
+  for (std::size_t i = 0; i < sessions.size(); ++i)
+    ranks.emplace_back([&, i] {
+      try {
+        dl::Settings settings;
+        settings.timeout_s = timeout_s;
+        settings.shared_memory = shared_memory;
+        settings.stage_kb = static_cast<std::size_t>(stage_kb);
+        settings.default_nthreads = threads;
+        settings.host = hosts.empty() ? "one" : hosts[i];
+        sessions[i] = new Session(std::move(transports[i]), settings);
+      } catch (...) {
+        const std::lock_guard<std::mutex> lock(guard);
+        error = std::current_exception();
+      }
+    });
+  for (std::thread& rank : ranks) rank.join();
+  if (error) std::rethrow_exception(error);
+  return sessions;
+}
+
+void raise_comm_error(const dl::CommError& error) {
+  const nb::object type = nb::module_::import_("dl_comm.errors").attr("CommError");
+  const nb::object made = type(std::string(error.what()), error.hint());
+  PyErr_SetObject(type.ptr(), made.ptr());
+}
+
+}  // namespace
+
+NB_MODULE(_core, m) {
+  nb::set_leak_warnings(false);  // sessions live as long as the process
+  nb::register_exception_translator([](const std::exception_ptr& held, void*) {
+    try {
+      std::rethrow_exception(held);
+    } catch (const dl::CommError& error) {
+      raise_comm_error(error);
+    }
+  });
+
+  const auto released = nb::call_guard<nb::gil_scoped_release>();
+  nb::class_<Session>(m, "Session")
+      .def("rank", &Session::rank)
+      .def("size", &Session::size)
+      .def("local_rank", &Session::local_rank)
+      .def("local_size", &Session::local_size)
+      .def("node", &Session::node)
+      .def("nodes", &Session::nodes)
+      .def("without_shared_memory", &Session::without_shared_memory)
+      .def("create_team", &Session::create_team, nb::arg("team"), nb::arg("threads"), nb::arg("precision") = 0, released)
+      .def("allreduce", allreduce, nb::arg("buffers"), nb::arg("op") = "mean", nb::arg("team") = 0,
+           nb::arg("names") = Names())
+      .def("start", start, nb::arg("buffers"), nb::arg("op") = "mean", nb::arg("team") = 0, nb::arg("names") = Names())
+      .def("wait", &Session::wait, nb::arg("ticket"), released)
+      .def("broadcast", broadcast, nb::arg("buffers"), nb::arg("root") = 0, nb::arg("names") = Names())
+      .def("broadcast_bytes", broadcast_bytes, nb::arg("data"), nb::arg("root") = 0)
+      .def("allgather_bytes", allgather_bytes, nb::arg("data"))
+      .def("barrier", &Session::barrier, released)
+      .def("arena", arena, nb::arg("nbytes"))
+      .def("fail", &Session::raise, nb::arg("text"), released)
+      .def("finalize", &Session::finalize, nb::arg("blocking") = true, released)
+      .def("finalized", &Session::finalized);
+
+  m.def("join", &dl::join, nb::arg("mpi_library") = "", nb::arg("prefix") = "", nb::rv_policy::reference, released);
+  m.def("session", &dl::the_session, nb::rv_policy::reference);
+  m.def("has_joined", &dl::has_joined);
+  m.def("leave", &dl::leave, nb::arg("blocking"), released);
+  m.def("abort_job", &dl::abort_job, nb::arg("code"), released);
+  m.def("mpi_description", &dl::mpi_description);
+  m.def("mpi_allreduce", [](std::uintptr_t address, int count) {
+    const nb::gil_scoped_release unlocked;
+    dl::mpi_allreduce(reinterpret_cast<float*>(address), count);
+  }, nb::arg("address"), nb::arg("count"));
+  m.def("kernels", &dl::kernels_in_use);
+  m.def("use_kernels", &dl::use_kernels, nb::arg("name"));
+  m.def("local_sessions", local_sessions, nb::arg("n"), nb::arg("hosts") = Names(), nb::arg("timeout_s") = 10.0,
+        nb::arg("shared_memory") = "threads", nb::arg("stage_kb") = 16, nb::arg("threads") = 1, nb::rv_policy::reference);
+}

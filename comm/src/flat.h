@@ -1,0 +1,51 @@
+// The arrays of one element type in a message, seen as one long array.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "message.h"
+
+namespace dl {
+
+class Flat {
+ public:
+  // At least one buffer; all of one type.
+  explicit Flat(std::vector<Buffer> buffers);
+
+  std::size_t size() const { return starts_.back(); }  // elements
+  Dtype dtype() const { return dtype_; }
+
+  // Copies elements [first, first + n) out of the arrays to contiguous memory / back into them.
+  void gather(char* to, std::size_t first, std::size_t n) const;
+  void scatter(const char* from, std::size_t first, std::size_t n) const;
+
+  // Calls visit(address, elements) for each stretch of [first, first + n) that is contiguous in memory.
+  template <class Visit>
+  void stretches(std::size_t first, std::size_t n, Visit visit) const;
+
+ private:
+  std::size_t holding(std::size_t element) const;
+
+  std::vector<Buffer> buffers_;      // without empty ones; neighbours in memory are joined
+  std::vector<std::size_t> starts_;  // first element of each buffer, and the end
+  Dtype dtype_;
+  std::size_t width_;
+};
+
+// One Flat for each type, in the order in which the types first appear.
+std::vector<Flat> by_type(const std::vector<Buffer>& buffers);
+
+template <class Visit>
+void Flat::stretches(std::size_t first, std::size_t n, Visit visit) const {
+  for (std::size_t at = n > 0 ? holding(first) : 0; n > 0; ++at) {
+    const std::size_t inside = first - starts_[at];
+    const std::size_t left = starts_[at + 1] - first;
+    const std::size_t some = left < n ? left : n;
+    visit(buffers_[at].data + inside * width_, some);
+    first += some;
+    n -= some;
+  }
+}
+
+}  // namespace dl

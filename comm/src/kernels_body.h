@@ -1,0 +1,217 @@
+// The kernels, written once. Each kernels_*.cc defines how its processor converts half types and streams to memory
+// (half_to_float, float_to_half, stream_bytes), includes this file, and is compiled with that processor's flags.
+//
+// Everything is in an anonymous namespace, and nothing of the standard library with a body is used: a function that
+// this file shared with others would be merged by the linker, and then run on processors that lack its instructions.
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "reducer.h"
+
+namespace dl {
+namespace {
+
+constexpr size_t block = 1024;  // elements: a block of accumulators stays in the first cache
+
+struct Half {
+  uint16_t bits;
+};
+struct Brain {
+  uint16_t bits;
+};
+
+template <class T, class A>
+void load(A* acc, const T* in, size_t n) {
+  for (size_t i = 0; i < n; ++i) acc[i] = static_cast<A>(in[i]);
+}
+template <class T, class A>
+void store(T* out, const A* acc, size_t n) {
+  for (size_t i = 0; i < n; ++i) out[i] = static_cast<T>(acc[i]);
+}
+
+// bfloat16 is the upper half of a float32; rounding is to nearest, ties to even, and a NaN stays one.
+void load(float* acc, const Brain* in, size_t n) {
+  for (size_t i = 0; i < n; ++i) {
+    const uint32_t bits = static_cast<uint32_t>(in[i].bits) << 16;
+    memcpy(&acc[i], &bits, sizeof bits);
+  }
+}
+void store(Brain* out, const float* acc, size_t n) {
+  for (size_t i = 0; i < n; ++i) {
+    uint32_t bits;
+    memcpy(&bits, &acc[i], sizeof bits);
+    const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    const uint32_t quiet = (bits >> 16) | 0x40u;
+    out[i].bits = static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
+  }
+}
+void load(float* acc, const Half* in, size_t n) { half_to_float(acc, &in->bits, n); }
+void store(Half* out, const float* acc, size_t n) { float_to_half(&out->bits, acc, n); }
+
+// Half types into doubles go through float32: exact on the way in; on the way out the double is rounded to odd first,
+// so that the two roundings give what one would.
+float round_to_odd(double value) {
+  const float near = static_cast<float>(value);
+  if (static_cast<double>(near) == value || near != near || value != value) return near;
+  uint32_t bits;
+  memcpy(&bits, &near, sizeof bits);
+  if ((bits & 0x7fffffffu) == 0x7f800000u) return near;
+  const double magnitude = value < 0 ? -value : value, nearest = near < 0 ? -static_cast<double>(near) : near;
+  if (nearest > magnitude) bits -= 1;
+  bits |= 1u;
+  float odd;
+  memcpy(&odd, &bits, sizeof odd);
+  return odd;
+}
+template <class H>
+void load_wide(double* acc, const H* in, size_t n) {
+  float near[block];
+  load(near, in, n);
+  for (size_t i = 0; i < n; ++i) acc[i] = static_cast<double>(near[i]);
+}
+template <class H>
+void store_wide(H* out, const double* acc, size_t n) {
+  float near[block];
+  for (size_t i = 0; i < n; ++i) near[i] = round_to_odd(acc[i]);
+  store(out, near, n);
+}
+void load(double* acc, const Half* in, size_t n) { load_wide(acc, in, n); }
+void load(double* acc, const Brain* in, size_t n) { load_wide(acc, in, n); }
+void store(Half* out, const double* acc, size_t n) { store_wide(out, acc, n); }
+void store(Brain* out, const double* acc, size_t n) { store_wide(out, acc, n); }
+
+// A NaN on any rank wins min and max, as in NumPy.
+struct Sum {
+  template <class A> static A of(A a, A b) { return a + b; }
+};
+struct Min {
+  template <class A> static A of(A a, A b) { return a < b || a != a ? a : b; }
+};
+struct Max {
+  template <class A> static A of(A a, A b) { return a > b || a != a ? a : b; }
+};
+struct Product {
+  template <class A> static A of(A a, A b) { return a * b; }
+};
+
+template <class O, class A>
+void combine_block(A* __restrict acc, const A* __restrict more, size_t n) {
+  for (size_t i = 0; i < n; ++i) acc[i] = O::of(acc[i], more[i]);
+}
+
+// The same type in memory and in the accumulator needs no conversion of its own.
+template <class O, class T>
+void fold(T* __restrict acc, const T* __restrict in, size_t n) { combine_block<O>(acc, in, n); }
+template <class O, class T, class A>
+void fold(A* __restrict acc, const T* __restrict in, size_t n) {
+  A more[block];
+  load(more, in, n);
+  combine_block<O>(acc, more, n);
+}
+
+template <class O, class T, class A>
+void partial_block(A* acc, const void* const* in, int n_in, size_t first, size_t n) {
+  load(acc, static_cast<const T*>(in[0]) + first, n);
+  for (int j = 1; j < n_in; ++j) fold<O>(acc, static_cast<const T*>(in[j]) + first, n);
+}
+
+// A power of two divides exactly by its reciprocal; other divisors are divided by, which rounds once.
+template <class A>
+void divide(A* acc, size_t n, double divisor) {
+  if (divisor == 1) return;
+  const A by = static_cast<A>(divisor);
+  if (static_cast<A>(0.5) == 0) {  // integers: towards zero
+    for (size_t i = 0; i < n; ++i) acc[i] = acc[i] / by;
+    return;
+  }
+  const uint64_t whole = static_cast<uint64_t>(divisor);
+  if ((whole & (whole - 1)) == 0) {
+    const A reciprocal = static_cast<A>(1) / by;
+    for (size_t i = 0; i < n; ++i) acc[i] = acc[i] * reciprocal;
+  } else {
+    for (size_t i = 0; i < n; ++i) acc[i] = acc[i] / by;
+  }
+}
+
+template <class T, class A>
+void finish_block(void* const* out, int n_out, A* acc, size_t first, size_t n, double divisor, bool stream) {
+  divide(acc, n, divisor);
+  T made[block];
+  store(made, acc, n);
+  for (int j = 0; j < n_out; ++j) {
+    T* to = static_cast<T*>(out[j]) + first;
+    if (stream) stream_bytes(to, made, n * sizeof(T));
+    else memcpy(to, made, n * sizeof(T));
+  }
+}
+
+template <class O, class T, class A>
+void partial(void* acc, const void* const* in, int n_in, size_t n) {
+  for (size_t i = 0; i < n; i += block)
+    partial_block<O, T>(static_cast<A*>(acc) + i, in, n_in, i, n - i < block ? n - i : block);
+}
+
+template <class O, class A>
+void combine(void* acc, const void* more, size_t n) {
+  combine_block<O>(static_cast<A*>(acc), static_cast<const A*>(more), n);
+}
+
+template <class T, class A>
+void finish(void* const* out, int n_out, const void* acc, size_t n, double divisor, bool stream) {
+  for (size_t i = 0; i < n; i += block) {
+    const size_t some = n - i < block ? n - i : block;
+    A held[block];
+    memcpy(held, static_cast<const A*>(acc) + i, some * sizeof(A));
+    finish_block<T>(out, n_out, held, i, some, divisor, stream);
+  }
+  if (stream) stream_end();
+}
+
+template <class O, class T, class A>
+void reduce(void* const* out, int n_out, const void* const* in, int n_in, size_t n, double divisor, bool stream) {
+  for (size_t i = 0; i < n; i += block) {
+    const size_t some = n - i < block ? n - i : block;
+    A held[block];
+    partial_block<O, T>(held, in, n_in, i, some);
+    finish_block<T>(out, n_out, held, i, some, divisor, stream);
+  }
+  if (stream) stream_end();
+}
+
+template <class O, class T, class A>
+Reducer make() {
+  return {sizeof(T), sizeof(A), partial<O, T, A>, combine<O, A>, finish<T, A>, reduce<O, T, A>};
+}
+
+template <class T, class A>
+void row(Reducer* of) {
+  of[0] = make<Sum, T, A>();
+  of[1] = make<Min, T, A>();
+  of[2] = make<Max, T, A>();
+  of[3] = make<Product, T, A>();
+}
+
+KernelTable table() {
+  KernelTable t;
+  for (int level = 0; level < 2; ++level) {
+    Reducer(*of)[4] = t.of[level];
+    row<double, double>(of[static_cast<int>(Dtype::float64)]);
+    row<int8_t, int64_t>(of[static_cast<int>(Dtype::int8)]);
+    row<int16_t, int64_t>(of[static_cast<int>(Dtype::int16)]);
+    row<int32_t, int64_t>(of[static_cast<int>(Dtype::int32)]);
+    row<int64_t, int64_t>(of[static_cast<int>(Dtype::int64)]);
+    row<uint8_t, int64_t>(of[static_cast<int>(Dtype::uint8)]);
+  }
+  row<float, float>(t.of[0][static_cast<int>(Dtype::float32)]);
+  row<Half, float>(t.of[0][static_cast<int>(Dtype::float16)]);
+  row<Brain, float>(t.of[0][static_cast<int>(Dtype::bfloat16)]);
+  row<float, double>(t.of[1][static_cast<int>(Dtype::float32)]);
+  row<Half, double>(t.of[1][static_cast<int>(Dtype::float16)]);
+  row<Brain, double>(t.of[1][static_cast<int>(Dtype::bfloat16)]);
+  return t;
+}
+
+}  // namespace
+}  // namespace dl

@@ -1,0 +1,49 @@
+// Jobs done one after the other, in the order in which they came, by a thread of their own or by whoever waits.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <thread>
+
+namespace dl {
+
+// Invariant: at most one job runs at a time. The thread starts with the first start(). All fields are guarded by guard_.
+class Queue {
+ public:
+  ~Queue();
+
+  // Adds a job to be done in the background, and returns its ticket.
+  std::uint64_t start(std::function<void()> job);
+
+  // Returns once the job of this ticket is done; throws what it threw. A ticket is good for one wait.
+  void wait(std::uint64_t ticket);
+
+  // Does the job now if nothing else is running or queued, in the caller's thread; else after all that was started.
+  void run(const std::function<void()>& job);
+
+  // Returns once nothing is running or queued.
+  void drain();
+
+ private:
+  struct Job {
+    std::uint64_t ticket;
+    std::function<void()> work;
+  };
+  void loop();
+
+  std::mutex guard_;
+  std::condition_variable changed_;
+  std::deque<Job> jobs_;
+  std::map<std::uint64_t, std::exception_ptr> done_;
+  std::uint64_t tickets_ = 0;
+  bool busy_ = false;
+  bool closing_ = false;
+  std::thread thread_;
+};
+
+}  // namespace dl

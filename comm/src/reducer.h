@@ -1,0 +1,44 @@
+// How numbers combine: one table of plain functions per processor, chosen once at run time.
+//
+// Elements (what arrays hold) are combined in accumulators (what sums are carried in: float32 for the half types, double
+// at precision level 1, int64 for integers). Ranks are always combined in the order in which they are listed, one
+// element at a time, so every processor and every split of the work gives the same bits.
+#pragma once
+
+#include <cstddef>
+
+#include "element.h"
+
+namespace dl {
+
+struct Reducer {
+  std::size_t width;      // bytes of an element
+  std::size_t acc_width;  // bytes of an accumulator
+
+  // acc[k] = in[0][k] op in[1][k] op ... ; n elements
+  void (*partial)(void* acc, const void* const* in, int n_in, std::size_t n);
+  // acc[k] = acc[k] op more[k]
+  void (*combine)(void* acc, const void* more, std::size_t n);
+  // out[j][k] = acc[k] / divisor for every j
+  void (*finish)(void* const* out, int n_out, const void* acc, std::size_t n, double divisor, bool stream);
+  // partial and finish at once. An output may be one of the inputs. stream: write past the caches.
+  void (*reduce)(void* const* out, int n_out, const void* const* in, int n_in, std::size_t n, double divisor,
+                 bool stream);
+};
+
+// The functions for arrays of `dtype` under `op` (mean is sum with a divisor) at precision `level` (0 or 1).
+const Reducer& reducer(Dtype dtype, Op op, int level);
+
+// "avx512", "avx2" or "portable": the kernels in use. A test may choose others by name; false: not on this processor.
+const char* kernels_in_use();
+bool use_kernels(const char* name);
+
+// One table per file kernels_*.cc: [level][dtype][op without mean].
+struct KernelTable {
+  Reducer of[2][dtype_count][4];
+};
+const KernelTable& kernels_portable();
+const KernelTable& kernels_avx2();
+const KernelTable& kernels_avx512();
+
+}  // namespace dl

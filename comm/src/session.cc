@@ -1,0 +1,184 @@
+#include "session.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "broadcast.h"
+#include "error.h"
+
+namespace dl {
+namespace {
+
+constexpr int setup_lane = 1;
+constexpr std::uint64_t team_bits = 10;  // of a ticket
+
+int cores_of_this_process() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+}  // namespace
+
+Session::Session(std::unique_ptr<Transport> world, Settings settings)
+    : settings_(std::move(settings)), world_(std::move(world)), pid_(getpid()) {
+  find_shared_memory();
+  const long online = sysconf(_SC_NPROCESSORS_ONLN);
+  int usable = std::min(cores_of_this_process(), static_cast<int>(online) / layout_.local_size());
+  std::vector<int> all(static_cast<std::size_t>(size()));
+  allgather(*world_, &usable, sizeof usable, all.data());
+  threads_at_most_ = std::max(1, *std::min_element(all.begin(), all.end()));
+}
+
+// Ranks of a node that cannot share memory are nodes of their own, and the wire serves all.
+void Session::find_shared_memory() {
+  std::string host = host_identity(settings_);
+  layout_ = find_layout(*world_, host);
+  std::shared_ptr<Segment> probe;
+  {
+    const auto node = world_->subset(layout_.locals, setup_lane);
+    probe = share(*node, Team::footprint(layout_, settings_, settings_.default_nthreads), settings_.shared_memory, why_not_);
+  }
+  char mine = probe ? 1 : 0;
+  std::vector<char> all(static_cast<std::size_t>(size()));
+  allgather(*world_, &mine, 1, all.data());
+  if (std::count(all.begin(), all.end(), '\1') == size()) {
+    why_not_.clear();
+    return;
+  }
+  if (!probe) host += " rank " + std::to_string(rank());
+  layout_ = find_layout(*world_, host);
+}
+
+void Session::check_usable() const {
+  if (getpid() != pid_)
+    throw CommError("process " + std::to_string(getpid()) + " was forked from rank " + std::to_string(rank()) +
+                        " and is no rank itself",
+                    "call dl_comm in the rank's own process; a data loader's workers only load");
+  if (finalized_) throw CommError("dl_comm has been finalized", "finalize is the last call of a rank");
+}
+
+void Session::create_team(int id, int threads, int precision) {
+  check_usable();
+  if (id < 0 || id >= most_teams)
+    throw CommError("there is no team " + std::to_string(id), "teams are numbered from 0 to " + std::to_string(most_teams - 1));
+  if (threads < 1 || threads > most_threads - 1)
+    throw CommError("a team cannot have " + std::to_string(threads) + " threads",
+                    "it takes from 1 to " + std::to_string(most_threads - 1));
+  if (precision != 0 && precision != 1)
+    throw CommError("there is no precision level " + std::to_string(precision), "0 sums floats as they are, 1 in double");
+  const std::lock_guard<std::mutex> lock(guard_);
+  if (teams_.count(id) != 0) throw CommError("team " + std::to_string(id) + " exists already", "make a team before its first use");
+  const int useful = std::min(threads, threads_at_most_);
+  const auto node = world_->subset(layout_.locals, (id + 1) * most_threads + most_threads - 1);
+  std::string why;
+  auto segment = share(*node, Team::footprint(layout_, settings_, useful), settings_.shared_memory, why);
+  if (!segment) throw CommError("no shared memory for team " + std::to_string(id) + ": " + why);
+  teams_[id] = std::make_unique<Team>(id, useful, precision, layout_, *world_, settings_, std::move(segment), arena_);
+}
+
+Team& Session::team(int id) {
+  check_usable();
+  {
+    const std::lock_guard<std::mutex> lock(guard_);
+    const auto found = teams_.find(id);
+    if (found != teams_.end()) return *found->second;
+  }
+  create_team(id, settings_.default_nthreads, settings_.default_prec_level);
+  const std::lock_guard<std::mutex> lock(guard_);
+  return *teams_.at(id);
+}
+
+void Session::allreduce(const Message& message, Op op, int id) {
+  check_usable();
+  if (size() > 1) team(id).allreduce(message, op);
+}
+
+std::uint64_t Session::start(Message message, Op op, int id) {
+  check_usable();
+  if (size() == 1) return 0;
+  Team& one = team(id);
+  return one.start(std::move(message), op) << team_bits | static_cast<std::uint64_t>(id);
+}
+
+void Session::wait(std::uint64_t ticket) {
+  check_usable();
+  if (ticket == 0 && size() == 1) return;
+  team(static_cast<int>(ticket & ((1u << team_bits) - 1))).wait(ticket >> team_bits);
+}
+
+void Session::broadcast(const Message& message, int root) {
+  check_usable();
+  if (root < 0 || root >= size())
+    throw CommError("there is no rank " + std::to_string(root) + " to broadcast from",
+                    "ranks are numbered from 0 to " + std::to_string(size() - 1));
+  if (size() > 1) team(0).call(message, [&](Lane& lane) { dl::broadcast(lane, message, root); });
+}
+
+std::string Session::broadcast_bytes(const std::string& data, int root) {
+  check_usable();
+  if (size() == 1) return data;
+  std::string result;
+  const Message message{"broadcast of bytes from rank " + std::to_string(root), {}, {}};
+  team(0).call(message, [&](Lane& lane) { result = dl::broadcast(lane.everyone(), data, root); });
+  return result;
+}
+
+std::vector<std::string> Session::allgather_bytes(const std::string& data) {
+  check_usable();
+  if (size() == 1) return {data};
+  std::vector<std::string> all;
+  team(0).call({"allgather of bytes", {}, {}}, [&](Lane& lane) { all = allgather(lane.everyone(), data); });
+  return all;
+}
+
+void Session::barrier() {
+  check_usable();
+  if (size() > 1) team(0).call({"barrier", {}, {}}, [](Lane&) {});
+}
+
+char* Session::arena(std::size_t bytes) {
+  check_usable();
+  constexpr std::size_t huge_page = 2u << 20;
+  const std::size_t grain = bytes >= huge_page ? huge_page : 4096;
+  const std::size_t stride = std::max(grain, (bytes + grain - 1) / grain * grain);
+  std::shared_ptr<Segment> segment;
+  std::string why;
+  auto make = [&](Transport& node) {
+    segment = share(node, stride * static_cast<std::size_t>(local_size()), settings_.shared_memory, why);
+  };
+  if (size() == 1) {
+    make(*world_);
+  } else {
+    team(0).call({"arena of " + std::to_string(bytes) + " bytes", {}, {}},
+                 [&](Lane& lane) { make(*lane.among(layout_.locals)); });
+  }
+  if (!segment) throw CommError("no shared memory for an arena of " + std::to_string(bytes) + " bytes: " + why);
+  return arena_.add(std::move(segment), local_rank(), bytes, stride);
+}
+
+void Session::finalize(bool blocking) {
+  if (finalized_ || getpid() != pid_) return;
+  if (blocking && size() > 1) {
+    std::vector<Team*> all;
+    {
+      const std::lock_guard<std::mutex> lock(guard_);
+      for (auto& entry : teams_) all.push_back(entry.second.get());
+    }
+    for (Team* one : all) one->drain();
+    team(0).call({"finalize", {}, {}}, [](Lane&) {});
+  }
+  finalized_ = true;
+  const std::lock_guard<std::mutex> lock(guard_);
+  for (auto& entry : teams_) entry.second->leave();
+}
+
+void Session::raise(const std::string& text) {
+  if (getpid() != pid_) return;
+  const std::lock_guard<std::mutex> lock(guard_);
+  for (auto& entry : teams_) entry.second->raise(text);
+}
+
+}  // namespace dl

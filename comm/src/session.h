@@ -1,0 +1,79 @@
+// All that a rank has: who it is, its teams, its arena. A process has one (the_session), tests have one a thread.
+//
+// Errors are CommError. Calls on one team are done in order; the calls that name no team use team 0.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "arena.h"
+#include "layout.h"
+#include "mpi.h"
+#include "settings.h"
+#include "team.h"
+#include "transport.h"
+
+namespace dl {
+
+class Session {
+ public:
+  // Collective over `world`.
+  Session(std::unique_ptr<Transport> world, Settings settings);
+
+  int rank() const { return world_->rank(); }
+  int size() const { return world_->size(); }
+  int local_rank() const { return layout_.local_rank; }
+  int local_size() const { return layout_.local_size(); }
+  int node() const { return layout_.node; }
+  int nodes() const { return layout_.nodes; }
+  const Settings& settings() const { return settings_; }
+  const std::string& without_shared_memory() const { return why_not_; }  // why; empty: it has it
+
+  // Makes the team with `threads` threads (fewer where the node has fewer cores) and the precision level. Collective.
+  // Teams that were not made are made at first use.
+  void create_team(int id, int threads, int precision);
+
+  void allreduce(const Message& message, Op op, int team);
+  std::uint64_t start(Message message, Op op, int team);
+  void wait(std::uint64_t ticket);
+  void broadcast(const Message& message, int root);
+  std::string broadcast_bytes(const std::string& data, int root);
+  std::vector<std::string> allgather_bytes(const std::string& data);
+  void barrier();
+
+  // `bytes` bytes of the node's shared memory, zeroed, for as long as the process lives. Collective.
+  char* arena(std::size_t bytes);
+
+  // Tells the others that this rank is going. blocking: waits until all are. Idempotent; a later call on the session is
+  // refused.
+  void finalize(bool blocking);
+  bool finalized() const { return finalized_; }
+
+  // Tells the ranks of this node that this one has failed.
+  void raise(const std::string& text);
+
+ private:
+  void check_usable() const;
+  Team& team(int id);
+  void find_shared_memory();
+
+  Settings settings_;
+  std::unique_ptr<Transport> world_;
+  Layout layout_;
+  int threads_at_most_ = 1;
+  std::string why_not_;
+  Arena arena_;
+  pid_t pid_;
+  std::atomic<bool> finalized_{false};
+  std::mutex guard_;                           // of teams_
+  std::map<int, std::unique_ptr<Team>> teams_;
+};
+
+}  // namespace dl

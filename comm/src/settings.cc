@@ -1,0 +1,64 @@
+#include "settings.h"
+
+#include <cerrno>
+#include <cstdlib>
+#include <initializer_list>
+
+#include "error.h"
+
+namespace dl {
+namespace {
+
+using Look = std::function<const char*(const char*)>;
+
+double number(const Look& look, const char* variable, double fallback, double least, double most, bool whole) {
+  const char* text = look(variable);
+  if (text == nullptr || *text == '\0') return fallback;
+  char* end = nullptr;
+  errno = 0;
+  const double value = std::strtod(text, &end);
+  const bool is_whole = value == static_cast<double>(static_cast<long long>(value));
+  if (errno != 0 || *end != '\0' || !(value >= least) || !(value <= most) || (whole && !is_whole)) {
+    auto shown = [](double v) { return std::to_string(static_cast<long long>(v)); };
+    throw CommError(std::string(variable) + " is '" + text + "'",
+                    std::string("it takes a ") + (whole ? "whole " : "") + "number from " + shown(least) + " to " + shown(most));
+  }
+  return value;
+}
+
+std::string choice(const Look& look, const char* variable, const std::string& fallback,
+                   std::initializer_list<const char*> choices) {
+  const char* text = look(variable);
+  if (text == nullptr || *text == '\0') return fallback;
+  std::string known;
+  for (const char* one : choices) {
+    if (std::string(text) == one) return text;
+    known += (known.empty() ? "" : ", ") + std::string(one);
+  }
+  throw CommError(std::string(variable) + " is '" + text + "'", "it takes one of " + known);
+}
+
+std::string text(const Look& look, const char* variable) {
+  const char* value = look(variable);
+  return value == nullptr ? "" : value;
+}
+
+}  // namespace
+
+Settings read_settings(const Look& look) {
+  Settings s;
+  s.timeout_s = number(look, "DL_COMM_TIMEOUT_S", s.timeout_s, 0, 1e9, false);
+  if (s.timeout_s == 0) throw CommError("DL_COMM_TIMEOUT_S is 0", "it takes a number of seconds above 0");
+  s.default_nthreads = static_cast<int>(number(look, "DL_COMM_DEFAULT_NTHREADS", s.default_nthreads, 1, 64, true));
+  s.pipeline_chunk_kb = static_cast<std::size_t>(number(look, "DL_COMM_PIPELINE_CHUNK_KB", 256, 1, 1 << 20, true));
+  s.num_cuda_streams = static_cast<int>(number(look, "DL_COMM_NUM_CUDA_STREAMS", s.num_cuda_streams, 1, 64, true));
+  s.default_prec_level = static_cast<int>(number(look, "DL_COMM_DEFAULT_PREC_LEVEL", s.default_prec_level, 0, 1, true));
+  s.stage_kb = static_cast<std::size_t>(number(look, "DL_COMM_STAGE_KB", 256, 4, 1 << 20, true));
+  s.shared_memory = choice(look, "DL_COMM_SHARED_MEMORY", s.shared_memory, {"auto", "memfd", "shm", "none"});
+  s.host = text(look, "DL_COMM_HOST");
+  s.mpi_library = text(look, "DL_COMM_MPI_LIBRARY");
+  s.cooldown = choice(look, "DL_COMM_COOLDOWN", s.cooldown, {"step", "last"});
+  return s;
+}
+
+}  // namespace dl

@@ -1,0 +1,26 @@
+// Every DL_COMM_* variable, read once, with its default and its meaning. Nothing else reads them.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+
+namespace dl {
+
+struct Settings {
+  double timeout_s = 300;                // DL_COMM_TIMEOUT_S: how long a rank waits for another before it gives up
+  int default_nthreads = 2;              // DL_COMM_DEFAULT_NTHREADS: threads of a team not created explicitly
+  std::size_t pipeline_chunk_kb = 256;   // DL_COMM_PIPELINE_CHUNK_KB: chunk between host and GPU, and node and wire
+  int num_cuda_streams = 1;              // DL_COMM_NUM_CUDA_STREAMS: CUDA streams per thread for these transfers
+  int default_prec_level = 0;            // DL_COMM_DEFAULT_PREC_LEVEL: 0 sums floats as they are (halves in float32), 1 in double
+  std::size_t stage_kb = 256;            // DL_COMM_STAGE_KB: chunk in which private arrays pass through shared memory
+  std::string shared_memory = "auto";    // DL_COMM_SHARED_MEMORY: auto, memfd, shm (names in /dev/shm), none
+  std::string host;                      // DL_COMM_HOST: the name of this rank's node; empty: host name and boot id
+  std::string mpi_library;               // DL_COMM_MPI_LIBRARY: the libmpi to load
+  std::string cooldown = "step";         // DL_COMM_COOLDOWN: what ksteps < 0 means: "step": block from step |ksteps|; "last": block the last |ksteps|
+};
+
+// Reads the settings through `look` (getenv's shape). Throws CommError that names the variable and the bad value.
+Settings read_settings(const std::function<const char*(const char*)>& look);
+
+}  // namespace dl

@@ -1,0 +1,144 @@
+#include "team.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "error.h"
+#include "flat.h"
+
+namespace dl {
+namespace {
+
+constexpr std::size_t worth_sharing = 1u << 20;  // bytes of a message from which several threads share it
+constexpr std::size_t grain = 64;                // elements: the threads' parts begin at whole cache lines
+
+// Thread `i` of `threads` takes this part of n elements.
+std::pair<std::size_t, std::size_t> part_of(std::size_t n, int threads, int i) {
+  const auto parts = static_cast<std::size_t>(threads), at = static_cast<std::size_t>(i);
+  const std::size_t each = ((n + parts - 1) / parts + grain - 1) / grain * grain;
+  const std::size_t first = std::min(at * each, n);
+  return {first, std::min(each, n - first)};
+}
+
+}  // namespace
+
+std::size_t Team::footprint(const Layout& layout, const Settings& settings, int threads) {
+  return static_cast<std::size_t>(threads) * Lane::footprint(layout, settings);
+}
+
+Team::Team(int id, int threads, int precision, const Layout& layout, const Transport& world, const Settings& settings,
+           std::shared_ptr<Segment> segment, const Arena& arena)
+    : id_(id), precision_(precision), size_(world.size()), arena_(arena) {
+  const std::size_t each = Lane::footprint(layout, settings);
+  for (int i = 0; i < threads; ++i)
+    lanes_.push_back(std::make_unique<Lane>(layout, world, settings, segment, static_cast<std::size_t>(i) * each,
+                                            (id + 1) * most_threads + i));
+  for (int i = 1; i < threads; ++i) crew_.push_back(std::make_unique<Queue>());
+}
+
+void Team::allreduce(const Message& message, Op op) {
+  queue_.run([&] { guarded(message, [&] { reduce(message, op); }); });
+}
+
+std::uint64_t Team::start(Message message, Op op) {
+  return queue_.start([this, op, message = std::move(message)] { guarded(message, [&] { reduce(message, op); }); });
+}
+
+void Team::wait(std::uint64_t ticket) { queue_.wait(ticket); }
+
+void Team::call(const Message& message, const std::function<void(Lane&)>& work) {
+  queue_.run([&] {
+    guarded(message, [&] {
+      lanes_.front()->agree(message, 0);
+      work(*lanes_.front());
+    });
+  });
+}
+
+void Team::leave() { lanes_.front()->leave(); }
+
+// An error names the call that met it. After a disagreement all ranks stand at the same point and can go on; after any
+// other error they do not, and the team is lost.
+void Team::guarded(const Message& message, const std::function<void()>& work) {
+  const std::string where = "team " + std::to_string(id_) + ", call " + std::to_string(calls_) + ", " + message.subject();
+  if (!failed_.empty()) throw CommError("team " + std::to_string(id_) + " failed before this call: " + failed_);
+  ++calls_;
+  const std::string me = "rank " + std::to_string(lanes_.front()->everyone().rank());
+  try {
+    work();
+  } catch (const Disagreement& error) {
+    throw Disagreement(where + ": " + error.what(), error.hint());
+  } catch (const CommError& error) {
+    failed_ = where + ": " + error.what();
+    lanes_.front()->raise(me + " gave up on " + failed_);
+    throw CommError(me + ", " + failed_, error.hint());
+  }
+}
+
+void Team::reduce_parts(const std::vector<Part>& parts, Lane& lane, bool direct, const std::uint64_t* staged) {
+  for (const Part& part : parts) {
+    if (part.n == 0) continue;
+    if (direct) {
+      allreduce_direct(lane, part, arena_);
+      continue;
+    }
+    std::uint64_t chunk = 0;
+    if (staged != nullptr) {
+      chunk = *staged;
+      staged = nullptr;
+    } else {
+      chunk = stage_first(lane, part);
+      lane.meet();
+    }
+    allreduce_staged(lane, part, chunk);
+  }
+}
+
+void Team::reduce(const Message& message, Op op) {
+  const std::vector<Flat> flats = by_type(message.buffers);
+  std::size_t bytes = 0;
+  for (const Flat& flat : flats) bytes += flat.size() * width(flat.dtype());
+  const int sharers = bytes >= worth_sharing ? threads() : 1;
+  std::vector<std::vector<Part>> parts(static_cast<std::size_t>(sharers));
+  for (const Flat& flat : flats)
+    for (int i = 0; i < sharers; ++i) {
+      const auto [first, n] = part_of(flat.size(), sharers, i);
+      if (n > 0)
+        parts[static_cast<std::size_t>(i)].push_back(
+            {flat, first, n, reducer(flat.dtype(), op, precision_), op == Op::mean ? static_cast<double>(size_) : 1.0});
+    }
+  Lane& lane = *lanes_.front();
+  const std::uint64_t place = arena_.place(message.buffers);
+  const bool anything = !parts.front().empty();
+  std::uint64_t chunk = 0;
+  if (place == 0 && anything) chunk = stage_first(lane, parts.front().front());
+  const Lane::Agreement agreed = lane.agree(message, place);
+  if (!anything) return;
+  if (agreed.mixed) {
+    if (place != 0) chunk = stage_first(lane, parts.front().front());
+    lane.meet();
+  }
+  std::vector<std::uint64_t> tickets;
+  for (int i = 1; i < sharers; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    tickets.push_back(crew_[at - 1]->start(
+        [this, at, &parts, &agreed] { reduce_parts(parts[at], *lanes_[at], agreed.direct, nullptr); }));
+  }
+  std::exception_ptr error;
+  try {
+    reduce_parts(parts.front(), lane, agreed.direct, agreed.direct ? nullptr : &chunk);
+  } catch (...) {
+    error = std::current_exception();
+    lane.raise("a thread of this team failed");
+  }
+  for (std::size_t i = 0; i < tickets.size(); ++i) {
+    try {
+      crew_[i]->wait(tickets[i]);
+    } catch (...) {
+      if (!error) error = std::current_exception();
+    }
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+}  // namespace dl

@@ -1,0 +1,67 @@
+// A team: threads that reduce together, apart from other teams, so that several models can be averaged at once.
+//
+// Each thread has a lane of its own and a fixed part of the data, by length and number of threads. Calls on a team are
+// done in the order in which they are made, which has to be the same on all ranks. A team is made by all ranks; any
+// thread may use it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "allreduce.h"
+#include "arena.h"
+#include "lane.h"
+#include "message.h"
+#include "queue.h"
+
+namespace dl {
+
+inline constexpr int most_teams = 400;
+inline constexpr int most_threads = 64;
+
+class Team {
+ public:
+  // Bytes of shared memory for a team of `threads`.
+  static std::size_t footprint(const Layout& layout, const Settings& settings, int threads);
+
+  Team(int id, int threads, int precision, const Layout& layout, const Transport& world, const Settings& settings,
+       std::shared_ptr<Segment> segment, const Arena& arena);
+
+  int threads() const { return static_cast<int>(lanes_.size()); }
+
+  // Every rank's arrays become the combination over all ranks, in place.
+  void allreduce(const Message& message, Op op);
+
+  // The same in the background. The caller keeps the arrays alive and unchanged until wait(ticket) returns.
+  std::uint64_t start(Message message, Op op);
+  void wait(std::uint64_t ticket);
+
+  // Any other collective call: `work` runs on the first lane, in order, once all ranks agree on the message.
+  void call(const Message& message, const std::function<void(Lane&)>& work);
+
+  // Tells the ranks of this node that this rank has failed / has left.
+  void raise(const std::string& text) { lanes_.front()->raise(text); }
+  void leave();
+  void drain() { queue_.drain(); }
+
+ private:
+  void reduce(const Message& message, Op op);
+  void reduce_parts(const std::vector<Part>& parts, Lane& lane, bool direct, const std::uint64_t* staged);
+  void guarded(const Message& message, const std::function<void()>& work);
+
+  int id_;
+  int precision_;
+  int size_;
+  const Arena& arena_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::vector<std::unique_ptr<Queue>> crew_;  // of lanes 1 and up
+  std::uint64_t calls_ = 0;                   // only the running job touches it
+  std::string failed_;                        // how this team failed; likewise
+  Queue queue_;                               // last: its thread ends before what it uses
+};
+
+}  // namespace dl

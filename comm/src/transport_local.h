@@ -1,0 +1,46 @@
+// A Transport whose ranks are threads of one process: for tests, and for the sanitizers.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <tuple>
+#include <vector>
+
+#include "transport.h"
+
+namespace dl {
+
+// The post office that the ranks share. All fields are guarded by `guard`.
+struct LocalMail {
+  using Route = std::tuple<int, int, int>;  // from, to, lane
+  std::mutex guard;
+  std::condition_variable arrived;
+  std::map<Route, std::deque<std::vector<char>>> letters;
+};
+
+class LocalTransport : public Transport {
+ public:
+  LocalTransport(std::shared_ptr<LocalMail> mail, std::vector<int> world_ranks, int rank, int lane, double timeout_s);
+
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(ranks_.size()); }
+  int world_rank(int rank) const override { return ranks_[static_cast<std::size_t>(rank)]; }
+  void exchange(const void* out, std::size_t out_bytes, int to, void* in, std::size_t in_bytes, int from) override;
+  std::unique_ptr<Transport> subset(const std::vector<int>& ranks, int lane) const override;
+
+ private:
+  std::shared_ptr<LocalMail> mail_;
+  std::vector<int> ranks_;
+  int rank_;
+  int lane_;
+  double timeout_s_;
+};
+
+// The transports of n ranks that are threads of this process.
+std::vector<std::unique_ptr<Transport>> local_transports(int n, double timeout_s);
+
+}  // namespace dl

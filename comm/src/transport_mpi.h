@@ -1,0 +1,47 @@
+// A Transport over point-to-point messages of MPI, polled so that a rank that never answers becomes an error.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "mpi.h"
+#include "transport.h"
+
+namespace dl {
+
+// What all MpiTransports of a process share: a private duplicate of the world, and the lock that stands in where MPI
+// gives less than MPI_THREAD_MULTIPLE.
+struct MpiWorld {
+  MpiWorld(Mpi& loaded, Mpi::Comm own, bool lock, double timeout) : mpi(loaded), comm(own), locks(lock), timeout_s(timeout) {}
+  Mpi& mpi;
+  Mpi::Comm comm;
+  bool locks;
+  double timeout_s;
+  std::mutex guard;  // held around every MPI call if `locks`
+};
+
+class MpiTransport : public Transport {
+ public:
+  MpiTransport(std::shared_ptr<MpiWorld> world, std::vector<int> world_ranks, int rank, int lane);
+
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(ranks_.size()); }
+  int world_rank(int rank) const override { return ranks_[static_cast<std::size_t>(rank)]; }
+  void exchange(const void* out, std::size_t out_bytes, int to, void* in, std::size_t in_bytes, int from) override;
+  std::unique_ptr<Transport> subset(const std::vector<int>& ranks, int lane) const override;
+
+ private:
+  void exchange_piece(const char* out, int out_bytes, int to, char* in, int in_bytes, int from);
+
+  std::shared_ptr<MpiWorld> world_;
+  std::vector<int> ranks_;
+  int rank_;
+  int lane_;
+};
+
+// The transport of the whole job. Collective: duplicates MPI_COMM_WORLD.
+std::unique_ptr<Transport> mpi_transport(Mpi& mpi, double timeout_s);
+
+}  // namespace dl

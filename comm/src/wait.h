@@ -1,0 +1,32 @@
+// Waiting for a counter in shared memory: a short spin, then leaving the core to others, then sleeping on a futex, so
+// that more ranks than cores stay usable.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+
+namespace dl {
+
+// A counter that one rank advances and the others of its node wait for. Lives in shared memory, zeroed at first.
+struct Counter {
+  std::atomic<std::uint32_t> value;
+  std::atomic<std::uint32_t> sleepers;
+};
+
+struct Patience {
+  int spins;   // looks at the counter without leaving the core
+  int yields;  // looks with sched_yield between
+};
+
+// With a core for each rank spinning is cheapest; without, a spin only keeps the awaited rank from running.
+Patience patience_for(int ranks_on_node);
+
+// Sets the counter and wakes whoever sleeps on it. Everything written before is visible to whoever sees the value.
+void advance(Counter& counter, std::uint32_t to);
+
+// Returns once the counter has reached `target` (modulo 2^32). While asleep, calls `watch` about every 20 ms, which may
+// throw to give up.
+void await(Counter& counter, std::uint32_t target, const Patience& patience, const std::function<void()>& watch);
+
+}  // namespace dl
