@@ -111,6 +111,12 @@ std::vector<Session*> local_sessions(int n, const Names& hosts, double timeout_s
   return sessions;
 }
 
+void init(const std::string& mpi_library) {
+  const auto prefix = nb::cast<std::string>(nb::module_::import_("sys").attr("prefix"));
+  const nb::gil_scoped_release released;
+  dl::join(mpi_library, prefix);
+}
+
 void raise_comm_error(const dl::CommError& error) {
   const nb::object type = nb::module_::import_("dl_comm.errors").attr("CommError");
   const nb::object made = type(std::string(error.what()), error.hint());
@@ -152,10 +158,35 @@ NB_MODULE(_core, m) {
       .def("finalize", &Session::finalize, nb::arg("blocking") = true, released)
       .def("finalized", &Session::finalized);
 
-  m.def("join", &dl::join, nb::arg("mpi_library") = "", nb::arg("prefix") = "", nb::rv_policy::reference, released);
+  // The same functions for the one session of this process, so that nobody has to carry it.
+  m.def("init", init, nb::arg("mpi_library") = "");
+  m.def("initialized", &dl::has_joined);
+  m.def("finalize", &dl::leave, nb::arg("blocking") = true, released);
   m.def("session", &dl::the_session, nb::rv_policy::reference);
-  m.def("has_joined", &dl::has_joined);
-  m.def("leave", &dl::leave, nb::arg("blocking"), released);
+  m.def("rank", [] { return dl::the_session().rank(); });
+  m.def("size", [] { return dl::the_session().size(); });
+  m.def("local_rank", [] { return dl::the_session().local_rank(); });
+  m.def("local_size", [] { return dl::the_session().local_size(); });
+  m.def("create_team", [](int team, int threads, int precision) {
+    dl::the_session().create_team(team, threads, precision);
+  }, nb::arg("team"), nb::arg("threads"), nb::arg("precision") = 0, released);
+  m.def("allreduce", [](const std::vector<Bare>& buffers, const std::string& op, int team, const Names& names) {
+    allreduce(dl::the_session(), buffers, op, team, names);
+  }, nb::arg("buffers"), nb::arg("op") = "mean", nb::arg("team") = 0, nb::arg("names") = Names());
+  m.def("start", [](const std::vector<Bare>& buffers, const std::string& op, int team, const Names& names) {
+    return start(dl::the_session(), buffers, op, team, names);
+  }, nb::arg("buffers"), nb::arg("op") = "mean", nb::arg("team") = 0, nb::arg("names") = Names());
+  m.def("wait", [](std::uint64_t ticket) { dl::the_session().wait(ticket); }, nb::arg("ticket"), released);
+  m.def("broadcast", [](const std::vector<Bare>& buffers, int root, const Names& names) {
+    broadcast(dl::the_session(), buffers, root, names);
+  }, nb::arg("buffers"), nb::arg("root") = 0, nb::arg("names") = Names());
+  m.def("broadcast_bytes", [](const nb::bytes& data, int root) {
+    return broadcast_bytes(dl::the_session(), data, root);
+  }, nb::arg("data"), nb::arg("root") = 0);
+  m.def("allgather_bytes", [](const nb::bytes& data) { return allgather_bytes(dl::the_session(), data); }, nb::arg("data"));
+  m.def("barrier", [] { dl::the_session().barrier(); }, released);
+  m.def("arena", [](std::size_t bytes) { return arena(dl::the_session(), bytes); }, nb::arg("nbytes"));
+  m.def("fail", [](const std::string& text) { dl::the_session().raise(text); }, nb::arg("text"), released);
   m.def("abort_job", &dl::abort_job, nb::arg("code"), released);
   m.def("mpi_description", &dl::mpi_description);
   m.def("mpi_allreduce", [](std::uintptr_t address, int count) {

@@ -1,1 +1,132 @@
-"""dl_comm averages gradients over the ranks of a data-parallel job."""
+"""dl_comm averages gradients over the ranks of a data-parallel job.
+
+These are the names of the Cray PE DL Plugin, for NumPy arrays; ``dl_comm.torch`` and its neighbours speak to the
+frameworks. Without a launcher a process is rank 0 of 1, and averaging changes nothing.
+
+All calls but the ranks and sizes are collective: every rank makes the same ones in the same order, with arrays of the
+same shapes and types. Where they differ, every rank gets a :class:`CommError` that names the first array that does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+try:
+    from dl_comm import _core
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        "dl_comm was installed without its compiled core (wheel.cmake=false): install dlrun again with a C++17 compiler"
+    ) from missing
+
+import numpy as np
+
+from dl_comm import leaving, matching
+from dl_comm.arrays import bare, described, writable
+from dl_comm.errors import CommError
+
+__all__ = [
+    "CommError",
+    "average",
+    "barrier",
+    "broadcast",
+    "check_buffers_match",
+    "create_team",
+    "finalize",
+    "get_localrank",
+    "get_localsize",
+    "get_nranks",
+    "get_rank",
+    "gradients",
+    "init",
+    "init_mpi",
+]
+
+
+def init_mpi() -> None:
+    """Join the ranks of this job. Idempotent; after it the rank and the sizes are known."""
+    _core.init()
+    leaving.watch()
+
+
+def init(nthread_per_team: int = 2, nteams: int = 1, msglen: int = 0, framework: str = "numpy") -> None:
+    """Join the ranks, if ``init_mpi`` has not, and make teams 0 to ``nteams - 1`` of ``nthread_per_team`` threads each.
+
+    ``msglen`` is the number of trainable elements, or an upper bound: a hint that never limits. ``framework`` is what
+    the script uses ("numpy", "torch", "tensorflow"); the functions look at the type of their arguments all the same.
+    """
+    init_mpi()
+    for team in range(nteams):
+        create_team(team, nthread_per_team)
+
+
+def create_team(team: int, nthreads: int, prec_level: int = 0) -> None:
+    """Make team ``team`` with ``nthreads`` threads; level 1 sums floats in double. One made already stays as it is."""
+    if team not in _teams:
+        _core.create_team(team, nthreads, prec_level)
+        _teams.add(team)
+
+
+def gradients(arrays: Sequence[np.ndarray[Any, Any]], team: int = 0) -> list[np.ndarray[Any, Any]]:
+    """Return the mean over ranks of each array, as new arrays in the same order.
+
+    Any shapes; floats (also float16, and ml_dtypes' bfloat16) and integers. Integer means round towards zero. Raises
+    :class:`CommError` on every rank if the ranks' arrays differ in number, order, shape or type.
+    """
+    means = [np.array(array, copy=True, order="C") for array in arrays]
+    _core.allreduce([bare(mean) for mean in means], "mean", team, [described(mean) for mean in means])
+    return means
+
+
+def broadcast(arrays: Sequence[np.ndarray[Any, Any]], root: int = 0) -> None:
+    """Give every rank the values of rank ``root``, in place."""
+    with writable(arrays) as dense:
+        _core.broadcast([bare(array) for array in dense], root, [described(array) for array in dense])
+
+
+def average(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Replace ``array`` by its mean over ranks, in place, and return it."""
+    with writable([array]) as dense:
+        _core.allreduce([bare(dense[0])], "mean", 0, [described(dense[0])])
+    return array
+
+
+def check_buffers_match(arrays: Sequence[np.ndarray[Any, Any]], flag: int = 0) -> int:
+    """Return 0 if the arrays hold the same bits on all ranks, else the number of arrays that do not.
+
+    With ``flag`` 1 rank 0, with 2 every rank, prints which arrays differ and where.
+    """
+    return matching.mismatches(arrays, flag)
+
+
+def get_rank() -> int:
+    """Return the number of this rank, from 0."""
+    return _core.rank()
+
+
+def get_nranks() -> int:
+    """Return the number of ranks."""
+    return _core.size()
+
+
+def get_localrank() -> int:
+    """Return the number of this rank among those of its node, from 0."""
+    return _core.local_rank()
+
+
+def get_localsize() -> int:
+    """Return the number of ranks on this node."""
+    return _core.local_size()
+
+
+def barrier() -> None:
+    """Return once every rank has called."""
+    _core.barrier()
+
+
+def finalize() -> None:
+    """Leave, once every rank does. Idempotent."""
+    leaving.leave()
+
+
+_teams: set[int] = set()
