@@ -1,0 +1,72 @@
+"""The trials as JSON lines: a head that says what is searched, then one line per outcome."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from dlrun.errors import DlrunError
+from dlrun.tune.search import Outcome, Trial
+
+FORMAT = "dlrun tune 1"
+
+
+def as_line(outcome: Outcome) -> str:
+    """One outcome as a line of JSON."""
+    return json.dumps(asdict(outcome)) + "\n"
+
+
+def outcome_of(value: dict[str, Any]) -> Outcome:
+    """The outcome that `as_line` wrote."""
+    trial = value["trial"]
+    settings = tuple((name, setting) for name, setting in trial["settings"])
+    facts = tuple((name, fact) for name, fact in value["facts"])
+    return Outcome(
+        Trial(settings, trial["stage"], trial["turn"]),
+        value["value"], value["cost"], tuple(value["samples"]), value["error"], facts,
+    )  # fmt: skip
+
+
+class Journal:
+    """A file that holds every outcome as soon as it is known; what it holds already is `outcomes`.
+
+    A line cut off by an interruption is dropped. A file that was written for another search is refused, and the part
+    of the head that differs is named.
+    """
+
+    def __init__(self, path: Path, head: dict[str, Any]) -> None:
+        self.path = path
+        self.outcomes: list[Outcome] = []
+        # Through JSON, so that tuples and lists compare alike.
+        head = json.loads(json.dumps({"format": FORMAT, **head}))
+        text = path.read_text() if path.exists() else ""
+        lines = text.splitlines(keepends=True)
+        whole = [line for line in lines if line.endswith("\n")]
+        if not whole:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(head) + "\n")
+            return
+        self._check(json.loads(whole[0]), head)
+        self.outcomes = [outcome_of(json.loads(line)) for line in whole[1:]]
+        if len(whole) < len(lines):
+            path.write_text("".join(whole))
+
+    def _check(self, found: dict[str, Any], head: dict[str, Any]) -> None:
+        for name in {**head, **found}:
+            if found.get(name) != head.get(name):
+                raise DlrunError(
+                    f"{self.path} is the journal of another search: its {name} is {found.get(name)}, "
+                    f"now it is {head.get(name)}",
+                    "name another file with --journal, or delete this one",
+                )
+
+    def add(self, outcome: Outcome) -> None:
+        """Keep one more outcome, on the disk before this returns."""
+        with self.path.open("a") as file:
+            file.write(as_line(outcome))
+            file.flush()
+            os.fsync(file.fileno())
+        self.outcomes.append(outcome)
