@@ -22,8 +22,10 @@ MAY_IMPORT = {
     "port": {"errors", "render"},
     "launch": {"errors", "render"},
     "bench": {"errors", "launch"},
+    "tune": {"errors", "bench", "launch"},
+    "scale": {"errors", "render", "bench", "launch"},
     "demo": {"errors", "port", "launch"},
-    "cli": {"errors", "port", "launch", "demo", "bench"},
+    "cli": {"errors", "port", "launch", "demo", "bench", "tune", "scale"},
 }
 
 
