@@ -2,9 +2,58 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from pathlib import Path
+
 import click
 
 
 @click.command()
-def command() -> None:
-    """Not built yet."""
+@click.argument("script", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path),
+              help="Where to write the ported script; default: SCRIPT_dist.py beside it.")  # fmt: skip
+@click.option("--diff", is_flag=True, help="Show what would change, and write nothing.")
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 if the output would change.")
+@click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
+@click.option("--lr-scaling", type=click.Choice(["linear", "sqrt", "none"]), default="linear", show_default=True,
+              help="How the learning rate follows the number of ranks.")  # fmt: skip
+@click.option("--warmup-steps", type=click.IntRange(min=0), default=0, metavar="N",
+              help="Ramp the rate up over the first N steps.")  # fmt: skip
+def command(
+    script: Path, output: Path | None, diff: bool, check: bool, as_json: bool, lr_scaling: str, warmup_steps: int
+) -> None:
+    """Turn a serial PyTorch script into a data-parallel one, SCRIPT_dist.py.
+
+    \b
+      dlrun port train.py            writes train_dist.py and says what was done and why
+      dlrun port --diff train.py     shows the changes only
+    """
+    from dlrun.errors import DlrunError
+    from dlrun.port import Options, default_output, port, port_file
+
+    options = Options(lr_scaling=lr_scaling, warmup_steps=warmup_steps)  # type: ignore[arg-type]
+    color = sys.stdout.isatty()
+    if not (diff or check):
+        ported = port_file(script, output, options)
+        if as_json:
+            click.echo(json.dumps(ported.as_json(), indent=2))
+            return
+        click.echo(ported.report(color), nl=False)
+        click.echo(f"wrote {ported.path}\nnext: dlrun launch -n 2 {ported.path}")
+        return
+    try:
+        source = script.read_bytes()
+    except OSError as error:
+        raise DlrunError(f"{script}: cannot be read: {error.strerror}.", "Name the training script.") from None
+    ported = port(source, options, str(script))
+    if as_json:
+        click.echo(json.dumps(ported.as_json(), indent=2))
+    elif diff:
+        click.echo(ported.diff(color), nl=False)
+    if check:
+        target = output or default_output(script)
+        if not target.exists() or target.read_bytes() != ported.module_bytes():
+            click.echo(f"{target} would change.", err=True)
+            raise SystemExit(1)
+        click.echo(f"{target} is up to date.", err=True)

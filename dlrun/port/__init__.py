@@ -1,0 +1,157 @@
+"""``dlrun port``: a serial training script becomes a data-parallel one.
+
+Facts are read once; passes, one a step, yield Edits and Doubts; one walk carries the Edits out.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import libcst as cst
+
+from dlrun.errors import DlrunError
+from dlrun.port.edits import Doubt, Edit, apply
+from dlrun.port.facts import Facts, Options
+from dlrun.port.facts_torch import Reader
+from dlrun.port.flow import Flow
+from dlrun.port.passes import GRID, STEPS
+from dlrun.port.reading import read
+from dlrun.port.refusals import framework_of, main_guard
+from dlrun.port.report import Ported
+from dlrun.port.script import Script
+from dlrun.port.taint import Taint, forwards
+
+__all__ = ["Options", "Ported", "default_output", "port", "port_file"]
+
+
+def port(source: str | bytes, options: Options | None = None, name: str = "script") -> Ported:
+    """Return the data-parallel version of ``source``, with what was changed and what was doubted.
+
+    Args:
+        source: a Python script, as text or as bytes (whose coding is kept).
+        options: how the learning rate follows the ranks, and the like.
+        name: what errors and the report call the script.
+
+    Raises:
+        DlrunError: it does not parse, is ported or distributed already, has no training loop, or a required step
+            finds no place. Never half a port.
+    """
+    script = read(source, name)
+    facts = facts_of(script, options or Options(), name)
+    found = run_passes(facts, [step.name for step in STEPS])
+    edits = [f for f in found if isinstance(f, Edit)]
+    doubts = [f for f in found if isinstance(f, Doubt)]
+    _complete(facts, edits, name)
+    module = apply(script.module, edits, [step.name for step in STEPS])
+    return Ported(name, script.module.code, module.code, script, tuple(edits), tuple(doubts))
+
+
+def facts_of(script: Script, options: Options, name: str) -> Facts:
+    """Return what is known about ``script``; raises DlrunError where it is not one to port."""
+    framework = framework_of(script, name)
+    reader = Reader(Flow(script))
+    facts = gather(reader, options, framework)
+    if not facts.steps:
+        raise no_loop(script, reader, name)
+    if not facts.feeds and not facts.counted:
+        line = script.line(facts.steps[0].node)
+        raise DlrunError(
+            f"{name}:{line}: found no samples to share among the ranks: the loop around this update runs over no "
+            "DataLoader and draws nothing at random. Nothing was written.",
+            "Every rank would compute the same update. Feed the loop from a DataLoader and port again.",
+        )
+    return facts
+
+
+def gather(reader: Reader, options: Options, framework: str) -> Facts:
+    """Return the facts that ``reader`` finds, be it enough for a port or not."""
+    script, kinds = reader.script, reader.kinds
+    taken = "dl" in {n.value for n in script.nodes if isinstance(n, cst.Name)}
+    return Facts(
+        script=script,
+        flow=reader.flow,
+        kinds=kinds,
+        options=options,
+        framework=framework,
+        alias="dl_comm" if taken else "dl",
+        guard=main_guard(script),
+        steps=reader.steps(),
+        tops=reader.tops(),
+        feeds=reader.feeds(),
+        optimizers=tuple(c for c in script.calls if kinds.of_call(c) == "optimizer"),
+        loops=tuple(reader.training_loops()),
+        counted=tuple(reader.counted()),
+        local=Taint(script, kinds, forwards(script, kinds, lambda call: True)),
+        trained=Taint(script, kinds, forwards(script, kinds, reader.in_training)),
+    )
+
+
+def run_passes(facts: Facts, order: Sequence[str]) -> list[Edit | Doubt]:
+    """Return what the passes of the script's framework yield, each marked with its step."""
+    passes = GRID[facts.framework]
+    return [replace(found, step=step) for step in order for found in passes[step](facts)]
+
+
+def no_loop(script: Script, reader: Reader, name: str) -> DlrunError:
+    """Return the error for a script in which nothing trains: what was looked for, and where."""
+    looked = f"Looked for `optimizer.step()` and for updates from `.grad` in {len(script.calls)} calls"
+    if reader.backwards:
+        line = script.line(reader.backwards[0])
+        return DlrunError(f"{name}: gradients are computed (line {line}) but no step that uses them was found.",
+                          f"{looked}; the update may be in another file: port that file.")  # fmt: skip
+    return DlrunError(f"{name}: no training loop: no backward pass and no optimizer step.",
+                      f"{looked}; the loop may be in a module that this file imports: port that file.")  # fmt: skip
+
+
+def _complete(facts: Facts, edits: list[Edit], name: str) -> None:
+    done = {edit.step for edit in edits}
+    for step in STEPS:
+        if step.required and step.name not in done:
+            line = facts.script.line(facts.steps[0].node)
+            raise DlrunError(
+                f"{name}: found no place to {step.meaning} (step {step.name!r}) for the update in line {line}: "
+                "nothing was written, half a port would train wrongly.",
+                "Bring the training loop and the model it trains into one function, or port the file that calls it.",
+            )
+
+
+def port_file(path: Path | str, output: Path | str | None = None, options: Options | None = None) -> Ported:
+    """Port the script at ``path`` and write the result in one act to ``output``, or beside it as ``<stem>_dist.py``.
+
+    Raises:
+        DlrunError: as ``port``, or the file cannot be read or written.
+    """
+    path = Path(path)
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise DlrunError(f"{path}: cannot be read: {error.strerror}.", "Name the training script.") from None
+    ported = port(source, options, str(path))
+    target = Path(output) if output else default_output(path)
+    write(target, ported.module_bytes(), like=path)
+    return replace(ported, path=target)
+
+
+def default_output(path: Path) -> Path:
+    """Return where the port of ``path`` is written unless the user says otherwise."""
+    return path.with_name(f"{path.stem}_dist.py")
+
+
+def write(target: Path, text: bytes, like: Path) -> None:
+    """Write ``text`` to ``target`` in one act, with the permissions of the file ``like``."""
+    try:
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(text)
+            Path(temporary).chmod(like.stat().st_mode & 0o777)
+            Path(temporary).replace(target)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise DlrunError(f"{target}: cannot be written: {error.strerror}.", "Choose another place with -o.") from None

@@ -1,0 +1,83 @@
+"""What is known about a script before anything is decided: values only, all of them about one Script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import libcst as cst
+
+from dlrun.port.flow import Flow
+from dlrun.port.kinds import Kinds
+from dlrun.port.script import Script
+
+Rule = Literal["linear", "sqrt", "none"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user may choose: how the learning rate follows the number of ranks, and warm-up steps (0: none)."""
+
+    lr_scaling: Rule = "linear"
+    warmup_steps: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One place where an optimizer (or the script itself, where ``optimizer`` is None) changes the weights.
+
+    ``before`` is the statement that first reads the gradients; ``what`` is the expression that owns them, valid at
+    that statement. With a ``closure`` the gradients are made, and so averaged, inside that function.
+    """
+
+    node: cst.CSTNode
+    optimizer: cst.BaseExpression | None
+    what: str
+    before: cst.CSTNode
+    closure: cst.FunctionDef | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Top:
+    """The outermost training loop of a chain of calls, and the names of what must be equal on all ranks before it."""
+
+    loop: cst.CSTNode
+    things: tuple[str, ...]
+    optimizers: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Feed:
+    """Where training batches come from: ``how`` tells what to do with ``node``.
+
+    loader: the call that makes the loader, used for training only; iterable: an expression that a training loop runs
+    over; arrays: names of full-batch tensors, sliced along axis 0 before the loop ``node``; random: every step draws
+    its own samples at ``node``.
+    """
+
+    node: cst.CSTNode
+    how: Literal["loader", "iterable", "arrays", "random"]
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Facts:
+    """All that the passes decide on."""
+
+    script: Script
+    flow: Flow
+    kinds: Kinds
+    options: Options
+    framework: str
+    alias: str  # the name that dl_comm's module gets in the script
+    guard: cst.If | None  # if __name__ == "__main__"
+    steps: tuple[Step, ...] = ()
+    tops: tuple[Top, ...] = ()
+    feeds: tuple[Feed, ...] = ()
+    optimizers: tuple[cst.Call, ...] = ()  # the calls that make them
+    loops: tuple[cst.CSTNode, ...] = ()  # all loops that run an update
+    counted: tuple[cst.CSTNode, ...] = ()  # those whose turns are steps on batches of the rank's own drawing
+    local: Callable[[cst.CSTNode], bool] = lambda node: False  # may a value differ between the ranks?
+    trained: Callable[[cst.CSTNode], bool] = lambda node: False  # ... because it comes from training batches?
+    full_batch: bool = False  # each step sees all samples: the global batch does not grow with the ranks

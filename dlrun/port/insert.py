@@ -1,0 +1,33 @@
+"""Turns the templates of ``templates/port/`` into nodes; passes hold no Python in strings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import libcst as cst
+
+from dlrun.render import render
+
+
+class _Fill(cst.CSTTransformer):
+    def __init__(self, nodes: dict[str, cst.CSTNode]) -> None:
+        super().__init__()
+        self.nodes = nodes
+
+    def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> Any:  # noqa: N802 - libcst's name
+        return self.nodes.get(original_node.value, updated_node)
+
+
+def statements(template: str, **facts: Any) -> tuple[cst.CSTNode, ...]:
+    """Return the statements of ``templates/port/<template>.py.j2`` filled with ``facts`` (text)."""
+    return tuple(cst.parse_module(render(f"port/{template}.py.j2", **facts)).body)
+
+
+def expression(template: str, nodes: dict[str, cst.BaseExpression] | None = None, **facts: Any) -> cst.BaseExpression:
+    """Return the expression of a template; ``nodes`` are put in as they are, with their own formatting."""
+    nodes = nodes or {}
+    marks = {name: f"_dlrun_{name}" for name in nodes}
+    parsed = cst.parse_expression(render(f"port/{template}.py.j2", **facts, **marks).strip())
+    filled = parsed.visit(_Fill({marks[name]: node for name, node in nodes.items()}))
+    assert isinstance(filled, cst.BaseExpression)
+    return filled

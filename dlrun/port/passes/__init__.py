@@ -1,0 +1,48 @@
+"""The grid of the porter: framework x step, in reading order; nothing registers itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts import Facts
+from dlrun.port.passes import broadcast, finish, gradients, metrics, output, rate, shard, start, steps
+
+Pass = Callable[[Facts], Iterable[Edit | Doubt]]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of the port, and whether a port without it would be wrong."""
+
+    name: str
+    required: bool
+    meaning: str
+
+
+STEPS = (
+    Step("start", True, "join the other ranks"),
+    Step("broadcast", True, "begin from the same weights"),
+    Step("gradients", True, "average the gradients"),
+    Step("shard", False, "give each rank its share of the samples"),
+    Step("rate", False, "scale the learning rate with the global batch"),
+    Step("steps", False, "divide constants that count steps"),
+    Step("metrics", False, "average what is shown and what decides"),
+    Step("output", False, "write files and print on rank 0 only"),
+    Step("finish", True, "leave together"),
+)
+
+GRID: Mapping[str, Mapping[str, Pass]] = {
+    "torch": {
+        "start": start.torch,
+        "broadcast": broadcast.torch,
+        "gradients": gradients.torch,
+        "shard": shard.torch,
+        "rate": rate.torch,
+        "steps": steps.torch,
+        "metrics": metrics.torch,
+        "output": output.torch,
+        "finish": finish.torch,
+    },
+}

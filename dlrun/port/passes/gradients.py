@@ -1,0 +1,59 @@
+"""Step "gradients": the mean over the ranks, before anything reads the gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts import Facts, Step
+from dlrun.port.insert import expression, statements
+from dlrun.port.script import walk
+
+
+def torch(facts: Facts) -> Iterator[Edit | Doubt]:
+    """Average before clipping, unscaling and stepping, in the block of the step; in a closure, inside it.
+
+    Before:
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        opt.step()
+
+    After:
+        loss.backward()
+        dl.gradients(opt)  # mean over the ranks
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        opt.step()
+    """
+    script = facts.script
+    done: set[tuple[cst.CSTNode, str]] = set()
+    for step in facts.steps:
+        if step.closure is not None:
+            yield from _closure(facts, step)
+        elif (step.before, step.what) not in done:
+            done.add((step.before, step.what))
+            why = "average before " + (
+                "the step" if step.before is script.statement_of(step.node) else "gradients are read"
+            )
+            yield Edit(script.line_of(step.before), f"{step.what}: {why}",
+                       before=statements("torch/gradients", dl=facts.alias, what=step.what))  # fmt: skip
+
+
+def _closure(facts: Facts, step: Step) -> Iterator[Edit | Doubt]:
+    script = facts.script
+    function = step.closure
+    assert function is not None
+    backward = [n for n in walk(function.body) if isinstance(n, cst.Call) and isinstance(n.func, cst.Attribute)
+                and n.func.attr.value == "backward"]  # fmt: skip
+    if backward:
+        place = script.statement_of(backward[-1])
+        outer = next(
+            (u for u in (place, *script.above(place)) if script.parents.get(script.line_of(u)) is function.body), place
+        )
+        yield Edit(script.line_of(outer), f"{step.what}: inside the closure, which runs several times a step",
+                   after=statements("torch/gradients", dl=facts.alias, what=step.what))  # fmt: skip
+    for n in walk(function.body):
+        if isinstance(n, cst.Return) and n.value is not None:
+            yield Edit(n.value, "the line search must see the mean loss, or the ranks step differently",
+                       lambda v: expression("torch/average", {"value": v}, dl=facts.alias))  # fmt: skip

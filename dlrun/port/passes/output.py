@@ -1,0 +1,148 @@
+"""Step "output": files, figures and progress bars come from rank 0 alone; downloads and folders do not race."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import libcst as cst
+
+from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts import Facts
+from dlrun.port.insert import expression
+from dlrun.port.passes.rate import argument
+from dlrun.port.script import dotted
+
+# Calls that write, and nothing else: rank 0 makes them, the arguments are evaluated on every rank.
+WRITES = re.compile(
+    r"^(matplotlib\.pyplot\.(savefig|show|pause|imsave)|numpy\.(save|savez|savez_compressed|savetxt)|scipy\.misc\.imsave|"
+    r"torchvision\.utils\.save_image|json\.dump|pickle\.dump|yaml\.dump|imageio\.(imwrite|mimsave|imsave)|cv2\.imwrite|"
+    r"shutil\.(copy|copyfile|copy2|copytree|move|rmtree)|os\.(remove|unlink|rename|rmdir|replace)|scipy\.io\.savemat|"
+    r"joblib\.dump|torch\.onnx\.export|wandb\.(log|init|save|watch|finish|config\.update)|plotly\.io\.write_image|"
+    r"torch\.utils\.tensorboard(\.writer)?\.SummaryWriter|tensorboardX\.SummaryWriter|safetensors\.torch\.save_file|"
+    r"tensorboard_logger\.(configure|log_value)|neptune\.\w+|mlflow\.\w+|csv\.writer|matplotlib\.pyplot\.imsave)$"
+)
+_FIGURES = (
+    "savefig",
+    "write_image",
+    "write_html",
+    "to_csv",
+    "to_pickle",
+    "to_excel",
+    "to_json",
+    "write_text",
+    "write_bytes",
+)
+_BARS = ("tqdm.tqdm", "tqdm.trange", "tqdm.auto.tqdm", "tqdm.auto.trange", "tqdm.notebook.tqdm", "tqdm.std.tqdm",
+         "tqdm.notebook.trange", "tqdm.tqdm_notebook")  # fmt: skip
+_HUBS = re.compile(
+    r"^(torchvision\.datasets\.\w+|torchaudio\.datasets\.\w+|torchtext\.datasets\.\w+|torch\.hub\.load(_state_dict_from_url)?|"
+    r"urllib\.request\.urlretrieve|gdown\.download|kagglehub\.\w+|wget\.download|datasets\.load_dataset|"
+    r"sklearn\.datasets\.fetch_\w+)$"
+)
+_WRITING_MODES = re.compile(r"^[rbt]*[wax]")
+
+
+def torch(facts: Facts) -> Iterator[Edit | Doubt]:
+    """Replace call targets and keep the arguments; save() writes on rank 0, load() waits for it.
+
+    Before:
+        torch.save(model.state_dict(), "model.pt")
+
+    After:
+        dl.save(model.state_dict(), "model.pt")
+    """
+    dl = facts.alias
+    for call in facts.script.calls:
+        name = facts.script.name_of(call.func)
+        if name == "torch.save":
+            yield Edit(
+                call.func, "rank 0 writes the file, whole or not at all", lambda _: expression("torch/save", dl=dl)
+            )
+        elif name == "torch.load":
+            yield Edit(
+                call.func,
+                "every rank reads, after rank 0 has finished writing",
+                lambda _: expression("torch/load", dl=dl),
+            )
+        elif WRITES.search(name) or _method_writes(facts, call, name) or _opens_to_write(call, name):
+            yield Edit(call.func, "rank 0 writes", lambda f: expression("torch/rank0", {"call": f}, dl=dl))
+        elif name in _BARS:
+            if argument(call, "disable") is None and not any(a.star == "**" for a in call.args):
+                yield Edit(
+                    call, "one progress bar", lambda c: _with(c, "disable", expression("torch/not_rank0", dl=dl))
+                )
+        elif _HUBS.search(name) and _downloads(call, name):
+            yield Edit(
+                call.func,
+                "rank 0 downloads, the others wait and read",
+                lambda f: expression("torch/rank0_first", {"call": f}, dl=dl),
+            )
+        else:
+            yield from _folders(facts, call, name)
+
+
+def _with(call: cst.Call, keyword: str, value: cst.BaseExpression) -> cst.Call:
+    """Return ``call`` with one more keyword argument at the end."""
+    tight = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+    arg = cst.Arg(value, keyword=cst.Name(keyword), equal=tight)
+    if not call.args:
+        return call.with_changes(args=[arg])
+    last = call.args[-1]
+    # A trailing comma (and the line break after it) moves behind the new argument.
+    kept = last.comma if isinstance(last.comma, cst.Comma) else cst.MaybeSentinel.DEFAULT
+    space: Any = cst.SimpleWhitespace(" ")
+    if len(call.args) > 1 and isinstance(call.args[0].comma, cst.Comma):
+        space = call.args[0].comma.whitespace_after
+    args = [*call.args[:-1], last.with_changes(comma=cst.Comma(whitespace_after=space)), arg.with_changes(comma=kept)]
+    return call.with_changes(args=args)
+
+
+def _method_writes(facts: Facts, call: cst.Call, name: str) -> bool:
+    if not isinstance(call.func, cst.Attribute) or (name and not name.startswith(".")):
+        return False
+    return call.func.attr.value in _FIGURES
+
+
+def _opens_to_write(call: cst.Call, name: str) -> bool:
+    if name not in ("builtins.open", "io.open", "gzip.open", "codecs.open"):
+        return False
+    mode = argument(call, "mode", 1)
+    return isinstance(mode, cst.SimpleString) and bool(_WRITING_MODES.search(str(mode.evaluated_value)))
+
+
+def _downloads(call: cst.Call, name: str) -> bool:
+    if name.startswith("torchvision.datasets."):
+        value = argument(call, "download")
+        return value is not None and dotted(value) != "False"
+    return True
+
+
+def _folders(facts: Facts, call: cst.Call, name: str) -> Iterator[Edit | Doubt]:
+    """Yield what keeps ranks from tripping over a folder that another rank has just made."""
+    exist = argument(call, "exist_ok")
+    if name in ("os.makedirs", "os.mkdir") and exist is None:
+
+        def make(node: cst.Call) -> cst.Call:
+            func = node.func
+            if isinstance(func, cst.Attribute):
+                func = func.with_changes(attr=cst.Name("makedirs"))
+            return _with(node.with_changes(func=func), "exist_ok", cst.Name("True"))
+
+        if name == "os.mkdir" and not isinstance(call.func, cst.Attribute):
+            yield Edit(
+                call.func,
+                "one rank makes the folder",
+                lambda f: expression("torch/rank0_first", {"call": f}, dl=facts.alias),
+            )
+        else:
+            yield Edit(call, "another rank may have made the folder a moment ago", make)
+    elif (
+        isinstance(call.func, cst.Attribute)
+        and call.func.attr.value == "mkdir"
+        and not name.startswith("os")
+        and exist is None
+    ):
+        yield Edit(call, "another rank may have made the folder a moment ago",
+                   lambda c: _with(c, "exist_ok", cst.Name("True")))  # fmt: skip

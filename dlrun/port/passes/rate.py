@@ -1,0 +1,199 @@
+"""Step "rate": n ranks make the global batch n times as large; the learning rate follows (arXiv 1706.02677)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts import Facts
+from dlrun.port.insert import expression
+from dlrun.port.script import walk
+
+# Learning rates that torch.optim takes when none is given.
+DEFAULTS = {
+    "SGD": "0.001", "Adam": "0.001", "AdamW": "0.001", "Adamax": "0.002", "NAdam": "0.002", "RAdam": "0.001",
+    "RMSprop": "0.01", "Adagrad": "0.01", "Adadelta": "1.0", "ASGD": "0.01", "Rprop": "0.01", "SparseAdam": "0.001",
+    "Adafactor": "0.01", "Muon": "0.001",
+}  # fmt: skip
+# Schedulers that set absolute rates, with the positions and names of those.
+ABSOLUTE = {"OneCycleLR": ((1, "max_lr"),), "CyclicLR": ((1, "base_lr"), (2, "max_lr"))}
+_RATE_KEYS = ("lr", "learning_rate", "init_lr")
+
+
+def torch(facts: Facts) -> Iterator[Edit | Doubt]:
+    """Scale where a rate enters an optimizer: its constructor, its groups, and every absolute reset later.
+
+    Before:
+        opt = torch.optim.SGD(model.parameters(), lr=args.lr)
+        for epoch in range(9):
+            for group in opt.param_groups:
+                group["lr"] = args.lr * 0.1 ** epoch
+            for x, y in DataLoader(data, shuffle=True):
+                (model(x) - y).pow(2).mean().backward()
+                opt.step()
+
+    After:
+        opt = torch.optim.SGD(model.parameters(), lr=dl.lr_scale(args.lr))
+        for epoch in range(9):
+            for group in opt.param_groups:
+                group["lr"] = dl.lr_scale(args.lr * 0.1 ** epoch)
+            for x, y in DataLoader(data, shuffle=True):
+                (model(x) - y).pow(2).mean().backward()
+                opt.step()
+    """
+    if facts.options.lr_scaling == "none" or facts.full_batch:
+        return
+
+    def scale(node: cst.BaseExpression) -> cst.BaseExpression:
+        return expression("torch/rate", {"lr": node}, dl=facts.alias, rule=facts.options.lr_scaling)
+
+    done: set[cst.CSTNode] = set()
+    for call in facts.optimizers:
+        for found in _constructor(facts, call, scale):
+            if found.node not in done:
+                done.add(found.node)
+                yield found
+    for call in facts.script.calls:
+        for position, keyword in ABSOLUTE.get(facts.script.name_of(call.func).rsplit(".", 1)[-1], ()):
+            if (value := argument(call, keyword, position)) is not None and value not in done:
+                done.add(value)
+                yield Edit(value, "the scheduler sets this rate itself", scale)
+    yield from _resets(facts, scale)
+
+
+def argument(call: cst.Call, keyword: str, position: int = -1) -> cst.BaseExpression | None:
+    """Return the value that ``call`` passes by ``keyword``, or else at ``position``."""
+    for arg in call.args:
+        if arg.keyword is not None and arg.keyword.value == keyword:
+            return arg.value
+    plain = [a for a in call.args if a.keyword is None and not a.star]
+    if 0 <= position < len(plain) and not any(a.star for a in call.args[: position + 1]):
+        return plain[position].value
+    return None
+
+
+def _constructor(facts: Facts, call: cst.Call, scale) -> Iterator[Edit | Doubt]:  # type: ignore[no-untyped-def]
+    names = facts.kinds.names(call.func) or [facts.script.name_of(call.func)]
+    last = names[0].rsplit(".", 1)[-1]
+    if last == "LBFGS":
+        return
+    stock = names[0].startswith("torch.optim.")
+    why = "the linear scaling rule: n times the batch, n times the rate"
+    if facts.options.lr_scaling == "sqrt":
+        why = "n times the batch, sqrt(n) times the rate"
+    groups = [n for n in walk(call) if isinstance(n, cst.DictElement) and _key(n.key) == "lr"]
+    for origin in facts.flow.origins(call.args[0].value) if call.args and not call.args[0].star else ():
+        if isinstance(origin.node, (cst.List, cst.Tuple)) and origin.node is not call.args[0].value:
+            groups.extend(n for n in walk(origin.node) if isinstance(n, cst.DictElement) and _key(n.key) == "lr")
+    for group in groups:
+        yield Edit(group.value, f"{why} (a group's own rate)", scale)
+    value = next((v for k in _RATE_KEYS if (v := argument(call, k)) is not None), None)
+    if value is None and stock:
+        value = argument(call, "lr", 1)
+    if value is not None:
+        if not _scaled_already(facts, value):
+            yield Edit(value, why, scale)
+        return
+    if any(a.star == "**" for a in call.args):
+        found = False
+        for arg in call.args:
+            for origin in facts.flow.origins(arg.value) if arg.star == "**" else ():
+                for pair in [*getattr(origin.node, "elements", ()), *getattr(origin.node, "args", ())]:
+                    key = (
+                        _key(pair.key)
+                        if isinstance(pair, cst.DictElement)
+                        else getattr(getattr(pair, "keyword", None), "value", "")
+                    )
+                    if key == "lr":
+                        found = True
+                        yield Edit(pair.value, why, scale)
+        if not found:
+            yield Doubt(call, "the learning rate is somewhere in these keyword arguments, and is not scaled", "high",
+                        f"lr={facts.alias}.lr_scale(...)")  # fmt: skip
+        return
+    if stock and last in DEFAULTS and call.args:
+        rate = cst.Arg(scale(cst.Float(DEFAULTS[last])), keyword=cst.Name("lr"), equal=_EQUAL)
+
+        def give(node: cst.Call) -> cst.Call:
+            first = node.args[0]
+            comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+            if len(node.args) == 1:
+                return node.with_changes(args=[first.with_changes(comma=comma), rate.with_changes(comma=first.comma)])
+            if any(a.keyword is None for a in node.args[1:]):
+                return node
+            return node.with_changes(args=[first, rate.with_changes(comma=comma), *node.args[1:]])
+
+        yield Edit(call, f"{why} ({last}'s default, now written out)", give)
+    elif facts.steps:
+        yield Doubt(
+            call, f"{last}: no learning rate to scale was found here", "medium", f"lr={facts.alias}.lr_scale(...)"
+        )
+
+
+_EQUAL = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+
+
+def _key(node: cst.CSTNode) -> str:
+    return str(node.evaluated_value) if isinstance(node, cst.SimpleString) else ""
+
+
+def _resets(facts: Facts, scale) -> Iterator[Edit | Doubt]:  # type: ignore[no-untyped-def]
+    """Yield the places where a rate is written over, not changed by a factor."""
+    for node in facts.script.nodes:
+        if not isinstance(node, cst.Assign) or not isinstance(node.targets[0].target, cst.Subscript):
+            continue
+        target = node.targets[0].target
+        index = target.slice[0].slice
+        if not (isinstance(index, cst.Index) and _key(index.value) == "lr" and _is_group(facts, target.value)):
+            continue
+        if not _scaled_already(facts, node.value):
+            yield Edit(node.value, "an absolute rate would undo the scaling", scale)
+
+
+def _is_group(facts: Facts, node: cst.CSTNode) -> bool:
+    if any(isinstance(n, cst.Attribute) and n.attr.value == "param_groups" for n in walk(node)):
+        return True
+    if isinstance(node, cst.Name):
+        bindings = facts.script.scopes[node].lookup(node.value)[0]
+        return any(
+            b.value is not None
+            and any(isinstance(n, cst.Attribute) and n.attr.value == "param_groups" for n in walk(b.value))
+            for b in bindings
+        )
+    return False
+
+
+def _scaled_already(facts: Facts, value: cst.CSTNode, seen: frozenset[str] = frozenset()) -> bool:
+    """Tell whether ``value`` is computed from a rate that an optimizer holds, and so is scaled."""
+    for n in walk(value):
+        if isinstance(n, cst.Attribute) and n.attr.value in (
+            "param_groups",
+            "get_last_lr",
+            "get_lr",
+            "defaults",
+            "base_lrs",
+        ):
+            return True
+        if (
+            isinstance(n, cst.SimpleString)
+            and _key(n) in ("lr", "initial_lr")
+            and isinstance(facts.script.parents[n], cst.Index)
+        ):
+            box = facts.script.parents[facts.script.parents[facts.script.parents[n]]]
+            if isinstance(box, cst.Subscript) and _is_group(facts, box.value):
+                return True
+        if (
+            isinstance(n, cst.Name)
+            and n.value not in seen
+            and not isinstance(facts.script.parents.get(n), cst.Attribute)
+        ):
+            bindings, scope = facts.script.scopes[n].lookup(n.value)
+            if scope is None or len(bindings) > 6:
+                continue
+            for b in bindings:
+                plain = b.how == "assign" and b.path in ((), ("part",))
+                if plain and b.value is not None and _scaled_already(facts, b.value, seen | {n.value}):
+                    return True
+    return False

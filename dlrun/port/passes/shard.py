@@ -1,0 +1,40 @@
+"""Step "shard": each rank trains on its own share of the samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts import Facts
+from dlrun.port.insert import expression, statements
+
+
+def torch(facts: Facts) -> Iterator[Edit | Doubt]:
+    """Wrap what training loops run over; loaders that only evaluate stay whole, so that metrics stay right.
+
+    Before:
+        loader = DataLoader(data, batch_size=8, shuffle=True)
+        for x, y in loader:
+            (model(x) - y).pow(2).mean().backward()
+            opt.step()
+
+    After:
+        loader = dl.shard(DataLoader(data, batch_size=8, shuffle=True))
+        for x, y in loader:
+            (model(x) - y).pow(2).mean().backward()
+            opt.step()
+    """
+
+    def wrap(node: cst.BaseExpression) -> cst.BaseExpression:
+        return expression("torch/shard", {"loader": node}, dl=facts.alias)
+
+    for feed in facts.feeds:
+        if feed.how == "loader":
+            yield Edit(feed.node, "every epoch's order is drawn once and dealt out to the ranks", wrap)
+        elif feed.how == "iterable":
+            yield Edit(feed.node, "the training loop takes this rank's share of the batches", wrap)
+        elif feed.how == "arrays":
+            yield Edit(feed.node, f"{', '.join(feed.names)}: each rank takes every n-th sample",
+                       before=statements("torch/shard_arrays", dl=facts.alias, names=feed.names))  # fmt: skip

@@ -1,0 +1,128 @@
+"""Step "steps": with n ranks an epoch has 1/n of the steps, so constants that count steps shrink alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts import Facts
+from dlrun.port.insert import expression
+from dlrun.port.passes.rate import argument
+from dlrun.port.script import walk
+
+# Scheduler arguments that count scheduler steps: (position, name).
+COUNTS = {
+    "StepLR": ((1, "step_size"),),
+    "MultiStepLR": ((1, "milestones"),),
+    "CosineAnnealingLR": ((1, "T_max"),),
+    "CosineAnnealingWarmRestarts": ((1, "T_0"),),
+    "OneCycleLR": ((2, "total_steps"),),
+    "LinearLR": ((3, "total_iters"),),
+    "ConstantLR": ((2, "total_iters"),),
+    "PolynomialLR": ((1, "total_iters"),),
+    "CyclicLR": ((3, "step_size_up"), (4, "step_size_down")),
+    "get_linear_schedule_with_warmup": ((1, "num_warmup_steps"), (2, "num_training_steps")),
+    "get_cosine_schedule_with_warmup": ((1, "num_warmup_steps"), (2, "num_training_steps")),
+    "get_constant_schedule_with_warmup": ((1, "num_warmup_steps"),),
+}
+
+
+def torch(facts: Facts) -> Iterator[Edit | Doubt]:
+    """Divide loop bounds that count steps, and the constants of schedulers that step with every batch.
+
+    Before:
+        sched = torch.optim.lr_scheduler.StepLR(opt, step_size=1000)
+        for x, y in DataLoader(data, shuffle=True):
+            (model(x) - y).pow(2).mean().backward()
+            opt.step()
+            sched.step()
+
+    After:
+        sched = torch.optim.lr_scheduler.StepLR(opt, step_size=dl.steps(1000))
+        for x, y in DataLoader(data, shuffle=True):
+            (model(x) - y).pow(2).mean().backward()
+            opt.step()
+            sched.step()
+    """
+    if facts.full_batch:
+        return
+
+    def divide(node: cst.BaseExpression) -> cst.BaseExpression:
+        return expression("torch/steps", {"count": node}, dl=facts.alias)
+
+    done: set[cst.CSTNode] = set()
+    for value, why in [*_scheduler_counts(facts), *_bounds(facts)]:
+        node = _source(facts, value)
+        if node not in done and not _from_length(facts, value):
+            done.add(node)
+            yield Edit(node, why, divide)
+
+
+def _scheduler_counts(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
+    script = facts.script
+    batchwise = {o.node for c in script.calls if _steps_with_batch(facts, c) for o in facts.flow.origins(c.func.value)}  # type: ignore[attr-defined]
+    for call in script.calls:
+        if call in batchwise:
+            for name in facts.kinds.names(call.func):
+                for position, keyword in COUNTS.get(name.rsplit(".", 1)[-1], ()):
+                    if (value := argument(call, keyword, position)) is not None:
+                        yield value, f"{keyword} counts batches, and each rank sees 1/n of them"
+
+
+def _steps_with_batch(facts: Facts, call: cst.Call) -> bool:
+    """Tell whether ``call`` steps a scheduler in the innermost loop in which an optimizer steps."""
+    if not (isinstance(call.func, cst.Attribute) and call.func.attr.value == "step"):
+        return False
+    if facts.kinds.of(call.func.value) != "scheduler":
+        return False
+    script = facts.script
+    mine = _loop(facts, call)
+    return any(
+        _loop(facts, s.node) is mine and script.function_of(s.node) is script.function_of(call) for s in facts.steps
+    )
+
+
+def _loop(facts: Facts, node: cst.CSTNode) -> cst.CSTNode | None:
+    return next((u for u in facts.script.above(node) if isinstance(u, (cst.For, cst.While, cst.FunctionDef))), None)
+
+
+def _bounds(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
+    """Yield the bounds of loops that make one step a turn on batches of their own drawing."""
+    why = "the loop counts steps, and n ranks together take n batches a step"
+    for loop in facts.counted:
+        if isinstance(loop, cst.For) and isinstance(loop.iter, cst.Call):
+            call = loop.iter
+            if facts.script.name_of(call.func).rsplit(".", 1)[-1] in ("tqdm", "trange") and call.args:
+                inner = call.args[0].value
+                call = inner if isinstance(inner, cst.Call) else call
+            plain = [a for a in call.args if a.keyword is None and not a.star]
+            if plain and facts.script.name_of(call.func).endswith(("range", "trange")):
+                yield plain[min(1, len(plain) - 1)].value, why
+        elif isinstance(loop, cst.While) and isinstance(loop.test, cst.Comparison) and len(loop.test.comparisons) == 1:
+            target = loop.test.comparisons[0]
+            if isinstance(target.operator, (cst.LessThan, cst.LessThanEqual)):
+                yield target.comparator, why
+
+
+def _source(facts: Facts, value: cst.BaseExpression) -> cst.BaseExpression:
+    """Return the literal that a name stands for, where it is bound once, at a place where the ranks are known."""
+    if isinstance(value, cst.Name):
+        bindings, scope = facts.script.scopes[value].lookup(value.value)
+        known = scope is not facts.script.root or facts.guard is None
+        if known and len(bindings) == 1 and isinstance(bindings[0].value, cst.Integer):
+            return bindings[0].value
+    return value
+
+
+def _from_length(facts: Facts, value: cst.CSTNode, depth: int = 0) -> bool:
+    """Tell whether ``value`` is computed from the length of a loader, which shrinks by itself."""
+    for n in walk(value):
+        if isinstance(n, cst.Call) and facts.script.name_of(n.func) == "builtins.len":
+            return True
+        if isinstance(n, cst.Name) and depth < 4:
+            for b in facts.script.scopes[n].lookup(n.value)[0]:
+                if b.how == "assign" and b.value is not None and _from_length(facts, b.value, depth + 1):
+                    return True
+    return False

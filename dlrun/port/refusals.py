@@ -1,0 +1,116 @@
+"""What is not ported, and why: scripts that are distributed already, and scripts that have nothing to distribute."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from dlrun.errors import DlrunError
+from dlrun.port.script import Script, walk
+
+# Modules whose presence means that somebody else distributes the training, and how the tool is called.
+_DISTRIBUTED = {
+    "horovod": "Horovod",
+    "accelerate": "Accelerate",
+    "lightning": "Lightning",
+    "pytorch_lightning": "Lightning",
+    "lightning_fabric": "Lightning Fabric",
+    "deepspeed": "DeepSpeed",
+    "fairscale": "FairScale",
+    "ignite.distributed": "Ignite's distributed launcher",
+    "byteps": "BytePS",
+    "colossalai": "Colossal-AI",
+    "ray.train": "Ray Train",
+    "torch_xla": "PyTorch/XLA",
+    "dl_comm_cray": "the Cray PE DL Plugin",
+}
+# Names that only appear where ranks exist.
+_RANKED = {
+    "torch.distributed.init_process_group": "torch.distributed",
+    "torch.nn.parallel.DistributedDataParallel": "DistributedDataParallel",
+    "torch.utils.data.distributed.DistributedSampler": "DistributedSampler",
+    "torch.utils.data.DistributedSampler": "DistributedSampler",
+    "torch.distributed.fsdp.FullyShardedDataParallel": "FullyShardedDataParallel",
+}
+_TRAINERS = {
+    "transformers.Trainer": "the Trainer of transformers",
+    "transformers.Seq2SeqTrainer": "the Trainer of transformers",
+    "fastai": "fastai",
+    "catalyst": "Catalyst",
+    "ignite.engine": "Ignite",
+    "skorch": "skorch",
+}
+
+
+def imported(script: Script) -> list[tuple[str, cst.CSTNode]]:
+    """Return the dotted names that the script imports, with the statements."""
+    found = [
+        (b.target, b.node)
+        for s in set(script.scopes.values())
+        for bs in s.names.values()
+        for b in bs
+        if b.how == "import"
+    ]
+    stars = [n for n in script.nodes if isinstance(n, cst.ImportFrom) and isinstance(n.names, cst.ImportStar)]
+    found.extend((script.code(n.module) if n.module else "", n) for n in stars)
+    return sorted(found, key=lambda f: script.order[f[1]])
+
+
+def framework_of(script: Script, name: str) -> str:
+    """Return "torch", the one framework that is ported so far.
+
+    Raises:
+        DlrunError: the script is ported or distributed already, or trains with something else.
+    """
+    imports = imported(script)
+    heads = {target.split(".")[0] for target, _ in imports}
+    for target, node in imports:
+        if target == "dl_comm" or target.startswith("dl_comm."):
+            raise DlrunError(f"{name}: already ported: line {script.line(node)} imports {target}. Nothing was written.",
+                             "Port the serial script it came from.")  # fmt: skip
+    for target, node in imports:
+        for module, tool in _DISTRIBUTED.items():
+            if target == module or target.startswith(module + "."):
+                raise _distributed(script, name, node, tool)
+    for node in script.nodes:
+        if isinstance(node, (cst.Name, cst.Attribute)) and not isinstance(script.parents.get(node), cst.Attribute):
+            full = script.name_of(node)
+            if full in _RANKED:
+                raise _distributed(script, name, node, _RANKED[full])
+            if full in _TRAINERS and not isinstance(script.parents.get(node), cst.ImportAlias):
+                raise DlrunError(
+                    f"{name}:{script.line(node)}: {_TRAINERS[full]} runs the training loop; none to port here.",
+                    "It brings its own way to run on many ranks.",
+                )
+    for target, node in imports:
+        for module, tool in _TRAINERS.items():
+            if target.split(".")[0] == module and not any(h == "torch" for h in heads):
+                raise DlrunError(
+                    f"{name}:{script.line(node)}: {tool} runs the training loop; there is none to port here."
+                )
+    if "torch" in heads or "torchvision" in heads:
+        return "torch"
+    for other in ("tensorflow", "keras", "jax"):
+        if other in heads:
+            raise DlrunError(f"{name}: trains with {other}, which dlrun port does not know yet.", "It ports PyTorch.")
+    known = ", ".join(sorted(h for h in heads if h)) or "nothing"
+    raise DlrunError(f"{name}: no framework found: it imports {known}.", "Name a script that imports torch.")
+
+
+def _distributed(script: Script, name: str, node: cst.CSTNode, tool: str) -> DlrunError:
+    return DlrunError(
+        f"{name}:{script.line(node)}: already distributed, with {tool}. Nothing was written.",
+        "Port the serial version of this script instead.",
+    )
+
+
+def main_guard(script: Script) -> cst.If | None:
+    """Return the last ``if __name__ == "__main__"`` of the module that does more than import."""
+    guards = [s for s in script.module.body if isinstance(s, cst.If) and _is_guard(s)]
+    blocks = [g for g in guards if isinstance(g.body, cst.IndentedBlock)]
+    return blocks[-1] if blocks else None
+
+
+def _is_guard(statement: cst.If) -> bool:
+    names = {n.value for n in walk(statement.test) if isinstance(n, cst.Name)}
+    texts = {n.value.strip("\"'") for n in walk(statement.test) if isinstance(n, cst.SimpleString)}
+    return "__name__" in names and "__main__" in texts

@@ -1,0 +1,93 @@
+"""Every Before / After pair in the passes' docstrings holds."""
+
+import itertools
+import random
+import re
+import textwrap
+
+import pytest
+
+from dlrun.port import Options, gather, port
+from dlrun.port.edits import apply
+from dlrun.port.facts_torch import Reader
+from dlrun.port.flow import Flow
+from dlrun.port.passes import GRID, STEPS
+from dlrun.port.script import Script
+
+PRELUDE = "import torch\nfrom torch.utils.data import DataLoader\n"
+PASSES = [(framework, step, run) for framework, steps in GRID.items() for step, run in steps.items()]
+
+
+def pair(docstring):
+    """Return the two scripts of a docstring."""
+    text = textwrap.dedent("    " + docstring)
+    found = re.search(r"Before:\n(.*?)\n\s*After:\n(.*)", text, re.S)
+    assert found, "a pass shows what it does as a Before and an After"
+    return tuple(textwrap.dedent(part).strip() + "\n" for part in found.groups())
+
+
+@pytest.mark.parametrize(("framework", "step", "run"), PASSES, ids=[f"{f}-{s}" for f, s, _ in PASSES])
+def test_a_pass_does_what_its_docstring_shows(framework, step, run):
+    before, after = pair(run.__doc__)
+    if "import torch\n" not in before:
+        before, after = PRELUDE + before, PRELUDE + after
+    script = Script(before)
+    facts = gather(Reader(Flow(script)), Options(), framework)
+    assert apply(script.module, run(facts)).code == after
+
+
+SCRIPT = """
+import argparse
+import torch
+from torch.utils.data import DataLoader
+
+def evaluate(model, loader):
+    total = 0.0
+    for x, y in loader:
+        total += (model(x) - y).abs().mean().item()
+    return total / len(loader)
+
+def main(args):
+    model = torch.nn.Linear(4, 1)
+    opt = torch.optim.SGD(model.parameters(), lr=args.lr)
+    train_loader = DataLoader(args.data, batch_size=4, shuffle=True)
+    test_loader = DataLoader(args.data, batch_size=4)
+    best = 1e9
+    for epoch in range(3):
+        for x, y in train_loader:
+            opt.zero_grad()
+            loss = (model(x) - y).pow(2).mean()
+            loss.backward(); opt.step()
+            print("loss", loss.item())
+        error = evaluate(model, test_loader)
+        if error < best:
+            best = error
+            torch.save(model.state_dict(), "best.pt")
+
+if __name__ == "__main__":
+    main(None)
+"""
+
+
+def test_all_orders_of_the_passes_give_one_text():
+    script = Script(SCRIPT)
+    facts = gather(Reader(Flow(script)), Options(warmup_steps=5), "torch")
+    names = [step.name for step in STEPS]
+    found = {name: list(GRID["torch"][name](facts)) for name in names}
+    from dataclasses import replace
+
+    marked = {name: [replace(f, step=name) for f in found[name]] for name in names}
+    orders = random.Random(0).sample(list(itertools.permutations(names)), 300)
+    texts = {apply(script.module, [e for n in order for e in marked[n]], names).code for order in orders}
+    assert len(texts) == 1
+
+
+def test_no_edits_give_back_the_same_bytes():
+    source = "\ufeff#!/usr/bin/env python\r\nx = [1,2 ,  3]  # odd\r\n\r\n\r\nif x :\r\n\ty=1;z=2\r\n"
+    script = Script(source.encode())
+    assert apply(script.module, []).bytes == source.encode()
+
+
+def test_the_mean_is_taken_before_the_step_on_one_line():
+    text = port(SCRIPT).text
+    assert "loss.backward(); dl.gradients(opt); opt.step()" in text
