@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from dl_comm.torch.averaging import average, gradients
 from dl_comm.torch.output import load, print, rank0, rank0_first, save
+from dl_comm.torch.overlap import no_sync, overlap
 from dl_comm.torch.ranks import (
     barrier,
     finalize,
@@ -54,6 +55,8 @@ __all__ = [
     "is_rank0",
     "load",
     "lr_scale",
+    "no_sync",
+    "overlap",
     "print",
     "rank0",
     "rank0_first",

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from dl_comm import _core
 from dl_comm.torch.memory import HostMemory, label
+from dl_comm.torch.overlap import finish_overlapped
+from dl_comm.torch.parameters import DENSE, DONE, SPARSE, holders, holds_gradient, kind_of
 from dl_comm.torch.ranks import get_nranks
-
-# How a rank holds one gradient. Sparse ones add their number of sparse dimensions: SPARSE + 1 for an embedding's.
-_ABSENT, _DENSE, _SPARSE = 0, 1, 1
-
-# Names of parameters met in modules, so that an error about an optimizer's parameter can say which one it is.
-_names: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
 @torch.no_grad()
@@ -41,58 +35,51 @@ def gradients(what: Any) -> None:
     held = holders(what)
     if get_nranks() == 1:
         return
-    names = [label(name, tensor) for name, tensor in held]
-    tensors = [tensor for _, tensor in held]
-    kinds = _agree_on_kinds(names, tensors)
-
-    dense = [i for i, kind in enumerate(kinds) if kind == _DENSE]
-    grads = [_dense_gradient(tensors[i]) for i in dense]
-    memory = HostMemory(grads, [tensors[i] for i in dense])
-    if dense:
-        _core.allreduce(memory.buffers, "mean", 0, [names[i] for i in dense])
-    memory.store()
-    for i, grad in zip(dense, grads, strict=True):
-        if _holds_gradient(tensors[i]):
-            tensors[i].grad = grad
-
-    for i, kind in enumerate(kinds):
-        if kind > _DENSE:
-            mean = _sparse_mean(tensors[i], kind - _SPARSE)
-            if _holds_gradient(tensors[i]):
-                tensors[i].grad = mean
+    known = finish_overlapped(tensor for _, tensor in held)
+    held = [(name, tensor) for name, tensor in held if known.get(id(tensor)) != DONE]
+    tensors = [tensor for _, tensor in held if id(tensor) not in known]
+    names = {id(tensor): label(name, tensor) for name, tensor in held}
+    kinds = known | _agree_on_kinds([names[id(t)] for t in tensors], tensors)
+    _average_dense([tensor for _, tensor in held if kinds[id(tensor)] == DENSE], names)
+    for _, tensor in held:
+        if kinds[id(tensor)] > DENSE:
+            mean = _sparse_mean(tensor, kinds[id(tensor)] - SPARSE)
+            if holds_gradient(tensor):
+                tensor.grad = mean
             else:
-                tensors[i].copy_(mean)
+                tensor.copy_(mean)
 
 
-def _agree_on_kinds(names: list[str], tensors: list[Tensor]) -> list[int]:
-    """Return for each tensor how its gradient is held by the rank that holds most: absent, dense or sparse."""
-    kinds = torch.tensor([_kind(t) for t in tensors], dtype=torch.int32)
+def _average_dense(tensors: list[Tensor], names: dict[int, str]) -> None:
+    if not tensors:
+        return
+    grads = [_dense_gradient(t) for t in tensors]
+    memory = HostMemory(grads, tensors)
+    _core.allreduce(memory.buffers, "mean", 0, [names[id(t)] for t in tensors])
+    memory.store()
+    for tensor, grad in zip(tensors, grads, strict=True):
+        if holds_gradient(tensor):
+            tensor.grad = grad
+
+
+def _agree_on_kinds(names: list[str], tensors: list[Tensor]) -> dict[int, int]:
+    """Return for each tensor, by ``id``, how its gradient is held by the rank that holds most."""
+    kinds = torch.tensor([kind_of(t) for t in tensors], dtype=torch.int32)
     first, width = kinds.data_ptr(), kinds.element_size()
-    _core.allreduce([(first + i * width, 1, "int32") for i in range(len(tensors))], "max", 0, names)
-    return kinds.tolist()
-
-
-def _kind(tensor: Tensor) -> int:
-    grad = tensor.grad if _holds_gradient(tensor) else tensor
-    if grad is None:
-        return _ABSENT
-    return _SPARSE + grad.sparse_dim() if grad.is_sparse else _DENSE
-
-
-def _holds_gradient(tensor: Tensor) -> bool:
-    """Whether the gradient is ``tensor.grad``; otherwise ``tensor`` itself is one."""
-    return tensor.is_leaf and (tensor.requires_grad or isinstance(tensor, nn.Parameter) or tensor.grad is not None)
+    if tensors:
+        _core.allreduce([(first + i * width, 1, "int32") for i in range(len(tensors))], "max", 0, names)
+    return {id(t): kind for t, kind in zip(tensors, kinds.tolist(), strict=True)}
 
 
 def _dense_gradient(tensor: Tensor) -> Tensor:
-    if not _holds_gradient(tensor):
+    if not holds_gradient(tensor):
         return tensor
     return torch.zeros_like(tensor, requires_grad=False) if tensor.grad is None else tensor.grad
 
 
 def _sparse_mean(tensor: Tensor, sparse_dim: int) -> Tensor:
     """Return the mean of sparse gradients: its rows are the union of the ranks' rows."""
-    grad = tensor.grad if _holds_gradient(tensor) else tensor
+    grad = tensor.grad if holds_gradient(tensor) else tensor
     if grad is None:
         grad = torch.sparse_coo_tensor(size=tensor.shape, dtype=tensor.dtype, check_invariants=False)
     if not grad.is_sparse:
@@ -109,51 +96,6 @@ def _sparse_mean(tensor: Tensor, sparse_dim: int) -> Tensor:
         total.indices(), total.values() / get_nranks(), tensor.shape, is_coalesced=True, check_invariants=False
     )
     return mean.to(tensor.dtype).to(tensor.device)
-
-
-def holders(what: Any) -> list[tuple[str, Tensor]]:
-    """Return (name, tensor) of every tensor in ``what`` that holds or is a gradient, each once, in a fixed order."""
-    found: dict[int, tuple[str, Tensor]] = {}
-    for name, tensor in _walk(what):
-        if not isinstance(tensor, Tensor):
-            raise TypeError(
-                f"gradients() got {type(tensor).__name__} {name!r}; it takes an optimizer, a module, or parameters"
-            )
-        found.setdefault(id(tensor), (_names.get(tensor, name), tensor))
-    if not found:
-        raise TypeError(f"gradients() got a {type(what).__name__} without parameters (a generator yields only once)")
-    return list(found.values())
-
-
-def _walk(what: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(what, Tensor):
-        yield "tensor", what
-    elif isinstance(what, nn.Module):
-        remember_names(what)
-        yield from what.named_parameters()
-    elif hasattr(what, "param_groups"):
-        for g, group in enumerate(what.param_groups):
-            given = group.get("param_names")
-            for i, parameter in enumerate(group["params"]):
-                yield (given[i] if given else f"parameter {i} of group {g}"), parameter
-    elif isinstance(what, Mapping):
-        yield from what.items()
-    elif isinstance(what, Iterable) and not isinstance(what, (str, bytes)):
-        for i, item in enumerate(what):
-            if isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str):
-                yield item  # model.named_parameters()
-            elif item is None or isinstance(item, Tensor):
-                yield from () if item is None else [(f"tensor {i}", item)]
-            else:
-                yield from _walk(item)
-    else:
-        yield "", what
-
-
-def remember_names(module: nn.Module) -> None:
-    """Note what the module calls its parameters, for the labels and errors of later calls."""
-    for name, parameter in module.named_parameters():
-        _names[parameter] = name
 
 
 @torch.no_grad()

@@ -206,7 +206,6 @@ def rank_0_saves_whole_files_and_all_load_them():
     assert dl.load(folder / "model.pt")["rank"] == 7
     dl.barrier()
     if _r == 0:
-        torch.save({"rank": 7}, folder / "plain" if False else folder / "model.pt.again")
         plain, memory = folder / "serial" / "model.pt", io.BytesIO()
         plain.parent.mkdir()
         torch.save({"rank": 7}, plain)

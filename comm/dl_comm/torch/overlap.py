@@ -1,0 +1,263 @@
+"""Gradients that travel while backward still runs.
+
+Parameters get their gradients in nearly the same order in every step, the last layers first. In the first step that
+order is noted, and rank 0's is agreed on: it cuts the parameters into buckets. From then on each gradient is copied
+into its bucket as soon as it is there, and a bucket whose gradients are all there is reduced in the background:
+
+    backward     [ layer 4 ][ layer 3 ][ layer 2 ][ layer 1 ]
+    reduction               [ bucket 0 (4, 3)    ][ bucket 1 (2, 1) ]
+    gradients()                                   [ waits, copies back ]
+
+Every rank starts every bucket once a step, in the same order, so nothing is negotiated. What a rank lacks when the
+step comes (a parameter that got no gradient, a backward less than usual) it starts then. What changed after it had
+been copied (another backward, an edited or replaced gradient) is reduced again. So the result is that of the plain
+average in every case, and only the time depends on how regular the steps are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from dl_comm import CommError, _core
+from dl_comm.torch.memory import dtype_name, label
+from dl_comm.torch.parameters import DENSE, DONE, holders, kind_of
+from dl_comm.torch.ranks import get_nranks
+
+# Teams of the overlaps, from the top: those of the user and of dl_comm count from 0.
+_LAST_TEAM = 399
+_ALIGNMENT = 64  # bytes: gradients begin at cache lines
+
+
+@dataclass(eq=False)
+class Slot:
+    """One parameter's place: its ``view`` of a bucket, and what is known of its gradient in this step."""
+
+    name: str
+    parameter: Tensor
+    fired: int = 0  # backwards that reached it since the last step
+    expected: int = 0  # how many there were in the step before
+    last: int = -1  # when the latest came, counted over all parameters
+    bucket: Bucket | None = None
+    view: Tensor | None = None
+    copied: tuple[Tensor, int] | None = None  # the gradient that is in the view, and its version then
+
+    def is_current(self) -> bool:
+        """Whether what was copied still is this rank's gradient."""
+        grad = self.parameter.grad
+        if self.copied is None:
+            return grad is None
+        return grad is self.copied[0] and grad._version == self.copied[1]
+
+
+@dataclass(eq=False)
+class Bucket:
+    """Gradients that travel together: ``count`` elements of one dtype at ``address``, of which some are there."""
+
+    slots: list[Slot]
+    address: int = 0
+    count: int = 0
+    there: int = 0
+    ticket: int | None = None
+
+
+@dataclass(eq=False)
+class Overlap:
+    """The parameters of one ``overlap`` call. ``buckets`` is empty until the first step has shown the order."""
+
+    slots: list[Slot]
+    team: int
+    buckets: list[Bucket] = field(default_factory=list)
+    clock: int = 0
+    quiet: bool = False
+
+    def fire(self, slot: Slot) -> None:
+        """Note that backward has accumulated into the parameter; start what is complete now."""
+        slot.fired += 1
+        self.clock += 1
+        slot.last = self.clock
+        bucket = slot.bucket
+        if bucket is None or self.quiet or slot.copied or slot.fired != slot.expected or bucket.ticket is not None:
+            return
+        if kind_of(slot.parameter) == DENSE:
+            self._copy(slot)
+            self._start(complete=True)
+
+    @staticmethod
+    def _copy(slot: Slot) -> None:
+        grad = slot.parameter.grad
+        assert slot.bucket is not None
+        assert slot.view is not None
+        slot.bucket.there += 1
+        if grad is None or grad.is_sparse:
+            slot.view.zero_()
+        else:
+            slot.view.copy_(grad.detach())
+            slot.copied = (grad, grad._version)
+
+    def _start(self, complete: bool) -> None:
+        """Start the next buckets in order: those that are complete, or all that are left."""
+        for number, bucket in enumerate(self.buckets):
+            if bucket.ticket is not None:
+                continue
+            if complete and bucket.there < len(bucket.slots):
+                return
+            for slot in bucket.slots:
+                if not complete and not slot.copied:
+                    self._copy(slot)
+            buffer = (bucket.address, bucket.count, dtype_name(bucket.slots[0].parameter))
+            name = f"bucket {number}, {bucket.slots[0].name} to {bucket.slots[-1].name}"
+            bucket.ticket = _core.start([buffer], "mean", self.team, [name])
+
+    def finish(self) -> dict[int, int]:
+        """Put the averages into the gradients; return by ``id`` what is left to do: ``DONE``, or how it is held."""
+        if not self.buckets:
+            self._plan()
+            return {}
+        self._start(complete=False)
+        state = torch.tensor([[kind_of(s.parameter), not s.is_current()] for s in self.slots], dtype=torch.int32)
+        _core.allreduce([(state.data_ptr(), state.numel(), "int32")], "max", self.team, ["which gradients changed"])
+        for bucket in self.buckets:
+            assert bucket.ticket is not None
+            _core.wait(bucket.ticket)
+            bucket.ticket, bucket.there = None, 0
+        left: dict[int, int] = {}
+        grads, means = [], []
+        for slot, (kind, changed) in zip(self.slots, state.tolist(), strict=True):
+            parameter = slot.parameter
+            left[id(parameter)] = kind if changed or kind > DENSE else DONE
+            if kind == DENSE and not changed and slot.view is not None:
+                if parameter.grad is None:
+                    parameter.grad = torch.empty_like(parameter, requires_grad=False)
+                grads.append(parameter.grad.detach())
+                means.append(slot.view)
+            slot.expected, slot.fired, slot.copied = slot.fired, 0, None
+        if grads:
+            torch._foreach_copy_(grads, means)
+        return left
+
+    def _plan(self) -> None:
+        """Cut the parameters into buckets in the order in which rank 0 got its last gradients, and find them memory."""
+        labels = "\n".join(label(slot.name, slot.parameter) for slot in self.slots)
+        theirs = [text.decode() for text in _core.allgather_bytes(labels.encode())]
+        if len(set(theirs)) > 1:
+            other = next(r for r, text in enumerate(theirs) if text != theirs[0])
+            raise CommError(
+                f"overlap: rank {other} has other parameters than rank 0", "Build the same model everywhere."
+            )
+        never = self.clock + 1
+        mine = sorted(range(len(self.slots)), key=lambda i: self.slots[i].last if self.slots[i].fired else never)
+        order = _core.broadcast_bytes(" ".join(map(str, mine)).encode(), 0).split()
+        limit = int(float(os.environ.get("DL_COMM_BUCKET_MB", "16")) * 2**20)
+        open_buckets: dict[torch.dtype, Bucket] = {}
+        offsets: dict[Slot, int] = {}
+        ends: dict[Bucket, int] = {}
+        for slot in (self.slots[int(i)] for i in order):
+            p = slot.parameter
+            size = -(-p.numel() * p.element_size() // _ALIGNMENT) * _ALIGNMENT
+            bucket = open_buckets.get(p.dtype)
+            if bucket is None or ends[bucket] + size > limit:
+                bucket = open_buckets[p.dtype] = Bucket([])
+                ends[bucket] = 0
+                self.buckets.append(bucket)
+            bucket.slots.append(slot)
+            slot.bucket, offsets[slot], ends[bucket] = bucket, ends[bucket], ends[bucket] + size
+        memory = torch.frombuffer(_core.arena(max(1, sum(ends.values()))), dtype=torch.uint8)
+        start = 0
+        for bucket in self.buckets:
+            whole = memory[start : start + ends[bucket]].view(bucket.slots[0].parameter.dtype)
+            bucket.address, bucket.count = whole.data_ptr(), whole.numel()
+            for slot in bucket.slots:
+                p = slot.parameter
+                first = offsets[slot] // p.element_size()
+                stride = torch.empty_like(p, device="meta").stride()
+                slot.view = whole[first : first + p.numel()].as_strided(p.shape, stride)
+            start += ends[bucket]
+        for slot in self.slots:
+            slot.expected, slot.fired = slot.fired, 0
+
+
+_overlaps: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+_teams = iter(range(_LAST_TEAM, 0, -1))
+
+
+def overlap(what: Any) -> None:
+    """From now on reduce these gradients while backward still runs; ``gradients(what)`` then waits for the rest.
+
+    ``what`` is an optimizer, a module or parameters, as for ``gradients``, which must still be called before each step,
+    with the same parameters or more. Averages, errors and every special case stay as they are without overlap: any
+    number of backwards per step, also changing; parameters that get no gradient; sparse gradients; ``no_sync``. One
+    thing is not seen: a gradient edited through ``.data`` between backward and ``gradients``.
+
+    Takes shared memory of the size of the gradients once, buckets of ``DL_COMM_BUCKET_MB`` (16) megabytes, and a team
+    of threads. Floating-point parameters on the CPU take part; others are averaged by ``gradients`` as before. On one
+    rank nothing happens. Raises ``ValueError`` when a parameter already overlaps.
+    """
+    held = holders(what)
+    if get_nranks() == 1:
+        return
+    slots = [
+        Slot(name, p)
+        for name, p in held
+        if p.requires_grad and p.is_leaf and p.device.type == "cpu" and p.is_floating_point()
+    ]
+    for slot in slots:
+        if slot.parameter in _overlaps:
+            raise ValueError(f"overlap() was called before for {slot.name}; call it once for each parameter")
+    if not slots:
+        return
+    made = Overlap([slot for slot in slots if slot.parameter.numel()], next(_teams))
+    _core.create_team(made.team, int(os.environ.get("DL_COMM_DEFAULT_NTHREADS", "2")))
+    for slot in made.slots:
+        _overlaps[slot.parameter] = made
+        slot.parameter.register_post_accumulate_grad_hook(_hook(made, slot))
+
+
+def _hook(made: Overlap, slot: Slot) -> Any:
+    def fire(parameter: Tensor) -> None:
+        with torch.no_grad():
+            made.fire(slot)
+
+    return fire
+
+
+def finish_overlapped(tensors: Iterable[Tensor]) -> dict[int, int]:
+    """Finish the overlaps that these tensors belong to; return, by ``id``, what is left to do for each of theirs."""
+    if not len(_overlaps):
+        return {}
+    given = list(tensors)
+    met = {id(found): found for found in (_overlaps.get(t) for t in given) if found is not None}
+    here = set(map(id, given))
+    left: dict[int, int] = {}
+    for found in met.values():
+        missing = [slot.name for slot in found.slots if id(slot.parameter) not in here]
+        if missing:
+            raise CommError(
+                f"gradients() got a part of what overlaps: {missing[0]} is missing",
+                "Call overlap() for each optimizer, and gradients() with the same.",
+            )
+        left |= found.finish()
+    return left
+
+
+@contextlib.contextmanager
+def no_sync() -> Iterator[None]:
+    """Within it, backward starts no reductions: for all but the last backward of a step with accumulation.
+
+    Only a matter of speed where the number of backwards changes from step to step; results are the same.
+    """
+    all_of_them = {id(found): found for found in _overlaps.values()}
+    for found in all_of_them.values():
+        found.quiet = True
+    try:
+        yield
+    finally:
+        for found in all_of_them.values():
+            found.quiet = False

@@ -1,0 +1,74 @@
+"""Which tensors hold gradients, what they are called, and how a rank holds each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
+
+# How a rank holds one gradient. Sparse ones add their number of sparse dimensions: SPARSE + 1 for an embedding's.
+# The greater is the stronger: it is what all ranks take the gradient for. DONE needs nothing any more.
+DONE, ABSENT, DENSE, SPARSE = -1, 0, 1, 1
+
+# Names of parameters met in modules, so that an error about an optimizer's parameter can say which one it is.
+_names: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+
+def kind_of(tensor: Tensor) -> int:
+    """Return how this rank holds the gradient: ``ABSENT``, ``DENSE``, or ``SPARSE`` plus its sparse dimensions."""
+    grad = tensor.grad if holds_gradient(tensor) else tensor
+    if grad is None:
+        return ABSENT
+    return SPARSE + grad.sparse_dim() if grad.is_sparse else DENSE
+
+
+def holds_gradient(tensor: Tensor) -> bool:
+    """Whether the gradient is ``tensor.grad``; otherwise ``tensor`` itself is one."""
+    return tensor.is_leaf and (tensor.requires_grad or isinstance(tensor, nn.Parameter) or tensor.grad is not None)
+
+
+def holders(what: Any) -> list[tuple[str, Tensor]]:
+    """Return (name, tensor) of every tensor in ``what`` that holds or is a gradient, each once, in a fixed order."""
+    found: dict[int, tuple[str, Tensor]] = {}
+    for name, tensor in _walk(what):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(
+                f"gradients() got {type(tensor).__name__} {name!r}; it takes an optimizer, a module, or parameters"
+            )
+        found.setdefault(id(tensor), (_names.get(tensor, name), tensor))
+    if not found:
+        raise TypeError(f"gradients() got a {type(what).__name__} without parameters (a generator yields only once)")
+    return list(found.values())
+
+
+def _walk(what: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(what, Tensor):
+        yield "tensor", what
+    elif isinstance(what, nn.Module):
+        remember_names(what)
+        yield from what.named_parameters()
+    elif hasattr(what, "param_groups"):
+        for g, group in enumerate(what.param_groups):
+            given = group.get("param_names")
+            for i, parameter in enumerate(group["params"]):
+                yield (given[i] if given else f"parameter {i} of group {g}"), parameter
+    elif isinstance(what, Mapping):
+        yield from what.items()
+    elif isinstance(what, Iterable) and not isinstance(what, (str, bytes)):
+        for i, item in enumerate(what):
+            if isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str):
+                yield item  # model.named_parameters()
+            elif item is None or isinstance(item, Tensor):
+                yield from () if item is None else [(f"tensor {i}", item)]
+            else:
+                yield from _walk(item)
+    else:
+        yield "", what
+
+
+def remember_names(module: nn.Module) -> None:
+    """Note what the module calls its parameters, for the labels and errors of later calls."""
+    for name, parameter in module.named_parameters():
+        _names[parameter] = name
