@@ -1,0 +1,64 @@
+"""Start a program on many ranks, under whatever launcher the site has, and behave the same under all of them.
+
+``site`` looks around, ``plan`` decides, ``backends`` speak the launchers' dialects, ``process`` acts::
+
+    result = launch(LaunchPlan(("train_dist.py", "--epochs", "2"), ranks=2))
+    result.returncode, result.run_dir, result.failure
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dlrun.errors import DlrunError
+from dlrun.launch.plan import Command, Host, LaunchPlan, command, settle, spec
+from dlrun.launch.site import look
+
+if TYPE_CHECKING:
+    from dlrun.launch.process import Result
+
+__all__ = ["Command", "Host", "LaunchPlan", "launch", "prepare"]
+
+
+def prepare(plan: LaunchPlan) -> tuple[LaunchPlan, Command]:
+    """Return ``plan`` settled for this machine, and the command that :func:`launch` would run for it. Acts on nothing.
+
+    Raises :class:`DlrunError` where the plan cannot be carried out, and names the option.
+    """
+    site = look(os.environ)
+    run_dir = plan.run_dir or f"dlrun-runs/{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    settled = settle(replace(plan, run_dir=run_dir), site)
+    return settled, command(settled, site)
+
+
+def launch(plan: LaunchPlan, on_line: Callable[[int, str, str], None] | None = None) -> Result:
+    """Run ``plan`` and return how it ended.
+
+    What the ranks in ``plan.show`` write goes to this process's stdout and stderr as it comes, or line by line to
+    ``on_line(rank, "out" or "err", line)``. Everything every rank writes is in ``run_dir/rank-R.log``.
+    Raises :class:`DlrunError` where nothing could be started. Call it from the main thread: it handles signals.
+    """
+    from dlrun.launch.process import Run
+
+    settled, line = prepare(plan)
+    assert settled.launcher
+    if not settled.launcher.path and settled.launcher.backend != "local":
+        raise DlrunError(settled.notes[-1], settled.hint)
+    run_dir = Path(settled.run_dir)
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = f"cannot make the run directory {run_dir}: {error.strerror}"
+        raise DlrunError(why, "name another: --log-dir") from error
+    run = Run(settled, on_line)
+    details = spec(settled, look(os.environ), run.home.addresses, run.home.token)
+    file = Path(settled.spec_file)
+    file.touch(0o600)
+    file.write_text(json.dumps(details, indent=1))
+    return run.run(line, os.environ)

@@ -1,0 +1,204 @@
+"""The launchers' dialects: each a pure function from a settled plan to the words of a command line.
+
+A backend starts nothing and reads nothing but its arguments. Values for the ranks travel in the spec file, and GPU
+masks, logs and failures are the shim's: so what is left is how many ranks, where, and on which cores.
+
+``BACKENDS`` is the table; ``binds`` says that the launcher itself gives each rank its cores where ``--cores`` says how
+many (the shim does it otherwise), ``program`` is its usual name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from dlrun.launch.plan import Flag, LaunchPlan
+from dlrun.launch.site import Site
+
+Flags = Iterator[Flag]
+Env = tuple[Mapping[str, str], Sequence[str]]
+
+
+def mpich(plan: LaunchPlan, site: Site) -> Flags:
+    """MPICH's hydra. It binds nothing unless asked, and never minds more ranks than cores."""
+    yield _program(plan)
+    yield Flag(("-n", str(plan.ranks)), "ranks")
+    if plan.hosts:
+        yield Flag(("-hosts", _hosts(plan)), "the hosts, each with its ranks")
+    elif plan.nodes > 1:
+        yield Flag(("-ppn", str(plan.per_node)), "ranks on each node")
+    yield Flag(("-bind-to", "none"), "the shim binds, next to the rank's GPU")
+
+
+def intel(plan: LaunchPlan, site: Site) -> Flags:
+    """Intel MPI: a hydra with its own options. ``mpirun`` is a shell script that loses signals; this is not it."""
+    yield _program(plan)
+    yield Flag(("-n", str(plan.ranks)), "ranks")
+    if plan.hosts:
+        yield Flag(("-hosts", _hosts(plan)), "the hosts, each with its ranks")
+    elif plan.nodes > 1:
+        yield Flag(("-ppn", str(plan.per_node)), "ranks on each node")
+
+
+def intel_env(plan: LaunchPlan, site: Site) -> Env:
+    """-ppn is ignored inside a batch job unless told so; a PMI library of Slurm's would be used instead of hydra's."""
+    return {"I_MPI_PIN": "0", "I_MPI_JOB_RESPECT_PROCESS_PLACEMENT": "0"}, ("I_MPI_PMI_LIBRARY",)
+
+
+def openmpi(plan: LaunchPlan, site: Site) -> Flags:
+    """Open MPI 4 and 5: one spelling that both take. Left alone it would bind each rank to one core."""
+    yield _program(plan)
+    yield Flag(("-n", str(plan.ranks)), "ranks")
+    over = ":OVERSUBSCRIBE" if plan.local and (plan.ranks or 0) > site.cores else ""
+    if plan.hosts:
+        yield Flag(("--host", _hosts(plan)), "the hosts, each with its slots")
+    elif plan.nodes > 1:
+        yield Flag(("--map-by", f"ppr:{plan.per_node}:node"), "ranks on each node")
+    elif over:
+        yield Flag(("--map-by", over), f"there are only {site.cores} cores: without this Open MPI refuses")
+    yield Flag(("--bind-to", "none"), "the shim binds, next to the rank's GPU")
+    if not plan.local:
+        for name in ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV"):
+            if name in site.env:
+                yield Flag(("-x", name), "Open MPI carries no variable to other nodes unless named")
+
+
+def openmpi_env(plan: LaunchPlan, site: Site) -> Env:
+    """As root, Open MPI refuses to start unless told twice; in a container there often is nobody else."""
+    if site.user_id == 0:
+        return {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}, ()
+    return {}, ()
+
+
+def srun(plan: LaunchPlan, site: Site) -> Flags:
+    """Slurm. ``-c`` is always restated (22.05 and later do not inherit it); it counts CPUs, so SMT is switched off."""
+    yield _program(plan)
+    if plan.per_node:
+        yield Flag(("-N", str(plan.nodes)), "nodes")
+    yield Flag(("-n", str(plan.ranks)), "ranks")
+    if plan.per_node:
+        yield Flag((f"--ntasks-per-node={plan.per_node}",), "ranks on each node")
+    if plan.cores:
+        yield Flag(("-c", str(plan.cores), "--hint=nomultithread"), "cores of a rank, not hardware threads")
+        yield Flag(("--cpu-bind=cores",), "each rank on its own cores")
+    yield Flag(("-m", "block:block"), "neighbours in rank are neighbours on a node")
+    if plan.gpus:
+        yield Flag((f"--gpus-per-node={plan.gpus * (plan.per_node or 1)}",), "GPUs on each node")
+        yield Flag(("--gpu-bind=none",), "all of a node's GPUs stay visible; the shim puts the rank's own first")
+    if plan.hosts:
+        yield Flag(("-w", ",".join(host.name for host in plan.hosts)), "the hosts")
+    yield Flag(("--kill-on-bad-exit=1",), "a rank that fails ends the job")
+    yield Flag(("--wait=0",), "ranks that end early are no failure")
+    yield Flag(("--unbuffered", "--input=none", "--export=ALL"), "output at once; no input; our environment")
+    mpi = site.env.get("SLURM_MPI_TYPE") or _pmi(plan)
+    if mpi:
+        yield Flag((f"--mpi={mpi}",), "the PMI that the MPI library speaks")
+
+
+def aprun(plan: LaunchPlan, site: Site) -> Flags:
+    """Cray ALPS. ``-b`` since python need not be copied to the nodes; it counts CPUs, so ``-j 1`` for one per core."""
+    yield _program(plan)
+    yield Flag(("-n", str(plan.ranks)), "ranks")
+    if plan.per_node:
+        yield Flag(("-N", str(plan.per_node)), "ranks on each node")
+    if plan.cores:
+        yield Flag(("-d", str(plan.cores), "-j", "1"), "cores of a rank, one hardware thread each")
+        yield Flag(("-cc", "depth"), "each rank on its own cores")
+    else:
+        yield Flag(("-cc", "none"), "threads of a rank may use the whole node")
+    yield Flag(("-b",), "run python from where it is")
+
+
+def pals(plan: LaunchPlan, site: Site) -> Flags:
+    """Cray PALS' mpiexec."""
+    yield _program(plan)
+    yield Flag(("-n", str(plan.ranks)), "ranks")
+    if plan.per_node:
+        yield Flag(("--ppn", str(plan.per_node)), "ranks on each node")
+    if plan.cores:
+        yield Flag(("--depth", str(plan.cores), "--cpu-bind", "depth"), "cores of a rank")
+    else:
+        yield Flag(("--cpu-bind", "none"), "the shim binds, next to the rank's GPU")
+    if plan.hosts:
+        yield Flag(("--hosts", ",".join(host.name for host in plan.hosts)), "the hosts")
+
+
+def jsrun(plan: LaunchPlan, site: Site) -> Flags:
+    """IBM jsrun: one resource set per rank."""
+    cores = str(plan.cores or 1)
+    yield _program(plan)
+    yield Flag(("-n", str(plan.ranks)), "resource sets, one per rank")
+    if plan.per_node:
+        yield Flag(("-r", str(plan.per_node)), "resource sets on each node")
+    yield Flag(("-a", "1", "-c", cores, "-g", str(plan.gpus or 0)), "ranks, cores and GPUs of a set")
+    yield Flag(("-b", f"packed:{cores}", "-d", "packed"), "each rank on its own cores")
+    yield Flag(("-X", "1"), "a rank that fails ends the job")
+
+
+def flux(plan: LaunchPlan, site: Site) -> Flags:
+    """Flux."""
+    yield _program(plan)
+    yield Flag(("run",), "start a job and wait for it")
+    if plan.per_node:
+        yield Flag(("-N", str(plan.nodes)), "nodes")
+    yield Flag(("-n", str(plan.ranks)), "ranks")
+    yield Flag(("-c", str(plan.cores or 1), "-o", "cpu-affinity=per-task"), "cores of a rank, its own")
+    if plan.gpus:
+        yield Flag(("-g", str(plan.gpus)), "GPUs of a rank")
+    yield Flag(("-o", "gpu-affinity=off"), "the shim masks the GPUs")
+    if plan.hosts:
+        yield Flag((f"--requires=host:{','.join(host.name for host in plan.hosts)}",), "the hosts")
+    yield Flag(("-o", "exit-on-error"), "a rank that fails ends the job")
+    yield Flag(("-u",), "output at once")
+
+
+def local(plan: LaunchPlan, site: Site) -> Flags:
+    """No launcher: one rank, started directly."""
+    return iter(())
+
+
+def no_env(plan: LaunchPlan, site: Site) -> Env:
+    """Nothing to set, nothing to drop."""
+    return {}, ()
+
+
+class Backend(NamedTuple):
+    """One launcher's dialect."""
+
+    program: str
+    flags: Callable[[LaunchPlan, Site], Flags]
+    binds: bool = False
+    env: Callable[[LaunchPlan, Site], Env] = no_env
+
+
+BACKENDS = {
+    "mpich": Backend("mpiexec", mpich),
+    "openmpi": Backend("mpirun", openmpi, env=openmpi_env),
+    "srun": Backend("srun", srun, binds=True),
+    "aprun": Backend("aprun", aprun, binds=True),
+    "pals": Backend("mpiexec", pals, binds=True),
+    "intel": Backend("mpiexec.hydra", intel, env=intel_env),
+    "jsrun": Backend("jsrun", jsrun, binds=True),
+    "flux": Backend("flux", flux, binds=True),
+    "spectrum": Backend("mpirun", openmpi, env=openmpi_env),
+    "local": Backend("", local),
+}
+
+
+def _program(plan: LaunchPlan) -> Flag:
+    assert plan.launcher
+    return Flag((plan.launcher.path,), plan.launcher.why)
+
+
+def _hosts(plan: LaunchPlan) -> str:
+    """Return ``h1:2,h2:3``: the ranks that each host takes, an equal share where not said."""
+    even = -(-(plan.ranks or 1) // len(plan.hosts))
+    return ",".join(f"{host.name}:{host.slots or plan.per_node or even}" for host in plan.hosts)
+
+
+def _pmi(plan: LaunchPlan) -> str:
+    """Return Slurm's --mpi for the library that the ranks will load, "" to leave it to the site's default."""
+    from dlrun.launch.site import family_of
+
+    library = dict(plan.env).get("DL_COMM_MPI_LIBRARY", "") or (plan.launcher.library if plan.launcher else "")
+    return {"mpich": "pmi2", "openmpi": "pmix"}.get(family_of(library), "") if library else ""

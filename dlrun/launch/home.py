@@ -1,0 +1,154 @@
+"""Where the ranks call: the roll, the output they send, and what they say of their end."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import selectors
+import socket
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from dlrun.rank import wire
+
+
+@dataclass
+class Call:
+    """One rank's connection, from its first byte to its last."""
+
+    connection: socket.socket
+    rank: int = -1
+    host: str = ""
+    pid: int = 0
+    size: int | None = None
+    reader: wire.Reader = field(default_factory=wire.Reader)
+    ended: dict[str, Any] | None = None
+    trusted: bytes | None = b""  # what of the token has arrived; None once it was right
+
+
+class Home:
+    """Listens for the ranks of one job.
+
+    Every message of a rank is handed to ``heard(rank, kind, body)`` and a connection that closes without an ``ENDED``
+    to ``lost(rank)``. Single-threaded: ``selector`` is the caller's, who calls :meth:`serve` for what it finds ready.
+    """
+
+    def __init__(
+        self, ranks: int, local: bool, selector: selectors.BaseSelector,
+        heard: Callable[[Call, bytes, bytes], None], lost: Callable[[Call], None],
+    ) -> None:  # fmt: skip
+        self.ranks, self.selector, self.heard, self.lost = ranks, selector, heard, lost
+        self.token = secrets.token_hex(16)
+        self.calls: dict[int, Call] = {}
+        self.server = socket.create_server(("127.0.0.1" if local else "", 0), backlog=min(ranks, 4096))
+        self.server.setblocking(False)
+        selector.register(self.server, selectors.EVENT_READ, self.accept)
+        port = self.server.getsockname()[1]
+        self.addresses = [(host, port) for host in (["127.0.0.1"] if local else own_addresses())]
+        self.open = 0
+        self.complete = False
+
+    def accept(self) -> None:
+        """Take a new connection; it is nobody's until its token was right."""
+        with suppress(BlockingIOError):
+            connection, _ = self.server.accept()
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            call = Call(connection)
+            self.open += 1
+            self.selector.register(connection, selectors.EVENT_READ, lambda: self.serve(call))
+
+    def serve(self, call: Call) -> None:
+        """Read what one rank has sent."""
+        try:
+            data = call.connection.recv(1 << 18)
+        except OSError:
+            data = b""
+        if not data:
+            self._close(call)
+            return
+        if call.trusted is not None:
+            call.trusted += data
+            token, data = call.trusted[: len(self.token)], call.trusted[len(self.token) :]
+            if not secrets.compare_digest(token, self.token.encode()[: len(token)]):
+                self._close(call)
+                return
+            if len(token) < len(self.token):
+                return
+            call.trusted = None
+        for kind, body in call.reader.feed(data):
+            if kind == wire.HELLO:
+                self._enrol(call, json.loads(body))
+            elif kind == wire.ENDED:
+                call.ended = json.loads(body)
+            self.heard(call, kind, body)
+
+    def welcome(self) -> None:
+        """All have called: give each its place in the job. Nodes are numbered in the order of their lowest rank."""
+        nodes: dict[str, list[int]] = {}
+        for rank in sorted(self.calls):
+            nodes.setdefault(self.calls[rank].host, []).append(rank)
+        for node, ranks in enumerate(nodes.values()):
+            for local_rank, rank in enumerate(ranks):
+                self._send(self.calls[rank], wire.WELCOME, {
+                    "size": self.ranks, "local_rank": local_rank, "local_size": len(ranks),
+                    "node": node, "nnodes": len(nodes),
+                })  # fmt: skip
+        self.complete = True
+
+    def stop(self, signal: int, grace: float) -> None:
+        """Have every script that still runs end: ``signal`` now, SIGKILL after ``grace`` seconds."""
+        for call in self.calls.values():
+            if call.ended is None:
+                self._send(call, wire.STOP, {"signal": signal, "grace": grace})
+
+    def missing(self) -> list[int]:
+        """Return the ranks that have not called."""
+        return [rank for rank in range(self.ranks) if rank not in self.calls]
+
+    def close(self) -> None:
+        """Hang up on everybody."""
+        self.selector.unregister(self.server)
+        self.server.close()
+        for key in list(self.selector.get_map().values()):
+            if isinstance(key.fileobj, socket.socket):
+                self.selector.unregister(key.fileobj)
+                key.fileobj.close()
+
+    def _enrol(self, call: Call, hello: dict[str, Any]) -> None:
+        call.rank, call.host, call.pid, call.size = hello["rank"], hello["host"], hello["pid"], hello["size"]
+        self.calls.setdefault(call.rank, call)
+
+    def _send(self, call: Call, kind: bytes, payload: dict[str, Any]) -> None:
+        with suppress(OSError):
+            call.connection.sendall(wire.pack(kind, payload))
+
+    def _close(self, call: Call) -> None:
+        self.selector.unregister(call.connection)
+        call.connection.close()
+        self.open -= 1
+        if call.rank >= 0 and call.ended is None:
+            self.lost(call)
+
+
+def own_addresses() -> list[str]:
+    """Return this machine's IPv4 addresses, the one its name stands for first, loopback left out."""
+    import fcntl
+    import struct
+
+    found: list[str] = []
+    with suppress(OSError):
+        found += [str(info[4][0]) for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # SIOCGIFADDR; an interface without an IPv4 address
+                answer = fcntl.ioctl(probe.fileno(), 0x8915, struct.pack("256s", os.fsencode(name)[:15]))
+                found.append(socket.inet_ntoa(answer[20:24]))
+    return _unique(address for address in found if not address.startswith("127."))
+
+
+def _unique(items: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(items))

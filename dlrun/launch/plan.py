@@ -1,0 +1,239 @@
+"""What is to be launched, and the checks that name the wrong option."""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dlrun.errors import DlrunError
+from dlrun.launch.site import FAMILY, Launcher, Site, family_of, recognise
+
+# Left over from a launcher this process itself was started by; they would tell the new ranks a wrong story.
+_STALE = ("PMI_", "PMIX_", "OMPI_COMM_WORLD_", "PRTE_LAUNCHED", "HYDI_", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "DLRUN_",
+          "PALS_RANKID", "PALS_LOCAL_RANKID", "JSM_NAMESPACE_", "FLUX_TASK_", "ALPS_APP_PE")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Host:
+    """A node to run on, and how many ranks it takes (None: an equal share)."""
+
+    name: str
+    slots: int | None = None
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """A job to start: a program, how often, and where. What is None is still open; :func:`settle` closes it."""
+
+    program: tuple[str, ...]
+    ranks: int | None = None
+    module: bool = False
+    backend: str = "auto"
+    mpiexec: str = ""
+    per_node: int | None = None
+    hosts: tuple[Host, ...] = ()
+    cores: int | None = None
+    gpus: int | None = None
+    bind: bool = True
+    env: tuple[tuple[str, str], ...] = ()
+    show: tuple[int, ...] = (0,)
+    run_dir: str = ""
+    grace: float = 1.0
+    start_timeout: float = 120.0
+    # Closed by settle():
+    launcher: Launcher | None = None
+    nodes: int = 1
+    kind: str = "script"
+    local: bool = True
+    notes: tuple[str, ...] = ()
+
+    @property
+    def spec_file(self) -> str:
+        """Where the ranks read what does not belong on a command line."""
+        return f"{self.run_dir}/spec.json"
+
+    @property
+    def hint(self) -> str:
+        """What to do when no launcher was found."""
+        if self.backend in ("auto", "mpich"):
+            return 'to have one in this environment: pip install "dlrun[mpi]"'
+        return f"put {self.launcher.path if self.launcher else self.backend} on PATH, or leave out --backend"
+
+    @property
+    def shim(self) -> tuple[str, ...]:
+        """The command every rank runs."""
+        return (sys.executable, "-m", "dlrun.rank", "--spec", self.spec_file, "--", *self.program)
+
+
+class Flag(NamedTuple):
+    """Some words of a launcher's command line, and the reason why they stand there."""
+
+    words: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True)
+class Command:
+    """What is run: the words, each with its reason, and what changes in the environment."""
+
+    flags: tuple[Flag, ...]
+    set: Mapping[str, str] = field(default_factory=dict)
+    unset: tuple[str, ...] = ()
+
+    @property
+    def argv(self) -> list[str]:
+        """The command as a list of words; no shell ever reads it."""
+        return [word for flag in self.flags for word in flag.words]
+
+    def environment(self, env: Mapping[str, str]) -> dict[str, str]:
+        """Return ``env`` as the command gets it."""
+        return {name: value for name, value in env.items() if name not in self.unset} | dict(self.set)
+
+    def __str__(self) -> str:
+        changes = [word for name in self.unset for word in ("-u", name)]
+        changes += [f"{name}={value}" for name, value in self.set.items()]
+        return shlex.join([*(["env"] if changes else []), *changes, *self.argv])
+
+
+def settle(plan: LaunchPlan, site: Site) -> LaunchPlan:
+    """Return ``plan`` with everything decided, judging by ``site``; raises :class:`DlrunError` for what cannot be."""
+    kind = _kind(plan)
+    ranks = plan.ranks if plan.ranks is not None else site.allocation.ranks or site.gpus or None
+    if ranks is None:
+        raise DlrunError("how many ranks is not said, and there is no batch job to ask", "say so: dlrun launch -n 2")
+    _check_counts(plan, ranks)
+    launcher, notes = _launcher(plan, site, ranks)
+    in_job = bool(site.allocation.system)
+    nodes = len(plan.hosts) or (math.ceil(ranks / plan.per_node) if plan.per_node else site.allocation.nodes)
+    nodes = min(nodes, ranks)
+    local = not plan.hosts and not in_job and launcher.backend in ("mpich", "openmpi", "intel", "spectrum", "local")
+    if local and launcher.path and ranks > site.cores:
+        notes += (f"{ranks} ranks on {site.cores} cores: they take turns, and none is bound to a core",)
+    if plan.cores and local and plan.cores * ranks > site.cores:
+        raise DlrunError(f"--cores {plan.cores} for {ranks} ranks needs {plan.cores * ranks} cores; {site.host} has "
+                         f"{site.cores}", f"give --cores {max(site.cores // ranks, 1)} or less")  # fmt: skip
+    known = local or (in_job and not plan.hosts)
+    per_node = plan.per_node or (math.ceil(ranks / nodes) if known else None)
+    return replace(plan, ranks=ranks, launcher=launcher, nodes=nodes, per_node=per_node, kind=kind, local=local,
+                   notes=plan.notes + notes)  # fmt: skip
+
+
+def command(plan: LaunchPlan, site: Site) -> Command:
+    """Return what is run for a settled ``plan``."""
+    from dlrun.launch.backends import BACKENDS
+
+    assert plan.launcher
+    backend = BACKENDS[plan.launcher.backend]
+    unset = tuple(sorted(name for name in site.env if name.startswith(_STALE)))
+    settings, dropped = backend.env(plan, site)
+    unset += tuple(name for name in dropped if name in site.env and name not in unset)
+    return Command((*backend.flags(plan, site), Flag(plan.shim, "what every rank runs")), settings, unset)
+
+
+def spec(plan: LaunchPlan, site: Site, home: Sequence[tuple[str, int]], token: str) -> dict[str, Any]:
+    """Return the spec file of a settled ``plan``: what the shim needs to know, as JSON."""
+    from dlrun.launch.backends import BACKENDS
+
+    assert plan.launcher
+    return {
+        "ranks": plan.ranks,
+        "nnodes": plan.nodes,
+        "backend": plan.launcher.backend,
+        "kind": plan.kind,
+        "run_dir": str(Path(plan.run_dir).absolute()),
+        "show": list(plan.show),
+        "home": [list(address) for address in home],
+        "token": token,
+        "place": {
+            "bind": plan.bind and not (plan.cores and BACKENDS[plan.launcher.backend].binds),
+            "cores": plan.cores,
+            "gpus": plan.gpus,
+        },
+        "env": library(plan.launcher, site) | dict(plan.env),
+    }
+
+
+def library(launcher: Launcher, site: Site) -> dict[str, str]:
+    """Return the variables that make the ranks load the MPI library that fits the launcher that starts them."""
+    named = site.env.get("DL_COMM_MPI_LIBRARY")
+    family = FAMILY.get(launcher.backend, "")
+    if named:
+        theirs = family_of(named)
+        if theirs and family and theirs != family:
+            raise DlrunError(
+                f"DL_COMM_MPI_LIBRARY={named} is of the {theirs} family, and {launcher.path} is "
+                f"{launcher.backend} {launcher.version}: each rank would be alone, rank 0 of 1",
+                f"unset DL_COMM_MPI_LIBRARY, or choose the launcher that fits: --backend {theirs}",
+            )
+        return {}
+    if not launcher.library:
+        return {}
+    settings = {"DL_COMM_MPI_LIBRARY": launcher.library}
+    if not any(name.startswith("MPI4PY_") for name in site.env):  # mpi4py's wheels hold one build per family
+        settings |= {"MPI4PY_LIBMPI": launcher.library, "MPI4PY_MPIABI": family}
+    return settings
+
+
+def _kind(plan: LaunchPlan) -> str:
+    if plan.module:
+        return "module"
+    script = plan.program[0]
+    if Path(script).is_file():
+        if script.endswith((".py", ".pyw")) or not os.access(script, os.X_OK):
+            return "script"
+        return "command"
+    if "/" not in script and not script.endswith(".py") and shutil.which(script):
+        return "command"
+    near = _near(Path(script))
+    raise DlrunError(f"there is no script {script}", f"did you mean {near}?" if near else f"looked in {Path.cwd()}")
+
+
+def _near(script: Path) -> str:
+    import difflib
+
+    folder = script.parent
+    names = sorted(p.name for p in folder.glob("*.py")) if folder.is_dir() else []
+    close = difflib.get_close_matches(script.name, names, n=1)
+    return str(folder / close[0]) if close else ""
+
+
+def _check_counts(plan: LaunchPlan, ranks: int) -> None:
+    for option, value in (("-n", ranks), ("--per-node", plan.per_node), ("--cores", plan.cores)):
+        if value is not None and value < 1:
+            raise DlrunError(f"{option} {value}: a job has at least one", f"give {option} 1 or more")
+    slots = [host.slots for host in plan.hosts if host.slots is not None]
+    if plan.hosts and len(slots) == len(plan.hosts) and sum(slots) < ranks:
+        raise DlrunError(f"-n {ranks} ranks, and the {len(slots)} hosts named take {sum(slots)}",
+                         f"give -n {sum(slots)}, or more slots per host")  # fmt: skip
+    outside = [rank for rank in plan.show if rank >= ranks]
+    if outside:
+        raise DlrunError(f"--show {outside[0]}: the ranks are 0 to {ranks - 1}")
+
+
+def _launcher(plan: LaunchPlan, site: Site, ranks: int) -> tuple[Launcher, tuple[str, ...]]:
+    from dlrun.launch.backends import BACKENDS
+
+    if plan.mpiexec:
+        path = shutil.which(plan.mpiexec, path=site.env.get("PATH")) or plan.mpiexec
+        launcher = recognise(path, "it was named")
+        if launcher is None:
+            raise DlrunError(f"--mpiexec {plan.mpiexec} is no launcher that dlrun knows, by its --version",
+                             f"known are {', '.join(BACKENDS)}")  # fmt: skip
+        return launcher, ()
+    if plan.backend != "auto" and plan.backend not in BACKENDS:
+        raise DlrunError(f"--backend {plan.backend} is not known", f"known are auto, {', '.join(BACKENDS)}")
+    for launcher in site.launchers() if plan.backend != "local" else ():
+        if plan.backend in ("auto", launcher.backend):
+            return launcher, ()
+    if plan.backend == "local" or (plan.backend == "auto" and ranks == 1):
+        return Launcher("", "local", why="one rank needs no launcher"), ()
+    name = "mpich" if plan.backend == "auto" else plan.backend
+    missing = "no MPI launcher is here" if plan.backend == "auto" else f"no {plan.backend} launcher is here"
+    return Launcher(BACKENDS[name].program, name), (missing,)

@@ -1,0 +1,292 @@
+"""Run a Command: its ranks' output, its signals, its first failure, its exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO
+
+from dlrun.launch.home import Call, Home
+from dlrun.launch.plan import Command, LaunchPlan
+from dlrun.rank import wire
+
+OnLine = Callable[[int, str, str], None]
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PATIENCE = 1.5  # seconds a launcher gets to end by itself after its ranks have ended
+
+
+@dataclass(frozen=True)
+class Failure:
+    """How the first rank failed. ``others`` ranks were then stopped, or failed after it."""
+
+    rank: int
+    host: str
+    pid: int
+    what: str
+    where: str
+    code: int
+    tail: tuple[str, ...] = ()
+    others: int = 0
+    time: float = 0.0
+
+    def __str__(self) -> str:
+        place = f" at {self.where}" if self.where else ""
+        return f"rank {self.rank} (host {self.host}, pid {self.pid}) ended the job: {self.what}{place}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a job ended: the code of the first rank that failed (128 + signal), 0 when none did."""
+
+    returncode: int
+    run_dir: Path
+    failure: Failure | None = None
+    seconds: float = 0.0
+    serial: bool = False  # no rank ever loaded anything to talk to the others with
+
+
+class Run:
+    """One job, from the launcher's start to the last process's end."""
+
+    def __init__(self, plan: LaunchPlan, on_line: OnLine | None) -> None:
+        assert plan.ranks
+        self.plan, self.ranks = plan, plan.ranks
+        self.run_dir = Path(plan.run_dir)
+        self.selector = selectors.DefaultSelector()
+        self.home = Home(self.ranks, plan.local, self.selector, self.heard, self.lost)
+        self.console = Console(plan.show, on_line)
+        self.failure: Failure | None = None
+        self.refusal = ""
+        self.signal = 0
+        self.asked = 0  # how often we were told to stop
+        self.end_by = float("inf")  # then the launcher itself is ended
+        self.process: subprocess.Popen[bytes] | None = None
+        self.said = bytearray()  # the launcher's own words
+        self.started = time.monotonic()
+
+    def run(self, command: Command, env: Mapping[str, str]) -> Result:
+        """Start the command and stay until it has ended."""
+        handlers = {number: signal.signal(number, self._interrupted) for number in _SIGNALS}
+        handlers[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)  # wakes the selector
+        wake_in, wake_out = os.pipe()
+        os.set_blocking(wake_out, False)
+        before = signal.set_wakeup_fd(wake_out)
+        self.selector.register(wake_in, selectors.EVENT_READ, lambda: os.read(wake_in, 512))
+        try:
+            self._start(command, env)
+            self._loop()
+        finally:
+            self._end_launcher()
+            self.home.close()
+            signal.set_wakeup_fd(before)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+            os.close(wake_in)
+            os.close(wake_out)
+            self.selector.close()
+        return self._result()
+
+    def _start(self, command: Command, env: Mapping[str, str]) -> None:
+        self.process = subprocess.Popen(
+            command.argv, env=command.environment(env), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_die_with_parent,
+        )  # fmt: skip
+        pipe = self.process.stdout
+        assert pipe
+        os.set_blocking(pipe.fileno(), False)
+        self.selector.register(pipe, selectors.EVENT_READ, lambda: self._hear_launcher(pipe))
+
+    def _loop(self) -> None:
+        """Serve what comes until the launcher has ended and every rank has hung up."""
+        assert self.process
+        gone_at = float("inf")
+        while True:
+            now = time.monotonic()
+            deadline = min(self.end_by, gone_at + _PATIENCE, self._start_by())
+            for key, _ in self.selector.select(min(max(deadline - now, 0), 0.25 if gone_at < now else 5.0)):
+                key.data()
+            now = time.monotonic()
+            if self.process.poll() is not None and gone_at == float("inf"):
+                gone_at = now
+            if gone_at <= now and (self.home.open == 0 or now > gone_at + _PATIENCE):
+                return
+            if gone_at == float("inf") and self._over():
+                self.end_by = min(self.end_by, now + _PATIENCE)
+            if now >= self._start_by():
+                self._refuse(f"{len(self.home.missing())} of {self.ranks} ranks did not start within "
+                             f"{self.plan.start_timeout:g} s: rank {_list(self.home.missing())}")  # fmt: skip
+            if now >= self.end_by:
+                self._end_launcher()
+
+    def heard(self, call: Call, kind: bytes, body: bytes) -> None:
+        """Take one message of a rank."""
+        if kind in (wire.OUT, wire.ERR):
+            self.console.show(call.rank, kind, body)
+        elif kind == wire.HELLO:
+            self._roll_call(call)
+        elif kind == wire.FAILED and not self.asked:
+            self._failed(json.loads(body))
+
+    def lost(self, call: Call) -> None:
+        """A watcher is gone without a word: it was killed, or its node was."""
+        if not self.asked:
+            self._failed({"rank": call.rank, "host": call.host, "pid": call.pid, "where": "", "code": 128 + 9,
+                          "what": "the rank was lost without a word (killed together with its watcher, or its node "
+                          "is gone)", "time": time.time()})  # fmt: skip
+
+    def _roll_call(self, call: Call) -> None:
+        if call.size not in (None, self.ranks):
+            self._refuse(f"{self.ranks} ranks were asked for, and the launcher started rank {call.rank} of {call.size}")
+        elif not self.home.missing() and not self.home.complete:
+            self.home.welcome()
+
+    def _failed(self, failure: dict[str, object]) -> None:
+        if self.failure is None:
+            known = {name: failure[name] for name in ("rank", "host", "pid", "what", "where", "code", "time")}
+            tail = failure.get("tail", [])
+            assert isinstance(tail, list)
+            self.failure = Failure(**known, tail=tuple(tail), others=self.ranks - 1)  # type: ignore[arg-type]
+            record = {**asdict(self.failure), "log": f"rank-{self.failure.rank}.log"}
+            (self.run_dir / "failure.json").write_text(json.dumps(record, indent=1) + "\n")
+            self._stop(signal.SIGTERM, self.plan.grace)
+
+    def _refuse(self, why: str) -> None:
+        if not self.refusal:
+            self.refusal = why
+            self._stop(signal.SIGTERM, self.plan.grace)
+
+    def _interrupted(self, number: int, _: object) -> None:
+        """Ctrl-C, or the batch system wants us gone: once asks the scripts to end, twice ends them."""
+        self.signal = self.signal or number
+        self._stop(number if not self.asked else signal.SIGKILL, 2.0 if not self.asked else 0.0)
+
+    def _stop(self, number: int, grace: float) -> None:
+        self.asked += 1
+        self.home.stop(number, grace)
+        in_time = grace + 0.5 if self.home.complete else 0.0
+        self.end_by = min(self.end_by, time.monotonic() + in_time)
+
+    def _start_by(self) -> float:
+        waiting = not self.home.complete and not self.asked
+        return self.started + self.plan.start_timeout if waiting else float("inf")
+
+    def _over(self) -> bool:
+        """Return whether every rank has said that it ended."""
+        return self.home.complete and all(call.ended for call in self.home.calls.values())
+
+    def _hear_launcher(self, pipe: IO[bytes]) -> None:
+        data = pipe.read(65536)
+        if data:
+            self.said += data
+        elif data == b"":
+            self.selector.unregister(pipe)
+
+    def _end_launcher(self) -> None:
+        """End the launcher's own process: SIGTERM, and SIGKILL for its session if that does not help."""
+        process = self.process
+        if process is None:
+            return
+        self.end_by = float("inf")
+        if process.poll() is None:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(1.0)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def _result(self) -> Result:
+        assert self.process
+        if self.process.stdout:
+            self.said += self.process.stdout.read() or b""
+            self.process.stdout.close()
+        self.console.close()
+        (self.run_dir / "launcher.log").write_bytes(bytes(self.said))
+        ended = [call.ended for call in self.home.calls.values() if call.ended]
+        code = self.process.returncode if self.process.returncode >= 0 else 128 - self.process.returncode
+        if self.failure:
+            code = self.failure.code
+        elif self.signal:
+            code = 128 + self.signal
+        elif len(ended) == self.ranks:
+            code = max(end["code"] for end in ended)
+        else:
+            code = code or 1
+            self.refusal = self.refusal or self._unfinished()
+        if self.refusal:
+            self._complain()
+        serial = self.ranks > 1 and len(ended) == self.ranks and not any(end["talked"] for end in ended)
+        return Result(code, self.run_dir, self.failure, time.monotonic() - self.started, serial and code == 0)
+
+    def _unfinished(self) -> str:
+        missing = self.home.missing()
+        assert self.process
+        if missing:
+            return (f"the launcher ended (exit code {self.process.returncode}) before rank {_list(missing)} "
+                    f"of {self.ranks} had started")  # fmt: skip
+        unended = [rank for rank, call in self.home.calls.items() if not call.ended]
+        return f"the launcher ended (exit code {self.process.returncode}) while rank {_list(unended)} was running"
+
+    def _complain(self) -> None:
+        words = bytes(self.said).decode(errors="replace").strip().splitlines()
+        print(f"dlrun: {self.refusal}", file=sys.stderr)
+        for line in words[-20:]:
+            print(f"  | {line}", file=sys.stderr)
+
+
+class Console:
+    """Shows what ranks write: the only one as it comes, byte by byte; several by line, each with its rank."""
+
+    def __init__(self, show: tuple[int, ...], on_line: OnLine | None) -> None:
+        self.label = len(show) > 1
+        self.on_line = on_line
+        self.partial: dict[tuple[int, bytes], bytes] = {}
+
+    def show(self, rank: int, kind: bytes, data: bytes) -> None:
+        """Show, or hand to ``on_line(rank, "out" | "err", line)``, what a rank wrote."""
+        if not self.label and self.on_line is None:
+            self._write(kind, data)
+            return
+        whole = self.partial.pop((rank, kind), b"") + data
+        *lines, rest = whole.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        for line in lines:
+            self._line(rank, kind, line)
+        if rest:
+            self.partial[rank, kind] = rest
+
+    def close(self) -> None:
+        """Show the lines that were never finished."""
+        for (rank, kind), line in self.partial.items():
+            self._line(rank, kind, line)
+        self.partial.clear()
+
+    def _line(self, rank: int, kind: bytes, line: bytes) -> None:
+        if self.on_line:
+            self.on_line(rank, "out" if kind == wire.OUT else "err", line.decode(errors="replace"))
+        else:
+            self._write(kind, b"[%d] %s\n" % (rank, line))
+
+    def _write(self, kind: bytes, data: bytes) -> None:
+        stream = sys.stdout if kind == wire.OUT else sys.stderr
+        stream.flush()
+        with contextlib.suppress(BrokenPipeError):
+            while data:
+                data = data[os.write(stream.fileno(), data) :]
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
+def _list(ranks: list[int]) -> str:
+    return ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")

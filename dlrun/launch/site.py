@@ -1,0 +1,197 @@
+"""What is here: the allocation, the cores, the launchers. The only reader of the environment.
+
+Nothing below reads ``os.environ``: :func:`look` takes the environment as an argument, so that a test hands it a dict.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from dlrun.rank.place import cores, gpus
+
+# The families of MPI library, by which a rank can only be started by a fitting launcher: the library's file names, and
+# a symbol that only this family's library holds. Spectrum MPI is an Open MPI; Intel's and Cray's are MPICHs.
+LIBRARIES = {
+    "mpich": (("libmpi.so.12", "libmpich.so.12", "libmpi_cray.so.12"), b"MPIR_Err_create_code"),
+    "openmpi": (("libmpi.so.40", "libmpi_ibm.so.3"), b"ompi_mpi_comm_world"),
+}
+FAMILY = {"mpich": "mpich", "intel": "mpich", "pals": "mpich", "aprun": "mpich", "openmpi": "openmpi",
+          "spectrum": "openmpi", "jsrun": "openmpi"}  # fmt: skip
+
+# What each launcher's --version says of itself. The name of the program says nothing: `mpiexec` may be any of these.
+_BANNERS = (
+    ("intel", re.compile(r"Intel\(R\) MPI Library.*Version (?P<version>[\d.]+)")),
+    ("mpich", re.compile(r"HYDRA build details:\s+Version:\s+(?P<version>[\w.]+)")),
+    ("spectrum", re.compile(r"\(IBM Spectrum MPI\) (?P<version>[\d.]+)")),
+    ("openmpi", re.compile(r"\((?:Open MPI|OpenRTE|PRRTE)\) (?P<version>[\w.]+)")),
+    ("srun", re.compile(r"^slurm(?:-wlm)? (?P<version>[\d.]+)")),
+    ("aprun", re.compile(r"aprun \(ALPS\) (?P<version>[\d.]+)")),
+    ("pals", re.compile(r"PALS.*?(?P<version>\d+\.\d+[\d.]*)")),
+)
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """A program that starts ranks: where it is, whose dialect it speaks, and the MPI library that lies beside it."""
+
+    path: str
+    backend: str
+    version: str = ""
+    library: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What a batch system has given this job; an empty ``system`` means that there is none."""
+
+    system: str = ""
+    job: str = ""
+    nodes: int = 1
+    ranks: int | None = None
+
+
+@dataclass(frozen=True)
+class Site:
+    """This machine and this job, as far as a launch needs to know them."""
+
+    host: str
+    user_id: int
+    cores: int
+    cpus: int
+    gpus: int
+    allocation: Allocation
+    env: Mapping[str, str]
+
+    def launchers(self) -> Iterator[Launcher]:
+        """Yield the launchers that are here, best first, each looked at only when it is asked for.
+
+        The environment the ranks will use first (the PyPI wheels of MPICH and Open MPI put an ``mpiexec`` beside its
+        ``python``), then the allocation's own, then PATH.
+        """
+        for path, why in candidates(self.env, self.allocation):
+            found = recognise(path, why)
+            if found:
+                yield found
+
+
+def look(env: Mapping[str, str]) -> Site:
+    """Return what is here, judging by ``env`` (usually ``os.environ``) and this machine. Starts no program."""
+    allowed = os.sched_getaffinity(0)
+    return Site(
+        host=socket.gethostname(),
+        user_id=os.getuid(),
+        cores=len(cores(allowed)),
+        cpus=len(allowed),
+        gpus=len(gpus()[1]),
+        allocation=allocation(env),
+        env=env,
+    )
+
+
+def allocation(env: Mapping[str, str]) -> Allocation:
+    """Return the batch allocation that ``env`` tells of."""
+    if "SLURM_JOB_ID" in env:
+        nodes = int(env.get("SLURM_JOB_NUM_NODES", env.get("SLURM_NNODES", "1")))
+        return Allocation("slurm", env["SLURM_JOB_ID"], nodes, _int(env.get("SLURM_NTASKS")))
+    if "PBS_JOBID" in env:
+        lines = _lines(env.get("PBS_NODEFILE"))
+        return Allocation("pbs", env["PBS_JOBID"], len(set(lines)) or 1, len(lines) or None)
+    if "LSB_JOBID" in env:
+        hosts = env.get("LSB_MCPU_HOSTS", "").split()
+        slots = [int(n) for n in hosts[1::2]]
+        return Allocation("lsf", env["LSB_JOBID"], len(slots) or 1, sum(slots) or None)
+    if "COBALT_JOBID" in env:
+        lines = _lines(env.get("COBALT_NODEFILE"))
+        return Allocation("cobalt", env["COBALT_JOBID"], len(set(lines)) or _int(env.get("COBALT_JOBSIZE")) or 1)
+    if "FLUX_ENCLOSING_ID" in env:
+        return Allocation("flux", env["FLUX_ENCLOSING_ID"])
+    if "PE_HOSTFILE" in env:
+        lines = _lines(env["PE_HOSTFILE"])
+        return Allocation("sge", env.get("JOB_ID", ""), len(lines) or 1, sum(int(x.split()[1]) for x in lines) or None)
+    return Allocation()
+
+
+def candidates(env: Mapping[str, str], where: Allocation) -> Iterator[tuple[str, str]]:
+    """Yield (path, why) of every launcher program worth asking, best first."""
+    beside = Path(sys.executable).parent / "mpiexec"
+    if beside.exists():
+        yield str(beside), "it lies beside this python"
+    own = {"slurm": "srun", "lsf": "jsrun", "cobalt": "aprun", "flux": "flux"}.get(where.system)
+    for name in [own] if own else []:
+        path = shutil.which(name, path=env.get("PATH"))
+        if path:
+            yield path, f"this is a {where.system} allocation"
+    for name in ("mpiexec", "mpirun", "aprun", "srun", "mpiexec.hydra", "mpiexec.mpich", "mpiexec.openmpi"):
+        path = shutil.which(name, path=env.get("PATH"))
+        if path and (name != "srun" or where.system == "slurm") and Path(path) != beside:
+            yield path, "it is first on PATH"
+
+
+@cache
+def recognise(path: str, why: str = "") -> Launcher | None:
+    """Return what the launcher program ``path`` is, by what its ``--version`` says; None when that tells nothing."""
+    real = Path(path).resolve()
+    if Path(path).name in ("jsrun", "flux"):
+        return Launcher(path, Path(path).name, why=why)
+    try:
+        asked = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, timeout=20, stdin=subprocess.DEVNULL, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    said = asked.stdout + asked.stderr
+    for backend, banner in _BANNERS:
+        match = banner.search(said)
+        if match:
+            if backend == "mpich" and not (Path(path).parent / "hydra_pmi_proxy").exists():
+                path = str(real)  # hydra looks for its proxy beside the name it was called by; this was a symlink
+            return Launcher(path, backend, match["version"], library_beside(path, backend), why)
+    if "/pals/" in str(real):
+        return Launcher(path, "pals", said.strip(), "", why)
+    return None
+
+
+def library_beside(path: str, backend: str) -> str:
+    """Return the MPI library of the launcher ``path``'s own installation, "" where none lies there."""
+    names = LIBRARIES[FAMILY[backend]][0] if backend in FAMILY else ()
+    prefix = Path(path).resolve().parent.parent
+    folders = [prefix / "lib", prefix / "lib64", prefix / "lib/release", *sorted(prefix.glob("lib/*-linux-gnu"))]
+    for folder in folders:
+        for name in names:
+            if (folder / name).exists():
+                return str(folder / name)
+    return ""
+
+
+def family_of(library: str) -> str:
+    """Return "mpich" or "openmpi" for an MPI library file, by the symbols that it holds; "" when it is neither."""
+    try:
+        with Path(library).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            for family, (_, symbol) in LIBRARIES.items():
+                if content.find(symbol) >= 0:
+                    return family
+    except (OSError, ValueError):
+        return ""
+    return ""
+
+
+def _lines(path: str | None) -> list[str]:
+    try:
+        return Path(path).read_text().split("\n")[:-1] if path else []
+    except OSError:
+        return []
+
+
+def _int(text: str | None) -> int | None:
+    return int(text) if text and text.isdigit() else None

@@ -1,0 +1,222 @@
+"""The watcher: keeps a rank's script, its output and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import time
+from typing import Any
+
+from dlrun.rank import wire
+from dlrun.rank.script import theirs
+
+GRACE = 1.0  # seconds between the signal that asks a script to end and the one that ends it
+_TAIL = 20  # last lines of a failed rank that are shown
+_FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
+
+
+class Watcher:
+    """Watches one script until it and everything it started is gone.
+
+    ``streams`` maps the read ends of the script's output pipes to the wire's kinds (empty when the output goes to the
+    log alone). ``home`` is the connection to ``dlrun launch``, or None where there is none; the output then goes to
+    this process's own, which the launcher forwards.
+    """
+
+    def __init__(
+        self, rank: int, script: int, report: int, log: int, streams: dict[int, bytes], home: socket.socket | None
+    ) -> None:
+        self.rank, self.script, self.report, self.log = rank, script, report, log
+        self.streams, self.home = streams, home
+        self.reader = wire.Reader()
+        self.kill_at = float("inf")
+        self.stopped = False  # the script was told to end: its end is no failure
+        self.failure: dict[str, Any] = {}
+        self.talked = True
+        self.poll = select.poll()
+        for fd in (report, *streams, *([home.fileno()] if home else [])):
+            os.set_blocking(fd, False)
+            self.poll.register(fd, select.POLLIN)
+        if home:
+            home.setblocking(True)
+        self.wake, wake = os.pipe()
+        os.set_blocking(wake, False)
+        signal.set_wakeup_fd(wake)
+        self.poll.register(self.wake, select.POLLIN)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in _FORWARDED:
+            signal.signal(number, self._forward)
+
+    def run(self) -> int:
+        """Watch until the script has ended; return its exit code (128 + signal)."""
+        status = None
+        while status is None:
+            wait = min(self.kill_at - time.monotonic(), 60.0)
+            for fd, _ in self.poll.poll(max(wait, 0) * 1000):
+                self._serve(fd)
+            if time.monotonic() >= self.kill_at:
+                self._signal(signal.SIGKILL)
+                self.kill_at = float("inf")
+            done, raw = os.waitpid(self.script, os.WNOHANG)
+            status = raw if done else None
+        code = os.waitstatus_to_exitcode(status)
+        for fd in (*self.streams, self.report):
+            self._serve(fd)
+        self._end_descendants()
+        return self._conclude(code if code >= 0 else 128 - code, -code if code < 0 else 0)
+
+    def _serve(self, fd: int) -> None:
+        if fd == self.wake:
+            os.read(fd, 512)
+        elif fd == self.report:
+            self._hear_script()
+        elif self.home and fd == self.home.fileno():
+            self._hear_home()
+        else:
+            self._pass_on(fd)
+
+    def _pass_on(self, fd: int) -> None:
+        """Move what the script wrote to the log and to the console."""
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(fd, 65536):
+                os.write(self.log, data)
+                if self.home:
+                    self._send(self.streams[fd], data)
+                else:
+                    os.write(1 if self.streams[fd] == wire.OUT else 2, data)
+            self._forget(fd)
+            os.close(fd)
+            del self.streams[fd]
+
+    def _hear_script(self) -> None:
+        try:
+            lines = os.read(self.report, 65536).splitlines()
+        except BlockingIOError:
+            return
+        if not lines:
+            self._forget(self.report)
+        for line in lines:
+            said = json.loads(line)
+            self.talked = said.get("talked", self.talked)
+            if "what" in said:
+                self._fail(said)
+
+    def _hear_home(self) -> None:
+        assert self.home
+        try:
+            data = self.home.recv(65536)
+        except OSError:
+            data = b""
+        if not data:
+            self._orphaned()
+        for kind, body in self.reader.feed(data):
+            if kind == wire.STOP:
+                order = json.loads(body)
+                self._stop(order["signal"], order["grace"])
+
+    def _orphaned(self) -> None:
+        """``dlrun launch`` is dead, and with it the job."""
+        assert self.home
+        self._forget(self.home.fileno())
+        self.home = None
+        self._stop(signal.SIGTERM, GRACE)
+
+    def _forget(self, fd: int) -> None:
+        with contextlib.suppress(KeyError):
+            self.poll.unregister(fd)
+
+    def _stop(self, number: int, grace: float) -> None:
+        self.stopped = True
+        self.kill_at = min(self.kill_at, time.monotonic() + grace)
+        if not self.failure:  # a script that has failed is on its way out, through its exit hooks
+            self._signal(number)
+
+    def _forward(self, number: int, _: object) -> None:
+        """Give the script a signal that the launcher gave us. It, too, has to end some time after SIGTERM."""
+        if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            self._stop(number, 2 * GRACE)
+        else:
+            self._signal(number)
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.script, number)
+
+    def _fail(self, failure: dict[str, Any]) -> None:
+        """Tell ``dlrun launch`` at once, before the exit hooks of the script, which may never end."""
+        if self.stopped or self.failure:
+            return
+        self.failure = {
+            "rank": self.rank, "host": socket.gethostname(), "pid": self.script, "time": time.time(),
+            "tail": [] if self.streams else self._tail(), **failure,
+        }  # fmt: skip
+        self._send(wire.FAILED, self.failure)
+
+    def _conclude(self, code: int, number: int) -> int:
+        if code and not self.failure:
+            name = signal.Signals(number).name if number else ""
+            tail = self._tail()
+            self._fail({"what": f"killed by {name}" if name else f"exit code {code}", "where": _where(tail),
+                        "code": code})  # fmt: skip
+        code = self.failure.get("code", code)
+        if self.failure:
+            folder = os.environ["DLRUN_RUN_DIR"]
+            with open(f"{folder}/rank-{self.rank}.failure.json", "w") as file:  # noqa: PTH123
+                json.dump(self.failure, file, indent=1)
+        self._send(wire.ENDED, {"code": code, "talked": self.talked, "stopped": self.stopped})
+        return code
+
+    def _tail(self) -> list[str]:
+        """Return the last lines of the log, each as it stands after its last carriage return."""
+        size = os.lseek(self.log, 0, os.SEEK_END)
+        text = os.pread(self.log, 16384, max(0, size - 16384)).decode(errors="replace")
+        return [line.rstrip("\r").rsplit("\r", 1)[-1] for line in text.split("\n") if line.strip()][-_TAIL:]
+
+    def _send(self, kind: bytes, payload: bytes | dict[str, Any]) -> None:
+        if self.home:
+            try:
+                self.home.sendall(wire.pack(kind, payload))
+            except OSError:
+                self._orphaned()
+
+    def _end_descendants(self) -> None:
+        """Kill what the script left running: its orphans become the watcher's children (it is their subreaper)."""
+        for _ in range(100):
+            left = children(os.getpid())
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            if not left:
+                return
+            time.sleep(0.01)
+
+
+def children(pid: int) -> list[int]:
+    """Return the process ids of the children of ``pid``."""
+    found = []
+    for name in os.listdir("/proc"):  # noqa: PTH208
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
+                    stat = file.read()
+            except OSError:
+                continue
+            state, parent = stat.rsplit(b") ", 1)[1].split()[:2]
+            if int(parent) == pid and state != b"Z":
+                found.append(int(name))
+    return found
+
+
+def _where(tail: list[str]) -> str:
+    """Return ``file:line`` of the innermost frame of the user's that faulthandler printed, if it printed any."""
+    frames = [line.strip()[6:].partition('", line ') for line in tail if line.startswith('  File "')]
+    named = [(file, rest.split()[0]) for file, _, rest in frames if rest]
+    own = [f"{file}:{line}" for file, line in named if not theirs(file)]
+    return own[0] if own and any(line.startswith("Fatal Python error") for line in tail) else ""

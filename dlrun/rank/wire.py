@@ -1,0 +1,46 @@
+"""The messages between the watchers and ``dlrun launch``: one byte of kind, four of length, the payload.
+
+A rank's first message is ``HELLO``. When all ranks have called, each gets ``WELCOME`` with its place in the job and
+starts its script. A closed connection means that the other side is dead: a watcher then ends its script, and
+``dlrun launch`` ends the job. So neither a killed launcher nor a dead node leaves anything running.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+HELLO, WELCOME = b"H", b"W"  # {token, rank, size, host, pid, ...}; {rank, size, local_rank, local_size, node, nnodes}
+OUT, ERR = b"O", b"E"  # what the script wrote, as it wrote it
+FAILED = b"F"  # {rank, host, pid, what, where, code, tail, time}
+ENDED = b"X"  # {code, talked}: the script is gone
+STOP = b"S"  # {signal, grace}: send the script this signal, and SIGKILL after ``grace`` seconds
+
+_HEAD = struct.Struct("!cI")
+
+
+def pack(kind: bytes, payload: bytes | dict[str, Any]) -> bytes:
+    """Return one message as bytes; a dict travels as JSON."""
+    body = json.dumps(payload).encode() if isinstance(payload, dict) else payload
+    return _HEAD.pack(kind, len(body)) + body
+
+
+class Reader:
+    """Cuts a stream of bytes into messages."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[tuple[bytes, bytes]]:
+        """Take what has arrived; return the messages, (kind, payload), that are now complete."""
+        self._buffer += data
+        messages = []
+        while len(self._buffer) >= _HEAD.size:
+            kind, length = _HEAD.unpack_from(self._buffer)
+            end = _HEAD.size + length
+            if len(self._buffer) < end:
+                break
+            messages.append((kind, bytes(self._buffer[_HEAD.size : end])))
+            del self._buffer[:end]
+        return messages

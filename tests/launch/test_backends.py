@@ -1,0 +1,113 @@
+"""Each backend's line, word by word."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from dlrun.launch.plan import Command, Host, LaunchPlan, command, settle
+from dlrun.launch.site import Allocation, Launcher, Site
+
+SHIM = [sys.executable, "-m", "dlrun.rank", "--spec", "runs/spec.json", "--", "train.py", "--lr", "0.1"]
+
+
+def site(allocation: Allocation = Allocation(), **env: str) -> Site:
+    return Site("login1", 1000, cores=16, cpus=32, gpus=0, allocation=allocation, env={"PATH": "/nowhere", **env})
+
+
+def line(backend: str, where: Site | None = None, **options: object) -> Command:
+    where = where or site()
+    plan = LaunchPlan(("train.py", "--lr", "0.1"), backend=backend, run_dir="runs", **options)  # type: ignore
+    return command(settle(plan, where), where)
+
+
+def words(backend: str, where: Site | None = None, **options: object) -> str:
+    argv = line(backend, where, **options).argv
+    assert argv[-len(SHIM) :] == SHIM
+    return " ".join(argv[: -len(SHIM)])
+
+
+@pytest.fixture(autouse=True)
+def script(tmp_path, monkeypatch):  # type: ignore
+    (tmp_path / "train.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Site, "launchers", lambda self: iter(()))
+
+
+SLURM = site(Allocation("slurm", "42", nodes=2, ranks=8))
+
+
+def test_srun_in_a_job_spreads_the_ranks_over_its_nodes():
+    assert words("srun", SLURM, ranks=8) == (
+        "srun -N 2 -n 8 --ntasks-per-node=4 -m block:block --kill-on-bad-exit=1 --wait=0 "
+        "--unbuffered --input=none --export=ALL"
+    )
+
+
+def test_srun_restates_cores_and_leaves_all_gpus_visible():
+    assert words("srun", SLURM, ranks=8, per_node=4, cores=7, gpus=1) == (
+        "srun -N 2 -n 8 --ntasks-per-node=4 -c 7 --hint=nomultithread --cpu-bind=cores -m block:block "
+        "--gpus-per-node=4 --gpu-bind=none --kill-on-bad-exit=1 --wait=0 --unbuffered --input=none --export=ALL"
+    )
+
+
+def test_srun_names_the_hosts():
+    assert "-w n1,n2" in words("srun", SLURM, ranks=4, hosts=(Host("n1"), Host("n2")))
+
+
+def test_srun_takes_the_ranks_of_the_job_when_none_are_given():
+    assert " -n 8 " in words("srun", SLURM)
+
+
+def test_aprun_with_cores_binds_them_in_depth():
+    assert words("aprun", ranks=64, per_node=4, cores=8) == "aprun -n 64 -N 4 -d 8 -j 1 -cc depth -b"
+
+
+def test_aprun_without_cores_binds_nothing():
+    assert words("aprun", ranks=4, per_node=1) == "aprun -n 4 -N 1 -cc none -b"
+
+
+def test_mpich_on_one_machine():
+    assert words("mpich", ranks=4) == "mpiexec -n 4 -bind-to none"
+
+
+def test_mpich_with_uneven_hosts():
+    hosts = (Host("n1", 3), Host("n2", 1))
+    assert words("mpich", ranks=4, hosts=hosts) == "mpiexec -n 4 -hosts n1:3,n2:1 -bind-to none"
+
+
+def test_openmpi_on_one_machine():
+    assert words("openmpi", ranks=4) == "mpirun -n 4 --bind-to none"
+
+
+def test_openmpi_is_told_when_there_are_more_ranks_than_cores():
+    assert words("openmpi", ranks=17) == "mpirun -n 17 --map-by :OVERSUBSCRIBE --bind-to none"
+
+
+def test_openmpi_carries_the_search_paths_to_other_hosts():
+    assert words("openmpi", ranks=3, hosts=(Host("n1", 2), Host("n2", 1))) == (
+        "mpirun -n 3 --host n1:2,n2:1 --bind-to none -x PATH"
+    )
+
+
+def test_openmpi_gets_leave_to_run_as_root_only_as_root():
+    assert line("openmpi", ranks=2).set == {}
+    root = Site("login1", 0, 16, 32, 0, Allocation(), {})
+    assert line("openmpi", root, ranks=2).set == {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    }
+
+
+def test_a_surrounding_launchers_variables_are_dropped():
+    inside = site(PMI_RANK="3", PMI_SIZE="8", OMPI_COMM_WORLD_RANK="1", OMPI_MCA_btl="tcp")
+    assert line("mpich", inside, ranks=2).unset == ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMI_SIZE")
+
+
+def test_a_library_of_the_other_family_is_refused(monkeypatch):
+    from dlrun.errors import DlrunError
+    from dlrun.launch import plan
+
+    monkeypatch.setattr(plan, "family_of", lambda path: "openmpi")
+    with pytest.raises(DlrunError, match="is of the openmpi family, and mpiexec is mpich"):
+        plan.library(Launcher("mpiexec", "mpich"), site(DL_COMM_MPI_LIBRARY="/opt/libmpi.so.40"))

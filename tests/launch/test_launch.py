@@ -1,0 +1,140 @@
+"""Real launches of small programs, under every MPI launcher that is installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+FAILS = '''
+import os, sys, time
+how = sys.argv[1]
+if os.environ["DLRUN_RANK"] == "1":
+    time.sleep(0.2)
+    if how == "exception": raise ValueError("bad shape (3, 4)")
+    if how == "sys.exit": sys.exit(7)
+    if how == "os._exit": os._exit(7)
+    if how == "SIGKILL": os.kill(os.getpid(), 9)
+    if how == "SIGSEGV":
+        import ctypes; ctypes.string_at(0)
+time.sleep(60)
+'''
+MPI_FAILS = "from mpi4py import MPI\n" + FAILS.replace("time.sleep(60)", "MPI.COMM_WORLD.Barrier()")
+ENDS = {
+    "exception": (1, "ValueError: bad shape (3, 4) at fails.py:{line}"),
+    "sys.exit": (7, "sys.exit(7) at fails.py:{line}"),
+    "os._exit": (7, "exit code 7"),
+    "SIGKILL": (137, "killed by SIGKILL"),
+    "SIGSEGV": (139, "killed by SIGSEGV at fails.py:{line}"),
+}
+
+
+def ours(folder: Path) -> list[str]:
+    """Return the command lines of the processes that run in ``folder``, launchers included."""
+    found = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit() and process.name != str(os.getpid()):
+            try:
+                if (process / "cwd").resolve() == folder:
+                    found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+            except OSError:
+                continue
+    return [line for line in found if line]
+
+
+def test_each_rank_knows_its_place_and_rank_0_is_on_the_console(dlrun, mpiexec, tmp_path):
+    names = ["RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "NODE", "NNODES"]
+    (tmp_path / "place.py").write_text(
+        f"import os, sys\nprint(*[os.environ['DLRUN_' + n] for n in {names}], sys.argv[1:])\n"
+    )
+    done = dlrun("-n", "3", "--mpiexec", mpiexec, "--log-dir", "runs", "place.py", "-n", "a b")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "0 3 0 3 0 1 ['-n', 'a b']\n"
+    for rank in range(3):
+        assert (tmp_path / f"runs/rank-{rank}.log").read_text() == f"{rank} 3 {rank} 3 0 1 ['-n', 'a b']\n"
+
+
+@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize("mpi", [False, True], ids=["plain", "in-a-barrier"])
+def test_a_rank_that_fails_ends_the_job_with_its_code(dlrun, mpiexec, tmp_path, how, mpi):
+    text = MPI_FAILS if mpi else FAILS
+    (tmp_path / "fails.py").write_text(text)
+    code, what = ENDS[how]
+    line = [i for i, x in enumerate(text.splitlines(), 1) if f'"{how}"' in x][0] + (how == "SIGSEGV")
+    start = time.monotonic()
+    done = dlrun("-n", "3", "--mpiexec", mpiexec, "--log-dir", "runs", "fails.py", how)
+    seconds = time.monotonic() - start
+    assert done.returncode == code, done.stderr
+    first = done.stderr.splitlines()[0]
+    assert first.startswith("dlrun: rank 1 (host ")
+    assert first.endswith("ended the job: " + what.format(line=line)), done.stderr
+    assert seconds < 0.2 + 3 + 2, "3 s for the end; the rest is for two cores that start 3 interpreters"
+    assert json.loads((tmp_path / "runs/failure.json").read_text())["rank"] == 1
+    assert ours(tmp_path) == []
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_a_signal_to_dlrun_ends_everything(mpiexec, tmp_path, number, code):
+    (tmp_path / "waits.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(60)\n")
+    line = [sys.executable, "-m", "dlrun", "launch", "-n", "2", "--mpiexec", mpiexec, "waits.py"]
+    process = subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout and process.stdout.readline() == "up\n"
+    process.send_signal(number)
+    assert process.wait(5) == code
+    process.stdout.close()
+    deadline = time.monotonic() + 3
+    while ours(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert ours(tmp_path) == []
+
+
+def test_a_progress_bar_is_shown_while_it_moves(any_mpiexec, tmp_path):
+    (tmp_path / "bar.py").write_text("import time\nprint('\\r 10%', end='')\ntime.sleep(60)\n")
+    line = [sys.executable, "-m", "dlrun", "launch", "-n", "2", "--mpiexec", any_mpiexec, "bar.py"]
+    process = subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdout and process.stdout.read(5) == b"\r 10%"
+    process.terminate()
+    process.wait(5)
+    process.stdout.close()
+
+
+def test_copies_of_a_serial_script_are_told_so(dlrun, any_mpiexec, tmp_path):
+    (tmp_path / "serial.py").write_text("print('done')\n")
+    done = dlrun("-n", "2", "--mpiexec", any_mpiexec, "serial.py")
+    assert done.returncode == 0
+    assert "copies of a serial script" in done.stderr and "dlrun port" in done.stderr
+    (tmp_path / "talks.py").write_text("from mpi4py import MPI\nprint(MPI.COMM_WORLD.size)\n")
+    done = dlrun("-n", "2", "--mpiexec", any_mpiexec, "talks.py")
+    assert (done.stdout, done.stderr) == ("2\n", "")
+
+
+def test_several_ranks_are_shown_each_line_with_its_rank(dlrun, any_mpiexec, tmp_path):
+    (tmp_path / "says.py").write_text("import os\nprint('I am', os.environ['DLRUN_RANK'])\n")
+    done = dlrun("-n", "3", "--mpiexec", any_mpiexec, "--show", "0,2", "says.py")
+    assert sorted(done.stdout.splitlines()) == ["[0] I am 0", "[2] I am 2"]
+
+
+def test_what_a_rank_left_running_is_ended_with_it(dlrun, any_mpiexec, tmp_path):
+    (tmp_path / "forks.py").write_text("import subprocess\nsubprocess.Popen(['sleep', '60'], start_new_session=True)\n")
+    assert dlrun("-n", "2", "--mpiexec", any_mpiexec, "forks.py").returncode == 0
+    assert ours(tmp_path) == []
+
+
+def test_launch_from_python_hands_over_lines(any_mpiexec, tmp_path, monkeypatch):
+    from dlrun.launch import LaunchPlan, launch
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "says.py").write_text("import sys\nprint('one\\rtwo')\nsys.exit(3)\n")
+    lines: list[tuple[int, str, str]] = []
+    plan = LaunchPlan(("says.py",), ranks=2, mpiexec=any_mpiexec)
+    result = launch(plan, on_line=lambda *line: lines.append(line))
+    assert lines == [(0, "out", "one"), (0, "out", "two")]
+    assert result.returncode == 3
+    assert result.failure and result.failure.what == "sys.exit(3)"
+    assert (result.run_dir / "rank-1.log").exists()

@@ -1,0 +1,62 @@
+"""Wrong input: one line of what is so, one of what to do, exit code 1; and what --dry-run prints."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def script(tmp_path):  # type: ignore
+    (tmp_path / "train.py").write_text("print('trained')\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "what", "todo"),
+    [
+        (["-n", "0", "train.py"], "-n 0: a job has at least one", "give -n 1 or more"),
+        (["-n", "2", "trian.py"], "there is no script trian.py", "did you mean train.py?"),
+        (["-n", "2", "--backend", "lsf", "train.py"], "--backend lsf is not known", "known are auto, mpich"),
+        (["-n", "2", "--show", "2", "train.py"], "--show 2: the ranks are 0 to 1", ""),
+        (["-n", "2", "--env", "A", "train.py"], "--env A has no value", "write --env NAME=VALUE"),
+        (["-n", "2", "--hosts", "n1:x", "train.py"], "--hosts n1:x: 'n1:x' is no host", "write n1,n2 or n1:4,n2:2"),
+        (["-n", "4", "--hosts", "n1:1,n2:2", "train.py"], "-n 4 ranks, and the 2 hosts named take 3", "give -n 3"),
+        (["train.py"], "how many ranks is not said", "say so: dlrun launch -n 2"),
+    ],
+)
+def test_a_wrong_option_is_named(dlrun, words, what, todo):
+    env = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_")}
+    done = dlrun(*words, env=env)
+    lines = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert lines[0].startswith(f"dlrun: {what}")
+    assert todo in "".join(lines[1:]) and len(lines) <= 2
+
+
+def test_dry_run_prints_the_line_for_any_launcher_and_runs_nothing(dlrun, tmp_path):
+    done = dlrun("-n", "64", "--backend", "aprun", "--per-node", "4", "--dry-run", "train.py", "--lr", "0.1")
+    assert done.returncode == 0
+    assert done.stdout.startswith("aprun -n 64 -N 4 -cc none -b ")
+    assert done.stdout.endswith("-- train.py --lr 0.1\n")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["train.py"]
+
+
+def test_without_any_launcher_dry_run_still_prints_and_a_launch_says_what_to_install(dlrun, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    import sys
+    from pathlib import Path
+
+    if (Path(sys.executable).parent / "mpiexec").exists():
+        pytest.skip("this environment holds an MPI launcher beside its python")
+    done = dlrun("-n", "64", "--dry-run", "train.py")
+    assert done.stdout.startswith("mpiexec -n 64 ")
+    assert 'pip install "dlrun[mpi]"' in done.stderr
+    done = dlrun("-n", "2", "train.py")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[0] == "dlrun: no MPI launcher is here"
+
+
+def test_one_rank_needs_no_launcher(dlrun):
+    done = dlrun("-n", "1", "--backend", "local", "train.py")
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
