@@ -32,8 +32,7 @@ def prepare(plan: LaunchPlan) -> tuple[LaunchPlan, Command]:
     Raises :class:`DlrunError` where the plan cannot be carried out, and names the option.
     """
     site = look(os.environ)
-    run_dir = plan.run_dir or f"dlrun-runs/{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-    settled = settle(replace(plan, run_dir=run_dir), site)
+    settled = settle(replace(plan, run_dir=plan.run_dir or _new_run_dir(Path(plan.cwd))), site)
     return settled, command(settled, site)
 
 
@@ -50,7 +49,7 @@ def launch(plan: LaunchPlan, on_line: Callable[[int, str, str], None] | None = N
     assert settled.launcher
     if not settled.launcher.path and settled.launcher.backend != "local":
         raise DlrunError(settled.notes[-1], settled.hint)
-    run_dir = Path(settled.run_dir)
+    run_dir = Path(settled.cwd, settled.run_dir)
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -58,7 +57,14 @@ def launch(plan: LaunchPlan, on_line: Callable[[int, str, str], None] | None = N
         raise DlrunError(why, "name another: --log-dir") from error
     run = Run(settled, on_line)
     details = spec(settled, look(os.environ), run.home.addresses, run.home.token)
-    file = Path(settled.spec_file)
+    file = Path(settled.cwd, settled.spec_file)
     file.touch(0o600)
     file.write_text(json.dumps(details, indent=1))
     return run.run(line, os.environ)
+
+
+def _new_run_dir(cwd: Path) -> str:
+    """Return the name of a run directory that is not there yet, as seen from the job's folder ``cwd``."""
+    stamp = f"dlrun-runs/{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    names = [stamp, *(f"{stamp}-{i}" for i in range(2, 1000))]
+    return next(name for name in names if not (cwd / name).exists())

@@ -16,8 +16,11 @@ from dlrun.errors import DlrunError
 from dlrun.launch.site import FAMILY, Launcher, Site, family_of, recognise
 
 # Left over from a launcher this process itself was started by; they would tell the new ranks a wrong story.
-_STALE = ("PMI_", "PMIX_", "OMPI_COMM_WORLD_", "PRTE_LAUNCHED", "HYDI_", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "DLRUN_",
-          "PALS_RANKID", "PALS_LOCAL_RANKID", "JSM_NAMESPACE_", "FLUX_TASK_", "ALPS_APP_PE")  # fmt: skip
+_STALE = (
+    *("PMI_", "PMIX_", "HYDI_", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_", "PRTE_LAUNCHED"),
+    *("PALS_RANKID", "PALS_LOCAL_RANKID", "JSM_NAMESPACE_", "FLUX_TASK_", "ALPS_APP_PE"),
+    *("DLRUN_RANK", "DLRUN_SIZE", "DLRUN_LOCAL_", "DLRUN_NODE", "DLRUN_NNODES", "DLRUN_RUN_DIR"),
+)
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,12 @@ class Host:
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """A job to start: a program, how often, and where. What is None is still open; :func:`settle` closes it."""
+    """A job to start: a program, how often, and where. What is None is still open; :func:`settle` closes it.
+
+    ``program`` is the script and its arguments; ``module`` says that it is a module's name, as in ``python -m``.
+    ``per_node``, ``cores`` and ``gpus`` count ranks per node, and cores and GPUs per rank. ``show`` are the ranks whose
+    output is shown. ``cwd`` is where the job runs ("": here). ``grace`` and ``start_timeout`` are seconds.
+    """
 
     program: tuple[str, ...]
     ranks: int | None = None
@@ -44,6 +52,7 @@ class LaunchPlan:
     bind: bool = True
     env: tuple[tuple[str, str], ...] = ()
     show: tuple[int, ...] = (0,)
+    cwd: str = ""
     run_dir: str = ""
     grace: float = 1.0
     start_timeout: float = 120.0
@@ -147,7 +156,7 @@ def spec(plan: LaunchPlan, site: Site, home: Sequence[tuple[str, int]], token: s
         "nnodes": plan.nodes,
         "backend": plan.launcher.backend,
         "kind": plan.kind,
-        "run_dir": str(Path(plan.run_dir).absolute()),
+        "run_dir": str(Path(plan.cwd, plan.run_dir).absolute()),
         "show": list(plan.show),
         "home": [list(address) for address in home],
         "token": token,
@@ -176,8 +185,8 @@ def library(launcher: Launcher, site: Site) -> dict[str, str]:
     if not launcher.library:
         return {}
     settings = {"DL_COMM_MPI_LIBRARY": launcher.library}
-    if not any(name.startswith("MPI4PY_") for name in site.env):  # mpi4py's wheels hold one build per family
-        settings |= {"MPI4PY_LIBMPI": launcher.library, "MPI4PY_MPIABI": family}
+    if not any(name.startswith("MPI4PY_") for name in site.env):  # with MPI4PY_MPIABI it would not read MPI4PY_LIBMPI
+        settings["MPI4PY_LIBMPI"] = launcher.library
     return settings
 
 
@@ -185,14 +194,14 @@ def _kind(plan: LaunchPlan) -> str:
     if plan.module:
         return "module"
     script = plan.program[0]
-    if Path(script).is_file():
-        if script.endswith((".py", ".pyw")) or not os.access(script, os.X_OK):
-            return "script"
-        return "command"
+    path = Path(plan.cwd, script)
+    if path.is_file():
+        return "script" if script.endswith((".py", ".pyw")) or not os.access(path, os.X_OK) else "command"
     if "/" not in script and not script.endswith(".py") and shutil.which(script):
         return "command"
-    near = _near(Path(script))
-    raise DlrunError(f"there is no script {script}", f"did you mean {near}?" if near else f"looked in {Path.cwd()}")
+    near = _near(path)
+    raise DlrunError(f"there is no script {script}", f"did you mean {near}?" if near else
+                     f"looked in {path.parent.absolute()}")  # fmt: skip
 
 
 def _near(script: Path) -> str:

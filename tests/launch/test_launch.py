@@ -66,7 +66,7 @@ def test_a_rank_that_fails_ends_the_job_with_its_code(dlrun, mpiexec, tmp_path, 
     text = MPI_FAILS if mpi else FAILS
     (tmp_path / "fails.py").write_text(text)
     code, what = ENDS[how]
-    line = [i for i, x in enumerate(text.splitlines(), 1) if f'"{how}"' in x][0] + (how == "SIGSEGV")
+    line = next(i for i, x in enumerate(text.splitlines(), 1) if f'"{how}"' in x) + (how == "SIGSEGV")
     start = time.monotonic()
     done = dlrun("-n", "3", "--mpiexec", mpiexec, "--log-dir", "runs", "fails.py", how)
     seconds = time.monotonic() - start
