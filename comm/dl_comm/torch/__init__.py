@@ -24,6 +24,8 @@ ranks compare what they bring (names, shapes, dtypes), and a difference is an er
 from __future__ import annotations
 
 from dl_comm.torch.averaging import average, gradients
+from dl_comm.torch.normalization import SyncBatchNorm, sync_batchnorm
+from dl_comm.torch.optimizer import DistributedOptimizer
 from dl_comm.torch.output import load, print, rank0, rank0_first, save
 from dl_comm.torch.overlap import no_sync, overlap
 from dl_comm.torch.ranks import (
@@ -42,6 +44,8 @@ from dl_comm.torch.sharding import shard
 from dl_comm.torch.state import broadcast
 
 __all__ = [
+    "DistributedOptimizer",
+    "SyncBatchNorm",
     "average",
     "barrier",
     "broadcast",
@@ -64,5 +68,6 @@ __all__ = [
     "save",
     "shard",
     "steps",
+    "sync_batchnorm",
     "warmup",
 ]

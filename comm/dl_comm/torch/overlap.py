@@ -29,10 +29,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from dl_comm import CommError, _core
 from dl_comm.torch.memory import dtype_name, label
 from dl_comm.torch.parameters import DENSE, DONE, holders, kind_of
-from dl_comm.torch.ranks import get_nranks
+from dl_comm.torch.ranks import get_nranks, own_team
 
-# Teams of the overlaps, from the top: those of the user and of dl_comm count from 0.
-_LAST_TEAM = 399
 _ALIGNMENT = 64  # bytes: gradients begin at cache lines
 
 
@@ -185,7 +183,6 @@ class Overlap:
 
 
 _overlaps: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
-_teams = iter(range(_LAST_TEAM, 0, -1))
 
 
 def overlap(what: Any) -> None:
@@ -213,8 +210,7 @@ def overlap(what: Any) -> None:
             raise ValueError(f"overlap() was called before for {slot.name}; call it once for each parameter")
     if not slots:
         return
-    made = Overlap([slot for slot in slots if slot.parameter.numel()], next(_teams))
-    _core.create_team(made.team, int(os.environ.get("DL_COMM_DEFAULT_NTHREADS", "2")))
+    made = Overlap([slot for slot in slots if slot.parameter.numel()], own_team())
     for slot in made.slots:
         _overlaps[slot.parameter] = made
         slot.parameter.register_post_accumulate_grad_hook(_hook(made, slot))

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 from conftest import checks_in
 
-FILES = ("torch_gradients.py", "torch_overlap.py", "torch_state.py", "torch_data.py", "torch_ranks.py")
+FILES = (
+    "torch_gradients.py",
+    "torch_overlap.py",
+    "torch_optimizer.py",
+    "torch_state.py",
+    "torch_data.py",
+    "torch_ranks.py",
+)
 
 
 @pytest.mark.parametrize("n", [2, 3])
