@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "render": set(),
     "rank": set(),
     "port": {"errors", "render"},
-    "launch": {"errors", "render"},
+    "launch": {"errors", "render", "rank"},
     "bench": {"errors", "launch"},
     "tune": {"errors", "bench", "launch"},
     "scale": {"errors", "render", "bench", "launch"},

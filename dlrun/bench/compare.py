@@ -16,14 +16,19 @@ def change(old: Cell, new: Cell) -> str:
     return "same"
 
 
+def same_type(old: Bench, dtype: str) -> None:
+    """Raise where the earlier run measured another element type."""
+    if old.dtype != dtype:
+        raise DlrunError(f"the earlier run measured {old.dtype}, this one {dtype}", "compare runs of one type")
+
+
 def comparison(old: Bench, new: Bench) -> str:
     """A table of the cells that both runs hold.
 
     The clock of a shared machine drifts between runs, so each median is also given as a multiple of the memcpy that
     was timed beside it: the two multiples are the fairer pair.
     """
-    if old.dtype != new.dtype:
-        raise DlrunError(f"the earlier run measured {old.dtype}, this one {new.dtype}", "compare runs of one type")
+    same_type(old, new.dtype)
     before = {(c.case, c.ranks, c.way): c for c in old.cells}
     rows = []
     for cell in new.cells:

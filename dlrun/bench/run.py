@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,20 +13,11 @@ from dlrun.bench.cases import WIDTHS, Case
 from dlrun.bench.result import Bench, Cell, cell_of
 from dlrun.errors import DlrunError
 from dlrun.launch import LaunchPlan, launch
+from dlrun.launch.profile import processor
 
 PROGRAMS = Path(__file__).parent / "programs"
 
 OnEvent = Callable[[dict[str, Any]], None]
-
-
-def processor() -> str:
-    """The name of this machine's CPU."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.lower().startswith(("model name", "cpu model"))]
-    return names[0] if names else platform.processor()
 
 
 def usable_cores() -> int:
@@ -63,7 +53,7 @@ def measure(
     ranks' environment.
     """
     spec = {"cases": [[c.name, c.counts] for c in cases], "dtype": dtype, "seconds": seconds, "ways": list(ways)}
-    base = plan or LaunchPlan(())
+    base = replace(plan or LaunchPlan(()), tuned=False)
     program = (str(PROGRAMS / "allreduce.py"), json.dumps(spec))
     settled = replace(base, program=program, ranks=ranks, show=(0,), env=base.env + tuple((env or {}).items()))
     known = {c.name: c for c in cases}

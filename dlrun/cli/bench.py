@@ -43,12 +43,14 @@ def allreduce(
       dlrun bench allreduce --out now.json --compare then.json
     """
     from dlrun.bench.cases import cases, sizes_from_text
-    from dlrun.bench.compare import comparison
+    from dlrun.bench.compare import comparison, same_type
     from dlrun.bench.result import from_json, summary, tables, to_json
     from dlrun.bench.run import joined, usable_cores
     from dlrun.errors import DlrunError
 
     earlier = from_json(json.loads(compare.read_text()), str(compare)) if compare else None
+    if earlier:
+        same_type(earlier, dtype)
     chosen = cases(
         [] if sizes == "none" else [s for s in sizes_from_text(sizes) if _fits(s, dtype)],
         [] if models == "none" else models.split(","),

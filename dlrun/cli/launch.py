@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @click.option("--mpiexec", default="", help="Use this launcher program.")
 @click.option("--env", multiple=True, metavar="NAME=VALUE", help="Set a variable on every rank.")
 @click.option("--show", default="0", help="The ranks whose output is shown, as 0,7 or all.")
+@click.option("--tuned/--no-tuned", default=True, help="Use what dlrun tune found for such a job (the default).")
 @click.option("--log-dir", default="", help="Where the ranks' logs go; dlrun-runs/<time> unless said.")
 @click.option("--dry-run", is_flag=True, help="Print the command that would be run, and run nothing.")
 @click.option("-m", "--module", is_flag=True, help="SCRIPT names a module, as in python -m.")
@@ -61,6 +62,9 @@ def command(script: str, args: tuple[str, ...], dry_run: bool, hosts: str | None
             click.echo(f"  {settled.hint}", err=True)
         click.echo(str(line))
         return
+    for note in prepare(plan)[0].notes:
+        if note.startswith("tuned "):
+            click.echo(f"dlrun: {note}", err=True)
     result = launch(plan)
     _report(result)
     sys.exit(result.returncode)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from dlrun.errors import DlrunError
 from dlrun.launch.plan import Command, Host, LaunchPlan, command, settle, spec
+from dlrun.launch.profile import with_profile
 from dlrun.launch.site import look
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def prepare(plan: LaunchPlan) -> tuple[LaunchPlan, Command]:
     """
     site = look(os.environ)
     settled = settle(replace(plan, run_dir=plan.run_dir or _new_run_dir(Path(plan.cwd))), site)
+    settled = with_profile(settled, site.env) if settled.tuned else settled
     return settled, command(settled, site)
 
 

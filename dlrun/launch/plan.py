@@ -38,6 +38,7 @@ class LaunchPlan:
     ``program`` is the script and its arguments; ``module`` says that it is a module's name, as in ``python -m``.
     ``per_node``, ``cores`` and ``gpus`` count ranks per node, and cores and GPUs per rank. ``show`` are the ranks whose
     output is shown. ``cwd`` is where the job runs ("": here). ``grace`` and ``start_timeout`` are seconds.
+    ``tuned`` lets a profile of ``dlrun tune`` that fits set variables of dl_comm.
     """
 
     program: tuple[str, ...]
@@ -56,6 +57,7 @@ class LaunchPlan:
     run_dir: str = ""
     grace: float = 1.0
     start_timeout: float = 120.0
+    tuned: bool = True
     # Closed by settle():
     launcher: Launcher | None = None
     nodes: int = 1
