@@ -43,7 +43,9 @@ void allreduce(Session& session, const std::vector<Bare>& buffers, const std::st
 
 std::uint64_t start(Session& session, const std::vector<Bare>& buffers, const std::string& op, int team,
                     const Names& names) {
-  return session.start(message("allreduce (" + op + ")", buffers, names), dl::op_named(op), team);
+  dl::Message what = message("allreduce (" + op + ")", buffers, names);
+  const nb::gil_scoped_release released;
+  return session.start(std::move(what), dl::op_named(op), team);
 }
 
 void broadcast(Session& session, const std::vector<Bare>& buffers, int root, const Names& names) {

@@ -36,5 +36,5 @@ def mismatches(arrays: Sequence[np.ndarray[Any, Any]], flag: int) -> int:
 def _digest(array: np.ndarray[Any, Any]) -> bytes:
     dense = np.ascontiguousarray(array)
     hashed = hashlib.blake2b(f"{array.shape} {array.dtype.name} ".encode(), digest_size=DIGEST)
-    hashed.update(memoryview(dense.reshape(-1).view(np.uint8)))
+    hashed.update(dense.reshape(-1).view(np.uint8).data)
     return hashed.digest()

@@ -23,4 +23,7 @@ class Disagreement : public CommError {
   using CommError::CommError;
 };
 
+// "rank 3 has not answered rank 1 within 2.5 s".
+CommError no_answer(int silent, int waiting, double seconds);
+
 }  // namespace dl

@@ -28,6 +28,8 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
+std::string arrays(std::size_t n) { return std::to_string(n) + (n == 1 ? " array" : " arrays"); }
+
 }  // namespace
 
 std::uint64_t Message::fingerprint() const {
@@ -73,8 +75,7 @@ std::string first_difference(const std::vector<std::string>& descriptions) {
     while (at < both && lines[at] == first[at]) ++at;
     std::string counts;
     if (lines.size() != first.size())
-      counts = "rank 0 passes " + std::to_string(first.size() - 1) + " arrays, " + other + " passes " +
-               std::to_string(lines.size() - 1) + "; ";
+      counts = "rank 0 passes " + arrays(first.size() - 1) + ", " + other + " passes " + arrays(lines.size() - 1) + "; ";
     const std::string none = "nothing";
     return counts + "array " + std::to_string(at - 1) + " is " + (at < first.size() ? first[at] : none) + " on rank 0 but " +
            (at < lines.size() ? lines[at] : none) + " on " + other;

@@ -69,20 +69,43 @@ void Session::create_team(int id, int threads, int precision) {
                     "it takes from 1 to " + std::to_string(most_threads - 1));
   if (precision != 0 && precision != 1)
     throw CommError("there is no precision level " + std::to_string(precision), "0 sums floats as they are, 1 in double");
+  {
+    const std::lock_guard<std::mutex> lock(guard_);
+    if (teams_.count(id) != 0 || !being_made_.insert(id).second)
+      throw CommError("team " + std::to_string(id) + " exists already", "make a team before its first use");
+  }
+  make_team(id, threads, precision);
+}
+
+// Without the guard while ranks talk: two threads may make two teams at once, on another rank in the other order.
+void Session::make_team(int id, int threads, int precision) {
+  std::unique_ptr<Team> one;
+  std::exception_ptr error;
+  try {
+    const int useful = std::min(threads, threads_at_most_);
+    const auto node = world_->subset(layout_.locals, (id + 1) * most_threads + most_threads - 1);
+    std::string why;
+    auto segment = share(*node, Team::footprint(layout_, settings_, useful), settings_.shared_memory, why);
+    if (!segment) throw CommError("no shared memory for team " + std::to_string(id) + ": " + why);
+    one = std::make_unique<Team>(id, useful, precision, layout_, *world_, settings_, std::move(segment), arena_);
+  } catch (const CommError& why) {
+    error = std::make_exception_ptr(
+        CommError("rank " + std::to_string(rank()) + " cannot make team " + std::to_string(id) + ": " + why.what(), why.hint()));
+  } catch (...) {
+    error = std::current_exception();
+  }
   const std::lock_guard<std::mutex> lock(guard_);
-  if (teams_.count(id) != 0) throw CommError("team " + std::to_string(id) + " exists already", "make a team before its first use");
-  const int useful = std::min(threads, threads_at_most_);
-  const auto node = world_->subset(layout_.locals, (id + 1) * most_threads + most_threads - 1);
-  std::string why;
-  auto segment = share(*node, Team::footprint(layout_, settings_, useful), settings_.shared_memory, why);
-  if (!segment) throw CommError("no shared memory for team " + std::to_string(id) + ": " + why);
-  teams_[id] = std::make_unique<Team>(id, useful, precision, layout_, *world_, settings_, std::move(segment), arena_);
+  if (one) teams_[id] = std::move(one);
+  being_made_.erase(id);
+  made_.notify_all();
+  if (error) std::rethrow_exception(error);
 }
 
 Team& Session::team(int id) {
   check_usable();
   {
-    const std::lock_guard<std::mutex> lock(guard_);
+    std::unique_lock<std::mutex> lock(guard_);
+    made_.wait(lock, [&] { return being_made_.count(id) == 0; });
     const auto found = teams_.find(id);
     if (found != teams_.end()) return *found->second;
   }

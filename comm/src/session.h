@@ -6,10 +6,12 @@
 #include <sys/types.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -62,6 +64,7 @@ class Session {
  private:
   void check_usable() const;
   Team& team(int id);
+  void make_team(int id, int threads, int precision);
   void find_shared_memory();
 
   Settings settings_;
@@ -72,8 +75,10 @@ class Session {
   Arena arena_;
   pid_t pid_;
   std::atomic<bool> finalized_{false};
-  std::mutex guard_;                           // of teams_
+  std::mutex guard_;                           // of teams_ and what being_made_ tells
   std::map<int, std::unique_ptr<Team>> teams_;
+  std::set<int> being_made_;
+  std::condition_variable made_;
 };
 
 }  // namespace dl

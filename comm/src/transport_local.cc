@@ -25,8 +25,7 @@ void LocalTransport::exchange(const void* out, std::size_t out_bytes, int to, vo
   auto& box = mail_->letters[{world_rank(from), me, lane_}];
   const auto limit = std::chrono::milliseconds(static_cast<long long>(timeout_s_ * 1000));
   if (!mail_->arrived.wait_until(lock, std::chrono::system_clock::now() + limit, [&] { return !box.empty(); }))
-    throw CommError("rank " + std::to_string(world_rank(from)) + " has not answered rank " + std::to_string(me) +
-                    " within " + std::to_string(static_cast<int>(timeout_s_)) + " s");
+    throw no_answer(world_rank(from), me, timeout_s_);
   if (box.front().size() != in_bytes)
     throw CommError("rank " + std::to_string(world_rank(from)) + " sent " + std::to_string(box.front().size()) +
                     " bytes where rank " + std::to_string(me) + " expects " + std::to_string(in_bytes));

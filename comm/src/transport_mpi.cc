@@ -64,9 +64,7 @@ void MpiTransport::exchange_piece(const char* out, int out_bytes, int to, char* 
     if (polls % 64 == 63 && Clock::now() > deadline) {
       if (!received) locked([&] { mpi.cancel(incoming); });
       const int silent = world_rank(received ? to : from);
-      throw CommError("rank " + std::to_string(silent) + " has not answered rank " + std::to_string(world_rank(rank_)) +
-                          " within " + std::to_string(static_cast<long long>(world_->timeout_s)) + " s",
-                      "it has ended, hangs, or is slower than DL_COMM_TIMEOUT_S allows");
+      throw no_answer(silent, world_rank(rank_), world_->timeout_s);
     }
   }
 }
