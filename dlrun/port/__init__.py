@@ -57,6 +57,11 @@ def facts_of(script: Script, options: Options, name: str) -> Facts:
     facts = gather(reader, options, framework)
     if not facts.steps:
         raise no_loop(script, reader, name)
+    if (function := reader.unreached()) is not None:
+        raise DlrunError(
+            f"{name}:{script.line(function)}: nothing in this file calls {function.name.value}(), which trains.",
+            "Port the script that calls it.",
+        )
     if not facts.feeds and not facts.counted:
         line = script.line(facts.steps[0].node)
         raise DlrunError(

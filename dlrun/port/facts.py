@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,6 +10,7 @@ import libcst as cst
 from dlrun.port.flow import Flow
 from dlrun.port.kinds import Kinds
 from dlrun.port.script import Script
+from dlrun.port.taint import Taint
 
 Rule = Literal["linear", "sqrt", "none"]
 
@@ -72,12 +72,12 @@ class Facts:
     framework: str
     alias: str  # the name that dl_comm's module gets in the script
     guard: cst.If | None  # if __name__ == "__main__"
+    local: Taint  # which values may differ between the ranks
+    trained: Taint  # ... because they come from training batches
     steps: tuple[Step, ...] = ()
     tops: tuple[Top, ...] = ()
     feeds: tuple[Feed, ...] = ()
     optimizers: tuple[cst.Call, ...] = ()  # the calls that make them
     loops: tuple[cst.CSTNode, ...] = ()  # all loops that run an update
     counted: tuple[cst.CSTNode, ...] = ()  # those whose turns are steps on batches of the rank's own drawing
-    local: Callable[[cst.CSTNode], bool] = lambda node: False  # may a value differ between the ranks?
-    trained: Callable[[cst.CSTNode], bool] = lambda node: False  # ... because it comes from training batches?
     full_batch: bool = False  # each step sees all samples: the global batch does not grow with the ranks

@@ -221,6 +221,30 @@ class Reader:
         """Return the loops that run an update of the weights, in source order."""
         return [n for n in self.script.nodes if isinstance(n, LOOPS) and self.runs_step(n.body)]
 
+    def unreached(self) -> cst.FunctionDef | None:
+        """Return a function that trains and that nothing in the file runs, if no chain of calls starts elsewhere."""
+        lost: cst.FunctionDef | None = None
+        for node in [c for c, _ in self.step_calls] or self.updates:
+            for way in self.chains(node)[:64]:
+                function = self.script.function_of(way[0])
+                if not isinstance(function, cst.FunctionDef) or self._mentioned(function):
+                    return None
+                lost = lost or function
+        return lost
+
+    def _mentioned(self, function: cst.FunctionDef) -> bool:
+        """Tell whether ``function``, or the class it is a method of, is named outside itself, or decorated."""
+        owner = self.script.class_of(function)
+        definition = owner if owner is not None else function
+        name = definition.name.value
+        if function.decorators:
+            return True
+        return any(
+            not self.script.inside(use, definition) and not isinstance(self.script.parents[use], cst.ImportAlias)
+            for use in self._uses(name)
+            if use is not definition.name
+        )
+
     def counted(self) -> list[cst.For | cst.While]:
         """Return the innermost loops around an update that run over no loader: their turns are steps."""
         found: dict[cst.For | cst.While, None] = {}
@@ -237,15 +261,12 @@ class Reader:
         name = self.script.name_of(self.source(loop.iter).func) if isinstance(self.source(loop.iter), cst.Call) else ""  # type: ignore[attr-defined]
         return not name.endswith(("range", "count"))
 
-    def _draws(self, node: cst.CSTNode, depth: int = 0) -> bool:
+    def _draws(self, node: cst.CSTNode) -> bool:
         """Tell whether running ``node`` draws its own samples: at random, or with next() from a loader."""
-        for n in walk(node):
-            if isinstance(n, cst.Call):
-                name = self.script.name_of(n.func) or f".{dotted(n.func)}"
-                if name == "builtins.next" or _RANDOM.search(name):
-                    return True
-                if depth < 4 and any(self._draws(t.body, depth + 1) for t in self.flow.targets(n)):
-                    return True
+        for call in self.reached(node):
+            name = self.script.name_of(call.func) or f".{dotted(call.func)}"
+            if name == "builtins.next" or _RANDOM.search(name):
+                return True
         return False
 
     def in_training(self, node: cst.CSTNode) -> bool:
@@ -409,10 +430,18 @@ class Reader:
         for loop in self.training_loops():
             if isinstance(loop, cst.For):
                 self._feed(self.source(loop.iter), loaders)
-            for n in walk(loop.body):
-                if isinstance(n, cst.Call) and self.script.name_of(n.func) == "builtins.next" and n.args:
-                    self._feed(self.source(n.args[0].value), loaders, each=True)
+            for call in self.reached(loop.body):
+                if self.script.name_of(call.func) == "builtins.next" and call.args:
+                    self._feed(self.source(call.args[0].value), loaders, each=True)
         return tuple(loaders.values())
+
+    def reached(self, node: cst.CSTNode, depth: int = 4) -> Iterator[cst.Call]:
+        """Yield the calls that running ``node`` may make, through the functions of this script."""
+        for n in walk(node):
+            if isinstance(n, cst.Call):
+                yield n
+                for target in self.flow.targets(n) if depth else ():
+                    yield from self.reached(target.body, depth - 1)
 
     def _feed(self, iterated: cst.BaseExpression, found: dict[cst.CSTNode, Feed], each: bool = False) -> None:
         if isinstance(iterated, cst.Call) and self.script.name_of(iterated.func) in (

@@ -152,17 +152,25 @@ class Flow:
             at, part = todo.pop()
             onward = self._onward(at, part) if len(part) < 6 else [(at, ())]
             if onward is None:
-                found.setdefault(Origin(at, whole=not part))
+                found.setdefault(Origin(self._end(at), whole=not part))
                 continue
             for state in reversed(onward):
                 if state not in seen:
                     seen.add(state)
                     todo.append(state)
         self._busy.discard(key)
-        result = tuple(found) or (Origin(node, whole=not path),)
+        result = tuple(found) or (Origin(self._end(node), whole=not path),)
         if outermost or not self._cut:
             self._known[key] = result
         return result
+
+    def _end(self, node: cst.CSTNode) -> cst.CSTNode:
+        """Return what stands for a value that comes from out of sight: for a name, the place that binds it."""
+        if isinstance(node, cst.Name):
+            bindings, _ = self.script.scopes[node].lookup(node.value)
+            if bindings and bindings[0].how == "param":
+                return bindings[0].node
+        return node
 
     def _onward(self, node: cst.CSTNode, path: Path) -> list[State] | None:
         """Return the states that the value of this one may come from; None where it starts here."""

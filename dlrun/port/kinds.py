@@ -19,7 +19,16 @@ _MODELS = re.compile(r"^(torchvision\.models\.|timm\.create_model|segmentation_m
 _PRETRAINED = re.compile(r"^(transformers|diffusers|peft)\.\w+(\.from_pretrained|\.from_config)$")
 _LOSS = re.compile(r"^torch\.nn\.(modules\.loss\.)?\w*(Loss|LossWithLogits)$")
 # Methods that only a module answers to; one call of them is enough to know an object of an imported class.
-_MODULE_METHODS = {"parameters", "named_parameters", "state_dict", "load_state_dict", "modules", "children"}
+_MODULE_METHODS = {
+    "parameters",
+    "named_parameters",
+    "state_dict",
+    "load_state_dict",
+    "modules",
+    "children",
+    "train",
+    "eval",
+}
 
 
 class Kinds:
@@ -33,7 +42,10 @@ class Kinds:
         for call in self.script.calls:
             func = call.func
             if isinstance(func, cst.Attribute) and func.attr.value in _MODULE_METHODS:
-                if func.attr.value in ("state_dict", "load_state_dict") and _BY_NAME.search(dotted(func.value)):
+                keeps_state = func.attr.value in ("state_dict", "load_state_dict")
+                if keeps_state and _BY_NAME.search(dotted(func.value)):
+                    continue
+                if func.attr.value in ("train", "eval", "children") and (call.args or not dotted(func.value)):
                     continue
                 for origin in flow.origins(func.value):
                     self._used_as_module.add(origin.node)
@@ -113,7 +125,7 @@ class Kinds:
             made = origin.node
             if isinstance(made, cst.Call) and origin.whole and (kind := self.of_call(made)):
                 return kind
-            if made in self._used_as_module and isinstance(made, (cst.Call, cst.Name, cst.Attribute)):
+            if made in self._used_as_module and isinstance(made, (cst.Call, cst.Name, cst.Attribute, cst.Param)):
                 return "module"
         return ""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import libcst as cst
 
 from dlrun.port.kinds import Kinds
-from dlrun.port.script import Binding, Scope, Script, walk
+from dlrun.port.script import Binding, Scope, Script, children
 
 # Methods that put their arguments into the object they are called on.
 _FILLS = {"update", "append", "extend", "add", "insert", "push", "record"}
@@ -16,20 +16,24 @@ _FILLS = {"update", "append", "extend", "add", "insert", "push", "record"}
 class Taint:
     """The names, attributes and functions that carry rank-local values, starting from the expressions ``seeds``."""
 
-    def __init__(self, script: Script, kinds: Kinds, seeds: Iterable[cst.CSTNode]) -> None:
-        """Follow assignments, arguments and returns until nothing new turns up."""
+    def __init__(
+        self, script: Script, kinds: Kinds, seeds: Iterable[cst.CSTNode], cuts: Iterable[cst.CSTNode] = ()
+    ) -> None:
+        """Follow assignments, arguments and returns until nothing new turns up; ``cuts`` are known to be equal."""
         self.script = script
         self.flow = kinds.flow
         self.seeds = set(seeds)
+        self.cuts = set(cuts)
         self.names: set[tuple[Scope, str]] = set()
         self.attributes: set[tuple[cst.CSTNode, str]] = set()
         self.functions: set[cst.CSTNode] = set()
-        self._seeded: dict[cst.CSTNode, bool] = {}
         while self._spread():
             pass
 
     def __call__(self, node: cst.CSTNode) -> bool:
         """Tell whether the value of ``node`` may differ between the ranks. A comparison's outcome counts as decided."""
+        if node in self.cuts:
+            return False
         match node:
             case cst.Comparison() | cst.Lambda():
                 return False
@@ -46,7 +50,7 @@ class Taint:
             case cst.Call():
                 return self._of_call(node)
             case _:
-                return any(self(part) for part in _parts(node))
+                return any(self(part) for part in children(node))
 
     def _of_call(self, node: cst.Call) -> bool:
         if node in self.seeds:
@@ -117,12 +121,6 @@ class Taint:
             self._mark(node.value)
 
 
-def _parts(node: cst.CSTNode) -> list[cst.CSTNode]:
-    from dlrun.port.script import children
-
-    return list(children(node))
-
-
 def forwards(script: Script, kinds: Kinds, where: Callable[[cst.CSTNode], bool]) -> list[cst.CSTNode]:
     """Return the calls of modules and losses, and ``.item()`` calls, at places for which ``where`` holds."""
     found: list[cst.CSTNode] = []
@@ -135,8 +133,3 @@ def forwards(script: Script, kinds: Kinds, where: Callable[[cst.CSTNode], bool])
 
 def _functional(script: Script, call: cst.Call) -> bool:
     return script.name_of(call.func).startswith("torch.nn.functional.")
-
-
-def contains(node: cst.CSTNode, kind: type[cst.CSTNode] | tuple[type[cst.CSTNode], ...]) -> bool:
-    """Tell whether ``node`` holds a node of ``kind``."""
-    return any(isinstance(n, kind) for n in walk(node))

@@ -9,13 +9,15 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.insert import expression, statements
-from dlrun.port.script import dotted, walk
-from dlrun.port.taint import contains
+from dlrun.port.scalars import Scalars
+from dlrun.port.script import children, dotted, walk
+from dlrun.port.taint import Taint
 
-_ACTS = (cst.Break, cst.Continue, cst.Return, cst.Raise, cst.Assign, cst.AugAssign, cst.Expr)
 _LOGS = ("set_postfix", "set_description", "set_postfix_str", "add_scalar", "add_scalars", "log", "info", "log_value",
          "scalar_summary", "write", "track")  # fmt: skip
-_NUMBERS = (cst.Integer, cst.Float)
+_ORDER = (cst.LessThan, cst.LessThanEqual, cst.GreaterThan, cst.GreaterThanEqual)
+_RECORDS = ("best", "min_", "max_", "lowest", "highest", "prev", "last_", "thresh")
+_LEAVES = (cst.Break, cst.Continue, cst.Return, cst.Raise)
 
 
 def torch(facts: Facts) -> Iterator[Edit | Doubt]:
@@ -38,187 +40,191 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
                 best = accuracy
                 break
     """
-    yield from _Metrics(facts).all()
+    metrics = _Metrics(facts)
+    yield from metrics.totals()
+    yield from metrics.decisions()
+    yield from metrics.shown()
 
 
 class _Metrics:
+    """Finds the places; keeps which names are the same on all ranks from some place on."""
+
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
         self.script = facts.script
-        self.local = facts.local  # differs between ranks
-        self.trained = facts.trained  # comes from a rank's own training batches
+        self.local: Taint = facts.local  # differs between ranks
+        self.trained: Taint = facts.trained  # ... because it comes from a rank's own training batches
+        self.scalar = Scalars(facts.kinds)
         self.averaged: set[tuple[cst.CSTNode, str]] = set()
-
-    def all(self) -> Iterator[Edit | Doubt]:
-        yield from self._plateaus()
-        yield from self._decisions()
-        yield from self._shown()
 
     def _wrapped(self, node: cst.BaseExpression) -> cst.BaseExpression:
         return expression("torch/average", {"value": node}, dl=self.facts.alias)
 
+    # -- sums over samples divided by the size of the whole data set -----------------------------------------------
+
+    def totals(self) -> Iterator[Edit | Doubt]:
+        """Yield the sum over ranks for numerators of this rank's samples over all samples."""
+        dl, why = self.facts.alias, "a sum over this rank's samples, divided by the number of all samples"
+        cuts: list[cst.CSTNode] = []
+        for node in self.script.nodes:
+            if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Divide):
+                if self._sum_of_own(node.left) and self._counts_all(node.right) and self._all_ranks(node):
+                    cuts.append(node.left)
+                    yield Edit(node.left, why, lambda n: expression("torch/total", {"value": n}, dl=dl))
+            elif isinstance(node, cst.AugAssign) and isinstance(node.operator, cst.DivideAssign):
+                mine = isinstance(node.target, cst.Name) and self._sum_of_own(node.target)
+                if mine and self._counts_all(node.value) and self._all_ranks(node):
+                    name = self.script.code(node.target)
+                    self.averaged.add((self.script.function_of(node), name))
+                    yield Edit(self.script.line_of(node), why,
+                               before=statements("torch/total_statement", dl=dl, name=name))  # fmt: skip
+        if cuts:
+            self.trained = Taint(self.script, self.facts.kinds, self.trained.seeds, cuts)
+
+    def _sum_of_own(self, node: cst.CSTNode) -> bool:
+        return self.trained(node) and self.scalar(node)
+
+    def _counts_all(self, node: cst.CSTNode) -> bool:
+        """Tell whether ``node`` is the length of a data set (and not of a loader, which is this rank's)."""
+        for origin in self.facts.flow.origins(node):
+            call = origin.node
+            if isinstance(call, cst.Call) and self.script.name_of(call.func) == "builtins.len" and call.args:
+                counted = call.args[0].value
+                if isinstance(counted, cst.Attribute) and counted.attr.value == "dataset":
+                    return True
+                if self.facts.kinds.of(counted) == "dataset":
+                    return True
+        return False
+
     # -- decisions ----------------------------------------------------------------------------------------------
 
-    def _plateaus(self) -> Iterator[Edit | Doubt]:
+    def decisions(self) -> Iterator[Edit | Doubt]:
+        """Yield averages for metrics that stop, keep, or steer the training."""
         for call in self.script.calls:
             func = call.func
-            if not (isinstance(func, cst.Attribute) and func.attr.value == "step" and call.args):
-                continue
-            value = call.args[0].value
-            if self.facts.kinds.of(func.value) == "scheduler" and self.local(value):
-                yield Edit(value, "the ranks' schedulers must see one value, or their rates drift apart", self._wrapped)
-
-    def _decisions(self) -> Iterator[Edit | Doubt]:
+            if isinstance(func, cst.Attribute) and func.attr.value == "step" and call.args:
+                value = call.args[0].value
+                steers = self.facts.kinds.of(func.value) == "scheduler" and self.local(value)
+                if self._is_plateau(func.value) or steers:
+                    yield Edit(value, "schedulers must see one value, or the ranks' rates drift apart", self._wrapped)
         for node in self.script.nodes:
-            if isinstance(node, (cst.If, cst.While)):
-                test: cst.BaseExpression = node.test
-                if not self._acts(node):
-                    continue
-            elif isinstance(node, cst.Assign) and contains(node.value, cst.Comparison):
-                test = node.value
-            else:
-                continue
-            comparisons = [n for n in walk(test) if isinstance(n, cst.Comparison)]
-            for comparison in comparisons:
-                if not any(isinstance(n, cst.Subscript) or self.local(n) for n in self._sides(comparison)):
-                    continue
-                yield from self._decide(node, comparison)
+            if isinstance(node, (cst.If, cst.While)) and self._decides(node):
+                tests = [n for n in walk(node.test) if isinstance(n, cst.Comparison)]
+                yield from (found for test in tests for found in self._decision(node, test))
+            elif isinstance(node, cst.Assign) and self._is_flag(node):
+                tests = [n for n in walk(node.value) if isinstance(n, cst.Comparison)]
+                yield from (found for test in tests for found in self._decision(node, test))
 
-    def _sides(self, comparison: cst.Comparison) -> list[cst.BaseExpression]:
-        return [comparison.left, *(c.comparator for c in comparison.comparisons)]
+    def _is_plateau(self, scheduler: cst.BaseExpression) -> bool:
+        return any(
+            isinstance(o.node, cst.Call) and self.script.name_of(o.node.func).endswith("ReduceLROnPlateau")
+            for o in self.facts.flow.origins(scheduler)
+        )
 
-    def _acts(self, node: cst.If | cst.While) -> bool:
-        """Tell whether the outcome changes what is trained, kept or run, and not only what is printed."""
+    def _decides(self, node: cst.If | cst.While) -> bool:
+        """Tell whether the outcome stops, keeps or steers something: not per sample, and not only for show."""
+        loops = [u for u in self.script.above(node) if isinstance(u, (cst.For, cst.While)) and self._same(u, node)]
+        if any(loop not in self.facts.loops for loop in loops):
+            return False
         if isinstance(node, cst.While):
-            return True
-        for n in walk(node.body):
-            if isinstance(n, (cst.Break, cst.Continue, cst.Return, cst.Raise, cst.Assign, cst.AugAssign)):
+            return node in self.facts.loops
+        tested = {dotted(n) for n in walk(node.test) if isinstance(n, (cst.Name, cst.Attribute))}
+        for n in walk(node):
+            if isinstance(n, _LEAVES):
                 return True
-            if isinstance(n, cst.Call) and self.script.name_of(n.func) not in ("builtins.print", "builtins.len"):
+            if isinstance(n, cst.Assign) and any(dotted(t.target) in tested for t in n.targets):
+                return True
+            if isinstance(n, cst.Attribute) and n.attr.value in ("state_dict", "param_groups", "save", "step"):
+                return True
+            if isinstance(n, cst.Call) and "save" in dotted(n.func):
                 return True
         return False
 
-    def _decide(self, node: cst.CSTNode, comparison: cst.Comparison) -> Iterator[Edit | Doubt]:
+    def _same(self, one: cst.CSTNode, other: cst.CSTNode) -> bool:
+        return self.script.function_of(one) is self.script.function_of(other)
+
+    def _is_flag(self, node: cst.Assign) -> bool:
+        """Tell whether ``node`` keeps the outcome of a comparison of numbers: ``is_best = accuracy > best``."""
+        if not isinstance(node.value, (cst.Comparison, cst.BooleanOperation)):
+            return False
+        sides = [s for n in walk(node.value) if isinstance(n, cst.Comparison) for s in self._sides(n)]
+        name = dotted(node.targets[0].target)
+        used = any(
+            isinstance(n, cst.If) and name in {dotted(m) for m in walk(n.test)} for n in self.script.nodes
+        ) or name.startswith("is_best")
+        return (
+            bool(name) and used and all(self.scalar(s) or self._is_record(s, node) or name == "is_best" for s in sides)
+        )
+
+    def _sides(self, test: cst.Comparison) -> list[cst.BaseExpression]:
+        ordered = all(isinstance(c.operator, _ORDER) for c in test.comparisons)
+        return [test.left, *(c.comparator for c in test.comparisons)] if ordered else []
+
+    def _decision(self, node: cst.CSTNode, test: cst.Comparison) -> Iterator[Edit | Doubt]:
         anchor = node
-        while (
-            isinstance(anchor, cst.If)
-            and isinstance(self.script.parents[anchor], cst.If)
-            and (
-                self.script.parents[anchor].orelse is anchor  # type: ignore[attr-defined]
-            )
-        ):
-            anchor = self.script.parents[anchor]
-        if self._under_local_test(anchor) or not self._every_rank_comes(anchor):
-            return
-        for side in self._sides(comparison):
+        while (up := self.script.parents[anchor]) and isinstance(up, cst.If) and up.orelse is anchor:
+            anchor = up  # an elif is decided where its chain begins
+        for side in self._sides(test):
             if not self.local(side) or self._is_record(side, node):
                 continue
-            names = [side] if isinstance(side, (cst.Name, cst.Attribute)) else []
-            if not names or isinstance(node, cst.While):
-                yield Edit(side, "all ranks must decide alike", self._wrapped)
-                continue
             text = self.script.code(side)
-            key = (self.script.function_of(anchor), text)
-            if key not in self.averaged:
+            if not self._all_ranks(anchor):
+                yield Doubt(side, f"{text}: ranks may decide differently here, under a condition that differs itself",
+                            "high", f"{text} = {self.facts.alias}.average({text}) where every rank comes by")  # fmt: skip
+            elif isinstance(node, cst.While) or not isinstance(side, (cst.Name, cst.Attribute)):
+                yield Edit(side, "all ranks must decide alike", self._wrapped)
+            elif (key := (self.script.function_of(anchor), text)) not in self.averaged:
                 self.averaged.add(key)
                 yield Edit(self.script.line_of(anchor), f"{text}: all ranks must decide alike",
                            before=statements("torch/average_statement", dl=self.facts.alias, name=text))  # fmt: skip
 
     def _is_record(self, side: cst.BaseExpression, node: cst.CSTNode) -> bool:
-        """Tell whether ``side`` is a best-so-far: it is only ever given a constant or the value it is compared with."""
+        """Tell whether ``side`` is a best-so-far, which only ever takes a value that was compared with it."""
         name = dotted(side)
-        if any(w in name.lower() for w in ("best", "min_", "max_", "lowest", "highest", "prev", "last_")):
+        if any(word in name.lower() for word in _RECORDS):
             return True
         body = node.body if isinstance(node, cst.If) else None
         return (
-            body is not None
+            bool(name)
+            and body is not None
             and any(isinstance(n, cst.Assign) and any(dotted(t.target) == name for t in n.targets) for n in walk(body))
-            and bool(name)
         )
 
-    def _under_local_test(self, node: cst.CSTNode) -> bool:
-        return any(
-            isinstance(up, (cst.If, cst.While)) and any(
-                isinstance(n, cst.Comparison) and any(self.local(s) for s in self._sides(n)) for n in walk(up.test)
-            )
-            and not any((self.script.function_of(up), self.script.code(s)) in self.averaged
-                        for n in walk(up.test) if isinstance(n, cst.Comparison) for s in self._sides(n))
-            for up in self.script.above(node)
-        )  # fmt: skip
-
-    def _every_rank_comes(self, node: cst.CSTNode) -> bool:
-        """Tell whether ``node`` runs equally often on every rank: not per sample of a loop of unequal length."""
-        return not any(isinstance(up, (cst.Lambda, cst.ListComp, cst.GeneratorExp)) for up in self.script.above(node))
+    def _all_ranks(self, node: cst.CSTNode) -> bool:
+        """Tell whether all ranks come to ``node`` or none: no condition above it depends on a rank's own values."""
+        function = self.script.function_of(node)
+        for up in self.script.above(node):
+            if isinstance(up, (cst.Lambda, cst.ListComp, cst.GeneratorExp, cst.DictComp, cst.IfExp)):
+                return False
+            if isinstance(up, cst.If) and any(
+                self.local(side) and (function, self.script.code(side)) not in self.averaged
+                for n in walk(up.test)
+                if isinstance(n, cst.Comparison)
+                for side in self._sides(n)
+                if not self._is_record(side, up)
+            ):
+                return False
+        return True
 
     # -- what is shown ------------------------------------------------------------------------------------------
 
-    def _shown(self) -> Iterator[Edit | Doubt]:
+    def shown(self) -> Iterator[Edit | Doubt]:
+        """Yield averages for numbers from training batches that are printed or logged."""
         for call in self.script.calls:
-            last = call.func.attr.value if isinstance(call.func, cst.Attribute) else dotted(call.func)
-            if not (
-                self.script.name_of(call.func) == "builtins.print"
-                or (isinstance(call.func, cst.Attribute) and last in _LOGS)
-            ):
+            logs = isinstance(call.func, cst.Attribute) and call.func.attr.value in _LOGS
+            if not logs and self.script.name_of(call.func) != "builtins.print":
                 continue
-            if not self._in_training_loop(call) or self._under_local_test(call):
-                continue
-            for arg in call.args:
-                for value in self._values(arg.value):
-                    yield Edit(value, "the mean over the ranks, not rank 0's own", self._wrapped)
-
-    def _in_training_loop(self, call: cst.Call) -> bool:
-        return any(up in self.facts.loops for up in self.script.above(call)) and not any(
-            isinstance(up, (cst.Lambda, cst.ListComp, cst.GeneratorExp)) for up in self.script.above(call)
-        )
+            inside = any(up in self.facts.loops for up in self.script.above(call))
+            if inside and self._all_ranks(call):
+                for arg in call.args:
+                    for value in self._values(arg.value):
+                        yield Edit(value, "the mean over the ranks, not rank 0's own", self._wrapped)
 
     def _values(self, node: cst.CSTNode) -> list[cst.BaseExpression]:
-        """Return the largest scalar expressions within ``node`` that come from a rank's own training batches."""
-        if isinstance(node, cst.BaseExpression) and self.trained(node) and self._scalar(node):
-            return [node]
-        if isinstance(node, (cst.Comparison, cst.Lambda, cst.IfExp)):
+        """Return the largest numbers within ``node`` that come from a rank's own training batches."""
+        if isinstance(node, cst.BaseExpression) and self.trained(node) and self.scalar(node):
+            done = (self.script.function_of(node), self.script.code(node)) in self.averaged
+            return [] if done else [node]
+        if isinstance(node, (cst.Comparison, cst.Lambda, cst.IfExp, cst.ListComp, cst.GeneratorExp)):
             return []
-        from dlrun.port.script import children
-
-        return [v for child in children(node) for v in self._values(child)]
-
-    def _scalar(self, node: cst.CSTNode, depth: int = 0) -> bool:
-        """Tell whether ``node`` is surely one number."""
-        if depth > 6:
-            return False
-        match node:
-            case cst.Integer() | cst.Float():
-                return True
-            case cst.Call():
-                if isinstance(node.func, cst.Attribute) and node.func.attr.value == "item":
-                    return True
-                return self.script.name_of(node.func) in (
-                    "builtins.float",
-                    "builtins.len",
-                    "builtins.sum",
-                    "numpy.mean",
-                )
-            case cst.BinaryOperation():
-                if isinstance(node.operator, cst.Modulo):
-                    return False
-                return self._scalar(node.left, depth + 1) and self._scalar(node.right, depth + 1)
-            case cst.UnaryOperation():
-                return self._scalar(node.expression, depth + 1)
-            case cst.Attribute():
-                return node.attr.value in ("avg", "val", "global_avg")
-            case cst.Name():
-                bindings, _ = self.script.scopes[node].lookup(node.value)
-                # A name in a chain of numbers: a counter, a sum of `.item()`s, a constant.
-                return bool(bindings) and all(self._scalar_binding(b, depth) for b in bindings)
-        return False
-
-    def _scalar_binding(self, binding, depth: int) -> bool:  # type: ignore[no-untyped-def]
-        if isinstance(binding.node, (cst.For, cst.CompFor)):
-            call = binding.value
-            return (
-                isinstance(call, cst.Call)
-                and self.script.name_of(call.func) in ("builtins.range", "builtins.enumerate")
-                and (binding.path in (("each",), ("each", 0)))
-            )
-        if binding.how != "assign" or binding.value is None:
-            return False
-        return binding.path in ((), ("part",)) and self._scalar(binding.value, depth + 1)
+        return [value for child in children(node) for value in self._values(child)]

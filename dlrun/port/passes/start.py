@@ -31,8 +31,6 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     block: list[cst.CSTNode] = []
     if facts.guard is None:
         block.extend(statements("torch/init", dl=dl))
-    elif ranks_matter_at_import(facts):
-        block.extend(statements("torch/init_main", dl=dl))
     else:
         first = facts.guard.body.body[0]
         yield Edit(first, "the ranks meet in the main process only, not in a DataLoader's workers",
@@ -56,16 +54,6 @@ def prints(facts: Facts) -> bool:
     script = facts.script
     return "print" not in script.root.names and any(
         isinstance(c.func, cst.Name) and script.name_of(c.func) == "builtins.print" for c in script.calls
-    )
-
-
-def ranks_matter_at_import(facts: Facts) -> bool:
-    """Tell whether code outside the main guard needs the ranks: it makes loaders or optimizers, or trains."""
-    script = facts.script
-    marks: list[cst.CSTNode] = [*facts.optimizers, *(t.loop for t in facts.tops), *(f.node for f in facts.feeds)]
-    return any(
-        script.function_of(n) is script.module and facts.guard is not None and not script.inside(n, facts.guard)
-        for n in marks
     )
 
 

@@ -107,11 +107,10 @@ def _bounds(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
 
 
 def _source(facts: Facts, value: cst.BaseExpression) -> cst.BaseExpression:
-    """Return the literal that a name stands for, where it is bound once, at a place where the ranks are known."""
+    """Return the literal that a name stands for, where it is bound once."""
     if isinstance(value, cst.Name):
-        bindings, scope = facts.script.scopes[value].lookup(value.value)
-        known = scope is not facts.script.root or facts.guard is None
-        if known and len(bindings) == 1 and isinstance(bindings[0].value, cst.Integer):
+        bindings, _ = facts.script.scopes[value].lookup(value.value)
+        if len(bindings) == 1 and isinstance(bindings[0].value, cst.Integer):
             return bindings[0].value
     return value
 

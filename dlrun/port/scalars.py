@@ -1,0 +1,102 @@
+"""Which expressions are surely one number: only those may be averaged without asking."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from dlrun.port.kinds import Kinds
+from dlrun.port.script import Binding
+
+_FUNCTIONS = {
+    "builtins.float", "builtins.int", "builtins.len", "builtins.sum", "builtins.round", "builtins.abs", "numpy.mean",
+    "numpy.average", "numpy.sum", "numpy.sqrt", "numpy.exp", "math.sqrt", "math.exp", "math.log", "statistics.mean",
+    "time.time", "time.perf_counter",
+}  # fmt: skip
+_SAME = {"data", "detach", "cpu", "numpy", "cuda", "clone", "float", "double", "to"}
+# What the attributes of the usual meters are called.
+_METERS = {"avg", "val", "global_avg"}
+_DEPTH = 8
+
+
+class Scalars:
+    """Tells whether an expression is one number, following names, arguments and returns."""
+
+    def __init__(self, kinds: Kinds) -> None:
+        """Answer for the script of ``kinds``."""
+        self.kinds = kinds
+        self.flow = kinds.flow
+        self.script = kinds.script
+
+    def __call__(self, node: cst.CSTNode, depth: int = 0) -> bool:
+        """Tell whether ``node`` is surely one number (or a tensor of one)."""
+        if depth > _DEPTH:
+            return False
+        match node:
+            case cst.Integer() | cst.Float():
+                return True
+            case cst.Call():
+                return self._of_call(node, depth + 1)
+            case cst.BinaryOperation():
+                text = isinstance(node.operator, cst.Modulo) and isinstance(node.left, cst.SimpleString)
+                return not text and self(node.left, depth + 1) and self(node.right, depth + 1)
+            case cst.UnaryOperation():
+                return self(node.expression, depth + 1)
+            case cst.Attribute():
+                if node.attr.value in _METERS:
+                    return True
+                return node.attr.value in _SAME and self(node.value, depth + 1)
+            case cst.Subscript():
+                data = isinstance(node.value, cst.Attribute) and node.value.attr.value == "data"  # loss.data[0]
+                return data and self(node.value, depth + 1)
+            case cst.Name():
+                bindings, _ = self.script.scopes[node].lookup(node.value)
+                return bool(bindings) and all(self._of_binding(b, depth + 1) for b in bindings)
+        return False
+
+    def _of_call(self, call: cst.Call, depth: int) -> bool:
+        if isinstance(call.func, cst.Attribute):
+            method = call.func.attr.value
+            if method == "item":
+                return True
+            if method in ("mean", "sum") and not call.args and not self.script.name_of(call.func).startswith("torch."):
+                return True
+            if method in _SAME:
+                return self(call.func.value, depth)
+        if self.script.name_of(call.func) in _FUNCTIONS:
+            return True
+        if self._is_loss(call):
+            return not any(a.keyword and a.keyword.value in ("reduction", "reduce") for a in call.args)
+        returned = [r for t in self.flow.targets(call) for r in self.flow.returns(t)]
+        return bool(returned) and all(self(r, depth) for r in returned)
+
+    def _is_loss(self, call: cst.Call) -> bool:
+        name = self.script.name_of(call.func)
+        if name.startswith("torch.nn.functional."):
+            return "loss" in name or name.endswith(("cross_entropy", "binary_cross_entropy_with_logits", "kl_div"))
+        made = [o.node for o in self.flow.origins(call.func)]
+        return self.kinds.of(call.func) == "loss" and not any(
+            isinstance(m, cst.Call) and any(a.keyword and a.keyword.value in ("reduction", "reduce") for a in m.args)
+            for m in made
+        )
+
+    def _of_binding(self, binding: Binding, depth: int) -> bool:
+        value = binding.value
+        if isinstance(binding.node, (cst.For, cst.CompFor)):
+            counts = isinstance(value, cst.Call) and self.script.name_of(value.func) in (
+                "builtins.range",
+                "builtins.enumerate",
+            )
+            return counts and binding.path in (("each",), ("each", 0))
+        if binding.how != "assign" or value is None:
+            return False
+        if len(binding.path) == 1 and isinstance(binding.path[0], int):
+            return self._part(value, binding.path[0], depth)
+        return binding.path in ((), ("part",)) and self(value, depth)
+
+    def _part(self, value: cst.BaseExpression, at: int, depth: int) -> bool:
+        """Tell whether element ``at`` of a tuple is one number: of a literal one, or of what a function returns."""
+        sources = [value]
+        if isinstance(value, cst.Call):
+            sources = [r for t in self.flow.targets(value) for r in self.flow.returns(t)]
+        parts = [s.elements[at].value for s in sources if isinstance(s, cst.Tuple) and at < len(s.elements)]
+        return bool(parts) and len(parts) == len(sources) and all(self(p, depth) for p in parts)
