@@ -23,23 +23,16 @@ ranks compare what they bring (names, shapes, dtypes), and a difference is an er
 
 from __future__ import annotations
 
+from dl_comm.output import print, rank0, rank0_first
+from dl_comm.ranks import barrier, finalize, get_localrank, get_localsize, get_nranks, get_rank, is_rank0
+from dl_comm.rate import lr_scale, steps
 from dl_comm.torch.averaging import average, gradients
+from dl_comm.torch.files import load, save
 from dl_comm.torch.normalization import SyncBatchNorm, sync_batchnorm
 from dl_comm.torch.optimizer import DistributedOptimizer
-from dl_comm.torch.output import load, print, rank0, rank0_first, save
 from dl_comm.torch.overlap import no_sync, overlap
-from dl_comm.torch.ranks import (
-    barrier,
-    finalize,
-    get_localrank,
-    get_localsize,
-    get_nranks,
-    get_rank,
-    init,
-    is_rank0,
-    reseed,
-)
-from dl_comm.torch.rate import lr_scale, steps, warmup
+from dl_comm.torch.ranks import init, reseed
+from dl_comm.torch.rate import warmup
 from dl_comm.torch.sharding import shard
 from dl_comm.torch.state import broadcast
 

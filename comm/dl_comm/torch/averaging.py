@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from dl_comm import _core
+from dl_comm.ranks import get_nranks
 from dl_comm.torch.memory import HostMemory, label
 from dl_comm.torch.overlap import finish_overlapped
 from dl_comm.torch.parameters import DENSE, DONE, SPARSE, holders, holds_gradient, kind_of
-from dl_comm.torch.ranks import get_nranks
 
 
 @torch.no_grad()

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from dl_comm import _core
+from dl_comm.ranks import get_nranks, own_team
 from dl_comm.torch.memory import HostMemory
-from dl_comm.torch.ranks import get_nranks, own_team
 
 M = TypeVar("M", bound=nn.Module)
 

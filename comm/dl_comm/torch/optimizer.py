@@ -11,8 +11,8 @@ from weakref import WeakKeyDictionary
 import torch
 
 import dl_comm.torch.overlap as overlapping
+from dl_comm.ranks import get_nranks, get_rank
 from dl_comm.torch.averaging import average, gradients
-from dl_comm.torch.ranks import get_nranks, get_rank
 from dl_comm.torch.state import broadcast
 
 Opt = TypeVar("Opt", bound=torch.optim.Optimizer)

@@ -27,9 +27,9 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from dl_comm import CommError, _core
+from dl_comm.ranks import get_nranks, own_team
 from dl_comm.torch.memory import dtype_name, label
 from dl_comm.torch.parameters import DENSE, DONE, holders, kind_of
-from dl_comm.torch.ranks import get_nranks, own_team
 
 _ALIGNMENT = 64  # bytes: gradients begin at cache lines
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from dl_comm import CommError, _core
+from dl_comm.ranks import get_nranks, get_rank
 from dl_comm.torch.memory import HostMemory, label
 from dl_comm.torch.parameters import holders, remember_names
-from dl_comm.torch.ranks import get_nranks, get_rank
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
 

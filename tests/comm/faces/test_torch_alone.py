@@ -8,7 +8,7 @@ import dl_comm.torch as dl
 import numpy as np
 import pytest
 import torch
-from dl_comm.torch.ranks import fair_threads, pick_gpus
+from dl_comm.machine import fair_threads, pick_gpus
 from dl_comm.torch.sharding import share
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset

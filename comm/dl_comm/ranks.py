@@ -1,0 +1,103 @@
+"""Who this process is among the ranks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+from dataclasses import astuple, dataclass
+
+import dl_comm
+from dl_comm import _core
+
+# A DataLoader worker that is spawned imports the script anew; through this it learns whose child it is.
+_PARENT = "DL_COMM_PARENT"
+
+
+@dataclass(frozen=True)
+class World:
+    """This process's place: ``rank`` of ``size`` in the job, ``localrank`` of ``localsize`` on its node."""
+
+    rank: int
+    size: int
+    localrank: int
+    localsize: int
+
+
+_world: World | None = None
+_own_teams = iter(range(399, 0, -1))
+
+
+def world() -> World:
+    """Return this process's place, joining the ranks on the first call."""
+    global _world
+    if _world is None:
+        if multiprocessing.parent_process() is not None:
+            # A worker process speaks for nobody, it only needs to know its parent's place.
+            _world = World(*json.loads(os.environ.get(_PARENT, "[0, 1, 0, 1]")))
+        else:
+            dl_comm.init_mpi()
+            _world = World(_core.rank(), _core.size(), _core.local_rank(), _core.local_size())
+            os.environ[_PARENT] = json.dumps(astuple(_world))
+    return _world
+
+
+def get_rank() -> int:
+    """Return this process's rank, 0 to ``get_nranks() - 1``."""
+    return world().rank
+
+
+def get_nranks() -> int:
+    """Return the number of ranks in the job; 1 without a launcher."""
+    return world().size
+
+
+def get_localrank() -> int:
+    """Return this process's rank among those of its node."""
+    return world().localrank
+
+
+def get_localsize() -> int:
+    """Return the number of ranks on this node."""
+    return world().localsize
+
+
+def parts() -> int:
+    """Return by how many ranks the work is divided: their number, or 1 under ``DL_COMM_REPLICATE=1``.
+
+    With that variable every rank repeats the serial run (nothing sharded, scaled or reseeded), which is how a port
+    is proved: the mean of n equal gradients is that gradient, so nothing may change.
+    """
+    return 1 if os.environ.get("DL_COMM_REPLICATE") == "1" else world().size
+
+
+def own_team() -> int:
+    """Return the number of a new team, from the top down: those of the user's count from 0. Collective."""
+    team = next(_own_teams)
+    _core.create_team(team, int(os.environ.get("DL_COMM_DEFAULT_NTHREADS", "2")))
+    return team
+
+
+def barrier() -> None:
+    """Return when all ranks have called it."""
+    if get_nranks() > 1:
+        _core.barrier()
+
+
+def finalize() -> None:
+    """Leave the ranks, after all of them have come here. A second call does nothing."""
+    world()
+    if multiprocessing.parent_process() is None:
+        dl_comm.finalize()
+
+
+def is_rank0() -> bool:
+    """Return whether this is rank 0, the one that prints and writes files."""
+    return get_rank() == 0
+
+
+def shifted_seed(state: bytes, rank: int) -> int:
+    """Return a seed in [0, 2^63) that depends on a generator's ``state`` and on the rank."""
+    digest = hashlib.blake2b(state, digest_size=8, salt=rank.to_bytes(8, "little")).digest()
+    return int.from_bytes(digest, "little") >> 1

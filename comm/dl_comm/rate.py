@@ -1,0 +1,51 @@
+"""Learning rates and step counts that follow the number of ranks."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from dl_comm.ranks import parts
+
+_RULES = {
+    "linear": lambda lr, n: lr * n,
+    "sqrt": lambda lr, n: lr * math.sqrt(n),
+    "none": lambda lr, n: lr,
+}
+
+
+def lr_scale(lr: Any = 1.0, rule: str = "linear") -> Any:
+    """Return the learning rate for a global batch that is n times as large on n ranks.
+
+    ``rule`` is ``"linear"`` (lr * n, the linear scaling rule of Goyal et al., arXiv 1706.02677), ``"sqrt"``
+    (lr * sqrt(n), usual for Adam and its kin) or ``"none"``. ``lr`` is a float, an int or a tensor, or a list of
+    these (one per parameter group). On 1 rank it is returned unchanged. Raises ``ValueError`` for another rule and
+    ``TypeError`` for another type.
+    """
+    if rule not in _RULES:
+        raise ValueError(f"lr_scale() has no rule {rule!r}; it knows {', '.join(map(repr, _RULES))}")
+    if isinstance(lr, (list, tuple)):
+        return type(lr)(lr_scale(each, rule) for each in lr)
+    if isinstance(lr, bool) or not (isinstance(lr, (int, float)) or hasattr(lr, "dtype")):
+        raise TypeError(f"lr_scale() got {type(lr).__name__} {lr!r}; a learning rate is a float, an int or a tensor")
+    n = parts()
+    return lr if n == 1 else _RULES[rule](lr, n)
+
+
+def warm_factor(step: int, steps: int) -> float:
+    """Return what the learning rate is multiplied by at ``step`` (from 0): from 1/n up to 1 over ``steps`` steps."""
+    n = parts()
+    return min(1.0, 1 / n + (1 - 1 / n) * step / steps) if steps else 1.0
+
+
+def steps(count: Any) -> Any:
+    """Return how many of ``count`` optimizer steps are left when n ranks share the work: ceil(count / n).
+
+    For constants that count steps of the serial script: loop bounds, decay steps, warm-up steps. What is derived from
+    ``len(loader)`` of a sharded loader already is right. ``None``, infinity, zero and negative numbers, which say "no
+    limit" or "off", come back unchanged, as does everything on 1 rank.
+    """
+    n = parts()
+    if n == 1 or count is None or count <= 0 or count == math.inf:
+        return count
+    return math.ceil(count / n)
