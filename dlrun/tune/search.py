@@ -91,7 +91,14 @@ def propose(space: Space, outcomes: Sequence[Outcome], goal: Goal) -> Trial | No
         if trial is not None:
             return trial
     best = challenger(space, outcomes, goal)
-    if best is None or len(final) >= 2 * max(LOOKS) or judge(space, outcomes, goal).kind != "not clear":
+    return None if best is None else propose_pair(space, best, outcomes, goal)
+
+
+def propose_pair(space: Space, best: Settings, outcomes: Sequence[Outcome], goal: Goal) -> Trial | None:
+    """The next trial of the final between the default and `best`; None when it is decided or the budget is spent."""
+    final = [o for o in outcomes if o.trial.stage == FINAL]
+    decided = len(final) >= 2 * max(LOOKS) or judge(space, outcomes, goal, best).kind != "not clear"
+    if sum(o.cost for o in outcomes) >= goal.budget or decided:
         return None
     pair, second = divmod(len(final), 2)
     first_is_default = pair % 2 == 0
@@ -187,9 +194,9 @@ def bounds(differences: Sequence[float], chance: float) -> tuple[float, float, f
     return means[rank - 1], statistics.median(means), means[-rank]
 
 
-def judge(space: Space, outcomes: Sequence[Outcome], goal: Goal) -> Verdict:
-    """What the final pairs prove about the challenger."""
-    best = challenger(space, outcomes, goal)
+def judge(space: Space, outcomes: Sequence[Outcome], goal: Goal, best: Settings | None = None) -> Verdict:
+    """What the final pairs prove about the challenger, which is `best` where that is given."""
+    best = best or challenger(space, outcomes, goal)
     final = [o for o in outcomes if o.trial.stage == FINAL]
     theirs = [o.value for o in final if o.trial.settings == space.default]
     ours = [o.value for o in final if o.trial.settings != space.default]

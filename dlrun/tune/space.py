@@ -75,20 +75,30 @@ def axis_from_text(text: str, kind: str) -> Axis:
     return Axis(name.strip().lstrip("-"), parts, kind)
 
 
-def plugin_axes(nodes: int, gpus: int, chosen: Sequence[str] = ()) -> tuple[Axis, ...]:
-    """The settings of dl_comm that can matter on so many nodes with so many GPUs a rank; `chosen` names overrule."""
-    every = {
-        "DL_COMM_DEFAULT_NTHREADS": Axis("DL_COMM_DEFAULT_NTHREADS", ("1", "4")),
-        "DL_COMM_STAGE_KB": Axis("DL_COMM_STAGE_KB", ("32", "64", "128", "512", "1024")),
-        "DL_COMM_PIPELINE_CHUNK_KB": Axis("DL_COMM_PIPELINE_CHUNK_KB", ("64", "1024", "4096")),
-        "DL_COMM_NUM_CUDA_STREAMS": Axis("DL_COMM_NUM_CUDA_STREAMS", ("2", "4")),
-    }
+# What dl_comm reads and what can change its speed; comm/src/settings.h says what each means. The default of each is
+# tried anyway, so it does not stand here.
+VARIABLES = {
+    "DL_COMM_DEFAULT_NTHREADS": ("1", "4"),
+    "DL_COMM_STAGE_KB": ("32", "64", "128", "512", "1024"),
+    "DL_COMM_PIPELINE_CHUNK_KB": ("64", "1024", "4096"),
+    "DL_COMM_BUCKET_MB": ("4", "64"),
+}
+
+
+def plugin_axes(nodes: int, script: bool, chosen: Sequence[str] = ()) -> tuple[Axis, ...]:
+    """The settings of dl_comm that can matter on so many nodes; buckets are a matter of scripts alone.
+
+    `chosen` overrules: names of variables, or NAME=V1,V2 with values of its own.
+    """
     if chosen:
-        unknown = [name for name in chosen if name not in every]
-        if unknown:
-            raise DlrunError(f"dl_comm has no setting {unknown[0]} to tune", f"there are {', '.join(every)}")
-        return tuple(every[name] for name in chosen)
+        axes = []
+        for text in chosen:
+            name = text.partition("=")[0]
+            if name not in VARIABLES:
+                raise DlrunError(f"dl_comm has no setting {name} to tune", f"there are {', '.join(VARIABLES)}")
+            axes.append(axis_from_text(text, "env") if "=" in text else Axis(name, VARIABLES[name]))
+        return tuple(axes)
     names = ["DL_COMM_DEFAULT_NTHREADS", "DL_COMM_STAGE_KB"]
-    names += ["DL_COMM_PIPELINE_CHUNK_KB"] if nodes > 1 or gpus else []
-    names += ["DL_COMM_NUM_CUDA_STREAMS"] if gpus else []
-    return tuple(every[name] for name in names)
+    names += ["DL_COMM_PIPELINE_CHUNK_KB"] if nodes > 1 else []
+    names += ["DL_COMM_BUCKET_MB"] if script else []
+    return tuple(Axis(name, VARIABLES[name]) for name in names)

@@ -1,0 +1,182 @@
+"""``dlrun tune``."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from dlrun.bench.cases import Case
+    from dlrun.launch import LaunchPlan
+    from dlrun.tune.search import Goal, Outcome, Trial
+    from dlrun.tune.space import Settings, Space
+    from dlrun.tune.trial import Job
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("-n", "--ranks", type=int, required=True, help="How many ranks.")
+@click.option("--model", default="", help="Tune on the gradient sizes of resnet50, gpt2 or cnn; no script is run.")
+@click.option("--sizes-file", type=click.Path(exists=True, path_type=Path), help="The same, with a file of counts.")
+@click.option("--dtype", default="float32", show_default=True, help="Element type of --model and --sizes-file.")
+@click.option("--set", "chosen", multiple=True, metavar="NAME[=V1,V2]", help="Only this variable of dl_comm.")
+@click.option("--param", "params", multiple=True, metavar="NAME=V1,V2", help="Sweep this option of SCRIPT.")
+@click.option("--metric", default="", help="A pattern whose first group is the number in SCRIPT's output.")
+@click.option("--take", type=click.Choice(["median", "last", "best"]), help="Which match; last unless said.")
+@click.option("--minimize", is_flag=True, help="A lower --metric is better.")
+@click.option("--budget", default="5m", show_default=True, help="Time for all trials: 90s, 5m, 1h.")
+@click.option("--seconds", default=1.0, show_default=True, help="Time for one trial of --model.")
+@click.option("--backend", default="auto", show_default=True, help="Launcher, as in dlrun launch.")
+@click.option("--per-node", type=int, help="Ranks on each node.")
+@click.option("--journal", type=click.Path(path_type=Path), help="Trials as JSON lines; an interrupted search goes on.")
+@click.option("--validate", is_flag=True, help="Set the profile that fits against the default, in turns.")
+@click.option("--profile/--no-profile", default=True, help="Write what is a gain as a profile for dlrun launch.")
+@click.argument("script", nargs=-1, type=click.UNPROCESSED)
+def command(ranks: int, budget: str, validate: bool, profile: bool, script: tuple[str, ...], **options: Any) -> None:
+    """Find the settings of dl_comm that make averaging gradients fast, and keep them for dlrun launch.
+
+    \b
+      dlrun tune -n 4 --model resnet50              on the gradient sizes of a model
+      dlrun tune -n 4 train_dist.py --epochs 2      on a script's own samples/s
+      dlrun tune -n 4 --param lr=0.1,0.2 --metric 'accuracy ([0-9.]+)' train_dist.py
+    """
+    from dlrun.bench.run import PROGRAMS
+    from dlrun.errors import DlrunError
+    from dlrun.launch import LaunchPlan, prepare
+    from dlrun.launch.profile import key_of
+    from dlrun.tune.journal import Journal
+    from dlrun.tune.search import Goal, propose, propose_pair
+    from dlrun.tune.trial import carry_out
+
+    if bool(script) + bool(options["model"]) + bool(options["sizes_file"]) != 1:
+        raise click.UsageError("give one of SCRIPT, --model and --sizes-file")
+    program = script or (str(PROGRAMS / "allreduce.py"),)
+    plan = LaunchPlan(program, ranks, backend=options["backend"], per_node=options["per_node"], tuned=False)
+    settled, _ = prepare(plan)
+    name = Path(script[0]).stem if script else options["model"] or options["sizes_file"].stem
+    space, best = _space(name, settled, bool(script), validate, options)
+    job = _job(space, plan, script, options)
+    goal = Goal(_seconds(budget), bool(script) and not options["minimize"])
+    said = {k: str(v) for k, v in options.items() if k not in ("journal", "backend")}
+    said |= {"script": " ".join(script), "stage": "validate" if validate else "search"}
+    head = {"key": asdict(key_of(settled)), "axes": [asdict(axis) for axis in space.axes], **said}
+    default_path = Path(f"dlrun-tune-{name}-n{ranks}{'-validate' if validate else ''}.jsonl")
+    journal = Journal(options["journal"] or default_path, head)
+    if journal.outcomes:
+        click.echo(f"dlrun: going on after the {len(journal.outcomes)} trials in {journal.path}", err=True)
+
+    def next_trial(outcomes: Sequence[Outcome]) -> Trial | None:
+        return propose_pair(space, best, outcomes, goal) if best else propose(space, outcomes, goal)
+
+    cut = carry_out(job, journal, next_trial, _teller(goal))
+    if not journal.outcomes:
+        raise DlrunError("interrupted before the first trial was done")
+    _show(space, journal, goal, options["metric"] or ("samples/s" if script else ""), cut)
+    if profile and not validate:
+        _keep(space, journal, goal, name, settled)
+
+
+def _space(
+    name: str, settled: LaunchPlan, script: bool, validate: bool, options: dict[str, Any]
+) -> tuple[Space, Settings | None]:
+    """What is searched, and with --validate the one thing that is compared with the default."""
+    import os
+
+    from dlrun.errors import DlrunError
+    from dlrun.launch.profile import choose, folder, key_of, read
+    from dlrun.tune.space import Axis, Space, axis_from_text, plugin_axes
+
+    if validate:
+        settings, line = choose(read(folder(os.environ)), key_of(settled), {}, name)
+        if not settings:
+            raise DlrunError(line or "there is no profile to validate", "find one first: dlrun tune without --validate")
+        click.echo(f"dlrun: {line}", err=True)
+        return Space(tuple(Axis(variable, (value,)) for variable, value in settings.items())), tuple(settings.items())
+    if options["params"] and not script:
+        raise click.UsageError("--param needs a SCRIPT")
+    axes = tuple(axis_from_text(text, "option") for text in options["params"])
+    if options["chosen"] or not axes:
+        axes += plugin_axes(settled.nodes, script, options["chosen"])
+    return Space(axes), None
+
+
+def _job(space: Space, plan: LaunchPlan, script: tuple[str, ...], options: dict[str, Any]) -> Job:
+    from dlrun.bench.cases import model_case
+    from dlrun.tune.trial import Metric, ModelJob, ScriptJob
+
+    if script:
+        metric = Metric(maximize=not options["minimize"])
+        if options["metric"]:
+            metric = Metric(options["metric"], options["take"] or "last", not options["minimize"])
+        return ScriptJob(space, plan, metric)
+    case = model_case(options["model"]) if options["model"] else _case_in(options["sizes_file"])
+    return ModelJob(space, plan, case, options["dtype"], options["seconds"])
+
+
+def _case_in(path: Path) -> Case:
+    from dlrun.bench.cases import Case
+    from dlrun.errors import DlrunError
+
+    words = re.findall(r"[^\s,\[\]]+", path.read_text())
+    if not words or not all(word.isdigit() and int(word) for word in words):
+        raise DlrunError(f"{path} holds no list of counts", "one number of elements per gradient: 1000, 2048000")
+    return Case(path.stem, tuple(int(word) for word in words))
+
+
+def _seconds(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|)", text.strip())
+    if not match:
+        raise click.BadParameter(f"'{text}' is no time; write 90s, 5m or 1h", param_hint="--budget")
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}[match[2]]
+
+
+def _teller(goal: Goal) -> Any:
+    from dlrun.bench.progress import Progress
+    from dlrun.tune.space import as_text
+
+    progress = Progress(goal.budget)
+
+    def tell(trial: Trial, outcomes: Sequence[Outcome]) -> None:
+        spent = sum(o.cost for o in outcomes)
+        what = f"of the budget, {trial.stage} {trial.turn + 1}: {as_text(trial.settings)}"
+        progress.at(min(spent, goal.budget), what)
+
+    return tell
+
+
+def _show(space: Space, journal: Any, goal: Goal, metric: str, cut: bool) -> None:
+    from dlrun.errors import DlrunError
+    from dlrun.tune.report import draw, sentence, table
+
+    click.echo(table(space, journal.outcomes, goal, metric) + "\n")
+    click.echo(sentence(space, journal.outcomes, goal))
+    if cut:
+        click.echo(f"interrupted: this is the best so far; the same command goes on from {journal.path}")
+    try:
+        written = [journal.path, *draw(space, journal.outcomes, goal, journal.path, metric)]
+    except DlrunError as error:
+        written = [journal.path]
+        error.show()
+    click.echo("wrote " + ", ".join(str(path) for path in written), err=True)
+
+
+def _keep(space: Space, journal: Any, goal: Goal, name: str, settled: LaunchPlan) -> None:
+    """Write the profile, where there is a gain and it lies in dl_comm's variables."""
+    import os
+
+    from dlrun.launch.profile import Profile, folder, key_of, write
+    from dlrun.tune.search import judge
+
+    verdict = judge(space, journal.outcomes, goal)
+    if verdict.kind != "gain" or verdict.challenger is None:
+        return
+    settings = tuple(space.environment(verdict.challenger).items())
+    if settings:
+        today = time.strftime("%Y-%m-%d")
+        path = write(Profile(name, today, verdict.gain, key_of(settled), settings), folder(os.environ))
+        click.echo(f"dlrun launch -n {settled.ranks} uses it from now on: {path}")
