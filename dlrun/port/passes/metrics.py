@@ -26,6 +26,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     Before:
         model, best = torch.nn.Linear(2, 1), 0
         for epoch in range(9):
+            opt.step()
             accuracy = model(x).mean().item()
             if accuracy > best:
                 best = accuracy
@@ -34,6 +35,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     After:
         model, best = torch.nn.Linear(2, 1), 0
         for epoch in range(9):
+            opt.step()
             accuracy = model(x).mean().item()
             accuracy = dl.average(accuracy)  # mean over the ranks: all ranks decide alike
             if accuracy > best:
@@ -152,9 +154,8 @@ class _Metrics:
         used = any(
             isinstance(n, cst.If) and name in {dotted(m) for m in walk(n.test)} for n in self.script.nodes
         ) or name.startswith("is_best")
-        return (
-            bool(name) and used and all(self.scalar(s) or self._is_record(s, node) or name == "is_best" for s in sides)
-        )
+        numbers = name == "is_best" or all(self.scalar(s) or self._is_record(s, node) for s in sides)
+        return bool(name) and used and numbers
 
     def _sides(self, test: cst.Comparison) -> list[cst.BaseExpression]:
         ordered = all(isinstance(c.operator, _ORDER) for c in test.comparisons)
@@ -169,8 +170,9 @@ class _Metrics:
                 continue
             text = self.script.code(side)
             if not self._all_ranks(anchor):
-                yield Doubt(side, f"{text}: ranks may decide differently here, under a condition that differs itself",
-                            "high", f"{text} = {self.facts.alias}.average({text}) where every rank comes by")  # fmt: skip
+                why = f"{text}: ranks may decide differently, below a condition that differs too"
+                write = f"{text} = {self.facts.alias}.average({text}) where every rank comes by"
+                yield Doubt(side, why, "high", write)
             elif isinstance(node, cst.While) or not isinstance(side, (cst.Name, cst.Attribute)):
                 yield Edit(side, "all ranks must decide alike", self._wrapped)
             elif (key := (self.script.function_of(anchor), text)) not in self.averaged:
