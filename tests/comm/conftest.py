@@ -106,17 +106,19 @@ Job = Callable[..., Ended]
 
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
-    """Return job(mpi, n, program, **environment): run a program's text on n ranks and collect all output."""
+    """Return job(mpi, n, program, **environment): run Python text, or a command, on n ranks; collect all output."""
 
-    def run(mpi: Mpi, n: int, program: str, *, timeout: float = 60, **environment: str) -> Ended:
-        script = tmp_path / "program.py"
-        script.write_text(textwrap.dedent(program))
+    def run(mpi: Mpi, n: int, program: str | list[str], *, timeout: float = 60, **environment: str) -> Ended:
+        if isinstance(program, str):
+            script = tmp_path / "program.py"
+            script.write_text(textwrap.dedent(program))
+            program = [sys.executable, str(script)]
         env = {name: value for name, value in os.environ.items() if not name.startswith(("PMI", "OMPI_", "DLRUN_SIZE"))}
         env.pop("PYTHONUNBUFFERED", None)  # lines of several ranks would be mixed
         env.update(
             {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **mpi.for_mpi4py(), **environment}
         )
-        command = [*mpi.command(n), sys.executable, str(script)]
+        command = [*mpi.command(n), *program]
         ended = subprocess.run(
             command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout, check=False
         )

@@ -1,0 +1,52 @@
+"""The C API: the example program, compiled as C11 against the installed library, alone and under mpiexec."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).parents[2] / "comm" / "example" / "average.c"
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler (cc) on PATH")
+    asked = subprocess.run(
+        [sys.executable, "-m", "dl_comm", "--cflags", "--libs"], capture_output=True, text=True, check=True
+    )
+    built = tmp_path_factory.mktemp("c") / "average"
+    strict = ["-std=c11", "-Wall", "-Wextra", "-pedantic", "-Werror"]
+    subprocess.run(["cc", *strict, str(EXAMPLE), *asked.stdout.split(), "-o", str(built)], check=True)
+    return built
+
+
+def test_alone_it_is_rank_0_of_1(program):
+    ended = subprocess.run([program], capture_output=True, text=True, timeout=30, check=False)
+    assert (ended.stdout, ended.returncode) == ("rank 0 of 1: the mean is 0.5\n", 0)
+
+
+def test_towers_and_ranks_are_averaged_under_each_mpi(program, job, each_mpi):
+    ended = job(each_mpi, 3, [str(program)])
+    assert ended.lines("rank") == [f"rank {rank} of 3: the mean is 2.5" for rank in range(3)], ended.output
+    assert ended.code == 0
+
+
+def test_a_cmake_project_finds_the_package(tmp_path):
+    if shutil.which("cmake") is None:
+        pytest.skip("no cmake on PATH")
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.20)\nproject(one C)\nfind_package(dl_comm REQUIRED)\n"
+        f"add_executable(one {EXAMPLE})\ntarget_link_libraries(one dl_comm::dl_comm)\n"
+    )
+    where = subprocess.run([sys.executable, "-m", "dl_comm", "--cmakedir"], capture_output=True, text=True, check=True)
+    build = tmp_path / "build"
+    configure = ["cmake", "-S", str(tmp_path), "-B", str(build), f"-Ddl_comm_DIR={where.stdout.strip()}"]
+    subprocess.run(configure, check=True, capture_output=True)
+    subprocess.run(["cmake", "--build", str(build)], check=True, capture_output=True)
+    ended = subprocess.run([build / "one"], capture_output=True, text=True, timeout=30, check=False)
+    assert ended.stdout == "rank 0 of 1: the mean is 0.5\n"
