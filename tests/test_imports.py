@@ -24,8 +24,9 @@ MAY_IMPORT = {
     "bench": {"errors", "launch"},
     "tune": {"errors", "bench", "launch"},
     "scale": {"errors", "render", "bench", "launch"},
+    "verify": {"errors", "render", "launch"},
     "demo": {"errors", "port", "launch"},
-    "cli": {"errors", "port", "launch", "demo", "bench", "tune", "scale"},
+    "cli": {"errors", "port", "launch", "demo", "bench", "tune", "scale", "verify"},
 }
 
 

@@ -1,0 +1,63 @@
+"""``dlrun verify``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command(context_settings={"ignore_unknown_options": False})
+@click.argument("serial", metavar="TRAIN.PY", type=click.Path(path_type=Path))
+@click.argument("port", metavar="TRAIN_DIST.PY", type=click.Path(path_type=Path))
+@click.argument("args", nargs=-1)
+@click.option("-n", "--ranks", default=2, show_default=True, help="How many ranks prove it.")
+@click.option("--steps", default=6, show_default=True, help="Optimizer steps per run.")
+@click.option("--seed", type=int, help="Seed what the script does not seed itself.")
+@click.option("--stall", default=120.0, show_default=True, help="Seconds without progress that count as a hang.")
+@click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
+@click.option("--keep", type=click.Path(path_type=Path), help="Keep the traces of the runs in this folder.")
+def command(
+    serial: Path,
+    port: Path,
+    args: tuple[str, ...],
+    ranks: int,
+    steps: int,
+    seed: int | None,
+    stall: float,
+    as_json: bool,
+    keep: Path | None,
+) -> None:
+    """Prove that a port does what its serial script does.
+
+    Runs both for a few optimizer steps: the port on 1 rank, on n ranks that repeat the serial run, and on n ranks that
+    share the data. Neither script is changed, and files they write go to a scratch folder. PyTorch only.
+
+    \b
+      dlrun verify train.py train_dist.py
+      dlrun verify train.py train_dist.py -n 4 -- --batch-size 32
+
+    Exit code 0 means proved.
+    """
+    import json
+    import shutil
+    import sys
+    import tempfile
+
+    from dlrun.verify import Job, verify
+    from dlrun.verify.report import conclusion, line
+
+    job = Job(serial, port, args, ranks, steps, seed, stall)
+    folder = keep or Path(tempfile.mkdtemp(prefix="dlrun-verify-"))
+    if not as_json:
+        click.echo(f"{serial} and {port}: {steps} steps on 1 and {ranks} ranks\n")
+    try:
+        verdict = verify(job, folder, lambda check: None if as_json else click.echo(line(check)))
+    finally:
+        if keep is None:
+            shutil.rmtree(folder, ignore_errors=True)
+    if as_json:
+        click.echo(json.dumps(verdict.as_dict(), indent=2))
+    else:
+        click.echo("\n" + conclusion(verdict, serial.name, port.name, ranks))
+    sys.exit(0 if verdict.proved else 1)

@@ -1,0 +1,19 @@
+"""Proves that a port does what its serial script does, by running both for a few steps and comparing.
+
+``runs`` starts a script under ``tracer``, which writes a ``trace``; ``checks`` compare traces and start nothing;
+``verdict`` is what comes out, ``report`` shows it. ``verify`` below is the order of it all::
+
+    verdict = verify(Job(Path("train.py"), Path("train_dist.py"), ranks=2), Path("/tmp/somewhere"))
+    verdict.proved, verdict.faults
+
+The checks rest on three facts. On 1 rank a port must change no bit. The mean of n equal gradients is that gradient,
+exactly for n a power of two, so n ranks that repeat the serial run must change no bit either. And n ranks with their
+own samples must hold the same bits as each other after every update, made from the mean of their gradients.
+"""
+
+from __future__ import annotations
+
+from dlrun.verify.job import Job, verify
+from dlrun.verify.verdict import Check, Verdict
+
+__all__ = ["Check", "Job", "Verdict", "verify"]

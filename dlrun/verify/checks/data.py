@@ -1,0 +1,142 @@
+"""Is each sample read by one rank, and is the global batch what was promised?"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from dlrun.verify.checks.gradients import uses
+from dlrun.verify.trace import Epoch, Run, Trace
+from dlrun.verify.verdict import Check, failed, passed, skipped
+
+NAME, BATCH = "shards", "global batch"
+SHARD = "give the training loader to dl.shard(): loader = dl.shard(loader)"
+
+
+def training(trace: Trace) -> list[Epoch]:
+    """Return the passes over loaders whose batches went into backward."""
+    return [epoch for epoch in trace.epochs if epoch.trains]
+
+
+def shards(identity: Run, run: Run) -> Check:
+    """Judge the first training epoch: disjoint shards that cover what 1 rank reads, with as many batches each."""
+    n, epochs = len(run.traces), [training(trace) for trace in run.traces]
+    expected = training(identity.root)
+    if not expected or not all(epochs):
+        return _without_loader(run)
+    first = [each[0] for each in epochs]
+    place = {"where": first[0].at}
+    whole, parts = expected[0].samples, [epoch.samples for epoch in first]
+    if whole is None or any(part is None for part in parts):
+        return _by_content(first, place)
+    counts = [len(epoch.batches) + len(epoch.rest) for epoch in first]
+    shares = [part or [] for part in parts]
+    complete = all(epoch.complete for epoch in first)
+    if all(Counter(share) == Counter(whole) for share in shares):
+        order = "in the same order" if all(share == shares[0] for share in shares) else "each in its own order"
+        finding = f"every rank reads all {len(whole)} samples, {order}: {n} ranks do the same work"
+        return failed(NAME, finding, SHARD, "unsharded-loader", **place)
+    if complete and len(set(counts)) > 1:
+        other = next(r for r, count in enumerate(counts) if count != counts[0])
+        finding = f"an epoch has {counts[0]} batches on rank 0 and {counts[other]} on rank {other}: one waits for ever"
+        todo = "shard with dl.shard(), which pads every rank to the same number of batches"
+        return failed(NAME, finding, todo, "uneven-steps", **place, rank=other)
+    return _covered(identity, run, whole, shares, first) or _leak(identity, run, shares, first[0]) or passed(
+        NAME, f"{n} disjoint shards of {', '.join(str(len(s)) for s in shares)} cover the {len(set(whole))} samples"
+    )
+
+
+def _covered(identity: Run, run: Run, whole: list[int], shares: list[list[int]], first: list[Epoch]) -> Check | None:
+    """Return what is wrong with the union of the shards, None where it is the serial run's epoch."""
+    if not all(epoch.complete for epoch in first):
+        return skipped(NAME, f"the run ended within its first epoch, after {len(shares[0])} samples on rank 0")
+    n, batch = len(shares), len(first[0].batches[0] or ())
+    expected, got = Counter(whole), sum((Counter(share) for share in shares), Counter())
+    drawn_twice = max(expected.values()) > 1  # a sampler with replacement: counts are its own
+    missing, extra = (expected - got).total(), (got - expected).total()
+    drops = any(event["drop_last"] for event in identity.root.all("loader"))
+    spare = n * batch
+    if drawn_twice:
+        return None
+    if extra > spare or (extra >= n and missing > 0 and not drops):
+        finding = f"{extra} samples are read by more than one rank, and {missing} of {len(expected)} by none"
+        todo = "split the data alike on all ranks (one seed), then shard it with dl.shard()"
+        return failed(NAME, finding, todo, "overlapping-shards", where=first[0].at)
+    if missing > (spare if drops else 0):
+        finding = f"{missing} of {len(expected)} samples are read by no rank"
+        return failed(NAME, finding, SHARD, "lost-samples", where=first[0].at)
+    return None
+
+
+def _leak(identity: Run, run: Run, shares: list[list[int]], train: Epoch) -> Check | None:
+    """Return a check that failed because one rank trains on what another one tests on, None where none does."""
+    trained = {i for share in shares for i in share}
+
+    def tested(trace: Trace) -> set[int]:
+        others = [e for e in trace.epochs if not e.trains and e.loader != train.loader and e.data == train.data]
+        return {i for epoch in others for i in epoch.samples or ()}
+
+    mine = training(identity.root)[0]
+    if tested(identity.root) & set(mine.samples or ()):
+        return None
+    for trace in run.traces:
+        leaked = len(tested(trace) & trained)
+        if leaked:
+            finding = f"{leaked} samples that rank {trace.rank} tests on are trained on by another rank"
+            todo = "split the data under the same seed on all ranks, before sharding"
+            return failed(NAME, finding, todo, "leaking-split", where=train.at, rank=trace.rank)
+    return None
+
+
+def _by_content(first: list[Epoch], place: dict[str, str]) -> Check:
+    """Judge by the batches' contents, where samples have no numbers."""
+    hashes = [set(epoch.hashes) for epoch in first]
+    if all(h == hashes[0] for h in hashes):
+        finding = f"every rank reads the same batches: {len(first)} ranks do the same work"
+        return failed(NAME, finding, SHARD, "unsharded-loader", **place)
+    return passed(NAME, "the ranks read different batches (a stream: what they cover cannot be told)")
+
+
+def _without_loader(run: Run) -> Check:
+    """Judge by the gradients, where no DataLoader shows what is read."""
+    own = [{(u.step, u.name): u.own for u in uses(trace) if u.own} for trace in run.traces]
+    shared = [key for key in own[0] if all(key in each for each in own)]
+    alike = [k for k in shared if len({each[k]["hash"] for each in own}) == 1 and own[0][k]["norm"] > 0]
+    if shared and len(alike) == len(shared):
+        seeds = _same_draws(run)
+        finding = f"all {len(own)} ranks compute the same gradients in every step: they work on the same samples"
+        todo = "draw batches after dl.reseed(), or share the data with dl.shard(x)"
+        where = run.root.steps[0].at
+        return failed(NAME, finding, todo, "equal-seeds" if seeds else "unsharded-loader", where=where)
+    return skipped(NAME, "no DataLoader feeds the training: the ranks' samples differ, what they cover is not known")
+
+
+def _same_draws(run: Run) -> bool:
+    """Whether random numbers were drawn between steps, the same ones on all ranks."""
+    for together in zip(*(trace.steps for trace in run.traces), strict=False):
+        for name in together[0].drew:
+            if len({step.states.get(name) for step in together}) == 1:
+                return True
+    return False
+
+
+def global_batch(serial: Run, run: Run) -> Check:
+    """Report the global batch: n times the serial one, or the serial one itself."""
+    before, now = training(serial.root), [training(trace) for trace in run.traces]
+    if not before or not all(now) or before[0].batches[0] is None:
+        return skipped(BATCH, "no DataLoader feeds the training")
+    old = len(before[0].batches[0])
+    sizes = [len(epochs[0].batches[0] or ()) for epochs in now]
+    total, n = sum(sizes), len(sizes)
+    if total in (old, n * old):
+        what = "as in the serial script" if total == old else f"{n} times the serial {old}"
+        return passed(BATCH, f"{total} samples ({what})")
+    finding = f"{total} samples ({' + '.join(map(str, sizes))}), the serial script has {old}"
+    return failed(BATCH, finding, f"keep {old} per rank, or {old}/{n}", "other-batch", where=now[0][0].at)
+
+
+def batch_factor(serial: Run, run: Run) -> int:
+    """Return by how much the global batch grew: the number of ranks unless the port keeps it."""
+    before, now = training(serial.root), [training(trace) for trace in run.traces]
+    if not before or not all(now) or before[0].batches[0] is None:
+        return len(run.traces)
+    return max(1, sum(len(e[0].batches[0] or ()) for e in now) // (len(before[0].batches[0]) or 1))

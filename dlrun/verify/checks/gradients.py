@@ -1,0 +1,142 @@
+"""Did each update use the mean of the ranks' own gradients?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dlrun.verify.trace import Event, Run, Trace
+from dlrun.verify.verdict import Check, failed, passed, skipped, values
+
+NAME = "mean gradient"
+ROUNDING = {"float64": 1e-12, "float32": 2e-5, "float16": 5e-3, "bfloat16": 4e-2}
+
+
+@dataclass(frozen=True)
+class Use:
+    """How one rank's step used one parameter's gradient.
+
+    ``used``: at the step. ``own``, ``mean``: before and after the last averaging since the parameter's last step, None
+    if there was none. ``late``: an averaging came after the step instead. ``clip``: the event that changed gradients
+    between backward and averaging. ``backward``: the one that came after averaging.
+    """
+
+    step: int
+    at: str
+    name: str
+    used: dict[str, Any] | None
+    own: dict[str, Any] | None = None
+    mean: dict[str, Any] | None = None
+    averaged: bool = False
+    late: str = ""
+    clip: Event | None = None
+    backward: Event | None = None
+
+
+def mean_gradients(run: Run) -> Check:
+    """Judge every step of the sharded run."""
+    ranks = [uses(trace) for trace in run.traces]
+    if not ranks[0]:
+        return skipped(NAME, "no step was made")
+    worst = 0.0
+    for together in zip(*ranks, strict=False):
+        if all(use.used is None for use in together):
+            continue
+        problem = _problem(together)
+        if problem:
+            return problem
+        worst = max(worst, _deviation([u.own for u in together], together[0].mean))
+    steps = len(run.root.steps)
+    return passed(NAME, f"{steps} updates used the mean of {len(ranks)} ranks' gradients (to {worst:.0e})")
+
+
+def uses(trace: Trace) -> list[Use]:
+    """Return the uses of gradients in a trace, in order of steps and parameters."""
+    found: list[Use] = []
+    owners: dict[int, list[int]] = {}
+    averages: dict[int, tuple[int, Any, Any, Event | None]] = {}
+    backward, clip = (-1, None), (-1, None)  # type: tuple[int, Event | None], tuple[int, Event | None]
+    for i, event in enumerate(trace.events):
+        if event.kind == "backward":
+            backward = (i, event)
+        elif event.kind in ("clip", "unscale"):
+            clip = (i, event)
+        elif event.kind == "return" and event["fn"] == "gradients":
+            before = clip[1] if clip[0] > backward[0] else None
+            for key, own, mean in zip(event["ids"], event["before"], event["after"], strict=True):
+                averages[key] = (i, own, mean, before)
+        elif event.kind == "optimizer":
+            owners[event["optimizer"]] = event["ids"]
+        elif event.kind == "step":
+            names = trace.names[event["optimizer"]]
+            for position, key in enumerate(owners[event["optimizer"]]):
+                use = Use(event["step"], event.at, names[position], event["grads"][position])
+                if key in averages:
+                    when, own, mean, before = averages.pop(key)
+                    after = backward[1] if backward[0] > when else None
+                    use = Use(use.step, use.at, use.name, use.used, own, mean, True, "", before, after)
+                else:
+                    use = Use(use.step, use.at, use.name, use.used, late=_late(trace, i, key))
+                found.append(use)
+    return found
+
+
+def _late(trace: Trace, since: int, key: int) -> str:
+    """Return the line of an averaging of this parameter between its step and the next backward."""
+    for event in trace.events[since:]:
+        if event.kind == "backward":
+            break
+        if event.kind == "return" and event["fn"] == "gradients" and key in event["ids"]:
+            return event.at
+    return ""
+
+
+def _problem(together: tuple[Use, ...]) -> Check | None:
+    """Return what is wrong with one parameter's gradient in one step, over all ranks."""
+    use, n = together[0], len(together)
+    rank = next((r for r, u in enumerate(together) if not u.averaged), None)
+    equal = len({(u.used or {}).get("hash") for u in together}) == 1
+    place: dict[str, Any] = {"step": use.step, "parameter": use.name, "where": use.at}
+    if rank is not None and use.late:
+        todo = "call dl.gradients(optimizer) before the step, right after backward()"
+        finding = f"the gradients of step {use.step} were averaged after the step had used them ({use.late})"
+        return failed(NAME, finding, todo, "missing-average", **place | {"where": use.late})
+    if rank is not None:
+        todo = "call dl.gradients(optimizer) after backward(), before clipping and before the step"
+        finding = f"step {use.step} used gradients of {use.name} that were never averaged"
+        return failed(NAME, finding, todo, "missing-average", **place, rank=rank)
+    if use.clip:
+        finding = f"step {use.step} averaged after {use.clip['function']}, which saw one rank's gradient only"
+        todo = "move dl.gradients(optimizer) up, between backward() and the clipping"
+        return failed(NAME, finding, todo, "average-after-clip", **place | {"where": use.clip.at})
+    if not equal and use.backward:
+        finding = f"step {use.step} averaged before backward(): the update used a stale mean and one rank's gradient"
+        todo = "call dl.gradients(optimizer) after backward()"
+        return failed(NAME, finding, todo, "stale-gradient", **place | {"where": use.backward.at})
+    if not equal:
+        finding = f"the gradient of {use.name} changed differently on the ranks between averaging and step {use.step}"
+        return failed(NAME, finding, "let nothing but the mean decide the update", "gradient-changed", **place)
+    deviation = _deviation([u.own for u in together], use.mean)
+    if deviation > ROUNDING.get((use.mean or {}).get("type", ""), 2e-5):
+        ratio = _ratio([u.own for u in together], use.mean)
+        finding = f"the gradient of {use.name} in step {use.step} is {ratio:.4g} times the mean of {n} ranks' gradients"
+        return failed(NAME, finding, "the mean is the sum divided by the number of ranks", "no-mean", **place)
+    return None
+
+
+def _deviation(own: list[dict[str, Any] | None], mean: dict[str, Any] | None) -> float:
+    """Return the largest |mean - sum / n|, relative to the largest gradient, over the sampled elements."""
+    got, expected = values(mean), _mean(own)
+    largest = max((abs(x) for x in expected), default=0.0)
+    return max((abs(x - y) for x, y in zip(got, expected, strict=False)), default=0.0) / (largest or 1.0)
+
+
+def _mean(own: list[dict[str, Any] | None]) -> list[float]:
+    parts = [values(note) for note in own if note is not None]
+    return [sum(column) / len(own) for column in zip(*parts, strict=True)]
+
+
+def _ratio(own: list[dict[str, Any] | None], mean: dict[str, Any] | None) -> float:
+    pairs = list(zip(values(mean), _mean(own), strict=False))
+    product, square = sum(x * y for x, y in pairs), sum(y * y for _, y in pairs)
+    return product / square if square else float("inf")

@@ -1,0 +1,47 @@
+"""Do sharded evaluations print what one rank over all the data prints?"""
+
+from __future__ import annotations
+
+import math
+
+from dlrun.verify.checks.output import Difference, factor, first_difference
+from dlrun.verify.trace import Run, Trace
+from dlrun.verify.verdict import Check, failed, passed, skipped
+
+NAME = "metrics"
+
+
+def metrics(serial: Run, again: Run, run: Run | None) -> Check:
+    """``run`` trained as the serial script on every rank, and sharded nothing but what it did not train on."""
+    if run is None:
+        return skipped(NAME, "no evaluation is sharded: every rank sees all of it")
+    difference = first_difference(serial.root.printed, again.root.printed, run.root.printed, exact=False)
+    if difference is None:
+        return passed(NAME, f"{len(run.traces)} ranks print what the serial script prints of the same parameters")
+    said = f"{(difference.expected or 'nothing').strip()!r} became {(difference.printed or 'nothing').strip()!r}"
+    ratio, n = factor(difference), len(run.traces)
+    if ratio is not None and math.isclose(ratio, 1 / n, rel_tol=0.05):
+        todo = "divide by the number of samples that were counted, or count on all ranks before dividing"
+        return failed(NAME, f"{said}: one rank's count over the whole data set", todo, "metric-divided-by-whole",
+                      where=difference.at)  # fmt: skip
+    return _mean_of_means(run, said, difference)
+
+
+def _mean_of_means(run: Run, said: str, difference: Difference) -> Check:
+    seen = [_evaluated(trace) for trace in run.traces]
+    total, distinct = sum(map(len, seen)), len({i for part in seen for i in part})
+    counts = ", ".join(f"rank {t.rank} counts {len(part)}" for t, part in zip(run.traces, seen, strict=True))
+    twice = f", {total - distinct} of them twice" if total > distinct else ""
+    averaged = [event for event in run.root.returns("average") if event["local"] != event["mean"]]
+    if averaged:
+        finding = f"{said}: a mean of the ranks' means ({counts}{twice})"
+        todo = "evaluate on every rank without dl.shard(), or average sums and counts and divide then"
+        return failed(NAME, finding, todo, "metric-mean-of-means", where=averaged[-1].at)
+    todo = "evaluate on every rank without dl.shard(), or average sums and counts over the ranks"
+    return failed(NAME, f"{said}: rank 0's own share ({counts})", todo, "metric-of-one-rank", where=difference.at)
+
+
+def _evaluated(trace: Trace) -> list[int]:
+    """Return the samples of a rank's last evaluation."""
+    epochs = [epoch for epoch in trace.epochs if not epoch.trains and epoch.samples]
+    return (epochs[-1].samples or []) if epochs else []

@@ -1,0 +1,164 @@
+"""Do the ranks stay together: same start, same parameters, same steps and decisions, own random numbers, one writer?"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from pathlib import Path
+
+from dlrun.verify.trace import Event, Run, Trace
+from dlrun.verify.verdict import Check, distance, failed, passed, skipped
+
+START, EQUAL, STEPS, NOISE, FILES = "broadcast", "same parameters", "same steps", "own random numbers", "one writer"
+
+
+def broadcast(run: Run) -> Check:
+    """Every parameter of every optimizer was broadcast before the optimizer's first step."""
+    count = 0
+    for event in run.root.all("optimizer"):
+        left = [name for name, sent in zip(event["names"], event["broadcast"], strict=True) if not sent]
+        count += len(event["names"])
+        if not left:
+            continue
+        what = f"{len(left)} of {len(event['names'])} parameters ({left[0]}, ...)" if len(left) > 1 else left[0]
+        others = [e for t in run.traces[1:] for e in t.all("optimizer") if e["optimizer"] == event["optimizer"]]
+        apart = any([p["hash"] for p in e["params"]] != [p["hash"] for p in event["params"]] for e in others)
+        now = "the ranks start from different weights" if apart else "the ranks start alike by their equal seeds alone"
+        todo = "call dl.broadcast(model, optimizer) before the training loop, after all weights are set"
+        return failed(START, f"{what} never broadcast: {now}", todo, "missing-broadcast", where=event.at, step=1,
+                      parameter=left[0])  # fmt: skip
+    return passed(START, f"{count} parameters come from rank 0 before the first step")
+
+
+def equal(run: Run, cause: str = "") -> Check:
+    """All ranks hold the same bits after each step. ``cause``: the failed check that explains a difference."""
+    root, checked = run.root, 0
+    for together in zip(*(trace.steps for trace in run.traces), strict=False):
+        checked += 1
+        for rank, step in enumerate(together[1:], 1):
+            for i, (p, q) in enumerate(zip(together[0].params, step.params, strict=False)):
+                if p["hash"] == q["hash"]:
+                    continue
+                parameter, size = root.names[step.optimizer][i], distance(p, q)
+                finding = f"rank {rank} differs from rank 0 by {size:.1e} in {parameter} after step {step.number}"
+                place = {"where": step.at, "step": step.number, "rank": rank, "parameter": parameter, "size": size}
+                if cause:
+                    return failed(EQUAL, f"{finding}: see {cause}", **place)
+                todo = "every update must come from averaged gradients and values that all ranks share"
+                return failed(EQUAL, finding, todo, "ranks-differ", **place)
+    return passed(EQUAL, f"{len(run.traces)} ranks hold the same bits after each of {checked} steps")
+
+
+def steps(run: Run) -> Check:
+    """All ranks decide alike, make as many steps and come to the end."""
+    decision = _decision(run)
+    if decision:
+        return decision
+    counts = [len(trace.steps) for trace in run.traces]
+    if len(set(counts)) > 1 or run.hung:
+        where = " and ".join(f"rank {trace.rank} {_place(trace)}" for trace in (run.root, _other(run)))
+        how = "the ranks wait for each other for ever" if run.hung else "the ranks went apart"
+        todo = "every rank must make the same steps and call the same dl_comm functions in the same order"
+        last = run.traces[counts.index(min(counts))]
+        return failed(STEPS, f"{how}: {where}", todo, "uneven-steps", where=_at(last), step=min(counts) + 1,
+                      rank=last.rank)  # fmt: skip
+    return passed(STEPS, f"{len(counts)} ranks make {counts[0]} steps, and leave the loop together")
+
+
+def _decision(run: Run) -> Check | None:
+    """Return the first condition whose operands differ between ranks, None where all agree."""
+    sequences = [_decisions(trace) for trace in run.traces]
+    for rank, other in enumerate(sequences[1:], 1):
+        for key, events in sequences[0].items():
+            for a, b in zip(events, other.get(key, []), strict=False):
+                for name, x in a["values"].items():
+                    y = b["values"].get(name, x)
+                    if x == y or (math.isnan(x) and math.isnan(y)):
+                        continue
+                    return _apart(a, name, x, y, rank)
+    return None
+
+
+def _apart(event: Event, name: str, x: float, y: float, rank: int) -> Check:
+    plateau = event["what"].endswith(".step")
+    what = "the metric of ReduceLROnPlateau" if plateau else f"{name} in `{event['what']}`"
+    finding = f"{what} is {x:.6g} on rank 0 and {y:.6g} on rank {rank}"
+    end = "their learning rates drift apart" if plateau else "one rank may leave the loop before the others"
+    todo = f"decide on what all ranks share: dl.average({'metric' if plateau else name})"
+    return failed(STEPS, f"{finding}: {end}", todo, "rank-dependent-rate" if plateau else "rank-dependent-exit",
+                  where=event.at, rank=rank, size=abs(x - y))  # fmt: skip
+
+
+def _decisions(trace: Trace) -> dict[tuple[str, str], list[Event]]:
+    found = defaultdict(list)
+    for event in trace.all("decision"):
+        found[event.at, event["what"]].append(event)
+    return found
+
+
+def _other(run: Run) -> Trace:
+    """Return the trace of a rank that did something else than rank 0; of the last one where all did the same."""
+    root = (len(run.root.steps), run.root.ended, run.root.waiting and run.root.waiting.at)
+    others = run.traces[1:]
+    return next((t for t in others if (len(t.steps), t.ended, t.waiting and t.waiting.at) != root), others[-1])
+
+
+def _place(trace: Trace) -> str:
+    """Return where a rank is."""
+    made = f"after {len(trace.steps)} steps"
+    if trace.ended:
+        return f"ended {made}"
+    if trace.waiting:
+        return f"waits in dl.{trace.waiting['fn']}() at {trace.waiting.at} {made}"
+    return f"was at {_at(trace)} {made}"
+
+
+def _at(trace: Trace) -> str:
+    return next((event.at for event in reversed(trace.events) if event.at), "")
+
+
+def own_noise(run: Run) -> Check:
+    """Random numbers drawn while training (dropout, noise, augmentation) differ between the ranks."""
+    drew: set[str] = set()
+    for together in zip(*(trace.steps for trace in run.traces), strict=False):
+        for name in sorted(_training_draws(together[0].before, together[0].drew)):
+            drew.add(name)
+            if len({step.states.get(name) for step in together}) > 1:
+                continue
+            finding = f"all ranks draw the same random numbers from {name} while training: equal dropout masks or noise"
+            todo = "call dl.reseed() before the training loop, after the model is built"
+            at = next((e.at for e in together[0].before if e.kind == "forward"), together[0].at)
+            return failed(NOISE, finding, todo, "equal-seeds", where=at, step=together[0].number)
+    if not drew:
+        return skipped(NOISE, "none are drawn while training")
+    return passed(NOISE, f"each rank draws its own from {' and '.join(sorted(drew))}")
+
+
+def _training_draws(before: tuple[Event, ...], drew: tuple[str, ...]) -> set[str]:
+    """Return the generators drawn from in the model, or between a loader's batch and the step."""
+    inside = {name for event in before if event.kind == "forward" for name in event["drew"]}
+    return inside | (set(drew) if any(event.kind == "batch" for event in before) else set())
+
+
+def one_writer(run: Run) -> Check:
+    """Rank 0 alone touches files."""
+    writers: dict[str, dict[int, Event]] = defaultdict(dict)
+    moved = {event["was"] for trace in run.traces for event in trace.all("file") if event["was"]}
+    for trace in run.traces:
+        for event in trace.all("file"):
+            hidden = any(part.startswith(".saving-") for part in Path(event["path"]).parts)
+            if event["path"] not in moved and not hidden and event["how"] != "mkdir":
+                writers[event["path"]].setdefault(trace.rank, event)
+    for path, ranks in writers.items():
+        rank = next((r for r in sorted(ranks) if r > 0), None)
+        if rank is not None:
+            who = " and ".join(f"rank {r}" for r in sorted(ranks))
+            finding = f"{Path(path).name} is touched ({ranks[rank]['how']}) by {who}"
+            todo = "write on rank 0 alone: dl.save(), or dl.rank0(function)(...)"
+            return failed(FILES, finding, todo, "save-by-every-rank", where=ranks[rank].at, rank=rank)
+    if not writers:
+        return skipped(FILES, "no file was written")
+    loud = [t.rank for t in run.traces[1:] if t.printed]
+    aside = f"; rank {loud[0]} prints too" if loud else ""
+    names = ", ".join(Path(path).name for path in list(writers)[:3])
+    return passed(FILES, f"rank 0 alone wrote {names}{aside}")

@@ -1,0 +1,69 @@
+"""Is the learning rate what the port promises for its global batch?"""
+
+from __future__ import annotations
+
+import math
+
+from dlrun.verify.checks.data import batch_factor
+from dlrun.verify.trace import Run
+from dlrun.verify.verdict import Check, failed, passed, skipped
+
+NAME = "learning rate"
+
+
+def learning_rate(serial: Run, run: Run) -> Check:
+    """Compare each optimizer's first rates with the serial ones, under the rule that the port names.
+
+    Linear scaling: Goyal et al., arXiv 1706.02677; sqrt: Krizhevsky, arXiv 1404.5997.
+    """
+    n = len(run.traces)
+    calls = list(run.root.returns("lr_scale"))
+    rules = {call["rule"] for call in calls}
+    grown = batch_factor(serial, run)
+    factors = {"linear": float(n), "sqrt": math.sqrt(n), "none": 1.0}
+    promised = {factors.get(rule, 1.0) for rule in rules} if grown > 1 and rules else {1.0}
+    warm = next(iter(run.root.returns("warmup")), None)
+    found = []
+    for at, base, rate in _first_rates(serial, run):
+        factor = rate / base * (n if warm else 1)
+        found.append((base, rate, factor))
+        lines = ", ".join(sorted({call.at for call in calls})) or at
+        if any(math.isclose(factor, p, rel_tol=1e-6) for p in promised):
+            continue
+        if not calls and any(math.isclose(factor, f, rel_tol=1e-6) for f in factors.values()) and grown > 1:
+            continue  # scaled by hand, by a known rule
+        return _wrong(base, rate, factor, n, max(promised), lines, grown)
+    if not found:
+        return skipped(NAME, "the optimizers have no learning rate")
+    base, rate, factor = found[0]
+    ramp = f", reached by a warm-up from {rate:g}" if warm else ""
+    rule = next((rule for rule, f in factors.items() if math.isclose(factor, f)), "none")
+    how = "unscaled" if factor == 1 else f"{rule} scaling"
+    return passed(NAME, f"{base:g} on 1 rank, {base * factor:g} on {n} ({how}{ramp})")
+
+
+def _first_rates(serial: Run, run: Run) -> list[tuple[str, float, float]]:
+    """Return (line, serial rate, rate on n ranks) of each optimizer's groups, at its first step with a rate above 0."""
+    found: dict[tuple[int, int], tuple[str, float, float]] = {}
+    for a, b in zip(serial.root.steps, run.root.steps, strict=False):
+        for group, (x, y) in enumerate(zip(a.lr, b.lr, strict=False)):
+            if a.optimizer == b.optimizer and x > 0:
+                found.setdefault((a.optimizer, group), (b.at, x, y))
+    return list(found.values())
+
+
+def _wrong(base: float, rate: float, factor: float, n: int, promised: float, lines: str, grown: int) -> Check:
+    so = f"{rate:g} on {n} ranks, {base:g} on 1: {factor:.4g} times"
+    if math.isclose(factor, promised**2, rel_tol=1e-6) and promised > 1:
+        todo = "scale it once: call dl.lr_scale() where the rate is set, and nowhere else"
+        return failed(NAME, f"{so}, scaled twice ({lines})", todo, "double-scaling", where=lines.split(", ")[-1])
+    if math.isclose(factor, n * n, rel_tol=1e-6):
+        todo = "scale it once, with dl.lr_scale()"
+        return failed(NAME, f"{so}, scaled twice", todo, "double-scaling", where=lines.split(", ")[-1])
+    if grown == 1:
+        todo = "with the serial global batch the rate stays as it is"
+        return failed(NAME, f"{so}, though the global batch did not grow", todo, "scaled-rate", where=lines)
+    if math.isclose(factor, 1, rel_tol=1e-6):
+        todo = "something sets the rate again after dl.lr_scale(): scale the value that is set there"
+        return failed(NAME, f"{so}, though {lines} scales it by {promised:.4g}", todo, "lost-scaling", where=lines)
+    return failed(NAME, f"{so}, promised are {promised:.4g}", "scale it with dl.lr_scale()", "other-rate", where=lines)

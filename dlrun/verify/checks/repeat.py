@@ -1,0 +1,72 @@
+"""Does the serial script repeat itself? Where it does not, what it draws from is named, not the port."""
+
+from __future__ import annotations
+
+from dlrun.verify.trace import Run, Trace
+from dlrun.verify.verdict import Check, failed, passed
+
+NAME = "repeats itself"
+SEEDING = {
+    "torch": "torch.manual_seed(0)",
+    "cuda": "torch.manual_seed(0)",
+    "numpy": "numpy.random.seed(0)",
+    "random": "random.seed(0)",
+}
+
+
+def repeats(serial: Run, again: Run, hashed: Run | None = None) -> Check:
+    """Compare two serial runs; ``hashed`` is one whose sets and dicts are in the first one's order (PYTHONHASHSEED)."""
+    one, two = serial.root, again.root
+    first = differing_step(one, two)
+    if first is None:
+        return passed(NAME, f"two serial runs leave the same bits after each of {len(one.steps)} steps")
+    place = {"step": first, "where": one.steps[min(first, len(one.steps)) - 1].at}
+    so = f"two runs of the serial script differ after step {first}"
+    if hashed is not None and differing_step(one, hashed.root) is None:
+        return failed(
+            NAME,
+            f"{so}: the order of a set or of hash() decides what it trains on",
+            "sort what comes from sets, and start every rank with the same PYTHONHASHSEED",
+            "hash-order",
+            **place,
+        )
+    unseeded = _unseeded(one, two, first)
+    if unseeded:
+        name, at = unseeded
+        seeding = SEEDING.get(name, f"{name}(0)")
+        return failed(
+            NAME,
+            f"{so}: random numbers come from {name}, which is not seeded",
+            f"add {seeding} to the script, or run dlrun verify with --seed 0",
+            "unseeded",
+            **(place | ({"where": at} if at else {})),
+        )
+    workers = any(event["workers"] for event in one.all("loader"))
+    cause = "DataLoader workers" if workers else "time, threads or a kernel without a fixed order"
+    todo = "verify with num_workers=0" if workers else "look for time.time(), os.urandom or uuid in what it trains on"
+    return failed(NAME, f"{so}, and all shared random generators agree: {cause}", todo, "not-repeatable", **place)
+
+
+def differing_step(one: Trace, two: Trace) -> int | None:
+    """Return the number of the first step after which parameters differ, None if they never do."""
+    for a, b in zip(one.steps, two.steps, strict=False):
+        if any(p["hash"] != q["hash"] for p, q in zip(a.params, b.params, strict=False)):
+            return a.number
+    if len(one.steps) != len(two.steps):
+        return min(len(one.steps), len(two.steps)) + 1
+    return None
+
+
+def _unseeded(one: Trace, two: Trace, step: int) -> tuple[str, str] | None:
+    """Return (generator, line) of a generator that was in different states in two runs and never got a fixed seed."""
+    for event in one.all("seed"):
+        if not event["fixed"]:
+            return event["generator"], event.at
+    fixed = {event["generator"] for event in one.all("seed")}
+    at = min(step, len(one.steps), len(two.steps)) - 1
+    if at < 0:
+        return None
+    for name, state in one.steps[at].states.items():
+        if two.steps[at].states.get(name) != state and name not in fixed:
+            return name, ""
+    return None

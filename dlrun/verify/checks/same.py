@@ -1,0 +1,110 @@
+"""A port that must do exactly what the serial script does: on 1 rank, and on n ranks that repeat it."""
+
+from __future__ import annotations
+
+from dlrun.verify.checks.output import first_difference
+from dlrun.verify.trace import Run, Step, Trace
+from dlrun.verify.verdict import Check, distance, failed, passed
+
+ORDER = ("zero_grad", "backward", "clip", "unscale", "step")
+
+
+def same(name: str, serial: Run, again: Run, run: Run, port: str) -> Check:
+    """Compare every rank of ``run`` with the serial run: parameters bit by bit after each step, then the output."""
+    for trace in run.traces:
+        differing = _parameters(name, serial.root, trace, port)
+        if differing:
+            return differing
+    difference = first_difference(serial.root.printed, again.root.printed, run.root.printed)
+    if difference:
+        said = "nothing" if difference.printed is None else f"{difference.printed.strip()!r}"
+        wanted = "nothing" if difference.expected is None else f"{difference.expected.strip()!r}"
+        return failed(
+            name,
+            f"the output differs: {wanted} became {said}",
+            "a port prints what the serial script prints",
+            "other-output",
+            where=difference.at,
+        )
+    steps, ranks = len(run.root.steps), len(run.traces)
+    who = "1 rank leaves" if ranks == 1 else f"{ranks} ranks that repeat the serial run leave"
+    return passed(name, f"{who} its parameters bit for bit after each of {steps} steps, and its output")
+
+
+def _parameters(name: str, serial: Trace, trace: Trace, port: str) -> Check | None:
+    for a, b in zip(serial.steps, trace.steps, strict=False):
+        for i, (p, q) in enumerate(zip(a.params, b.params, strict=False)):
+            if p["hash"] != q["hash"]:
+                names = trace.names.get(b.optimizer, [])
+                parameter = names[i] if i < len(names) else f"parameter {i}"
+                finding, todo, fault, where = _cause(a, b)
+                size = distance(p, q)
+                return failed(
+                    name,
+                    f"{parameter} differs by {size:.1e} after step {a.number}: {finding}",
+                    todo,
+                    fault,
+                    where=where,
+                    step=a.number,
+                    rank=trace.rank,
+                    parameter=parameter,
+                    size=size,
+                )
+        if len(a.params) != len(b.params):
+            finding = f"the optimizer holds {len(b.params)} parameters, the serial one {len(a.params)}"
+            return failed(name, finding, f"compare the optimizers' arguments in {port}", "other-model", where=b.at)
+    if len(serial.steps) != len(trace.steps):
+        last = trace.steps[-1].at if trace.steps else ""
+        finding = f"the serial script makes {len(serial.steps)} steps, rank {trace.rank} of the port {len(trace.steps)}"
+        return failed(name, finding, "loop bounds and step counts must not change on 1 rank", "other-steps", where=last)
+    return None
+
+
+def _cause(a: Step, b: Step) -> tuple[str, str, str, str]:
+    """Return (finding, todo, fault, line) for the first thing that differs in the making of a step."""
+    serial, port = _order(a), _order(b)
+    if serial != port:
+        finding = f"serial does {' > '.join(serial)}, the port {' > '.join(port)}"
+        stale = port.count("zero_grad") < serial.count("zero_grad") or _backward_last(port) > _backward_last(serial)
+        if stale:
+            todo = "the update used a gradient of an earlier step: put zero_grad, backward and step in the serial order"
+            return f"stale gradient, {finding}", todo, "stale-gradient", b.at
+        return finding, "keep the serial order of the training step", "other-order", b.at
+    if _batches(a) != _batches(b):
+        line = next((e.at for e in b.before if e.kind == "batch"), b.at)
+        return "it read other samples", "sharding must change nothing here: same sampler, same seed", "other-data", line
+    if a.lr != b.lr:
+        finding = f"the learning rate is {b.lr[0]:g}, not {a.lr[0]:g}"
+        return finding, "scale the rate with dl.lr_scale(), which leaves it alone here", "other-rate", b.at
+    changed = [name for name, state in a.states.items() if b.states.get(name, state) != state]
+    if changed:
+        todo = f"the port draws other numbers from {changed[0]} than the serial script; leave its stream alone"
+        return f"the random numbers of {' and '.join(changed)} differ", todo, "other-randomness", b.at
+    if a.count("forward") and _inputs(a) != _inputs(b):
+        return "the model was given another input", "compare what is computed before the model", "other-data", b.at
+    used = [(g, h) for g, h in zip(a.grads, b.grads, strict=False) if (g or {}).get("hash") != (h or {}).get("hash")]
+    if used:
+        ratio = (used[0][1] or {}).get("norm", 0) / ((used[0][0] or {}).get("norm", 0) or 1)
+        finding = f"its gradient is {ratio:.6g} times the serial one"
+        todo = "average each gradient once, as a mean, and compute the loss as the serial script does"
+        return finding, todo, "other-gradient", b.at
+    return "same data, rate and gradients: the update differs", "compare the optimizers' options", "other-update", b.at
+
+
+def _order(step: Step) -> list[str]:
+    """Return the kinds of events of a training step, repeats in a row counted once."""
+    kinds = [e.kind for e in step.before if e.kind in ORDER] + ["step"]
+    return [kind for i, kind in enumerate(kinds) if i == 0 or kinds[i - 1] != kind]
+
+
+def _backward_last(order: list[str]) -> int:
+    """Return how many events come between the last backward and the step; all of them without a backward."""
+    return order[::-1].index("backward") if "backward" in order else len(order)
+
+
+def _batches(step: Step) -> list[object]:
+    return [e["indices"] or e["hash"] for e in step.before if e.kind == "batch"]
+
+
+def _inputs(step: Step) -> list[str]:
+    return [e["hash"] for e in step.before if e.kind == "forward"]

@@ -1,0 +1,67 @@
+"""Keep-the-global-batch: n ranks with B/n samples each must reproduce the serial training to rounding."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from dlrun.verify.checks.data import training
+from dlrun.verify.trace import Run, Trace
+from dlrun.verify.verdict import Check, distance, failed, passed, skipped, values
+
+NAME = "same global batch"
+TOLERANCE = {"float64": 1e-6, "float32": 2e-3, "float16": 5e-2, "bfloat16": 1e-1}
+
+
+def reason_against(serial: Run, n: int) -> str:
+    """Return why n ranks cannot reproduce the serial parameters with the serial global batch; empty if they can."""
+    epochs = training(serial.root)
+    if not epochs:
+        return "no DataLoader feeds the training"
+    sizes = {len(batch) for epoch in epochs for batch in epoch.batches if batch is not None}
+    if not sizes or any(size % n for size in sizes):
+        return f"batches of {', '.join(map(str, sorted(sizes))) or 'unknown size'} do not divide by {n}"
+    forwards = list(serial.root.all("forward"))
+    if any(event["norm"] for event in forwards):
+        return "batch norm sees B/n samples instead of B"
+    noisy = [s for s in serial.root.steps if s.drew or any(e["drew"] for e in s.before if e.kind == "forward")]
+    if noisy or any(event["noise"] for event in forwards):
+        return "random numbers are drawn while training (dropout, noise)"
+    return ""
+
+
+def reproduces(serial: Run, run: Run) -> Check:
+    """Compare how far the parameters are apart with how far the serial ones have moved since the start."""
+    n, worst = len(run.traces), 0.0
+    if run.error or run.hung:
+        said = f": {run.error[1]['type']}: {run.error[1]['message']}" if run.error else ""
+        return skipped(NAME, f"the port does not run with a local batch of B/{n}{said}"[:200])
+    start = {event["optimizer"]: event["params"] for event in serial.root.all("optimizer")}
+    for a, b in zip(serial.root.steps, run.root.steps, strict=False):
+        ratio, i = max((_ratio(p, q, o), i) for i, (p, q, o) in _triples(a.params, b.params, start[a.optimizer]))
+        worst = max(worst, ratio)
+        if ratio > TOLERANCE.get(a.params[i]["type"], 2e-3):
+            parameter, size = serial.root.names[a.optimizer][i], distance(a.params[i], b.params[i])
+            finding = f"{parameter} differs by {size:.1e} after step {a.number}, {ratio:.1%} of what it moved"
+            todo = "a loss that is a sum, or has a constant batch size in it, is another loss as a mean over ranks"
+            return failed(NAME, finding, todo, "other-gradient", where=b.at, step=a.number, parameter=parameter,
+                          size=size)  # fmt: skip
+    sizes = _sizes(run.root)
+    return passed(NAME, f"{n} ranks x {sizes} samples reproduce the serial parameters to {worst:.0e} of their change")
+
+
+def _triples(a: Any, b: Any, c: Any) -> list[tuple[int, tuple[Any, Any, Any]]]:
+    return list(enumerate(zip(a, b, c, strict=False)))
+
+
+def _ratio(serial: dict[str, Any], ported: dict[str, Any], start: dict[str, Any]) -> float:
+    """Return |ported - serial| / |serial - start| (L2, over the sampled elements); 0 where nothing differs."""
+    p, q, o = values(serial), values(ported), values(start)
+    apart = math.sqrt(sum((x - y) ** 2 for x, y in zip(p, q, strict=False)))
+    moved = math.sqrt(sum((x - y) ** 2 for x, y in zip(p, o, strict=False)))
+    return apart / moved if apart > 1e-12 and moved else (0.0 if apart <= 1e-7 else math.inf)
+
+
+def _sizes(trace: Trace) -> int:
+    epochs = training(trace)
+    return len(epochs[0].batches[0] or ()) if epochs else 0

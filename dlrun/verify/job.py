@@ -1,0 +1,254 @@
+"""The runs of a verification, in order, and which of them a script allows."""
+
+from __future__ import annotations
+
+import ast
+import tokenize
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dlrun.errors import DlrunError
+from dlrun.verify.checks import data, gradients, metrics, ranks, rate, repeat, whole
+from dlrun.verify.checks.same import same
+from dlrun.verify.runs import Task, execute, orders
+from dlrun.verify.trace import Run
+from dlrun.verify.verdict import Check, Verdict, failed, skipped
+
+UNCUT = 10**9
+OTHER_FRAMEWORKS = ("tensorflow", "keras", "tf_keras", "jax", "flax", "mxnet", "paddle")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be proved: that ``port`` on ``ranks`` ranks does what ``serial`` does, over ``steps`` optimizer steps.
+
+    ``seed`` seeds what the script does not seed itself. ``stall``: seconds without progress that count as a hang.
+    """
+
+    serial: Path
+    port: Path
+    args: tuple[str, ...] = ()
+    ranks: int = 2
+    steps: int = 6
+    seed: int | None = None
+    stall: float = 120.0
+
+
+def verify(
+    job: Job,
+    folder: Path,
+    say: Callable[[Check], None] = lambda check: None,
+    act: Callable[[Task], Run] = execute,
+) -> Verdict:
+    """Make the runs, each in a folder of its own below ``folder``, and judge them; ``say`` hears each check at once.
+
+    ``act`` makes one run.
+
+    Raises ``DlrunError`` where nothing can be proved: a missing file, another framework, a serial script that fails or
+    makes no optimizer step.
+    """
+    refuse(job)
+    checks: list[Check] = []
+
+    def add(*more: Check) -> None:
+        for check in more:
+            checks.append(check)
+            say(check)
+
+    runs = Runs(job, folder, act)
+    serial, again = runs.serial()
+    add(runs.repeats(serial, again))
+    if checks[0].status == "failed":
+        return Verdict(tuple(checks))
+    identity, replicate = runs.both(runs.identity, runs.replicate)
+    add(_ran(identity, job) or same("identity", serial, again, identity, job.port.name))
+    broken = checks[-1].status == "failed"
+    if broken:
+        add(skipped("replicate", "1 rank differs already: see identity"))
+    else:
+        add(_ran(replicate, job, "replicate") or same("replicate", serial, again, replicate, job.port.name))
+    if not identity.root.steps:
+        return Verdict(tuple(checks))
+    sharded = runs.sharded()
+    add(*judge(serial, identity, sharded))
+    add(runs.metrics(serial, again, identity, broken or _any(checks, "same steps")))
+    add(runs.whole(serial, sharded, _any(checks)))
+    return Verdict(tuple(checks))
+
+
+def judge(serial: Run, identity: Run, sharded: Run) -> list[Check]:
+    """Return the checks of the sharded run; what follows from another fault carries no fault of its own."""
+    start, mean = ranks.broadcast(sharded), gradients.mean_gradients(sharded)
+    cause = next((check.name for check in (mean, start) if check.status == "failed"), "")
+    equal, shards, steps = ranks.equal(sharded, cause), data.shards(identity, sharded), ranks.steps(sharded)
+    if steps.fault == "uneven-steps" and (shards.fault == "uneven-steps" or cause):
+        steps = replace(steps, fault="", todo=f"see {shards.name if shards.fault else cause}")
+    if steps.fault == "rank-dependent-exit" and cause:
+        steps = replace(steps, fault="", todo=f"see {cause}")
+    checks = [start, mean, equal, shards, data.global_batch(serial, sharded), rate.learning_rate(serial, sharded)]
+    checks += [ranks.own_noise(sharded), steps, ranks.one_writer(sharded)]
+    if sharded.error and not sharded.hung:
+        rank, event = sharded.error
+        fault = "" if any(check.fault for check in checks) else "fails"
+        said = f"rank {rank} fails: {event['type']}: {event['message']}"[:300]
+        checks.append(failed("sharded run", said, "it runs on 1 rank", fault, where=event["line"], rank=rank))
+    elif not sharded.whole and not sharded.hung:
+        said = "\n".join(sharded.log.strip().splitlines()[-3:])
+        checks.append(failed("sharded run", f"ended with code {sharded.code}: {said}", "", "fails"))
+    return checks
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Makes the runs of one job."""
+
+    job: Job
+    folder: Path
+    act: Callable[[Task], Run] = execute
+
+    def serial(self) -> tuple[Run, Run]:
+        """Run the serial script twice. An epoch is cut short after half of the steps, unless the script minds."""
+        cut = self.cut
+        serial, again = self.both(lambda: self._serial("serial", cut), lambda: self._serial("again", cut))
+        if serial.error and serial.error[1]["type"] in ("StopIteration", "RuntimeError") and serial.root.first("cut"):
+            cut = UNCUT  # it takes batches with next() and counts on all of them
+            serial, again = self.both(lambda: self._serial("uncut", cut), lambda: self._serial("uncut-again", cut))
+        if serial.error:
+            _, event = serial.error
+            raise DlrunError(
+                f"{self.job.serial} fails: {event['type']}: {event['message']} ({event['line']})",
+                "verify compares with the serial script: make it run first (arguments go after --)",
+            )
+        if not serial.root.ended:
+            said = " ".join(serial.log.strip().splitlines()[-2:])
+            raise DlrunError(f"{self.job.serial} does not come to its end: {said or 'no progress'}")
+        if not serial.root.steps:
+            raise DlrunError(
+                f"{self.job.serial} made no step of a torch.optim optimizer",
+                "verify follows those; parameters updated by hand are not covered yet",
+            )
+        return serial, again
+
+    def repeats(self, serial: Run, again: Run) -> Check:
+        """Check that the serial script repeats itself; a third run tells the order of sets from other causes."""
+        check = repeat.repeats(serial, again)
+        if check.fault == "not-repeatable":
+            check = repeat.repeats(serial, again, self._serial("hashed", self.cut))
+        return check
+
+    def identity(self) -> Run:
+        """Run the port on 1 rank."""
+        return self._port("identity", 1)
+
+    def replicate(self) -> Run:
+        """Run the port on n ranks that repeat the serial run; n a power of two, so that means of equals are exact."""
+        return self._port("replicate", 1 << (self.job.ranks.bit_length() - 1), env={"DL_COMM_REPLICATE": "1"})
+
+    def sharded(self) -> Run:
+        """Run the port as it is."""
+        return self._port("sharded", self.job.ranks, seed_by_rank=True)
+
+    def metrics(self, serial: Run, again: Run, identity: Run, broken: bool) -> Check:
+        """Run the port with the training replicated and evaluations sharded, where there are such."""
+        trained = {epoch.loader for epoch in identity.root.epochs if epoch.trains}
+        shards = list(identity.root.returns("shard"))
+        kept = tuple(call["shard"] for call in shards if trained & set(call["loaders"]) or not call["loaders"])
+        if len(kept) == len(shards):
+            return metrics.metrics(serial, again, None)
+        if broken:
+            return skipped(metrics.NAME, "first repair what failed above")
+        run = self._port("metrics", self.job.ranks, env={"DL_COMM_REPLICATE": "1"}, training_shards=kept)
+        if run.hung or run.error:
+            said = f": {run.error[1]['message']}" if run.error else ": the ranks wait for each other"
+            return failed(metrics.NAME, f"sharded evaluation does not come to its end{said}", "", "fails")
+        return metrics.metrics(serial, again, run)
+
+    def whole(self, serial: Run, sharded: Run, broken: bool) -> Check:
+        """Run the port with the serial global batch, where the script allows it."""
+        reason = whole.reason_against(serial, self.job.ranks)
+        if reason or broken:
+            return skipped(whole.NAME, "first repair what failed above" if broken else reason)
+        if data.batch_factor(serial, sharded) == 1:
+            return whole.reproduces(serial, sharded)
+        loaders = {event["loader"]: event["made"] for event in serial.root.all("loader")}
+        made = tuple({loaders[epoch.loader] for epoch in data.training(serial.root) if epoch.loader in loaders})
+        run = self._port("whole", self.job.ranks, global_batch=True, training_loaders=made)
+        return whole.reproduces(serial, run)
+
+    def both(self, one: Callable[[], Run], two: Callable[[], Run]) -> tuple[Run, Run]:
+        """Make two runs at the same time."""
+        with ThreadPoolExecutor(2) as pool:
+            first, second = pool.submit(one), pool.submit(two)
+            return first.result(), second.result()
+
+    @property
+    def cut(self) -> int:
+        """The steps after which an epoch is cut short."""
+        return UNCUT if (self.folder / "uncut").exists() else max(1, self.job.steps // 2)
+
+    def _serial(self, name: str, cut: int) -> Run:
+        env = {"PYTHONHASHSEED": "1"} if name.endswith("again") else {}
+        return self._run(name, self.job.serial, 1, cut, env)
+
+    def _port(self, name: str, n: int, env: dict[str, str] | None = None, **more: Any) -> Run:
+        return self._run(name, self.job.port, n, self.cut, env or {}, **more)
+
+    def _run(self, name: str, script: Path, n: int, cut: int, env: dict[str, str], **more: Any) -> Run:
+        given = orders(self.job.steps, cut, seed=self.job.seed, **more)
+        env = {"DL_COMM_TIMEOUT_S": str(self.job.stall * 2), **env}
+        return self.act(Task(name, script, self.job.args, n, self.folder / name, given, env, self.job.stall))
+
+
+def refuse(job: Job) -> None:
+    """Raise ``DlrunError`` for what is known not to be verifiable before anything runs."""
+    if job.ranks < 2:
+        raise DlrunError(f"-n {job.ranks}: a port is proved on 2 ranks or more", "leave -n out, or give -n 2")
+    if job.steps < 2:
+        raise DlrunError(f"--steps {job.steps}: a fault can hide in one step", "give --steps 2 or more")
+    for script in (job.serial, job.port):
+        if not script.is_file():
+            raise DlrunError(f"there is no script {script}", "usage: dlrun verify train.py train_dist.py")
+    imports = _imports(job.serial)
+    other = next((name for name in OTHER_FRAMEWORKS if name in imports), None)
+    if other and "torch" not in imports:
+        raise DlrunError(f"{job.serial} trains with {other}: dlrun verify covers PyTorch only, and proves nothing here")
+    ported = _imports(job.port)
+    if "dl_comm" not in ported:
+        raise DlrunError(f"{job.port} does not import dl_comm", f"dlrun port {job.serial} writes a port that does")
+
+
+def _imports(script: Path) -> set[str]:
+    """Return the top-level names that a script imports."""
+    with tokenize.open(script) as file:
+        source = file.read()
+    try:
+        tree = ast.parse(source, str(script))
+    except SyntaxError as error:
+        raise DlrunError(f"{script}:{error.lineno}: {error.msg}: {(error.text or '').strip()}") from error
+    names = {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
+    names |= {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module}
+    return {name.split(".")[0] for name in names}
+
+
+def _ran(run: Run, job: Job, name: str = "identity") -> Check | None:
+    """Return a failed check where a run did not come to its end."""
+    if run.error:
+        rank, event = run.error
+        said = f"the port fails on rank {rank} of {len(run.traces)}: {event['type']}: {event['message']}"[:300]
+        return failed(name, said, "the serial script runs", "fails", where=event["line"], rank=rank)
+    if run.hung:
+        check = ranks.steps(run)
+        return replace(check, name=name, status="failed", fault=check.fault or "uneven-steps")
+    if not run.whole:
+        said = " ".join(run.log.strip().splitlines()[-3:])
+        return failed(name, f"the port ended with code {run.code}: {said}"[:500], "", "fails")
+    if run.root.first("face") is None:
+        return failed(name, f"{job.port.name} never imported dl_comm.torch", "port it with dlrun port", "not-ported")
+    return None
+
+
+def _any(checks: list[Check], name: str = "") -> bool:
+    return any(check.status == "failed" and name in ("", check.name) for check in checks)

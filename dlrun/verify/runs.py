@@ -1,0 +1,153 @@
+"""Starts a script under the tracer, in a scratch copy of the working folder, and waits for it; a hang is ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dlrun.verify.trace import Run, read_trace
+
+TRACER = Path(__file__).parent / "tracer" / "__main__.py"
+ENTRIES = 5000  # of one folder that are linked one by one; a larger one is linked as a whole
+QUICK = 4.0  # seconds after which ranks that all wait or have ended will not go on any more
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run to make: which script, with which arguments, on how many ranks, in which folder its traces go."""
+
+    name: str
+    script: Path
+    args: tuple[str, ...]
+    ranks: int
+    folder: Path
+    orders: Mapping[str, Any]
+    env: Mapping[str, str]
+    stall: float  # seconds without any event after which the run counts as hung
+
+
+def execute(task: Task) -> Run:
+    """Run the task and return what it did. The user's files stay as they are (see ``scratch``)."""
+    task = replace(task, folder=task.folder.resolve())
+    task.folder.mkdir(parents=True)
+    place = task.folder / "scratch"
+    scratch(Path.cwd(), place, task.folder.parent)
+    orders = task.folder / "orders.json"
+    given = {"script": str(task.script.resolve()), "out": str(task.folder), "scratch": str(place), **task.orders}
+    orders.write_text(json.dumps(given))
+    words = [str(TRACER), str(orders), *task.args]
+    env = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1", **task.env}
+    log = task.folder / "log.txt"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            _command(task, words),
+            env=env,
+            cwd=task.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        hung = _wait(process, task)
+    traces = tuple(read_trace(task.folder / f"rank{rank}.jsonl", rank) for rank in range(task.ranks))
+    return Run(task.name, traces, process.returncode, hung, log.read_text(errors="replace")[-4000:])
+
+
+def _command(task: Task, words: list[str]) -> list[str]:
+    if task.ranks == 1:
+        return [sys.executable, *words]
+    launch = [sys.executable, "-m", "dlrun", "launch", "-n", str(task.ranks), "--log-dir", str(task.folder / "launch")]
+    return [*launch, "--", *words]
+
+
+def _wait(process: subprocess.Popen[bytes], task: Task) -> bool:
+    """Wait for the end. Returns True where the ranks stopped making progress and were ended."""
+    files = [task.folder / f"rank{rank}.jsonl" for rank in range(task.ranks)]
+    size, since = -1, time.monotonic()
+    try:
+        while process.poll() is None:
+            time.sleep(0.05)
+            now, total = time.monotonic(), sum(file.stat().st_size for file in files if file.exists())
+            if total != size:
+                size, since = total, now
+            quiet = now - since
+            if quiet > task.stall or (quiet > QUICK and all(_is_stuck(file) for file in files)):
+                return True
+        return False
+    finally:
+        if process.poll() is None:
+            _end(process)
+
+
+def _is_stuck(file: Path) -> bool:
+    """Whether a rank's last event is a call of dl_comm, or its end."""
+    if not file.exists():
+        return False
+    with file.open("rb") as journal:
+        journal.seek(max(0, file.stat().st_size - 400))
+        last = journal.read().rstrip(b"\n").rpartition(b"\n")[2]
+    return last.startswith((b'{"kind": "call"', b'{"kind": "end"'))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the run: the launcher passes SIGTERM on to its ranks; what is left of the session is killed."""
+    process.terminate()
+    try:
+        process.wait(5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def scratch(source: Path, target: Path, without: Path) -> None:
+    """Make ``target`` look like ``source``: folders of its own, files as links.
+
+    New files end up in ``target``. A link that is written to is replaced by a copy first (``tracer/files.py``), a link
+    that is removed or renamed is only a link: the user's checkpoints survive. ``without`` is left out.
+    """
+    target.mkdir()
+    budget = ENTRIES
+
+    def fill(here: Path, there: Path) -> None:
+        nonlocal budget
+        for entry in sorted(here.iterdir()):
+            if entry.resolve() == without:
+                continue
+            copy = there / entry.name
+            own = entry.is_dir() and not entry.is_symlink() and not entry.name.startswith(".")
+            size = _entries(entry) if own else 1
+            if own and 0 <= size <= budget and not (entry / "pyvenv.cfg").exists():
+                budget -= size
+                copy.mkdir()
+                fill(entry, copy)
+            else:
+                copy.symlink_to(entry)
+
+    fill(source, target)
+
+
+def _entries(folder: Path) -> int:
+    """Return how many entries a folder has, -1 where it cannot be read."""
+    try:
+        return sum(1 for _ in folder.iterdir())
+    except OSError:
+        return -1
+
+
+def orders(steps: int, epoch_steps: int, **more: Any) -> dict[str, Any]:
+    """Return the tracer's orders as JSON values, without what ``execute`` fills in."""
+    from dlrun.verify.tracer.recorder import Orders
+
+    made = asdict(Orders("", "", "", steps, epoch_steps, **more))
+    return {name: value for name, value in made.items() if name not in ("script", "out", "scratch")}

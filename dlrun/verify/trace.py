@@ -1,0 +1,188 @@
+"""What runs did: one ``Trace`` per rank, read from its journal; one ``Run`` per launch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that a script did: its kind, the line (``train.py:12``) that did it, seconds since start, facts."""
+
+    kind: str
+    at: str
+    clock: float
+    facts: dict[str, Any]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.facts[name]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One optimizer step.
+
+    ``number`` counts from 1 over all optimizers of the script. ``grads`` (as used) and ``params`` (as left behind) hold
+    one tensor note per parameter: hash, L2 norm, sample; None for a parameter without gradient. ``before`` are the
+    events since the step before.
+    """
+
+    number: int
+    optimizer: int
+    at: str
+    lr: tuple[float, ...]
+    grads: tuple[dict[str, Any] | None, ...]
+    params: tuple[dict[str, Any], ...]
+    states: dict[str, str]
+    drew: tuple[str, ...]
+    before: tuple[Event, ...]
+
+    def count(self, kind: str) -> int:
+        """Return how many events of a kind came since the step before."""
+        return sum(event.kind == kind for event in self.before)
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One pass over a DataLoader: ``batches`` delivered, then ``rest``, which a cut run did not read any more.
+
+    Batches are lists of sample numbers in data set ``data``; None where samples have no number.
+    """
+
+    loader: int
+    data: int
+    size: int | None
+    at: str
+    trains: bool
+    complete: bool
+    batches: tuple[list[int] | None, ...]
+    rest: tuple[list[int] | None, ...]
+    hashes: tuple[str, ...]
+
+    @property
+    def samples(self) -> list[int] | None:
+        """All sample numbers in reading order, the ones not read any more included."""
+        every = [*self.batches, *self.rest]
+        if not every or any(batch is None for batch in every):
+            return None
+        return [i for batch in every for i in batch or ()]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What one rank of one run did, in order."""
+
+    rank: int
+    events: tuple[Event, ...]
+
+    def all(self, *kinds: str) -> Iterator[Event]:
+        """Yield the events of these kinds."""
+        return (event for event in self.events if event.kind in kinds)
+
+    def first(self, kind: str) -> Event | None:
+        """Return the first event of a kind, None where there is none."""
+        return next(self.all(kind), None)
+
+    @cached_property
+    def steps(self) -> tuple[Step, ...]:
+        """The optimizer steps."""
+        steps, since = [], 0
+        for i, event in enumerate(self.events):
+            if event.kind == "step":
+                facts = {name: event[name] for name in ("optimizer", "states")}
+                for name in ("lr", "grads", "params", "drew"):
+                    facts[name] = tuple(event[name])
+                steps.append(Step(number=event["step"], at=event.at, before=self.events[since:i], **facts))
+                since = i + 1
+        return tuple(steps)
+
+    @cached_property
+    def epochs(self) -> tuple[Epoch, ...]:
+        """The passes over DataLoaders."""
+        return tuple(self._epoch(event) for event in self.all("epoch"))
+
+    def _epoch(self, begun: Event) -> Epoch:
+        mine = [e for e in self.all("batch", "cut", "over", "trains") if e["epoch"] == begun["epoch"]]
+        return Epoch(
+            loader=begun["loader"],
+            data=begun["data"],
+            size=begun["size"],
+            at=begun.at,
+            trains=any(e.kind == "trains" for e in mine),
+            complete=any(e.kind in ("cut", "over") for e in mine),
+            batches=tuple(e["indices"] for e in mine if e.kind == "batch"),
+            rest=tuple(batch for e in mine if e.kind == "cut" for batch in e["rest"]),
+            hashes=tuple(e["hash"] for e in mine if e.kind == "batch"),
+        )
+
+    @cached_property
+    def names(self) -> dict[int, list[str]]:
+        """The parameter names of each optimizer."""
+        return {event["optimizer"]: event["names"] for event in self.all("optimizer")}
+
+    @property
+    def printed(self) -> list[Event]:
+        """The lines written to standard output."""
+        return list(self.all("print"))
+
+    def returns(self, function: str) -> Iterator[Event]:
+        """Yield what calls of one of dl_comm's functions gave back."""
+        return (event for event in self.all("return") if event["fn"] == function)
+
+    @property
+    def waiting(self) -> Event | None:
+        """The call of dl_comm that this rank never came back from, None if there is none."""
+        calls = [event for event in self.events if event.kind in ("call", "return")]
+        return calls[-1] if calls and calls[-1].kind == "call" else None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the script came to its end, or was stopped after its steps."""
+        return self.first("end") is not None
+
+
+@dataclass(frozen=True)
+class Run:
+    """One launch: what each rank did, and how it ended.
+
+    ``hung``: the ranks waited for each other until the run was ended from outside.
+    """
+
+    name: str
+    traces: tuple[Trace, ...]
+    code: int = 0
+    hung: bool = False
+    log: str = ""
+
+    @property
+    def root(self) -> Trace:
+        """Rank 0."""
+        return self.traces[0]
+
+    @property
+    def error(self) -> tuple[int, Event] | None:
+        """The first rank that failed and its error event, None if none did."""
+        failed = [(e.clock, trace.rank, e) for trace in self.traces for e in trace.all("error")]
+        return min(failed, key=lambda x: x[:2])[1:] if failed else None
+
+    @property
+    def whole(self) -> bool:
+        """Whether every rank came to its end."""
+        return not self.hung and self.code == 0 and all(trace.ended for trace in self.traces)
+
+
+def read_trace(file: Path, rank: int) -> Trace:
+    """Return the trace in a journal; a line that a killed rank left half-written is dropped; no file: no events."""
+    events = []
+    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+        try:
+            raw = json.loads(line)
+        except json.JSONDecodeError:
+            break
+        events.append(Event(raw.pop("kind"), raw.pop("at"), raw.pop("clock"), raw))
+    return Trace(rank, tuple(events))

@@ -1,0 +1,160 @@
+"""The calls of dl_comm.torch: what every rank gave, what it got, and where it waits."""
+
+from __future__ import annotations
+
+import functools
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from dlrun.verify.tracer.loaders import Loaders
+from dlrun.verify.tracer.recorder import Recorder
+from dlrun.verify.tracer.tensors import tensor_note, tensors_in
+from dlrun.verify.tracer.training import Training
+
+FACE = "dl_comm.torch"
+REPLICATE = "DL_COMM_REPLICATE"
+# What may communicate, or changes what a port computes; prints and questions are not followed.
+FOLLOWED = ("init", "broadcast", "gradients", "shard", "lr_scale", "warmup", "steps", "reseed", "average", "save",
+            "load", "barrier", "finalize", "rank0_first")  # fmt: skip
+
+
+class Averaging:
+    """Wraps the functions of ``dl_comm.torch`` when the script imports it."""
+
+    def __init__(self, recorder: Recorder, training: Training, loaders: Loaders) -> None:
+        self.recorder, self.training, self.loaders = recorder, training, loaders
+        self._shards = 0
+
+    def wrap(self, face: ModuleType) -> None:
+        """Put a wrapper around each function that a port calls."""
+        self.recorder.note("face")
+        for name in FOLLOWED:
+            if hasattr(face, name):
+                setattr(face, name, self._followed(name, getattr(face, name)))
+
+    def _followed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        act = getattr(self, f"_{name}", None)
+
+        @functools.wraps(function)
+        def followed(*args: Any, **kwargs: Any) -> Any:
+            if self.recorder.inside:
+                return function(*args, **kwargs)
+            self.recorder.note("call", fn=name)
+            with self.recorder.aside():
+                result, facts = act(function, *args, **kwargs) if act else (function(*args, **kwargs), {})
+            self.recorder.note("return", fn=name, **facts)
+            return result
+
+        return followed
+
+    def _broadcast(self, function: Any, *things: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        for tensor in _state_of(list(things)):
+            self.training.broadcast |= {id(tensor), tensor.data_ptr()}
+        return function(*things, **kwargs), {}
+
+    def _gradients(self, function: Any, what: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        if not isinstance(what, (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)):
+            what = list(what)
+        tensors = list(what.parameters() if isinstance(what, torch.nn.Module) else tensors_in(what))
+        before = [tensor_note(_gradient(t)) for t in tensors]
+        result = function(what, *args, **kwargs)
+        after = [tensor_note(_gradient(t)) for t in tensors]
+        return result, {"ids": [self.training.number(t) for t in tensors], "before": before, "after": after}
+
+    def _lr_scale(self, function: Any, lr: float = 1.0, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        result = lr if self.recorder.orders.global_batch else function(lr, *args, **kwargs)
+        rule = args[0] if args else kwargs.get("rule", "linear")
+        return result, {"lr": _number(lr), "result": _number(result), "rule": rule}
+
+    def _warmup(self, function: Any, optimizer: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
+        if self.recorder.orders.global_batch:
+            return None, {"lr": rates}
+        return function(optimizer, *args, **kwargs), {"lr": rates}
+
+    def _steps(self, function: Any, count: int) -> tuple[Any, dict[str, Any]]:
+        result = count if self.recorder.orders.global_batch else function(count)
+        return result, {"count": count, "result": result}
+
+    def _shard(self, function: Any, what: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        number, self._shards = self._shards, self._shards + 1
+        kept = self.recorder.orders.training_shards
+        real = kept is not None and number not in kept
+        replicate = os.environ.pop(REPLICATE, None) if real else None
+        try:
+            result = function(what, *args, **kwargs)
+        finally:
+            if replicate is not None:
+                os.environ[REPLICATE] = replicate
+        loaders = {self.loaders.number(x) for x in (what, result) if isinstance(x, DataLoader)}
+        return result, {"shard": number, "loaders": sorted(loaders), "type": type(what).__name__}
+
+    def _average(self, function: Any, value: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        local = _number(value)
+        result = function(value, *args, **kwargs)
+        return result, {"local": local, "mean": _number(result)}
+
+
+def _state_of(things: Any) -> list[torch.Tensor]:
+    """Return the tensors that ``broadcast`` overwrites: those of modules and in containers, not an optimizer's."""
+    if isinstance(things, torch.optim.Optimizer):
+        return []
+    if isinstance(things, (list, tuple, dict)):
+        return [t for part in (things.values() if isinstance(things, dict) else things) for t in _state_of(part)]
+    return list(tensors_in(things))
+
+
+def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return a parameter's gradient; a tensor that is no parameter is a gradient itself."""
+    return tensor.grad if tensor.is_leaf and (tensor.requires_grad or tensor.grad is not None) else tensor
+
+
+def _number(value: Any) -> float | None:
+    """Return a scalar as a float, None of anything else."""
+    if getattr(value, "size", None) is not None and getattr(value, "ndim", 0) > 0:
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+class _AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds ``dl_comm.torch`` as usual, and calls back when it was loaded."""
+
+    def __init__(self, then: Callable[[ModuleType], None]) -> None:
+        self._then = then
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        if fullname != FACE:
+            return None
+        spec = next(
+            (
+                found
+                for finder in sys.meta_path
+                if finder is not self and (found := finder.find_spec(fullname, path, target))
+            ),
+            None,
+        )
+        if spec and spec.loader:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                self._then(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def install(recorder: Recorder, training: Training, loaders: Loaders) -> None:
+    """Wait for the script to import ``dl_comm.torch``."""
+    sys.meta_path.insert(0, _AfterImport(Averaging(recorder, training, loaders).wrap))

@@ -1,0 +1,144 @@
+"""The conditions that decide how long a script trains, made visible without changing what they decide.
+
+Ranks that leave the training loop at different steps wait for each other for ever, and a patience of ten epochs
+hides that from a run of a few steps. So every condition is watched that guards the way out of a training loop or a
+collective call, or that sets a variable which such a condition reads: its operands have to be equal on all ranks.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import Any
+
+from dlrun.verify.tracer.recorder import Recorder
+
+WATCH = "__dlrun_watch__"
+COLLECTIVE = {"gradients", "average", "broadcast", "barrier", "shard", "load"}
+TRAINING = {"step", "backward", "gradients"}
+Loop = (ast.For, ast.While, ast.AsyncFor)
+
+
+def watched(source: str, filename: str) -> Any:
+    """Return the script's code, its deciding conditions reported to ``WATCH(line, text, condition, operands)``."""
+    tree = ast.parse(source, filename)
+    lines = deciding(tree)
+    return compile(ast.fix_missing_locations(_Insert(lines).visit(tree)), filename, "exec")
+
+
+def deciding(tree: ast.Module) -> set[int]:
+    """Return the lines of the conditions that are watched."""
+    training = _training_functions(tree)
+    found: list[Any] = []
+    for loop in (n for n in ast.walk(tree) if isinstance(n, Loop)):
+        if not _trains(loop, training):
+            continue
+        if isinstance(loop, ast.While) and not isinstance(loop.test, ast.Constant):
+            found.append(loop)
+        found += [n for n in _inside(loop) if isinstance(n, ast.If) and _leaves(n)]
+    reads = {name for node in found for name in _names(node.test)}
+    candidates: list[Any] = [n for n in ast.walk(tree) if isinstance(n, ast.If)]
+    grown = True
+    while grown:  # conditions that set what a deciding condition reads
+        more = [n for n in candidates if n not in found and reads & _assigned(n)]
+        found, reads, grown = found + more, reads | {x for n in more for x in _names(n.test)}, bool(more)
+    return {node.lineno for node in found}
+
+
+def watch(recorder: Recorder) -> Callable[..., Any]:
+    """Return the function that the watched conditions call."""
+
+    def report(text: str, condition: Any, operands: Callable[[], dict[str, Any]]) -> Any:
+        try:
+            given = operands()
+        except NameError:  # a short circuit kept the script from reading it too
+            given = {}
+        values = {}
+        for name, value in given.items():
+            try:
+                values[name] = float(value.detach() if hasattr(value, "detach") else value)
+            except Exception:  # not a number: nothing to compare
+                continue
+        with recorder.aside():
+            recorder.note("decision", what=text, values=values)
+        return condition
+
+    return report
+
+
+class _Insert(ast.NodeTransformer):
+    def __init__(self, lines: set[int]) -> None:
+        self._lines = lines
+
+    def _visit(self, node: ast.If | ast.While) -> ast.AST:
+        self.generic_visit(node)
+        if node.lineno in self._lines:
+            names = sorted(_names(node.test))
+            values = ast.Dict([ast.Constant(n) for n in names], [ast.parse(n, mode="eval").body for n in names])
+            nothing = ast.arguments([], [], None, [], [], None, [])
+            call = [ast.Constant(ast.unparse(node.test)), node.test, ast.Lambda(nothing, values)]
+            node.test = ast.copy_location(ast.Call(ast.Name(WATCH, ast.Load()), call, []), node.test)
+        return node
+
+    visit_If = visit_While = _visit  # noqa: N815
+
+
+def _names(node: ast.AST) -> set[str]:
+    """Return the names and dotted names that an expression reads, ``self.best`` included; callees are left out."""
+    if isinstance(node, ast.Attribute):
+        text = ast.unparse(node)
+        return {text} if all(part.isidentifier() for part in text.split(".")) else _names(node.value)
+    if isinstance(node, ast.Name):
+        return {node.id}
+    if isinstance(node, ast.Call):
+        inner = node.func.value if isinstance(node.func, ast.Attribute) else None  # loss of loss.item()
+        return {x for part in [*([inner] if inner else []), *node.args] for x in _names(part)}
+    return {x for child in ast.iter_child_nodes(node) for x in _names(child)}
+
+
+def _assigned(node: ast.If) -> set[str]:
+    """Return the names assigned below a condition."""
+    targets: list[ast.AST] = []
+    for part in ast.walk(node):
+        if isinstance(part, ast.Assign):
+            targets += part.targets
+        elif isinstance(part, (ast.AugAssign, ast.AnnAssign)):
+            targets.append(part.target)
+    return {name for target in targets for name in _names(target)}
+
+
+def _inside(loop: ast.AST) -> list[ast.AST]:
+    """Return the nodes below a loop, functions defined there left out."""
+    found: list[ast.AST] = []
+    for child in ast.iter_child_nodes(loop):
+        if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+            found += [child, *_inside(child)]
+    return found
+
+
+def _leaves(node: ast.If) -> bool:
+    """Whether a branch leaves the loop, skips a step, or calls what all ranks have to call."""
+    for part in _inside(node):
+        if isinstance(part, (ast.Break, ast.Continue, ast.Return, ast.Raise)):
+            return True
+        if isinstance(part, ast.Call) and _callee(part) in COLLECTIVE | {"exit", "quit"}:
+            return True
+    return False
+
+
+def _callee(call: ast.Call) -> str:
+    return getattr(call.func, "attr", getattr(call.func, "id", ""))
+
+
+def _trains(node: ast.AST, training: set[str]) -> bool:
+    return any(isinstance(n, ast.Call) and _callee(n) in training for n in ast.walk(node))
+
+
+def _training_functions(tree: ast.Module) -> set[str]:
+    """Return the names whose call makes an optimizer step, through the script's own functions."""
+    training, before = set(TRAINING), -1
+    functions = [n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    while len(training) > before:
+        before = len(training)
+        training |= {f.name for f in functions if _trains(f, training)}
+    return training

@@ -1,0 +1,92 @@
+"""What a script prints and which files it touches."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dlrun.verify.tracer.recorder import Recorder, user_frame
+
+IGNORED = ("/dev/", "/proc/", "/sys/")
+
+
+class Tee:
+    """Standard output that is also noted, with the script's line that wrote it."""
+
+    def __init__(self, recorder: Recorder, out: Any) -> None:
+        self._recorder, self._out, self._begun = recorder, out, ""
+
+    def write(self, text: str) -> int:
+        """Write ``text``, and note the lines that it completes."""
+        *lines, self._begun = (self._begun + text).split("\n")
+        for line in lines:
+            self._recorder.note("print", text=line)
+        return int(self._out.write(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._out, name)
+
+
+def install(recorder: Recorder) -> None:
+    """Note prints and writes. A file about to be written is first cut loose from the user's own (see ``_own``)."""
+    sys.stdout = Tee(recorder, sys.stdout)
+    busy = False
+    # Known before the hook is: asking for it opens a file, under a lock.
+    ignored = (*IGNORED, tempfile.gettempdir() + os.sep)
+
+    def wrote(path: Any, how: str, keep: bool = False, was: str = "") -> None:
+        nonlocal busy
+        if busy or not isinstance(path, (str, bytes, os.PathLike)):
+            return
+        name = os.path.abspath(os.fsdecode(path))  # noqa: PTH100 - links stay unresolved on purpose
+        if (name.startswith(ignored) and not name.startswith(recorder.orders.scratch)) or "__pycache__" in name:
+            return
+        busy = True
+        try:
+            _own(Path(name), Path(recorder.orders.scratch), keep)
+            if user_frame() is not None:
+                recorder.note("file", path=name, how=how, was=was)
+        finally:
+            busy = False
+
+    def audit(event: str, args: tuple[Any, ...]) -> None:
+        if event == "open":
+            path, _, flags = args
+            if flags is not None and flags & (os.O_WRONLY | os.O_RDWR):
+                wrote(path, "write", keep=not flags & os.O_TRUNC)
+        elif event == "os.rename":
+            wrote(args[1], "write", was=os.path.abspath(os.fsdecode(args[0])))  # noqa: PTH100
+        elif event in ("os.remove", "os.mkdir"):
+            wrote(args[0], event.removeprefix("os."))
+
+    sys.addaudithook(audit)
+    for owner, argument in ((torch, "f"), (torch.jit, "f")):
+        _note_save(owner, argument, wrote)
+
+
+def _note_save(owner: Any, argument: str, wrote: Any) -> None:
+    """Note ``save(object, file)``, which torch writes from C++."""
+    save = owner.save
+
+    @functools.wraps(save)
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        wrote(args[1] if len(args) > 1 else kwargs.get(argument), "write")
+        return save(*args, **kwargs)
+
+    owner.save = noted
+
+
+def _own(path: Path, scratch: Path, keep: bool) -> None:
+    """Replace a link in the scratch folder by a file of its own, so that the user's file behind it stays as it is."""
+    if path.is_symlink() and path.is_relative_to(scratch):
+        target = path.resolve()
+        path.unlink()
+        if keep and target.is_file():
+            shutil.copy2(target, path)

@@ -1,0 +1,180 @@
+"""DataLoaders: which samples each batch holds, which loaders train, and the early end of an epoch."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from torch.utils.data import DataLoader, Subset
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from dlrun.verify.tracer.randomness import Draws
+from dlrun.verify.tracer.recorder import Recorder, called_by_dl_comm
+from dlrun.verify.tracer.tensors import batch_digest
+
+ENDLESS = 10_000_000  # indices read ahead of a sampler at most
+
+
+@dataclass
+class Epoch:
+    """One pass over a DataLoader."""
+
+    number: int
+    began: int  # optimizer steps made before it
+    waiting: deque[Any] = field(default_factory=deque)  # indices fetched, whose batch was not delivered yet
+    trains: bool = False  # a backward followed one of its batches
+
+
+class Loaders:
+    """Follows every DataLoader of the process."""
+
+    def __init__(self, recorder: Recorder, draws: Draws) -> None:
+        self.recorder, self.draws = recorder, draws
+        self._made = self._epochs = 0
+        self._known: dict[int, tuple[int, Any]] = {}  # id -> (number, the object, kept alive so that ids stay unique)
+        self._latest: Epoch | None = None  # whose batch came last
+
+    @property
+    def fed(self) -> bool:
+        """Whether any batch came from a loader."""
+        return self._latest is not None
+
+    def number(self, thing: Any) -> int:
+        """Return a small number for a loader or a data set, the same one each time."""
+        return self._known.setdefault(id(thing), (len(self._known), thing))[0]
+
+    def make(self, loader: DataLoader[Any], given: dict[str, Any]) -> dict[str, Any]:
+        """Note a loader of the script's; return its arguments, with the local batch size where the orders ask for it.
+
+        Loaders are numbered in the order in which the *script* made them, so that runs can be compared.
+        """
+        made, self._made = self._made, self._made + 1
+        size, orders = given.get("batch_size", 1), self.recorder.orders
+        if orders.global_batch and made in orders.training_loaders and size and given.get("batch_sampler") is None:
+            given = {**given, "batch_size": size // int(os.environ.get("DLRUN_SIZE", "1"))}
+        self.recorder.note(
+            "loader",
+            loader=self.number(loader),
+            made=made,
+            batch_size=size,
+            workers=given.get("num_workers", 0),
+            drop_last=bool(given.get("drop_last", False)),
+            custom=any(given.get(name) is not None for name in ("sampler", "batch_sampler")),
+        )
+        return given
+
+    def begin(self, iterator: Any, loader: DataLoader[Any]) -> None:
+        """An epoch over a loader begins."""
+        waiting = iterator.__dict__.setdefault("_dlrun_waiting", deque())
+        iterator._dlrun = Epoch(self._epochs, self.recorder.steps, waiting)
+        self._epochs += 1
+        self.draws.collect()  # what was drawn before, to build the model for instance, is no noise in the training
+        base = loader.dataset
+        while isinstance(base, Subset):
+            base = base.dataset
+        facts = {"loader": self.number(loader), "data": self.number(base), "size": _length(base)}
+        self.recorder.note("epoch", epoch=iterator._dlrun.number, **facts)
+
+    def deliver(self, iterator: Any, batch: Any) -> None:
+        """A batch reaches the script."""
+        epoch: Epoch = iterator._dlrun
+        index = _resolve(iterator._dataset, epoch.waiting.popleft()) if epoch.waiting else None
+        self._latest = epoch
+        self.recorder.note("batch", epoch=epoch.number, indices=index, hash=batch_digest(batch))
+
+    def backward(self) -> None:
+        """``backward`` runs: the batch that came last was for training."""
+        if self._latest is not None and not self._latest.trains:
+            self._latest.trains = True
+            self.recorder.note("trains", epoch=self._latest.number)
+
+    def is_over(self, iterator: Any) -> bool:
+        """Whether a training epoch has had its steps."""
+        epoch: Epoch = iterator._dlrun
+        made = self.recorder.steps - epoch.began
+        return epoch.trains and made > 0 and (made >= self.recorder.orders.epoch_steps or self.recorder.done)
+
+    def cut(self, iterator: Any) -> None:
+        """End an epoch early: note the samples that it would still have read, without reading them."""
+        epoch: Epoch = iterator._dlrun
+        rest = [_resolve(iterator._dataset, index) for index in epoch.waiting]
+        epoch.waiting.clear()
+        if iterator._dataset_kind == 0:  # map-style: the indices can be had without the data
+            with self.recorder.aside():
+                rest += [_resolve(iterator._dataset, index) for index in islice(iterator._sampler_iter, ENDLESS)]
+        self.recorder.note("cut", epoch=epoch.number, rest=rest)
+        if hasattr(iterator, "_shutdown_workers"):
+            iterator._shutdown_workers()
+
+
+def install(recorder: Recorder, draws: Draws) -> Loaders:
+    """Put the instruments into ``torch.utils.data``."""
+    loaders = Loaders(recorder, draws)
+    init, iterate, following = DataLoader.__init__, DataLoader.__iter__, _BaseDataLoaderIter.__next__
+    next_index, names = _BaseDataLoaderIter._next_index, list(inspect.signature(DataLoader.__init__).parameters)[2:]
+
+    def __init__(self: Any, dataset: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        if not recorder.inside and not called_by_dl_comm():
+            given = loaders.make(self, given)
+        with recorder.aside():
+            init(self, dataset, **given)
+
+    def __iter__(self: Any) -> Any:  # noqa: N807
+        draws.mark()
+        iterator = iterate(self)
+        draws.mark(count=False)
+        loaders.begin(iterator, self)
+        return iterator
+
+    def __next__(self: Any) -> Any:  # noqa: N807
+        if loaders.is_over(self):
+            loaders.cut(self)
+            raise StopIteration
+        try:
+            batch = following(self)
+        except StopIteration:
+            recorder.note("over", epoch=self._dlrun.number)
+            raise
+        loaders.deliver(self, batch)
+        return batch
+
+    def _next_index(self: Any) -> Any:
+        draws.mark()
+        try:
+            index = next_index(self)  # type: ignore[no-untyped-call]
+        finally:
+            draws.mark(count=False)  # the order of the data is drawn with its first index
+        self.__dict__.setdefault("_dlrun_waiting", deque()).append(index)
+        return index
+
+    for owner, patch in (
+        (DataLoader, __init__),
+        (DataLoader, __iter__),
+        (_BaseDataLoaderIter, __next__),
+        (_BaseDataLoaderIter, _next_index),
+    ):
+        setattr(owner, patch.__name__, patch)
+    return loaders
+
+
+def _length(data: Any) -> int | None:
+    try:
+        return len(data)
+    except TypeError:  # an IterableDataset
+        return None
+
+
+def _resolve(dataset: Any, index: Any) -> list[int] | None:
+    """Return a batch's indices as those of the data set under ``Subset``s; None where samples have none."""
+    index = index if isinstance(index, (list, tuple)) else [index]
+    if not all(hasattr(i, "__index__") for i in index):
+        return None
+    numbers = [int(i) for i in index]
+    while isinstance(dataset, Subset):
+        numbers, dataset = [int(dataset.indices[i]) for i in numbers], dataset.dataset
+    return numbers

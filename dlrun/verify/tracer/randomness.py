@@ -1,0 +1,96 @@
+"""The random generators a script shares with its libraries: who seeded them, who drew from them, their states."""
+
+from __future__ import annotations
+
+import random
+import sys
+from hashlib import blake2b
+from typing import Any
+
+import torch
+
+from dlrun.verify.tracer.recorder import Recorder
+
+
+def states() -> dict[str, str]:
+    """Return a hash of the state of each shared generator: torch, numpy, random, and cuda where it is in use."""
+    made = {"torch": torch.get_rng_state().numpy().tobytes(), "random": repr(random.getstate()).encode()}
+    if numpy := sys.modules.get("numpy"):
+        _, keys, position, *rest = numpy.random.get_state()
+        made["numpy"] = keys.tobytes() + repr((position, rest)).encode()
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        made["cuda"] = torch.cuda.get_rng_state().numpy().tobytes()
+    return {name: blake2b(state, digest_size=8).hexdigest() for name, state in made.items()}
+
+
+class Draws:
+    """Which generators were drawn from since it was last asked, leaving out what happened under ``skip``.
+
+    A DataLoader draws a base seed and its order whenever it is iterated: that is not noise in the training, so the
+    loader's instruments call ``mark`` around it.
+    """
+
+    def __init__(self) -> None:
+        self._last = states()
+        self._drawn: set[str] = set()
+
+    def mark(self, count: bool = True) -> None:
+        """Compare with the last mark; ``count`` says whether a difference is the script's draw."""
+        now = states()
+        if count:
+            self._drawn |= {name for name, state in now.items() if self._last.get(name, state) != state}
+        self._last = now
+
+    def collect(self) -> list[str]:
+        """Return the names drawn from since the last call, and forget them."""
+        self.mark()
+        drawn, self._drawn = sorted(self._drawn), set()
+        return drawn
+
+
+def install(recorder: Recorder) -> Draws:
+    """Note every seeding; seed what the orders say. Returns the watch over draws."""
+    import numpy
+
+    _note_seeding(recorder, torch, "manual_seed", "torch")
+    _note_seeding(recorder, torch, "seed", "torch", fixed=False)
+    _note_seeding(recorder, random, "seed", "random")
+    _note_seeding(recorder, numpy.random, "seed", "numpy")
+    _fix_numpy_generators(recorder, numpy)
+    seed = recorder.orders.seed
+    if seed is not None:
+        seed += recorder.rank if recorder.orders.seed_by_rank else 0
+        with recorder.aside():
+            torch.manual_seed(seed)
+            random.seed(seed)
+            numpy.random.seed(seed % 2**32)
+    return Draws()
+
+
+def _note_seeding(recorder: Recorder, module: Any, name: str, generator: str, fixed: bool = True) -> None:
+    """Wrap a seeding function: an event says which generator, and whether the seed was given."""
+    seeding = getattr(module, name)
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        if not recorder.inside:
+            given = [*args, *kwargs.values()]
+            recorder.note("seed", generator=generator, fixed=fixed and bool(given) and given[0] is not None)
+        with recorder.aside():
+            return seeding(*args, **kwargs)
+
+    setattr(module, name, noted)
+
+
+def _fix_numpy_generators(recorder: Recorder, numpy: Any) -> None:
+    """Note ``default_rng()`` and ``RandomState()`` without a seed; seed them where the orders have a seed."""
+    for name in ("default_rng", "RandomState"):
+        make = getattr(numpy.random, name)
+
+        def made(seed: Any = None, *args: Any, make: Any = make, name: str = name, **kwargs: Any) -> Any:
+            if seed is None and not recorder.inside:
+                recorder.note("seed", generator=f"numpy.random.{name}", fixed=False)
+                seed = recorder.orders.seed
+            return make(seed, *args, **kwargs)
+
+        if name == "default_rng":  # RandomState is a class that libraries test against: left as it is
+            numpy.random.default_rng = made

@@ -1,0 +1,131 @@
+"""The journal of one rank: events with the line of the user's script that caused them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+# The rank variables of the launchers, ours first: it is right wherever it is set.
+RANK_VARIABLES = ("DLRUN_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID")
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What one traced run is to do; written by the parent, read by every rank."""
+
+    script: str
+    out: str  # folder of the trace files
+    scratch: str  # working folder of the run: links to the user's files, which a write replaces by copies
+    steps: int  # optimizer steps after which the script is stopped
+    epoch_steps: int  # steps after which an epoch over a DataLoader is cut short, so that its end is seen too
+    seed: int | None = None  # seeds what the script does not seed
+    seed_by_rank: bool = False  # ... with seed + rank, as unseeded ranks would differ
+    global_batch: bool = False  # keep the serial global batch: local batch = B / n, learning rate not scaled
+    training_loaders: tuple[int, ...] = ()  # the DataLoaders of the script, by order of creation, that feed backward()
+    training_shards: tuple[int, ...] | None = None  # calls of dl.shard, by order, that stay replicated: the rest shards
+
+    @staticmethod
+    def read(path: str) -> Orders:
+        """Return the orders in the JSON file at ``path``."""
+        raw = json.loads(Path(path).read_text())
+        for name in ("training_loaders", "training_shards"):
+            raw[name] = None if raw[name] is None else tuple(raw[name])
+        return Orders(**raw)
+
+
+class Stopped(BaseException):
+    """All steps are done: unwinds the script. Not an ``Exception``, so that the script's handlers let it pass."""
+
+
+def rank_here() -> int:
+    """Return this process's rank, 0 without a launcher."""
+    return next((int(os.environ[name]) for name in RANK_VARIABLES if os.environ.get(name)), 0)
+
+
+@cache
+def is_user_file(filename: str) -> bool:
+    """Tell whether code in the file is the user's: not the standard library's, a package's, dlrun's or dl_comm's."""
+    if filename.startswith("<") or f"{os.sep}site-packages{os.sep}" in filename or "dist-packages" in filename:
+        return False
+    ours = [Path(__file__).parents[2], Path(sysconfig.get_path("stdlib"))]
+    spec = find_spec("dl_comm")
+    ours += [Path(folder) for folder in (spec.submodule_search_locations or [])] if spec else []
+    return not any(Path(filename).resolve().is_relative_to(folder.resolve()) for folder in ours)
+
+
+def user_frame() -> FrameType | None:
+    """Return the innermost frame that runs the user's code, None where there is none."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def called_by_dl_comm() -> bool:
+    """Tell whether dl_comm's code stands between here and the user's innermost frame."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
+        if f"{os.sep}dl_comm{os.sep}" in frame.f_code.co_filename:
+            return True
+        frame = frame.f_back
+    return False
+
+
+class Recorder:
+    """Writes events; knows how many optimizer steps were made and whether the script is to end.
+
+    One per process. Events of forked children (DataLoader workers) are dropped.
+    """
+
+    def __init__(self, orders: Orders, rank: int) -> None:
+        self.orders, self.rank = orders, rank
+        self.steps = 0
+        self.inside = 0  # > 0 while one of dl_comm's functions, or one of ours, runs: what it does is not the script's
+        self._pid, self._stops = os.getpid(), 0
+        self._began = time.monotonic()
+        self._file = (Path(orders.out) / f"rank{rank}.jsonl").open("w", encoding="utf-8")
+
+    def note(self, kind: str, **data: Any) -> None:
+        """Append one event: its kind, the user's line that is running, and ``data`` (JSON values)."""
+        if os.getpid() != self._pid:
+            return
+        with self.aside():
+            frame = user_frame()
+            at = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}" if frame else ""
+            clock = round(time.monotonic() - self._began, 3)
+            self._file.write(json.dumps({"kind": kind, "at": at, "clock": clock, **data}) + "\n")
+            self._file.flush()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """What runs under it is not the script's doing."""
+        self.inside += 1
+        try:
+            yield
+        finally:
+            self.inside -= 1
+
+    @property
+    def done(self) -> bool:
+        """Whether all the steps asked for were made."""
+        return self.steps >= self.orders.steps
+
+    def stop(self) -> None:
+        """End the script: raise ``Stopped``; leave the process where the script swallows it again and again."""
+        self._stops += 1
+        if self._stops > 20:
+            self.note("end", how="stopped")
+            sys.stdout.flush()
+            os._exit(0)
+        raise Stopped

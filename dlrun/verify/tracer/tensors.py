@@ -1,0 +1,74 @@
+"""A tensor in a trace: a hash of all its bits, and a sample to tell how large a difference is."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterable
+from hashlib import blake2b
+from typing import Any
+
+import torch
+
+SAMPLE = 1024  # elements kept of each tensor, at an even stride
+
+
+def digest(tensor: torch.Tensor) -> str:
+    """Return a hash of the tensor's shape, dtype and bits; -0.0 counts as 0.0."""
+    plain = _plain(tensor)
+    made = blake2b(f"{tuple(plain.shape)}{plain.dtype}".encode(), digest_size=8)
+    made.update(plain.view(-1).view(torch.uint8).numpy().tobytes())
+    return made.hexdigest()
+
+
+def tensor_note(tensor: torch.Tensor | None) -> dict[str, Any] | None:
+    """Return hash, L2 norm and sample (base64 of float32 or float64) of a tensor; None of None."""
+    if tensor is None:
+        return None
+    flat = _plain(tensor).view(-1)
+    kind = torch.float64 if flat.dtype in (torch.float64, torch.int64) else torch.float32
+    sample = flat[:: max(1, flat.numel() // SAMPLE)][: 2 * SAMPLE].to(kind)
+    return {
+        "hash": digest(tensor),
+        "norm": float(torch.linalg.vector_norm(flat.to(torch.float64))),
+        "type": str(flat.dtype).removeprefix("torch."),
+        "sample": b64encode(sample.numpy().tobytes()).decode(),
+    }
+
+
+def tensors_in(value: Any) -> Iterable[torch.Tensor]:
+    """Yield the tensors in nested lists, tuples, dicts, modules and optimizers, in their order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, torch.nn.Module):
+        yield from value.parameters()
+        yield from value.buffers()
+    elif isinstance(value, torch.optim.Optimizer):
+        for group in value.param_groups:
+            yield from group["params"]
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_in(item)
+
+
+def batch_digest(batch: Any) -> str:
+    """Return a hash of all tensors in a batch."""
+    made = blake2b(digest_size=8)
+    for tensor in tensors_in(batch):
+        made.update(digest(tensor).encode())
+    return made.hexdigest()
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a dense, contiguous copy in main memory, without gradient, complex numbers as pairs."""
+    with torch.no_grad():
+        plain = tensor.detach()
+        if plain.layout != torch.strided:
+            plain = plain.to_dense()
+        if plain.is_complex():
+            plain = torch.view_as_real(plain.resolve_conj())
+        if plain.dtype == torch.bool:
+            plain = plain.to(torch.uint8)
+        return (plain.cpu() + 0).contiguous()

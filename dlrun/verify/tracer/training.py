@@ -1,0 +1,173 @@
+"""The training step: backward, clipping, zero_grad, the optimizers' steps, and the random numbers drawn meanwhile."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from dlrun.verify.tracer.loaders import Loaders
+from dlrun.verify.tracer.randomness import Draws, states
+from dlrun.verify.tracer.recorder import Recorder
+from dlrun.verify.tracer.tensors import batch_digest, tensor_note
+
+NOISE = (nn.modules.dropout._DropoutNd, nn.RReLU)
+NORMS = (nn.modules.batchnorm._BatchNorm,)
+
+
+class Training:
+    """Follows parameters through the steps of their optimizers.
+
+    Optimizers are numbered in the order of their first step, parameters in the order in which they are first seen.
+    """
+
+    def __init__(self, recorder: Recorder, draws: Draws, loaders: Loaders) -> None:
+        self.recorder, self.draws, self.loaders = recorder, draws, loaders
+        self._optimizers: dict[int, tuple[int, Optimizer]] = {}
+        self._parameters: dict[int, tuple[int, torch.Tensor]] = {}
+        self._names: dict[int, str] = {}
+        self._depth = 0  # of nested calls of modules
+        self._stepping: set[int] = set()
+        self._grads: list[Any] = []
+        self._rates: list[float] = []
+        self.broadcast: set[int] = set()  # ids and addresses of tensors that dl_comm has broadcast
+
+    def number(self, tensor: torch.Tensor) -> int:
+        """Return a small number for a tensor object, the same one each time."""
+        return self._parameters.setdefault(id(tensor), (len(self._parameters), tensor))[0]
+
+    def forward(self, call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """Run a module's call; of the outermost one note input, kinds of layers and use of random numbers."""
+        if self._depth or self.recorder.inside or not (module.training and torch.is_grad_enabled()):
+            return call(module, *args, **kwargs)
+        for name, parameter in module.named_parameters():
+            self._names.setdefault(id(parameter), name)
+        before = states()
+        self._depth += 1
+        try:
+            return call(module, *args, **kwargs)
+        finally:
+            self._depth -= 1
+            layers = list(module.modules())
+            self.recorder.note(
+                "forward",
+                hash=batch_digest([args, kwargs]),
+                noise=any(isinstance(m, NOISE) and getattr(m, "p", 1) for m in layers),
+                norm=any(isinstance(m, NORMS) for m in layers),
+                drew=[name for name, state in states().items() if before.get(name, state) != state],
+            )
+
+    def before_step(self, optimizer: Optimizer, *_: Any) -> None:
+        """Note the gradients that a step is about to use; on an optimizer's first step, its parameters too."""
+        if id(optimizer) in self._stepping:
+            return  # a step of a subclass calling its base's
+        self._stepping.add(id(optimizer))
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        if id(optimizer) not in self._optimizers:
+            number = len(self._optimizers)
+            self._optimizers[id(optimizer)] = (number, optimizer)
+            names = [self._names.get(id(p), f"parameter {i}") for i, p in enumerate(parameters)]
+            self.recorder.note(
+                "optimizer",
+                optimizer=number,
+                type=type(optimizer).__name__,
+                names=names,
+                ids=[self.number(p) for p in parameters],
+                broadcast=[bool({id(p), p.data_ptr()} & self.broadcast) for p in parameters],
+                params=[tensor_note(p) for p in parameters],
+            )
+        self._grads = [tensor_note(p.grad) for p in parameters]
+        self._rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
+
+    def after_step(self, optimizer: Optimizer, *_: Any) -> None:
+        """Note a finished step: rates, gradients used, parameters reached, and the generators' states."""
+        if id(optimizer) not in self._stepping:
+            return
+        self._stepping.discard(id(optimizer))
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self.recorder.steps += 1
+        self.recorder.note(
+            "step",
+            step=self.recorder.steps,
+            optimizer=self._optimizers[id(optimizer)][0],
+            lr=self._rates,
+            grads=self._grads,
+            params=[tensor_note(p) for p in parameters],
+            states=states(),
+            drew=self._drew(),
+        )
+
+    def _drew(self) -> list[str]:
+        drew = self.draws.collect()
+        return drew if self.recorder.steps > 1 or self.loaders.fed else []  # else the model was built since
+
+
+def install(recorder: Recorder, draws: Draws, loaders: Loaders) -> Training:
+    """Put the instruments into modules, autograd, optimizers, schedulers and the functions that clip."""
+    training = Training(recorder, draws, loaders)
+    call, backward, zero = nn.Module.__call__, torch.autograd.backward, Optimizer.zero_grad
+
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return training.forward(call, self, args, kwargs)
+
+    @functools.wraps(backward)
+    def noted_backward(*args: Any, **kwargs: Any) -> Any:
+        if recorder.done:
+            recorder.stop()
+        loaders.backward()
+        recorder.note("backward")
+        return backward(*args, **kwargs)
+
+    @functools.wraps(zero)
+    def zero_grad(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        recorder.note("zero_grad")
+        return zero(self, *args, **kwargs)
+
+    nn.Module.__call__ = forward  # type: ignore[method-assign]
+    torch.autograd.backward = noted_backward
+    Optimizer.zero_grad = zero_grad  # type: ignore[method-assign]
+    register_optimizer_step_pre_hook(training.before_step)
+    register_optimizer_step_post_hook(training.after_step)
+    for name in ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm"):
+        for module in (nn.utils, nn.utils.clip_grad):
+            if hasattr(module, name):
+                _note_calls(recorder, module, name, "clip")
+    for scaler in {torch.amp.GradScaler, torch.cuda.amp.GradScaler}:
+        _note_calls(recorder, scaler, "unscale_", "unscale")
+    _note_metric(recorder)
+    return training
+
+
+def _note_calls(recorder: Recorder, owner: Any, name: str, kind: str) -> None:
+    """Wrap a function so that each call by the script leaves an event of this kind."""
+    function = getattr(owner, name)
+
+    @functools.wraps(function)
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        if not recorder.inside and getattr(args[0] if args else None, "_enabled", True):
+            recorder.note(kind, function=name)
+        with recorder.aside():
+            return function(*args, **kwargs)
+
+    setattr(owner, name, noted)
+
+
+def _note_metric(recorder: Recorder) -> None:
+    """Note the metric by which ReduceLROnPlateau decides."""
+    step = ReduceLROnPlateau.step
+
+    @functools.wraps(step)
+    def noted(self: Any, metrics: Any, *args: Any, **kwargs: Any) -> Any:
+        recorder.note("decision", what="ReduceLROnPlateau.step", values={"metric": float(metrics)})
+        return step(self, metrics, *args, **kwargs)
+
+    ReduceLROnPlateau.step = noted  # type: ignore[method-assign]

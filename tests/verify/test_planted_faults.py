@@ -1,0 +1,106 @@
+"""Each fault is planted in a right port and reported as itself, on two real ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A mutation of the right port: pairs of (text, replacement), and what is to be reported where."""
+
+    name: str
+    edits: tuple[tuple[str, str], ...]
+    check: str
+    args: tuple[str, ...] = ()
+    where: str = ""  # text of the line that is blamed
+    follow: tuple[str, ...] = ()  # names of checks that fail as a consequence
+
+
+GRADIENTS = "        dl.gradients(optimizer)\n"
+CLIP = "        nn.utils.clip_grad_norm_(model.parameters(), 0.1)\n"
+BACKWARD = "        loss.backward()\n"
+STEP = "        optimizer.step()\n"
+SHARD = "train_loader = dl.shard(train_loader)\n"
+BY_HAND = (
+    "train_set = torch.utils.data.Subset(train_set, range(dl.get_rank(), len(train_set), dl.get_nranks()))\n"
+    "train_loader = DataLoader(train_set, batch_size=8, shuffle=True)\n"
+)
+
+FAULTS = [
+    Fault("missing-average", ((GRADIENTS, ""),), "mean gradient", where="optimizer.step()", follow=("same parameters",)),
+    Fault(
+        "missing-average",
+        ((GRADIENTS, ""), (STEP, STEP + GRADIENTS)),
+        "mean gradient",
+        where="dl.gradients(optimizer)",
+        follow=("same parameters",),
+    ),
+    Fault("average-after-clip", ((GRADIENTS, ""), (CLIP, CLIP + GRADIENTS)), "mean gradient", where="clip_grad_norm_"),
+    Fault(
+        "stale-gradient",
+        ((GRADIENTS, ""), (BACKWARD, GRADIENTS + BACKWARD)),
+        "mean gradient",
+        where="loss.backward()",
+        follow=("same parameters",),
+    ),
+    Fault("stale-gradient", (("        optimizer.zero_grad()\n", ""),), "identity", where="optimizer.step()"),
+    Fault("double-scaling", (("dl.lr_scale(args.lr)", "dl.lr_scale(dl.lr_scale(args.lr))"),), "learning rate"),
+    Fault("unsharded-loader", ((SHARD, ""),), "shards", where="in train_loader"),
+    Fault("uneven-steps", ((SHARD, BY_HAND),), "shards", ("--samples", "97"), where="in train_loader"),
+    Fault(
+        "uneven-steps", (("range(20)", "range(1 if dl.get_rank() else 20)"),), "same steps", where="dl.finalize()"
+    ),
+    Fault(
+        "rank-dependent-exit",
+        (("if val_loss < best:", "if loss.item() < best:"), ("best, bad = val_loss", "best, bad = loss.item()")),
+        "same steps",
+        where="if loss.item() < best",
+    ),
+    Fault("save-by-every-rank", (("dl.save(", "torch.save("),), "one writer", where="torch.save"),
+    Fault("missing-broadcast", (("dl.broadcast(model, optimizer)\n", ""),), "broadcast", where="optimizer.step()"),
+    Fault("equal-seeds", (("dl.reseed()\n", ""),), "own random numbers", ("--dropout", "0.5"), where="model(inputs)"),
+    Fault(
+        "metric-mean-of-means",
+        (
+            ("test_loader = DataLoader(test_set, batch_size=10)", "test_loader = dl.shard(DataLoader(test_set, 10))"),
+            ("    total, correct = 0.0, 0\n", "    total, correct, count = 0.0, 0, 0\n"),
+            ("output = model(inputs)", "output = model(inputs); count += len(targets)"),
+            ("total / len(test_set)", "dl.average(total / count)"),
+            ("correct / len(test_set)", "dl.average(correct / count)"),
+        ),
+        "metrics",
+        where="dl.average(",
+    ),
+]
+
+
+def mutated(port: str, fault: Fault) -> str:
+    for text, replacement in fault.edits:
+        assert text in port, f"{text!r} is not in the right port"
+        port = port.replace(text, replacement)
+    return port
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f"{f.name}:{f.check}".replace(" ", "-"))
+def test_a_planted_fault_is_reported_as_itself(fault, prove, port) -> None:
+    text = mutated(port, fault)
+    verdict = prove(text, *fault.args)
+    failed = {check.name: check for check in verdict.checks if check.status == "failed"}
+    print(*failed.values(), sep="\n")
+    assert verdict.faults == {fault.name}
+    assert not verdict.proved
+    assert set(failed) == {fault.check, *fault.follow}
+    found = failed[fault.check]
+    assert found.todo
+    line = text.splitlines()[int(found.where.rpartition(":")[2]) - 1]
+    assert fault.where in line
+
+
+def test_the_right_port_is_proved(prove, port) -> None:
+    verdict = prove(port)
+    assert [(c.name, c.finding) for c in verdict.checks if c.status == "failed"] == []
+    assert verdict.proved
+    assert {c.name for c in verdict.checks if c.status == "n/a"} == {"metrics", "own random numbers"}
