@@ -1,0 +1,55 @@
+"""`dlrun bench allreduce` on real ranks."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dlrun.bench.result import from_json
+
+HAS_MPI = shutil.which("mpiexec") or (Path(sys.executable).parent / "mpiexec").exists()
+pytestmark = pytest.mark.skipif(not HAS_MPI, reason="no mpiexec: nothing can start ranks")
+
+
+def bench(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dlrun", "bench", "allreduce", "--seconds", "0.05", *args]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200, check=False)
+
+
+def test_every_cell_of_a_real_run_is_exact_and_the_files_are_written(tmp_path: Path) -> None:
+    done = bench(tmp_path, "-n", "2", "--sizes", "4,64KB", "--models", "cnn", "--out", "now.json")
+    assert done.returncode == 0, done.stderr
+    result = from_json(json.loads((tmp_path / "now.json").read_text()), "now.json")
+    assert not result.wrong()
+    assert {c.case for c in result.cells} == {"4 B", "64 KB", "cnn"}
+    assert {"dl_comm", "dl_comm arena", "MPI", "memcpy"} <= {c.way for c in result.cells if c.case == "cnn"}
+    assert all(len(c.seconds) >= 5 and c.best > 0 for c in result.cells)
+    assert "exact" in done.stdout
+    assert "WRONG" not in done.stdout
+    again = bench(tmp_path, "-n", "2", "--sizes", "4", "--models", "none", "--compare", "now.json")
+    assert again.returncode == 0, again.stderr
+    assert "before/now" in again.stdout
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64", "int8"])
+def test_other_types_on_a_number_of_ranks_that_is_no_power_of_two(dtype: str, tmp_path: Path) -> None:
+    done = bench(tmp_path, "-n", "3", "--sizes", "80KB", "--models", "none", "--dtype", dtype, "--json")
+    assert done.returncode == 0, done.stderr
+    result = from_json(json.loads(done.stdout), "stdout")
+    assert {"dl_comm", "dl_comm arena"} <= {c.way for c in result.cells}
+    assert not result.wrong()
+
+
+def test_a_type_that_was_not_measured_before_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "old.json").write_text(
+        json.dumps({"format": "dlrun bench 1", "dtype": "float32", "machine": {}, "absent": {}, "cells": []})
+    )
+    done = bench(tmp_path, "-n", "2", "--dtype", "float16", "--compare", "old.json")
+    assert done.returncode == 1
+    assert "measured float32, this one float16" in done.stderr
+    assert not (tmp_path / "dlrun-runs").exists()
