@@ -2,9 +2,31 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 
 @click.command()
-def command() -> None:
-    """Port and train the handwritten-digits example, and show every step."""
+@click.option("-n", "--ranks", default=2, show_default=True, type=click.IntRange(1), help="Ranks to train on.")
+@click.option("--epochs", default=20, show_default=True, type=click.IntRange(1), help="Passes over the data.")
+@click.option(
+    "--data",
+    default="",
+    metavar="FOLDER",
+    type=click.Path(exists=True, file_okay=False),
+    help="Folder of MNIST IDX files, instead of the digits that scikit-learn carries.",
+)
+@click.option(
+    "--dir",
+    "folder",
+    default="dlrun-demo",
+    show_default=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where to put the script, its port and the logs.",
+)
+def command(ranks: int, epochs: int, data: str, folder: Path) -> None:
+    """Train the handwritten digits serially, port the script, train it on 2 ranks, compare."""
+    from dlrun.demo import run_demo
+
+    run_demo(folder, ranks, epochs, data)

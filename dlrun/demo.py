@@ -1,0 +1,126 @@
+"""``dlrun demo``: the handwritten-digits example trained serially, ported, and trained on several ranks."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+
+from dlrun.errors import DlrunError
+from dlrun.launch import launch
+from dlrun.port import port_file
+
+EPOCH = re.compile(r"epoch (\d+) of (\d+): test loss [\d.]+, accuracy ([\d.]+), (\d+) samples/s")
+
+
+@dataclass
+class Training:
+    """What one training run of the example printed: per epoch the test accuracy (0..1) and samples per second."""
+
+    title: str
+    accuracies: list[float] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def read(self, line: str) -> None:
+        """Take in a line of the script's output; show it as progress."""
+        if match := EPOCH.search(line):
+            epoch, epochs, accuracy, rate = match.groups()
+            self.accuracies.append(float(accuracy))
+            self.rates.append(float(rate))
+            done = round(24 * int(epoch) / int(epochs))
+            bar = "━" * done + click.style("━" * (24 - done), dim=True)
+            text = f"  {bar} epoch {epoch:>2} of {epochs}  accuracy {float(accuracy):.1%}  {int(rate):6,} samples/s"
+            if sys.stdout.isatty():
+                click.echo(f"\r{text}", nl=epoch == epochs)
+            else:
+                click.echo(text)
+
+    @property
+    def rate(self) -> float:
+        """Samples per second: the median over the epochs, the first (which warms up) left out."""
+        return statistics.median(self.rates[1:] or self.rates)
+
+
+def run_demo(folder: Path, ranks: int, epochs: int, data: str) -> None:
+    """Show in ``folder`` what dlrun does with ``examples/torch_mnist/serial.py``, and measure it.
+
+    Raises DlrunError where PyTorch or the digits are missing, or a training run fails.
+    """
+    _need("torch", "sklearn")
+    folder.mkdir(parents=True, exist_ok=True)
+    script = folder / "train.py"
+    shutil.copyfile(_example(), script)
+    args = ["--epochs", str(epochs), *(["--data", str(Path(data).resolve())] if data else [])]
+
+    _heading(1, f"the serial script: python {script}")
+    serial = Training("serial")
+    _train(serial, lambda: _run_serial(script, args, serial.read))
+
+    _heading(2, f"dlrun port {script}")
+    ported = port_file(script)
+    click.echo(ported.diff(color=True))
+    click.echo(ported.report(color=True))
+
+    _heading(3, f"dlrun launch -n {ranks} {ported.path}")
+    parallel = Training(f"{ranks} ranks")
+    _train(parallel, lambda: launch(ranks, ported.path, args, on_line=parallel.read).returncode)
+
+    _closing(serial, parallel, ranks)
+
+
+def _need(*modules: str) -> None:
+    if missing := [m for m in modules if find_spec(m) is None]:
+        raise DlrunError(f"the demo needs {' and '.join(missing)}", 'pip install "dlrun[demo]" brings what it needs')
+
+
+def _example() -> Path:
+    """The serial example: inside the installed package, or beside it in a checkout."""
+    here = Path(__file__).parent
+    for folder in (here / "examples", here.parent / "examples"):
+        if (folder / "torch_mnist" / "serial.py").exists():
+            return folder / "torch_mnist" / "serial.py"
+    raise DlrunError(f"the example is not where the package keeps it: {here / 'examples'}", "install dlrun again")
+
+
+def _run_serial(script: Path, args: list[str], on_line: Callable[[str], None]) -> int:
+    command = [sys.executable, "-u", script.name, *args]
+    with subprocess.Popen(command, cwd=script.parent, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            on_line(line)
+    return process.returncode
+
+
+def _train(training: Training, run: Callable[[], int]) -> None:
+    start = time.perf_counter()
+    code = run()
+    training.seconds = time.perf_counter() - start
+    if code or not training.rates:
+        raise DlrunError(f"the training on {training.title} ended with code {code}", "its output above says why")
+
+
+def _heading(number: int, text: str) -> None:
+    click.echo("\n" + click.style(f"{number}  {text}", bold=True))
+
+
+def _closing(serial: Training, parallel: Training, ranks: int) -> None:
+    click.echo("\n" + click.style(f"{'':12}{'samples/s':>12}{'speed':>8}{'best accuracy':>16}{'wall time':>12}", bold=True))
+    for run in (serial, parallel):
+        speed = f"{run.rate / serial.rate:.2f}x"
+        click.echo(f"{run.title:12}{run.rate:12,.0f}{speed:>8}{max(run.accuracies):16.1%}{run.seconds:10.1f} s")
+    click.echo(
+        "\nNow your own script:\n"
+        "  dlrun port train.py                          writes train_dist.py beside it\n"
+        f"  dlrun launch -n {ranks} train_dist.py              trains it on {ranks} ranks\n"
+        "  dlrun launch -n 64 --dry-run train_dist.py   prints what a cluster would run"
+    )
