@@ -71,7 +71,7 @@ def train(args, model, device, train_loader, optimizer, epoch):
         loss.backward()
         optimizer.step()
         if batch_idx % args.log_interval == 0:
-            print(f"epoch {epoch} batch {batch_idx}/{len(train_loader)} loss {loss.item():.4f}")
+            print(f"epoch {epoch} batch {batch_idx}/{len(train_loader)} loss {loss.item():.6f}")
 
 
 def test(model, device, test_loader):
@@ -116,7 +116,7 @@ def main():
         train(args, model, device, train_loader, optimizer, epoch)
         rate = len(train_set) / (time.perf_counter() - start)
         loss, accuracy = test(model, device, test_loader)
-        print(f"epoch {epoch} of {args.epochs}: test loss {loss:.4f}, accuracy {accuracy:.4f}, {rate:.0f} samples/s")
+        print(f"epoch {epoch} of {args.epochs}: test loss {loss:.6f}, accuracy {accuracy:.4f}, {rate:.0f} samples/s")
         scheduler.step()
         if accuracy > best:
             best = accuracy
