@@ -114,7 +114,8 @@ def _heading(number: int, text: str) -> None:
 
 
 def _closing(serial: Training, parallel: Training, ranks: int) -> None:
-    click.echo("\n" + click.style(f"{'':12}{'samples/s':>12}{'speed':>8}{'best accuracy':>16}{'wall time':>12}", bold=True))
+    head = f"{'':12}{'samples/s':>12}{'speed':>8}{'best accuracy':>16}{'wall time':>12}"
+    click.echo("\n" + click.style(head, bold=True))
     for run in (serial, parallel):
         speed = f"{run.rate / serial.rate:.2f}x"
         click.echo(f"{run.title:12}{run.rate:12,.0f}{speed:>8}{max(run.accuracies):16.1%}{run.seconds:10.1f} s")
