@@ -16,9 +16,11 @@ from pathlib import Path
 import click
 
 from dlrun.errors import DlrunError
-from dlrun.launch import launch
+from dlrun.launch import LaunchPlan, launch
 from dlrun.port import port_file
 
+# What the example prints: after some batches, and after each epoch.
+BATCH = re.compile(r"epoch \d+ batch ")
 EPOCH = re.compile(r"epoch (\d+) of (\d+): test loss [\d.]+, accuracy ([\d.]+), (\d+) samples/s")
 
 
@@ -31,17 +33,25 @@ class Training:
     rates: list[float] = field(default_factory=list)
     seconds: float = 0.0
 
+    def read_rank(self, rank: int, stream: str, line: str) -> None:
+        """Take in a line that a rank wrote to ``stream``, "out" or "err"."""
+        self.read(line)
+
     def read(self, line: str) -> None:
-        """Take in a line of the script's output; show it as progress."""
-        if match := EPOCH.search(line):
+        """Take in a line of the script's output; show it as progress, and what is no measurement as it is."""
+        if BATCH.match(line):
+            return
+        if not (match := EPOCH.search(line)):
+            click.echo(f"  {line.rstrip()}")
+        else:
             epoch, epochs, accuracy, rate = match.groups()
             self.accuracies.append(float(accuracy))
             self.rates.append(float(rate))
             done = round(24 * int(epoch) / int(epochs))
-            bar = "━" * done + click.style("━" * (24 - done), dim=True)
+            bar = "━" * done + click.style("─" * (24 - done), dim=True)
             text = f"  {bar} epoch {epoch:>2} of {epochs}  accuracy {float(accuracy):.1%}  {int(rate):6,} samples/s"
             if sys.stdout.isatty():
-                click.echo(f"\r{text}", nl=epoch == epochs)
+                click.echo(f"\r{text}", nl=int(epoch) == int(epochs))
             else:
                 click.echo(text)
 
@@ -51,7 +61,7 @@ class Training:
         return statistics.median(self.rates[1:] or self.rates)
 
 
-def run_demo(folder: Path, ranks: int, epochs: int, data: str) -> None:
+def run_demo(folder: Path, ranks: int, epochs: int, data: str | None) -> None:
     """Show in ``folder`` what dlrun does with ``examples/torch_mnist/serial.py``, and measure it.
 
     Raises DlrunError where PyTorch or the digits are missing, or a training run fails.
@@ -68,12 +78,14 @@ def run_demo(folder: Path, ranks: int, epochs: int, data: str) -> None:
 
     _heading(2, f"dlrun port {script}")
     ported = port_file(script)
+    assert ported.path is not None
     click.echo(ported.diff(color=True))
-    click.echo(ported.report(color=True))
+    click.echo(ported.report(color=True), nl=False)
 
     _heading(3, f"dlrun launch -n {ranks} {ported.path}")
-    parallel = Training(f"{ranks} ranks")
-    _train(parallel, lambda: launch(ranks, ported.path, args, on_line=parallel.read).returncode)
+    parallel = Training(f"{ranks} ranks" if ranks > 1 else "1 rank")
+    plan = LaunchPlan((ported.path.name, *args), ranks=ranks, cwd=str(folder))
+    _train(parallel, lambda: launch(plan, on_line=parallel.read_rank).returncode)
 
     _closing(serial, parallel, ranks)
 

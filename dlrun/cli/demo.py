@@ -12,7 +12,6 @@ import click
 @click.option("--epochs", default=20, show_default=True, type=click.IntRange(1), help="Passes over the data.")
 @click.option(
     "--data",
-    default="",
     metavar="FOLDER",
     type=click.Path(exists=True, file_okay=False),
     help="Folder of MNIST IDX files, instead of the digits that scikit-learn carries.",
@@ -25,7 +24,7 @@ import click
     type=click.Path(file_okay=False, path_type=Path),
     help="Where to put the script, its port and the logs.",
 )
-def command(ranks: int, epochs: int, data: str, folder: Path) -> None:
+def command(ranks: int, epochs: int, data: str | None, folder: Path) -> None:
     """Train the handwritten digits serially, port the script, train it on 2 ranks, compare."""
     from dlrun.demo import run_demo
 

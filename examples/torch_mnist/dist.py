@@ -75,7 +75,7 @@ def train(args, model, device, train_loader, optimizer, epoch):
         dl.gradients(optimizer)  # mean over the ranks
         optimizer.step()
         if batch_idx % args.log_interval == 0:
-            print(f"epoch {epoch} batch {batch_idx}/{len(train_loader)} loss {dl.average(loss.item()):.4f}")
+            print(f"epoch {epoch} batch {batch_idx}/{len(train_loader)} loss {dl.average(loss.item()):.6f}")
 
 
 def test(model, device, test_loader):
@@ -122,7 +122,7 @@ def main():
         train(args, model, device, train_loader, optimizer, epoch)
         rate = len(train_set) / (time.perf_counter() - start)
         loss, accuracy = test(model, device, test_loader)
-        print(f"epoch {epoch} of {args.epochs}: test loss {loss:.4f}, accuracy {accuracy:.4f}, {rate:.0f} samples/s")
+        print(f"epoch {epoch} of {args.epochs}: test loss {loss:.6f}, accuracy {accuracy:.4f}, {rate:.0f} samples/s")
         scheduler.step()
         accuracy = dl.average(accuracy)  # mean over the ranks: all ranks decide alike
         if accuracy > best:
