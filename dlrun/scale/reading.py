@@ -1,0 +1,70 @@
+"""What a training script prints about itself: its rate, its accuracy, its loss."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+NUMBER = r"([-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?)"
+RATE = NUMBER + r"\s*(?:samples|images|examples|sequences|tokens)\s*(?:/\s*s\b|/\s*sec\b|per second)"
+ACCURACY = r"(?<!best )\bacc(?:uracy)?\b\s*[:=]?\s*" + NUMBER + r"(?:/(?P<of>\d+))?\s*(?P<percent>%)?"
+LOSS = r"loss\b\s*[:=]?\s*" + NUMBER
+
+
+@dataclass(frozen=True)
+class Patterns:
+    """Regular expressions whose first group is the number.
+
+    An accuracy is divided by its group `of` (as in 9900/10000), or by 100 where its group `percent` matched.
+    """
+
+    rate: str = RATE
+    accuracy: str = ACCURACY
+    loss: str = LOSS
+
+
+@dataclass(frozen=True)
+class Point:
+    """The accuracy, and the loss on the same line if there is one, `seconds` after the script's first line."""
+
+    seconds: float
+    accuracy: float
+    loss: float | None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The rates (samples per second) in order, and the curve of accuracy and loss."""
+
+    rates: tuple[float, ...]
+    points: tuple[Point, ...]
+
+    @property
+    def settled_rates(self) -> tuple[float, ...]:
+        """The rates without the first, which holds the warming up, where there are more."""
+        return self.rates[1:] if len(self.rates) > 1 else self.rates
+
+
+def _share(match: re.Match[str]) -> float:
+    """An accuracy between 0 and 1, from 0.99, 99 % or 9900/10000."""
+    groups = match.groupdict()
+    if groups.get("of"):
+        return float(match[1]) / float(groups["of"])
+    return float(match[1]) / (100 if groups.get("percent") else 1)
+
+
+def read(lines: Iterable[tuple[float, str]], patterns: Patterns) -> Reading:
+    """Read timed lines: (seconds on any clock, text). Of several matches on a line the last counts (validation)."""
+    rates: list[float] = []
+    points: list[Point] = []
+    start: float | None = None
+    for seconds, text in lines:
+        start = seconds if start is None else start
+        rates += [float(match[1]) for match in re.finditer(patterns.rate, text, re.I)][-1:]
+        accuracies = list(re.finditer(patterns.accuracy, text, re.I))
+        if accuracies:
+            last = accuracies[-1]
+            losses = [float(match[1]) for match in re.finditer(patterns.loss, text, re.I)]
+            points.append(Point(seconds - start, _share(last), losses[-1] if losses else None))
+    return Reading(tuple(rates), tuple(points))
