@@ -27,36 +27,77 @@ Slice slice(std::size_t n, int owners, int i, std::size_t width) {
 
 std::size_t chunk_elements(const Lane& lane, const Part& part) { return lane.stage_bytes() / part.reducer.width; }
 
+bool is_small(const Lane& lane, const Part& part) {
+  const std::size_t bytes = part.n * part.reducer.width;
+  return lane.layout().nodes == 1 && bytes <= lane.stage_bytes() &&
+         bytes * static_cast<std::size_t>(lane.layout().local_size()) <= small;
+}
+
+// Where the inputs and outputs of one stretch of a slice are; reused from stretch to stretch.
+struct Places {
+  explicit Places(int ranks) : in(static_cast<std::size_t>(ranks)) { out.reserve(in.size()); }
+  std::vector<const void*> in;
+  std::vector<void*> out;
+  int streamed = 0;  // the first so many outputs are written past the caches
+};
+
+// Combines `n` elements over the ranks of the node, then over the nodes. look(visit) calls visit(places, elements) for
+// each stretch of contiguous memory among them, in order.
+template <class Look>
+void combine(Lane& lane, const Part& part, std::size_t n, Look look) {
+  if (lane.layout().nodes == 1) {
+    look([&](const Places& at, std::size_t some) {
+      part.reducer.reduce(at.out.data(), static_cast<int>(at.out.size()), at.streamed, at.in.data(),
+                          static_cast<int>(at.in.size()), some, part.divisor);
+    });
+    return;
+  }
+  char* const acc = lane.accumulators(n * part.reducer.acc_width).data();
+  std::size_t done = 0;
+  look([&](const Places& at, std::size_t some) {
+    part.reducer.partial(acc + done, at.in.data(), static_cast<int>(at.in.size()), some);
+    done += some * part.reducer.acc_width;
+  });
+  wire_allreduce(lane.peers(), part.reducer, acc, n, lane.scratch());
+  done = 0;
+  look([&](const Places& at, std::size_t some) {
+    part.reducer.finish(at.out.data(), static_cast<int>(at.out.size()), at.streamed, acc + done, some, part.divisor);
+    done += some * part.reducer.acc_width;
+  });
+}
+
+// Stages n elements from `first` on: what the other owners combine, and, of little data, all.
 std::uint64_t stage_in(Lane& lane, const Part& part, std::size_t first, std::size_t n) {
+  const Layout& layout = lane.layout();
   const std::uint64_t chunk = lane.next_chunk();
-  part.flat.gather(lane.stage(lane.layout().local_rank, chunk), first, n);
+  char* const stage = lane.stage(layout.local_rank, chunk);
+  const Slice mine = layout.owns() && !is_small(lane, part)
+                         ? slice(n, layout.owners, layout.local_rank, part.reducer.width)
+                         : Slice{0, 0};
+  const std::size_t after = mine.first + mine.n;
+  part.flat.gather(stage, first, mine.first);
+  part.flat.gather(stage + after * part.reducer.width, first + after, n - after);
   return chunk;
 }
 
-// Combines n elements over the ranks of the node, and of the other nodes, into `out`.
-void combine(Lane& lane, const Part& part, const std::vector<const void*>& in, const std::vector<void*>& out,
-             std::size_t n, bool stream) {
-  const int n_in = static_cast<int>(in.size()), n_out = static_cast<int>(out.size());
-  if (lane.layout().nodes == 1) {
-    part.reducer.reduce(out.data(), n_out, in.data(), n_in, n, part.divisor, stream);
-    return;
-  }
-  std::vector<char>& acc = lane.accumulators(n * part.reducer.acc_width);
-  part.reducer.partial(acc.data(), in.data(), n_in, n);
-  wire_allreduce(lane.peers(), part.reducer, acc.data(), n, lane.scratch());
-  part.reducer.finish(out.data(), n_out, acc.data(), n, part.divisor, stream);
-}
-
-// Little data: each rank combines all of it, for itself, and no second meeting is needed.
-void combine_small(Lane& lane, const Part& part, std::uint64_t chunk) {
-  const int ranks = lane.layout().local_size();
-  std::vector<const void*> in(static_cast<std::size_t>(ranks));
-  std::size_t done = 0;
-  part.flat.stretches(part.first, part.n, [&](char* to, std::size_t some) {
-    for (int j = 0; j < ranks; ++j) in[static_cast<std::size_t>(j)] = lane.stage(j, chunk) + done * part.reducer.width;
-    void* out = to;
-    part.reducer.reduce(&out, 1, in.data(), ranks, some, part.divisor, false);
-    done += some;
+// Combines this rank's slice of a staged chunk, out of its own arrays and the others' stages, into its own arrays and,
+// for the others, its stage.
+void combine_staged(Lane& lane, const Part& part, std::uint64_t chunk, std::size_t first, Slice mine, bool for_others) {
+  const Layout& layout = lane.layout();
+  const std::size_t width = part.reducer.width;
+  Places at(layout.local_size());
+  combine(lane, part, mine.n, [&](auto visit) {
+    std::size_t offset = mine.first * width;
+    part.flat.stretches(first + mine.first, mine.n, [&](char* own, std::size_t some) {
+      for (int j = 0; j < layout.local_size(); ++j) at.in[static_cast<std::size_t>(j)] = lane.stage(j, chunk) + offset;
+      at.in[static_cast<std::size_t>(layout.local_rank)] = own;
+      at.out.clear();
+      if (for_others) at.out.push_back(lane.stage(layout.local_rank, chunk) + offset);
+      at.streamed = for_others ? 1 : 0;
+      at.out.push_back(own);
+      visit(at, some);
+      offset += some * width;
+    });
   });
 }
 
@@ -72,25 +113,19 @@ std::uint64_t stage_first(Lane& lane, const Part& part) {
 //   stage 0 | combine my slice of 0, stage 1 | fetch 0 ; combine my slice of 1, stage 2 | fetch 1 ; ...
 //
 // Buffer c mod 3 is staged again for c+3 only after all have met for "staged c+2", which each rank does after fetch c.
+// Of little data each rank combines all, for itself, and no second meeting is needed.
 void allreduce_staged(Lane& lane, const Part& part, std::uint64_t chunk) {
   const Layout& layout = lane.layout();
-  const std::size_t width = part.reducer.width, step = chunk_elements(lane, part), end = part.first + part.n;
-  if (layout.nodes == 1 && part.n <= step &&
-      part.n * width * static_cast<std::size_t>(layout.local_size()) <= small) {
-    combine_small(lane, part, chunk);
+  if (is_small(lane, part)) {
+    combine_staged(lane, part, chunk, part.first, {0, part.n}, false);
     return;
   }
-  std::vector<const void*> in(static_cast<std::size_t>(layout.local_size()));
-  std::vector<void*> out(1);
+  const std::size_t width = part.reducer.width, step = chunk_elements(lane, part), end = part.first + part.n;
   for (std::size_t first = part.first; first < end; first += step) {
     const std::size_t n = std::min(step, end - first);
-    if (layout.owns()) {
-      const Slice mine = slice(n, layout.owners, layout.local_rank, width);
-      for (int j = 0; j < layout.local_size(); ++j)
-        in[static_cast<std::size_t>(j)] = lane.stage(j, chunk) + mine.first * width;
-      out[0] = lane.stage(layout.local_rank, chunk) + mine.first * width;
-      combine(lane, part, in, out, mine.n, false);
-    }
+    if (layout.owns())
+      combine_staged(lane, part, chunk, first, slice(n, layout.owners, layout.local_rank, width),
+                     layout.local_size() > 1);
     const std::uint32_t combined = lane.arrive();
     std::uint64_t next = 0;
     std::uint32_t staged = 0;
@@ -101,6 +136,7 @@ void allreduce_staged(Lane& lane, const Part& part, std::uint64_t chunk) {
     }
     lane.wait(combined);
     for (int owner = 0; owner < layout.owners; ++owner) {
+      if (owner == layout.local_rank) continue;
       const Slice theirs = slice(n, layout.owners, owner, width);
       part.flat.scatter(lane.stage(owner, chunk) + theirs.first * width, first + theirs.first, theirs.n);
     }
@@ -115,18 +151,21 @@ void allreduce_direct(Lane& lane, const Part& part, const Arena& arena) {
   const std::size_t width = part.reducer.width;
   const auto ranks = static_cast<std::size_t>(layout.local_size());
   const bool stream = part.flat.size() * width * ranks > past_caches;
-  const std::size_t most = layout.nodes == 1 ? part.n : std::max<std::size_t>(1, lane.settings().pipeline_chunk_kb * 1024 / width);
-  std::vector<const void*> in(ranks);
-  std::vector<void*> out(ranks);
+  const std::size_t most =
+      layout.nodes == 1 ? part.n : std::max<std::size_t>(1, lane.settings().pipeline_chunk_kb * 1024 / width);
+  Places at(layout.local_size());
+  at.out.resize(ranks);
+  at.streamed = stream ? layout.local_size() : 0;
   if (layout.owns())
-    part.flat.stretches(part.first, part.n, [&](char* at, std::size_t n) {
-      const std::ptrdiff_t stride = arena.stride(at);
+    part.flat.stretches(part.first, part.n, [&](char* stretch, std::size_t n) {
+      const std::ptrdiff_t stride = arena.stride(stretch);
       const Slice mine = slice(n, layout.owners, layout.local_rank, width);
       for (std::size_t done = 0; done < mine.n; done += most) {
-        char* const here = at + (mine.first + done) * width;
+        char* const here = stretch + (mine.first + done) * width;
         for (int j = 0; j < layout.local_size(); ++j)
-          in[static_cast<std::size_t>(j)] = out[static_cast<std::size_t>(j)] = here + (j - layout.local_rank) * stride;
-        combine(lane, part, in, out, std::min(most, mine.n - done), stream);
+          at.in[static_cast<std::size_t>(j)] = at.out[static_cast<std::size_t>(j)] = here + (j - layout.local_rank) * stride;
+        const std::size_t some = std::min(most, mine.n - done);
+        combine(lane, part, some, [&](auto visit) { visit(at, some); });
       }
     });
   lane.meet();

@@ -70,7 +70,7 @@ struct Towers {
       const std::vector<const void*> in(out.begin(), out.end());
       const int n = static_cast<int>(out.size());
       dl::reducer(of[0][i].dtype, dl::Op::mean, 0)
-          .reduce(out.data(), 1, in.data(), n, of[0][i].count, static_cast<double>(n), false);
+          .reduce(out.data(), 1, 0, in.data(), n, of[0][i].count, static_cast<double>(n));
     }
   }
 

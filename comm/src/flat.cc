@@ -3,7 +3,14 @@
 #include <algorithm>
 #include <cstring>
 
+#include "reducer.h"
+
 namespace dl {
+namespace {
+
+constexpr std::size_t much = 1024;  // bytes
+
+}  // namespace
 
 Flat::Flat(std::vector<Buffer> buffers) : starts_{0}, dtype_(buffers.front().dtype), width_(width(dtype_)) {
   for (const Buffer& buffer : buffers) {
@@ -24,7 +31,8 @@ std::size_t Flat::holding(std::size_t element) const {
 
 void Flat::gather(char* to, std::size_t first, std::size_t n) const {
   stretches(first, n, [&](const char* from, std::size_t some) {
-    std::memcpy(to, from, some * width_);
+    if (some * width_ >= much) copy_past_caches(to, from, some * width_);
+    else std::memcpy(to, from, some * width_);
     to += some * width_;
   });
 }

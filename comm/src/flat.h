@@ -16,7 +16,8 @@ class Flat {
   std::size_t size() const { return starts_.back(); }  // elements
   Dtype dtype() const { return dtype_; }
 
-  // Copies elements [first, first + n) out of the arrays to contiguous memory / back into them.
+  // Copies elements [first, first + n) out of the arrays to contiguous memory, past the caches if there is much, as
+  // others will read it / back into them.
   void gather(char* to, std::size_t first, std::size_t n) const;
   void scatter(const char* from, std::size_t first, std::size_t n) const;
 

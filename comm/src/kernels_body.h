@@ -136,13 +136,13 @@ void divide(A* acc, size_t n, double divisor) {
 }
 
 template <class T, class A>
-void finish_block(void* const* out, int n_out, A* acc, size_t first, size_t n, double divisor, bool stream) {
+void finish_block(void* const* out, int n_out, int n_stream, A* acc, size_t first, size_t n, double divisor) {
   divide(acc, n, divisor);
   T made[block];
   store(made, acc, n);
   for (int j = 0; j < n_out; ++j) {
     T* to = static_cast<T*>(out[j]) + first;
-    if (stream) stream_bytes(to, made, n * sizeof(T));
+    if (j < n_stream) stream_bytes(to, made, n * sizeof(T));
     else memcpy(to, made, n * sizeof(T));
   }
 }
@@ -159,25 +159,25 @@ void combine(void* acc, const void* more, size_t n) {
 }
 
 template <class T, class A>
-void finish(void* const* out, int n_out, const void* acc, size_t n, double divisor, bool stream) {
+void finish(void* const* out, int n_out, int n_stream, const void* acc, size_t n, double divisor) {
   for (size_t i = 0; i < n; i += block) {
     const size_t some = n - i < block ? n - i : block;
     A held[block];
     memcpy(held, static_cast<const A*>(acc) + i, some * sizeof(A));
-    finish_block<T>(out, n_out, held, i, some, divisor, stream);
+    finish_block<T>(out, n_out, n_stream, held, i, some, divisor);
   }
-  if (stream) stream_end();
+  if (n_stream > 0) stream_end();
 }
 
 template <class O, class T, class A>
-void reduce(void* const* out, int n_out, const void* const* in, int n_in, size_t n, double divisor, bool stream) {
+void reduce(void* const* out, int n_out, int n_stream, const void* const* in, int n_in, size_t n, double divisor) {
   for (size_t i = 0; i < n; i += block) {
     const size_t some = n - i < block ? n - i : block;
     A held[block];
     partial_block<O, T>(held, in, n_in, i, some);
-    finish_block<T>(out, n_out, held, i, some, divisor, stream);
+    finish_block<T>(out, n_out, n_stream, held, i, some, divisor);
   }
-  if (stream) stream_end();
+  if (n_stream > 0) stream_end();
 }
 
 template <class O, class T, class A>
@@ -193,8 +193,14 @@ void row(Reducer* of) {
   of[3] = make<Product, T, A>();
 }
 
+void copy_streamed(void* to, const void* from, size_t bytes) {
+  stream_bytes(to, from, bytes);
+  stream_end();
+}
+
 KernelTable table() {
   KernelTable t;
+  t.copy_past_caches = copy_streamed;
   for (int level = 0; level < 2; ++level) {
     Reducer(*of)[4] = t.of[level];
     row<double, double>(of[static_cast<int>(Dtype::float64)]);

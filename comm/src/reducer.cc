@@ -28,6 +28,10 @@ const Reducer& reducer(Dtype dtype, Op op, int level) {
   return chosen().load()->table().of[level][static_cast<int>(dtype)][column];
 }
 
+void copy_past_caches(void* to, const void* from, std::size_t bytes) {
+  chosen().load()->table().copy_past_caches(to, from, bytes);
+}
+
 const char* kernels_in_use() { return chosen().load()->name; }
 
 bool use_kernels(const char* name) {

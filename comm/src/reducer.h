@@ -19,12 +19,16 @@ struct Reducer {
   void (*partial)(void* acc, const void* const* in, int n_in, std::size_t n);
   // acc[k] = acc[k] op more[k]
   void (*combine)(void* acc, const void* more, std::size_t n);
-  // out[j][k] = acc[k] / divisor for every j
-  void (*finish)(void* const* out, int n_out, const void* acc, std::size_t n, double divisor, bool stream);
-  // partial and finish at once. An output may be one of the inputs. stream: write past the caches.
-  void (*reduce)(void* const* out, int n_out, const void* const* in, int n_in, std::size_t n, double divisor,
-                 bool stream);
+  // out[j][k] = acc[k] / divisor for every j. The first n_stream outputs are written past the caches.
+  void (*finish)(void* const* out, int n_out, int n_stream, const void* acc, std::size_t n, double divisor);
+  // partial and finish at once. An output may be one of the inputs.
+  void (*reduce)(void* const* out, int n_out, int n_stream, const void* const* in, int n_in, std::size_t n,
+                 double divisor);
 };
+
+// Copies bytes past the caches: for memory that another core has read, and will read again. A plain store would first
+// have to take the line away from that core, which costs ten times as much as the copy.
+void copy_past_caches(void* to, const void* from, std::size_t bytes);
 
 // The functions for arrays of `dtype` under `op` (mean is sum with a divisor) at precision `level` (0 or 1).
 const Reducer& reducer(Dtype dtype, Op op, int level);
@@ -36,6 +40,7 @@ bool use_kernels(const char* name);
 // One table per file kernels_*.cc: [level][dtype][op without mean].
 struct KernelTable {
   Reducer of[2][dtype_count][4];
+  void (*copy_past_caches)(void* to, const void* from, std::size_t bytes);
 };
 const KernelTable& kernels_portable();
 const KernelTable& kernels_avx2();

@@ -60,16 +60,18 @@ void Team::leave() { lanes_.front()->leave(); }
 // An error names the call that met it. After a disagreement all ranks stand at the same point and can go on; after any
 // other error they do not, and the team is lost.
 void Team::guarded(const Message& message, const std::function<void()>& work) {
-  const std::string where = "team " + std::to_string(id_) + ", call " + std::to_string(calls_) + ", " + message.subject();
   if (!failed_.empty()) throw CommError("team " + std::to_string(id_) + " failed before this call: " + failed_);
-  ++calls_;
-  const std::string me = "rank " + std::to_string(lanes_.front()->everyone().rank());
+  const std::uint64_t number = calls_++;
+  auto where = [&] {
+    return "team " + std::to_string(id_) + ", call " + std::to_string(number) + ", " + message.subject() + ": ";
+  };
   try {
     work();
   } catch (const Disagreement& error) {
-    throw Disagreement(where + ": " + error.what(), error.hint());
+    throw Disagreement(where() + error.what(), error.hint());
   } catch (const CommError& error) {
-    failed_ = where + ": " + error.what();
+    const std::string me = "rank " + std::to_string(lanes_.front()->everyone().rank());
+    failed_ = where() + error.what();
     lanes_.front()->raise(me + " gave up on " + failed_);
     throw CommError(me + ", " + failed_, error.hint());
   }
