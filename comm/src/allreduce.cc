@@ -9,7 +9,7 @@ namespace dl {
 namespace {
 
 constexpr std::size_t line = 64;                  // bytes of a cache line: slices do not share one
-constexpr std::size_t small = 64 * 1024;          // bytes over all ranks that are cheaper to combine twice than to meet twice
+constexpr std::size_t small = 64 * 1024;          // bytes over all ranks that are cheaper to combine n times than to meet twice
 constexpr std::size_t past_caches = 8u << 20;     // bytes over all ranks from which results are streamed to memory
 
 struct Slice {
@@ -27,6 +27,7 @@ Slice slice(std::size_t n, int owners, int i, std::size_t width) {
 
 std::size_t chunk_elements(const Lane& lane, const Part& part) { return lane.stage_bytes() / part.reducer.width; }
 
+// Little data: each rank combines all of it, for itself, and no result has to be fetched from others.
 bool is_small(const Lane& lane, const Part& part) {
   const std::size_t bytes = part.n * part.reducer.width;
   return lane.layout().nodes == 1 && bytes <= lane.stage_bytes() &&
@@ -66,14 +67,13 @@ void combine(Lane& lane, const Part& part, std::size_t n, Look look) {
   });
 }
 
-// Stages n elements from `first` on: what the other owners combine, and, of little data, all.
+// Stages n elements from `first` on: what other ranks combine.
 std::uint64_t stage_in(Lane& lane, const Part& part, std::size_t first, std::size_t n) {
   const Layout& layout = lane.layout();
   const std::uint64_t chunk = lane.next_chunk();
   char* const stage = lane.stage(layout.local_rank, chunk);
-  const Slice mine = layout.owns() && !is_small(lane, part)
-                         ? slice(n, layout.owners, layout.local_rank, part.reducer.width)
-                         : Slice{0, 0};
+  const bool all = is_small(lane, part) || !layout.owns();
+  const Slice mine = all ? Slice{0, 0} : slice(n, layout.owners, layout.local_rank, part.reducer.width);
   const std::size_t after = mine.first + mine.n;
   part.flat.gather(stage, first, mine.first);
   part.flat.gather(stage + after * part.reducer.width, first + after, n - after);
@@ -101,25 +101,14 @@ void combine_staged(Lane& lane, const Part& part, std::uint64_t chunk, std::size
   });
 }
 
-}  // namespace
-
-std::uint64_t stage_first(Lane& lane, const Part& part) {
-  return stage_in(lane, part, part.first, std::min(part.n, chunk_elements(lane, part)));
-}
-
 // For each chunk c there are two meetings: "all have staged c" and "all slices of c are combined". Chunk c+1 is staged
 // between the two, so that a rank which waits has something to do:
 //
 //   stage 0 | combine my slice of 0, stage 1 | fetch 0 ; combine my slice of 1, stage 2 | fetch 1 ; ...
 //
 // Buffer c mod 3 is staged again for c+3 only after all have met for "staged c+2", which each rank does after fetch c.
-// Of little data each rank combines all, for itself, and no second meeting is needed.
-void allreduce_staged(Lane& lane, const Part& part, std::uint64_t chunk) {
+void by_slices(Lane& lane, const Part& part, std::uint64_t chunk) {
   const Layout& layout = lane.layout();
-  if (is_small(lane, part)) {
-    combine_staged(lane, part, chunk, part.first, {0, part.n}, false);
-    return;
-  }
   const std::size_t width = part.reducer.width, step = chunk_elements(lane, part), end = part.first + part.n;
   for (std::size_t first = part.first; first < end; first += step) {
     const std::size_t n = std::min(step, end - first);
@@ -143,6 +132,17 @@ void allreduce_staged(Lane& lane, const Part& part, std::uint64_t chunk) {
     if (more) lane.wait(staged);
     chunk = next;
   }
+}
+
+}  // namespace
+
+std::uint64_t stage_first(Lane& lane, const Part& part) {
+  return stage_in(lane, part, part.first, std::min(part.n, chunk_elements(lane, part)));
+}
+
+void allreduce_staged(Lane& lane, const Part& part, std::uint64_t chunk) {
+  if (is_small(lane, part)) combine_staged(lane, part, chunk, part.first, {0, part.n}, false);
+  else by_slices(lane, part, chunk);
 }
 
 // Each stretch of contiguous memory is cut into slices of its own; no rank waits for another before the end.

@@ -1,5 +1,5 @@
 // The kernels, written once. Each kernels_*.cc defines how its processor converts half types and streams to memory
-// (half_to_float, float_to_half, stream_bytes), includes this file, and is compiled with that processor's flags.
+// (half_to_float, float_to_half, stream_bytes, stream_end, stream_line, line_bytes), includes this file, and is compiled with that processor's flags.
 //
 // Everything is in an anonymous namespace, and nothing of the standard library with a body is used: a function that
 // this file shared with others would be merged by the linker, and then run on processors that lack its instructions.
@@ -169,9 +169,58 @@ void finish(void* const* out, int n_out, int n_stream, const void* acc, size_t n
   if (n_stream > 0) stream_end();
 }
 
+// Sums of float32 and float64, the bulk of all work, in one pass through registers: reading, adding and writing overlap.
+// Does whole lines of memory from element `first` on, and returns the element after the last that it did. The bits are
+// those of the blocks: the same additions in the same order.
+template <class T, bool divides, int ins>
+size_t sum_lines(void* const* out, int n_out, int n_stream, const void* const* in, int n_in, size_t first, size_t n,
+                 T by) {
+  typedef T Line __attribute__((vector_size(line_bytes), aligned(alignof(T)), may_alias));
+  constexpr size_t step = line_bytes / sizeof(T);
+  const int inputs = ins > 0 ? ins : n_in;
+  size_t i = first;
+  for (; i + step <= n; i += step) {
+    Line acc = *reinterpret_cast<const Line*>(static_cast<const T*>(in[0]) + i);
+    for (int j = 1; j < inputs; ++j) acc += *reinterpret_cast<const Line*>(static_cast<const T*>(in[j]) + i);
+    if (divides) acc /= by;
+    else acc *= by;
+    for (int j = 0; j < n_stream; ++j) stream_line(static_cast<T*>(out[j]) + i, &acc);
+    for (int j = n_stream; j < n_out; ++j) *reinterpret_cast<Line*>(static_cast<T*>(out[j]) + i) = acc;
+  }
+  return i;
+}
+
+template <class T>
+size_t sum_lines(void* const* out, int n_out, int n_stream, const void* const* in, int n_in, size_t n, double divisor) {
+  const uintptr_t offset = n_stream > 0 ? reinterpret_cast<uintptr_t>(out[0]) % line_bytes : 0;
+  for (int j = 1; j < n_stream; ++j)
+    if (reinterpret_cast<uintptr_t>(out[j]) % line_bytes != offset) return 0;
+  if (offset != 0) return 0;
+  const uint64_t whole = static_cast<uint64_t>(divisor);
+  if ((whole & (whole - 1)) != 0)
+    return sum_lines<T, true, 0>(out, n_out, n_stream, in, n_in, 0, n, static_cast<T>(divisor));
+  const T by = static_cast<T>(1 / divisor);
+  if (n_in == 2) return sum_lines<T, false, 2>(out, n_out, n_stream, in, n_in, 0, n, by);
+  return sum_lines<T, false, 0>(out, n_out, n_stream, in, n_in, 0, n, by);
+}
+
+// How many elements at the front were done by lines; other types and operations have none.
+template <class O, class T, class A>
+struct Lines {
+  static size_t done(void* const*, int, int, const void* const*, int, size_t, double) { return 0; }
+};
+template <>
+struct Lines<Sum, float, float> {
+  static constexpr auto done = sum_lines<float>;
+};
+template <>
+struct Lines<Sum, double, double> {
+  static constexpr auto done = sum_lines<double>;
+};
+
 template <class O, class T, class A>
 void reduce(void* const* out, int n_out, int n_stream, const void* const* in, int n_in, size_t n, double divisor) {
-  for (size_t i = 0; i < n; i += block) {
+  for (size_t i = Lines<O, T, A>::done(out, n_out, n_stream, in, n_in, n, divisor); i < n; i += block) {
     const size_t some = n - i < block ? n - i : block;
     A held[block];
     partial_block<O, T>(held, in, n_in, i, some);

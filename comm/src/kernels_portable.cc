@@ -51,6 +51,9 @@ void float_to_half(uint16_t* out, const float* in, size_t n) {
 void stream_bytes(void* to, const void* from, size_t bytes) { memcpy(to, from, bytes); }
 void stream_end() {}
 
+constexpr size_t line_bytes = 16;
+void stream_line(void* to, const void* from) { memcpy(to, from, line_bytes); }
+
 }  // namespace
 }  // namespace dl
 

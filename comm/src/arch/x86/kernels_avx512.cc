@@ -22,16 +22,21 @@ void float_to_half(uint16_t* out, const float* in, size_t n) {
   for (; i < n; ++i) out[i] = _cvtss_sh(in[i], nearest);
 }
 
+constexpr size_t line_bytes = sizeof(__m512i);
+
+void stream_line(void* to, const void* from) {
+  _mm512_stream_si512(static_cast<__m512i*>(to), _mm512_loadu_si512(static_cast<const __m512i*>(from)));
+}
+
 void stream_bytes(void* to, const void* from, size_t bytes) {
-  constexpr size_t line = sizeof(__m512i);
   auto* out = static_cast<char*>(to);
   const auto* in = static_cast<const char*>(from);
-  size_t head = (line - reinterpret_cast<uintptr_t>(out) % line) % line;
+  size_t head = (line_bytes - reinterpret_cast<uintptr_t>(out) % line_bytes) % line_bytes;
   if (head > bytes) head = bytes;
   memcpy(out, in, head);
   size_t i = head;
-  for (; i + line <= bytes; i += line)
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(out + i), _mm512_loadu_si512(reinterpret_cast<const __m512i*>(in + i)));
+  for (; i + line_bytes <= bytes; i += line_bytes)
+    stream_line(out + i, in + i);
   memcpy(out + i, in + i, bytes - i);
 }
 
