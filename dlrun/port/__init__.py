@@ -16,8 +16,10 @@ import libcst as cst
 from dlrun.errors import DlrunError
 from dlrun.port.edits import Doubt, Edit, apply
 from dlrun.port.facts import Facts, Options
-from dlrun.port.facts_torch import Reader
+from dlrun.port.facts_torch import Gradients
+from dlrun.port.feeds import Feeds
 from dlrun.port.flow import Flow
+from dlrun.port.loops import Loops
 from dlrun.port.passes import GRID, STEPS
 from dlrun.port.reading import read
 from dlrun.port.refusals import framework_of, main_guard
@@ -53,46 +55,68 @@ def port(source: str | bytes, options: Options | None = None, name: str = "scrip
 def facts_of(script: Script, options: Options, name: str) -> Facts:
     """Return what is known about ``script``; raises DlrunError where it is not one to port."""
     framework = framework_of(script, name)
-    reader = Reader(Flow(script))
-    facts = gather(reader, options, framework)
-    if not facts.steps:
-        raise no_loop(script, reader, name)
-    if (function := reader.unreached()) is not None:
+    loops = Loops(Gradients(Flow(script)))
+    if not loops.ends:
+        raise no_loop(loops.gradients, name)
+    if (function := loops.unreached()) is not None:
         raise DlrunError(
             f"{name}:{script.line(function)}: nothing in this file calls {function.name.value}(), which trains.",
             "Port the script that calls it.",
         )
-    if not facts.feeds and not facts.counted:
-        line = script.line(facts.steps[0].node)
-        raise DlrunError(
-            f"{name}:{line}: found no samples to share among the ranks: the loop around this update runs over no "
-            "DataLoader and draws nothing at random. Nothing was written.",
-            "Every rank would compute the same update. Feed the loop from a DataLoader and port again.",
-        )
-    return facts
+    feeds = Feeds(loops)
+    if (reason := nothing_to_share(feeds, name)) is not None:
+        raise reason
+    return gather(loops, feeds, options, framework)
 
 
-def gather(reader: Reader, options: Options, framework: str) -> Facts:
-    """Return the facts that ``reader`` finds, be it enough for a port or not."""
-    script, kinds = reader.script, reader.kinds
+def gather(loops: Loops, feeds: Feeds, options: Options, framework: str) -> Facts:
+    """Return the facts that were found, be they enough for a port or not."""
+    script, kinds = loops.script, loops.kinds
     taken = "dl" in {n.value for n in script.nodes if isinstance(n, cst.Name)}
     return Facts(
         script=script,
-        flow=reader.flow,
+        flow=loops.flow,
         kinds=kinds,
         options=options,
         framework=framework,
         alias="dl_comm" if taken else "dl",
         guard=main_guard(script),
-        steps=reader.steps(),
-        tops=reader.tops(),
-        feeds=reader.feeds(),
-        optimizers=tuple(c for c in script.calls if kinds.of_call(c) == "optimizer"),
-        loops=tuple(reader.training_loops()),
-        counted=tuple(reader.counted()),
+        steps=loops.gradients.steps(),
+        tops=loops.tops(),
+        feeds=tuple(feeds.found.values()),
+        permutations=tuple(feeds.permutations()),
+        optimizers=loops.gradients.constructors(),
+        loops=tuple(loops.training),
+        counted=tuple(feeds.counted),
+        full_batch=feeds.full_batch,
         local=Taint(script, kinds, forwards(script, kinds, lambda call: True)),
-        trained=Taint(script, kinds, forwards(script, kinds, reader.in_training)),
+        trained=Taint(script, kinds, forwards(script, kinds, loops.in_training)),
     )
+
+
+def nothing_to_share(feeds: Feeds, name: str) -> DlrunError | None:
+    """Return the error for a script whose samples cannot be dealt out to the ranks, or None."""
+    script = feeds.script
+    if feeds.carried is not None:
+        return DlrunError(
+            f"{name}:{script.line(feeds.carried)}: a hidden state is carried from batch to batch, so the batches form "
+            "one stream and cannot be dealt out. Nothing was written.",
+            "Give each rank a part of every stream (columns of the batchified data), or reset the state per batch.",
+        )
+    if feeds.graph is not None:
+        return DlrunError(
+            f"{name}:{script.line(feeds.graph)}: trains on one whole graph ({script.code(feeds.graph)}): its nodes "
+            "hang together and are no samples to share. Nothing was written.",
+            "Split the graph (mini-batches of neighbourhoods) before going to many ranks.",
+        )
+    if not feeds.found and not feeds.counted:
+        line = script.line(feeds.loops.ends[0])
+        return DlrunError(
+            f"{name}:{line}: found no samples to share among the ranks: the loop around this update runs over no "
+            "DataLoader and draws nothing at random. Nothing was written.",
+            "Every rank would compute the same update. Feed the loop from a DataLoader and port again.",
+        )
+    return None
 
 
 def run_passes(facts: Facts, order: Sequence[str]) -> list[Edit | Doubt]:
@@ -101,11 +125,12 @@ def run_passes(facts: Facts, order: Sequence[str]) -> list[Edit | Doubt]:
     return [replace(found, step=step) for step in order for found in passes[step](facts)]
 
 
-def no_loop(script: Script, reader: Reader, name: str) -> DlrunError:
+def no_loop(gradients: Gradients, name: str) -> DlrunError:
     """Return the error for a script in which nothing trains: what was looked for, and where."""
+    script = gradients.script
     looked = f"Looked for `optimizer.step()` and for updates from `.grad` in {len(script.calls)} calls"
-    if reader.backwards:
-        line = script.line(reader.backwards[0])
+    if gradients.backwards:
+        line = script.line(gradients.backwards[0])
         return DlrunError(f"{name}: gradients are computed (line {line}) but no step that uses them was found.",
                           f"{looked}; the update may be in another file: port that file.")  # fmt: skip
     return DlrunError(f"{name}: no training loop: no backward pass and no optimizer step.",

@@ -52,12 +52,12 @@ class Feed:
     """Where training batches come from: ``how`` tells what to do with ``node``.
 
     loader: the call that makes the loader, used for training only; iterable: an expression that a training loop runs
-    over; arrays: names of full-batch tensors, sliced along axis 0 before the loop ``node``; random: every step draws
-    its own samples at ``node``.
+    over; indices: the range of positions that it runs over; arrays: ``names`` of tensors that each step takes whole,
+    sliced along axis 0 before the loop ``node``.
     """
 
     node: cst.CSTNode
-    how: Literal["loader", "iterable", "arrays", "random"]
+    how: Literal["loader", "iterable", "indices", "arrays"]
     names: tuple[str, ...] = ()
 
 
@@ -77,6 +77,7 @@ class Facts:
     steps: tuple[Step, ...] = ()
     tops: tuple[Top, ...] = ()
     feeds: tuple[Feed, ...] = ()
+    permutations: tuple[cst.Call, ...] = ()  # the calls that draw an order for loops over indices
     optimizers: tuple[cst.Call, ...] = ()  # the calls that make them
     loops: tuple[cst.CSTNode, ...] = ()  # all loops that run an update
     counted: tuple[cst.CSTNode, ...] = ()  # those whose turns are steps on batches of the rank's own drawing

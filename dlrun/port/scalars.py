@@ -45,6 +45,8 @@ class Scalars:
                 if node.attr.value in _METERS:
                     return True
                 return node.attr.value in _SAME and self(node.value, depth + 1)
+            case cst.Subscript() if isinstance(node.value, cst.Attribute) and node.value.attr.value == "shape":
+                return True
             case cst.Subscript():
                 data = isinstance(node.value, cst.Attribute) and node.value.attr.value == "data"  # loss.data[0]
                 return data and self(node.value, depth + 1)
@@ -58,7 +60,11 @@ class Scalars:
             method = call.func.attr.value
             if method == "item":
                 return True
-            if method in ("mean", "sum") and not call.args and not self.script.name_of(call.func).startswith("torch."):
+            if method in ("mean", "sum", "numel") and not call.args:
+                return True
+            if method == "size" and len(call.args) == 1:
+                return True
+            if self.script.name_of(call.func) in ("torch.sum", "torch.mean") and len(call.args) == 1:
                 return True
             if method in _SAME:
                 return self(call.func.value, depth)

@@ -35,7 +35,11 @@ class Taint:
         if node in self.cuts:
             return False
         match node:
-            case cst.Comparison() | cst.Lambda():
+            case cst.Comparison():
+                # As a condition it is decided; as an array of outcomes, counted or averaged, it is a value.
+                counted = isinstance(self.script.parents.get(node), (cst.Arg, cst.Attribute, cst.BinaryOperation))
+                return counted and any(self(part) for part in children(node))
+            case cst.Lambda():
                 return False
             case cst.Name():
                 scope = self.script.scopes[node].lookup(node.value)[1]

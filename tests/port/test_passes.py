@@ -9,13 +9,21 @@ import pytest
 
 from dlrun.port import Options, gather, port
 from dlrun.port.edits import Edit, apply
-from dlrun.port.facts_torch import Reader
+from dlrun.port.facts_torch import Gradients
+from dlrun.port.feeds import Feeds
 from dlrun.port.flow import Flow
+from dlrun.port.loops import Loops
 from dlrun.port.passes import GRID, STEPS
 from dlrun.port.script import Script
 
 PRELUDE = "import torch\nfrom torch.utils.data import DataLoader\n"
 PASSES = [(framework, step, run) for framework, steps in GRID.items() for step, run in steps.items()]
+
+
+def facts_of(script, options, framework):
+    """Return the facts of a fragment, which need not be a whole training script."""
+    loops = Loops(Gradients(Flow(script)))
+    return gather(loops, Feeds(loops), options, framework)
 
 
 def pair(docstring):
@@ -32,7 +40,7 @@ def test_a_pass_does_what_its_docstring_shows(framework, step, run):
     if "import torch\n" not in before:
         before, after = PRELUDE + before, PRELUDE + after
     script = Script(before)
-    facts = gather(Reader(Flow(script)), Options(), framework)
+    facts = facts_of(script, Options(), framework)
     assert apply(script.module, run(facts)).code == after
 
 
@@ -71,7 +79,7 @@ if __name__ == "__main__":
 
 def test_all_orders_of_the_passes_give_one_text():
     script = Script(SCRIPT)
-    facts = gather(Reader(Flow(script)), Options(warmup_steps=5), "torch")
+    facts = facts_of(script, Options(warmup_steps=5), "torch")
     names = [step.name for step in STEPS]
     found = {name: list(GRID["torch"][name](facts)) for name in names}
     from dataclasses import replace

@@ -33,8 +33,14 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     for feed in facts.feeds:
         if feed.how == "loader":
             yield Edit(feed.node, "every epoch's order is drawn once and dealt out to the ranks", wrap)
+        elif feed.how == "indices":
+            yield Edit(feed.node, "the ranks take the batches of the serial run in turn", wrap)
         elif feed.how == "iterable":
             yield Edit(feed.node, "the training loop takes this rank's share of the batches", wrap)
         elif feed.how == "arrays":
             yield Edit(feed.node, f"{', '.join(feed.names)}: each rank takes every n-th sample",
                        before=statements("torch/shard_arrays", dl=facts.alias, names=feed.names))  # fmt: skip
+            yield Doubt(feed.node, f"{', '.join(feed.names)}: taken to hold one sample per entry of axis 0", "medium")
+    for call in facts.permutations:
+        yield Edit(call, "the batches are dealt out, so all ranks must go through one order",
+                   lambda node: expression("torch/same", {"value": node}, dl=facts.alias))  # fmt: skip

@@ -1,0 +1,286 @@
+"""Where the training batches come from, and so how the ranks share them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.facts import Feed
+from dlrun.port.facts_torch import LOOPS
+from dlrun.port.loops import Loops
+from dlrun.port.script import dotted, walk
+
+# Calls that draw samples: a loop that feeds on them gives every rank its own once the ranks' seeds differ.
+_DRAWS = re.compile(
+    r"^(torch\.(rand|randn|randint|randperm|multinomial|normal|rand_like|randn_like)|"
+    r"numpy\.random\.(rand|randn|randint|choice|permutation|uniform|normal|shuffle|random_sample|multivariate_normal)|"
+    r"random\.(choice|choices|sample|shuffle|randint|randrange|uniform|gauss))$|\.(choice|permutation|sample|integers)$"
+)
+# Calls that permute: where the loop then goes through the permutation, all ranks must use one and the same.
+_PERMUTES = ("torch.randperm", "numpy.random.permutation", "random.sample")
+_GRAPH = re.compile(
+    r"(^|_)(adj|adjs|edge|edges|edge_index|graph|laplacian|lap|idx_train|train_mask|train_idx)($|_)", re.I
+)
+_COUNTS = ("builtins.range", "itertools.count", "tqdm.trange", "tqdm.auto.trange", "tqdm.notebook.trange")
+
+
+class Feeds:
+    """Finds the feeds of all training loops: loaders, index ranges, random draws, full batches."""
+
+    def __init__(self, loops: Loops) -> None:
+        """Look at every training loop once."""
+        self.loops = loops
+        self.script = loops.script
+        self.flow = loops.flow
+        self.kinds = loops.kinds
+        self.found: dict[cst.CSTNode, Feed] = {}
+        self.counted: list[cst.CSTNode] = []
+        self.carried: cst.CSTNode | None = None  # a hidden state that batches hand on: they may not be dealt out
+        self.graph: cst.CSTNode | None = None  # data whose samples hang together
+        self.full_batch = False
+        for loop in loops.training:
+            self._of_loop(loop)
+        innermost = [loop for loop in self._innermost() if loop not in self._fed]
+        for loop in innermost:
+            if self._draws(loop):
+                self.counted.append(loop)
+        if not self.found and not self.counted and not self.carried:
+            for loop in innermost:
+                self._whole(loop)
+
+    # -- loops over something -----------------------------------------------------------------------------------
+
+    _fed: set[cst.CSTNode]
+
+    def source(self, node: cst.BaseExpression) -> cst.BaseExpression:
+        """Return what is iterated: ``loader`` in ``enumerate(tqdm(loader), 1)``."""
+        while isinstance(node, cst.Call) and node.args:
+            last = self.script.name_of(node.func).rsplit(".", 1)[-1]
+            if last not in ("enumerate", "tqdm", "iter", "cycle", "islice", "track", "list", "progress_bar"):
+                break
+            node = node.args[0].value
+        return node
+
+    def _of_loop(self, loop: cst.For | cst.While) -> None:
+        if not hasattr(self, "_fed"):
+            self._fed = set()
+        before = len(self.found)
+        if isinstance(loop, cst.For):
+            iterated = self.source(loop.iter)
+            if self._is_count(iterated):
+                if self._is_innermost(loop) and self._indexes(loop):
+                    self._indices(loop, iterated)
+            else:
+                self._feed(iterated)
+        for call in self.reached(loop.body) if self._is_innermost(loop) else ():
+            if self.script.name_of(call.func) == "builtins.next" and call.args:
+                self._feed(self.source(call.args[0].value), drawn=True)
+                return  # its turns are steps all the same: the loop counts
+        if len(self.found) > before or (isinstance(loop, cst.For) and not self._is_count(self.source(loop.iter))):
+            self._fed.add(loop)
+
+    def _is_count(self, node: cst.BaseExpression) -> bool:
+        return isinstance(node, cst.Call) and self.script.name_of(node.func) in _COUNTS
+
+    def _is_innermost(self, loop: cst.CSTNode) -> bool:
+        return loop in self._innermost()
+
+    def _innermost(self) -> list[cst.CSTNode]:
+        """Return the loops that are the first around an update, across calls."""
+        found: dict[cst.CSTNode, None] = {}
+        for end in self.loops.ends:
+            for way in self.loops.chains(end)[:64]:
+                above = (u for n in reversed(way) for u in self.script.above(n))
+                loop = next((u for u in above if isinstance(u, LOOPS) and u in self.loops.training), None)
+                if loop is not None:
+                    found.setdefault(loop)
+        return list(found)
+
+    def reached(self, node: cst.CSTNode, depth: int = 4) -> Iterator[cst.Call]:
+        """Yield the calls that running ``node`` may make, through the functions of this script."""
+        for n in walk(node):
+            if isinstance(n, cst.Call):
+                yield n
+                for target in self.flow.targets(n) if depth else ():
+                    yield from self.reached(target.body, depth - 1)
+
+    def _draws(self, node: cst.CSTNode) -> bool:
+        """Tell whether running ``node`` draws its own samples: at random, or with next() from a loader."""
+        for call in self.reached(node):
+            name = self.script.name_of(call.func) or f".{dotted(call.func)}"
+            if name == "builtins.next" or _DRAWS.search(name):
+                return True
+        return False
+
+    def _feed(self, iterated: cst.BaseExpression, drawn: bool = False) -> None:
+        """Note what a training loop runs over, or (``drawn``) draws from with next()."""
+        if isinstance(iterated, cst.Call) and self.script.name_of(iterated.func) == "builtins.zip":
+            for arg in iterated.args:
+                self._feed(self.source(arg.value))
+            return
+        for origin in self.flow.origins(iterated):
+            made = origin.node
+            if isinstance(made, cst.Call) and self.kinds.of_call(made) == "loader":
+                if not self._evaluated(made) and not self._in_comprehension(made):
+                    self.found.setdefault(made, Feed(made, "loader"))
+                elif not drawn:
+                    self.found.setdefault(iterated, Feed(iterated, "iterable"))
+            elif drawn:
+                if isinstance(made, cst.Call) and origin.whole and self._may_be_batches(made, iterated):
+                    self.found.setdefault(made, Feed(made, "loader"))
+            elif self._may_be_batches(made, iterated):
+                self.found.setdefault(iterated, Feed(iterated, "iterable"))
+
+    def _in_comprehension(self, call: cst.CSTNode) -> bool:
+        return any(isinstance(up, (cst.DictComp, cst.ListComp)) for up in self.script.above(call))
+
+    def _may_be_batches(self, made: cst.CSTNode, iterated: cst.BaseExpression) -> bool:
+        name = dotted(iterated.value if isinstance(iterated, cst.Subscript) else iterated)
+        if isinstance(made, cst.Call):
+            called = self.script.name_of(made.func)
+            plain = ("builtins.", "numpy.arange", "numpy.linspace", "torch.arange", "itertools.count")
+            return not called.startswith(plain) and not called.endswith((".parameters", "trange"))
+        return bool(re.search(r"loader|batches|_dl$|_iter$|iterator|dataset", name, re.IGNORECASE))
+
+    def _evaluated(self, loader: cst.CSTNode) -> bool:
+        """Tell whether a loop that does not train runs over ``loader`` too."""
+        others = [n for n in self.script.nodes if isinstance(n, cst.For) and n not in self.loops.training]
+        return any(
+            self._computes(n.body) and any(o.node is loader for o in self.flow.origins(self.source(n.iter)))
+            for n in others
+        )
+
+    def _computes(self, body: cst.CSTNode) -> bool:
+        """Tell whether the body of a loop runs a model (and is not, say, a plot of the first batch)."""
+        return any(isinstance(n, cst.Call) and self.kinds.of(n.func) == "module" for n in walk(body))
+
+    # -- loops over positions in arrays -------------------------------------------------------------------------
+
+    def _indexes(self, loop: cst.For) -> bool:
+        """Tell whether the loop's variable picks samples: it appears in a subscript or goes into a function's."""
+        names = {n.value for n in walk(loop.target) if isinstance(n, cst.Name)}
+        for n in walk(loop.body):
+            if isinstance(n, cst.Assign) and any(isinstance(m, cst.Name) and m.value in names for m in walk(n.value)):
+                numbers = not any(isinstance(m, (cst.Call, cst.SimpleString)) for m in walk(n.value))
+                if numbers and isinstance(n.targets[0].target, cst.Name):
+                    names.add(n.targets[0].target.value)  # start = i * batch_size
+        for n in walk(loop.body):
+            if isinstance(n, cst.SubscriptElement) and self._mentions(n, names):
+                box = self.script.parents[n]
+                if not isinstance(self.script.parents[box], cst.AssignTarget):
+                    return True
+            if isinstance(n, cst.Call):
+                for target in self.flow.targets(n):
+                    for p in target.params.params:
+                        value = self.flow.argument(n, target, p.name.value)
+                        if value is not None and isinstance(value, cst.Name) and value.value in names:
+                            inner = {p.name.value}
+                            if any(
+                                isinstance(m, cst.SubscriptElement) and self._mentions(m, inner)
+                                for m in walk(target.body)
+                            ):
+                                return True
+                gets = dotted(n.func).rsplit(".", 1)[-1].lower()
+                foreign = not self.flow.targets(n) and ("batch" in gets or gets.startswith("get"))
+                if foreign and any(isinstance(a.value, cst.Name) and a.value.value in names for a in n.args):
+                    return True
+        return False
+
+    def _mentions(self, node: cst.CSTNode, names: set[str]) -> bool:
+        return any(isinstance(n, cst.Name) and n.value in names for n in walk(node))
+
+    def _indices(self, loop: cst.For, iterated: cst.BaseExpression) -> None:
+        self.carried = self.carried or self._hidden_state(loop)
+        if self.carried is None:
+            self.found.setdefault(iterated, Feed(iterated, "indices"))
+
+    def _hidden_state(self, loop: cst.For) -> cst.CSTNode | None:
+        """Return the assignment that hands a model's state from batch to batch, if there is one."""
+        for n in walk(loop.body):
+            if isinstance(n, cst.Assign) and isinstance(n.value, cst.Call) and self.kinds.of(n.value.func) == "module":
+                given = {m.value for a in n.value.args for m in walk(a.value) if isinstance(m, cst.Name)}
+                for name in {m.value for m in walk(n.targets[0].target) if isinstance(m, cst.Name)} & given:
+                    bindings, _ = self.script.scopes[n].lookup(name)
+                    inside = [b for b in bindings if self.script.inside(b.node, loop)]
+                    own = [b for b in inside if b.value is not None and self._mentions(b.value, {name})]
+                    if len(inside) < len(bindings) and len(own) == len(inside):
+                        return n
+        return None
+
+    def permutations(self) -> Iterator[cst.Call]:
+        """Yield the calls that draw the order in which index loops go through the samples."""
+        if any(f.how == "indices" for f in self.found.values()):
+            outer = [loop for loop in self.loops.training if loop not in self._innermost()]
+            seen: set[cst.CSTNode] = set()
+            for call in (c for loop in outer or self._innermost() for c in self.reached(loop.body)):
+                if call not in seen and self.script.name_of(call.func) in _PERMUTES:
+                    seen.add(call)
+                    yield call
+
+    # -- all samples in every step ------------------------------------------------------------------------------
+
+    def _whole(self, loop: cst.CSTNode) -> None:
+        """Note the arrays that a model and its loss take whole in every turn of ``loop``."""
+        body = loop.body  # type: ignore[attr-defined]
+        calls = list(dict.fromkeys([*self.reached(body), *self._closures(loop)]))
+        names: dict[str, cst.Name] = {}
+        for call in calls:
+            kind = self.kinds.of(call.func)
+            loss = kind == "loss" or "loss" in self.script.name_of(call.func) or "criterion" in dotted(call.func)
+            if not (loss or kind == "module"):
+                continue
+            for value in (n for a in call.args for n in walk(a.value)):
+                if isinstance(value, cst.Subscript) and self._looks_like_graph(value.slice[0]):
+                    self.graph = value
+                if isinstance(value, cst.Name) and not isinstance(self.script.parents[value], cst.Attribute):
+                    self._array(value, loop, names)
+        if self.graph is None and names:
+            self.full_batch = True
+            self.found[loop] = Feed(loop, "arrays", tuple(names))
+
+    def _closures(self, loop: cst.CSTNode) -> Iterator[cst.Call]:
+        for step in self.loops.gradients.steps():
+            if step.closure is not None and self.script.inside(step.node, loop):
+                yield from self.reached(step.closure.body)
+
+    def _looks_like_graph(self, node: cst.CSTNode) -> bool:
+        return any(isinstance(n, cst.Name) and _GRAPH.search(n.value) for n in walk(node))
+
+    def _array(self, value: cst.Name, loop: cst.CSTNode, names: dict[str, cst.Name]) -> None:
+        if _GRAPH.search(value.value):
+            self.graph = value
+            return
+        bindings, scope = self.script.scopes[value].lookup(value.value)
+        home = self.script.scopes[loop]
+        made = [b for b in bindings if b.how == "assign"]
+        outside = [b for b in made if not self.script.inside(b.node, loop)]
+        if made and len(outside) == len(made) and (scope is home or scope is self.script.root):
+            tensors = self.kinds.of(value) == "" and not self._is_plain(value)
+            if tensors:
+                names.setdefault(value.value, value)
+        elif made and not outside and len(made) == 1 and made[0].value is not None and not made[0].path:
+            source = made[0].value
+            if self.script.name_of(getattr(source, "func", source)) in (
+                "torch.from_numpy",
+                "torch.tensor",
+                "torch.Tensor",
+            ):
+                self.full_batch = True
+                self.found[source] = Feed(source, "iterable")
+
+    def _is_plain(self, value: cst.Name) -> bool:
+        """Tell whether ``value`` is a number, a text or a device rather than data."""
+        plain = (cst.Integer, cst.Float, cst.SimpleString, cst.Comparison, cst.ConcatenatedString)
+        for origin in self.flow.origins(value):
+            node = origin.node
+            if isinstance(node, plain):
+                return True
+            if isinstance(node, cst.Call):
+                name = self.script.name_of(node.func)
+                if name in ("torch.device", "builtins.len", "builtins.int", "builtins.float", "builtins.range"):
+                    return True
+                if any(a.keyword is not None and a.keyword.value == "requires_grad" for a in node.args):
+                    return True
+        return False

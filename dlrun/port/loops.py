@@ -1,0 +1,194 @@
+"""The training loops of a script, who calls into them, and what is in sight before the outermost of them."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import libcst as cst
+
+from dlrun.port.facts import Top
+from dlrun.port.facts_torch import LOOPS, Gradients
+from dlrun.port.script import dotted, walk
+
+Frame = cst.FunctionDef | cst.Module
+
+
+class Loops:
+    """Answers where training happens, from the places of the updates that ``gradients`` knows."""
+
+    def __init__(self, gradients: Gradients) -> None:
+        """Look at the script of ``gradients``."""
+        self.gradients = gradients
+        self.script = gradients.script
+        self.flow = gradients.flow
+        self.kinds = gradients.kinds
+        self.ends: list[cst.CSTNode] = [*(c for c, _ in gradients.step_calls), *gradients.updates]
+
+    @cached_property
+    def training(self) -> list[cst.For | cst.While]:
+        """Return the loops that make gradients and update the weights (not those over optimizers or parameters)."""
+        loops = [n for n in self.script.nodes if isinstance(n, LOOPS) and self.gradients.runs_step(n.body)]
+        return [n for n in loops if not self.gradients.backwards or self.gradients.runs_backward(n.body)]
+
+    def unreached(self) -> cst.FunctionDef | None:
+        """Return a function that trains and that nothing in the file runs, if no chain of calls starts elsewhere."""
+        lost: cst.FunctionDef | None = None
+        for node in self.ends:
+            for way in self.chains(node)[:64]:
+                function = self.script.function_of(way[0])
+                if not isinstance(function, cst.FunctionDef) or self._mentioned(function):
+                    return None
+                lost = lost or function
+        return lost
+
+    def _mentioned(self, function: cst.FunctionDef) -> bool:
+        """Tell whether ``function``, or the class it is a method of, is named outside itself, or decorated."""
+        owner = self.script.class_of(function)
+        definition = owner if owner is not None else function
+        name = definition.name.value
+        if function.decorators:
+            return True
+        return any(
+            not self.script.inside(use, definition) and not isinstance(self.script.parents[use], cst.ImportAlias)
+            for use in self._uses(name)
+            if use is not definition.name
+        )
+
+    def in_training(self, node: cst.CSTNode) -> bool:
+        """Tell whether ``node`` runs in a loop, or a function, that also makes gradients."""
+        for up in self.script.above(node):
+            if isinstance(up, LOOPS):
+                return up in self.training
+            if isinstance(up, cst.FunctionDef):
+                return up in self.gradients.leads_to_backward
+        return False
+
+    def chains(self, node: cst.CSTNode, seen: tuple[cst.CSTNode, ...] = ()) -> list[tuple[cst.CSTNode, ...]]:
+        """Return the ways from the outermost frame to ``node``: the calls passed on the way, innermost last."""
+        function = self.script.function_of(node)
+        if isinstance(function, cst.Module) or function in seen or len(seen) > 12:
+            return [(node,)]
+        callers = [c for c in self.flow.callers(function) if not self.script.inside(c, function)]
+        return [(*way, node) for call in callers for way in self.chains(call, (*seen, function))] or [(node,)]
+
+    def tops(self) -> tuple[Top, ...]:
+        """Return the outermost loops before which all that is trained is in sight."""
+        found: dict[cst.CSTNode, Top] = {}
+        for node in self.ends:
+            for way in self.chains(node)[:64]:
+                top = self._top(way, node)
+                if top is not None and top.loop not in found:
+                    found[top.loop] = top
+        return tuple(sorted(found.values(), key=lambda t: self.script.order[t.loop]))
+
+    def _top(self, way: tuple[cst.CSTNode, ...], end: cst.CSTNode) -> Top | None:
+        fallback: Top | None = None
+        functions = [self.script.function_of(n) for n in way]
+        for node in way:
+            function = self.script.function_of(node)
+            loops = [
+                n for n in self.script.above(node) if isinstance(n, LOOPS) and self.script.function_of(n) is function
+            ]
+            if not loops and node is not way[0] and fallback is None:
+                continue
+            for loop in reversed(loops):
+                models, optimizers = self._in_sight(function, loop, functions)
+                alone = optimizers and fallback is None and not self._modules_made_in(functions)
+                if models or alone:
+                    return Top(loop, (*models, *optimizers), optimizers)
+                if optimizers and fallback is None:
+                    fallback = Top(loop, optimizers, optimizers)
+        return fallback
+
+    def _modules_made_in(self, functions: list[cst.FunctionDef | cst.Module]) -> bool:
+        return any(
+            b.how == "assign" and b.value is not None and not b.path and self.kinds.of(b.value) == "module"
+            for f in functions
+            for s in [self.script.scopes[f.body if isinstance(f, cst.FunctionDef) else f]]
+            for bs in s.names.values()
+            for b in bs
+        )
+
+    def _in_sight(
+        self, function: cst.FunctionDef | cst.Module, loop: cst.CSTNode, functions: list[cst.FunctionDef | cst.Module]
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the names of the modules and of the optimizers that are bound before ``loop`` in ``function``."""
+        script = self.script
+        scope = script.scopes[function.body] if isinstance(function, cst.FunctionDef) else script.root
+        places = [scope] if scope is script.root else [scope, script.root]
+        inner = functions[functions.index(function) :]
+        bodies = [f.body for f in inner if isinstance(f, cst.FunctionDef)] or [script.module]
+        used = {n.value for body in bodies for n in walk(body) if isinstance(n, cst.Name)}
+        candidates: list[tuple[str, cst.CSTNode]] = []
+        for place in places:
+            for name, bindings in place.names.items():
+                if any(name == c for c, _ in candidates) or (place is not scope and name not in used):
+                    continue
+                if place is scope and any(
+                    script.inside(b.node, loop) and not self._made_before(bindings, loop) for b in bindings
+                ):
+                    continue
+                if (
+                    place is scope
+                    and any(b.how == "assign" for b in bindings)
+                    and not self._made_before(bindings, loop)
+                ):
+                    continue
+                use = next((n for n in self._uses(name) if script.scopes[n].lookup(name)[1] is place), None)
+                if use is not None and any(b.how in ("assign", "param") for b in bindings):
+                    candidates.append((name, use))
+        owner = script.class_of(function) if isinstance(function, cst.FunctionDef) else None
+        if owner is not None:
+            for (cls, attribute), bindings in script.attributes.items():
+                if (
+                    cls is owner
+                    and not all(script.inside(b.node, loop) for b in bindings)
+                    and bindings[0].value is not None
+                ):
+                    candidates.append(
+                        (f"self.{attribute}", bindings[0].value if not bindings[0].path else bindings[0].node)
+                    )
+        return self._sorted(candidates)
+
+    def _uses(self, name: str) -> list[cst.Name]:
+        if not hasattr(self, "_names"):
+            self._names: dict[str, list[cst.Name]] = {}
+            for n in self.script.nodes:
+                if isinstance(n, cst.Name):
+                    self._names.setdefault(n.value, []).append(n)
+        return self._names.get(name, [])
+
+    def _made_before(self, bindings: list, loop: cst.CSTNode) -> bool:  # type: ignore[type-arg]
+        """Tell whether a binding before ``loop`` is sure to have run: not only under an ``if`` without ``else``."""
+        script = self.script
+        before = [b for b in bindings if script.order[b.node] < script.order[loop] and not script.inside(b.node, loop)]
+        for b in before:
+            for up in script.above(b.node):
+                if isinstance(up, cst.If) and up.orelse is None and not script.inside(loop, up):
+                    chain = script.parents[up]
+                    if not (isinstance(chain, cst.If) and len(before) > 1):
+                        break
+                elif isinstance(up, LOOPS) and not script.inside(loop, up):
+                    break
+                elif isinstance(up, (cst.FunctionDef, cst.Module)):
+                    return True
+        return False
+
+    def _sorted(self, candidates: list[tuple[str, cst.CSTNode]]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        modules: dict[tuple[object, ...], str] = {}
+        optimizers: dict[tuple[object, ...], str] = {}
+        for name, node in candidates:
+            kind = self.kinds.of(node)
+            key = tuple(self.flow.origins(node)) or (name,)
+            if kind == "module":
+                modules.setdefault(key, name)
+            elif kind == "optimizer" or (
+                kind == ""
+                and self.kinds.is_optimizer(node)
+                and any(self._same_name(name, o) for _, o in self.gradients.step_calls)
+            ):
+                optimizers.setdefault(key, name)
+        return tuple(modules.values()), tuple(optimizers.values())
+
+    def _same_name(self, name: str, node: cst.CSTNode) -> bool:
+        return dotted(node).rsplit(".", 1)[-1] == name.rsplit(".", 1)[-1]
