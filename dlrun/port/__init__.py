@@ -87,7 +87,7 @@ def gather(loops: Loops, feeds: Feeds, options: Options, framework: str) -> Fact
         permutations=tuple(feeds.permutations()),
         optimizers=loops.gradients.constructors(),
         loops=tuple(loops.training),
-        counted=tuple(feeds.counted),
+        counted=tuple((loop, feeds.counts(loop) if isinstance(loop, cst.For) else None) for loop in feeds.counted),
         full_batch=feeds.full_batch,
         local=Taint(script, kinds, forwards(script, kinds, lambda call: True)),
         trained=Taint(script, kinds, forwards(script, kinds, loops.in_training)),

@@ -80,5 +80,7 @@ class Facts:
     permutations: tuple[cst.Call, ...] = ()  # the calls that draw an order for loops over indices
     optimizers: tuple[cst.Call, ...] = ()  # the calls that make them
     loops: tuple[cst.CSTNode, ...] = ()  # all loops that run an update
-    counted: tuple[cst.CSTNode, ...] = ()  # those whose turns are steps on batches of the rank's own drawing
+    counted: tuple[
+        tuple[cst.CSTNode, cst.BaseExpression | None], ...
+    ] = ()  # those whose turns draw a batch; their range
     full_batch: bool = False  # each step sees all samples: the global batch does not grow with the ranks

@@ -74,11 +74,10 @@ class Gradients:
             ):
                 yield node
             elif isinstance(node, cst.Expr) and isinstance(node.value, cst.Call):
-                names = ("add_", "sub_", "copy_", "addcmul_", "addcdiv_")
-                func = node.value.func
-                if any(calls_method(node.value, n) for n in names) and isinstance(func, cst.Attribute):
-                    if any(self._moves(func.value, a.value) for a in node.value.args):
-                        yield node
+                call = node.value
+                inplace = any(calls_method(call, n) for n in ("add_", "sub_", "copy_", "addcmul_", "addcdiv_"))
+                if inplace and any(self._moves(call.func.value, a.value) for a in call.args):  # type: ignore[attr-defined]
+                    yield node
 
     def _moves(self, target: cst.CSTNode, value: cst.CSTNode) -> bool:
         """Tell whether ``value`` reads the gradient of what ``target`` names: ``w`` or ``w.data``, and ``w.grad``."""

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.facts import Feed
-from dlrun.port.facts_torch import LOOPS
 from dlrun.port.loops import Loops
 from dlrun.port.script import dotted, walk
 
@@ -21,7 +20,7 @@ _DRAWS = re.compile(
 # Calls that permute: where the loop then goes through the permutation, all ranks must use one and the same.
 _PERMUTES = ("torch.randperm", "numpy.random.permutation", "random.sample")
 _GRAPH = re.compile(
-    r"(^|_)(adj|adjs|edge|edges|edge_index|graph|laplacian|lap|idx_train|train_mask|train_idx)($|_)", re.I
+    r"(^|_)(adj|adjs|edge|edges|edge_index|graph|laplacian|lap|idx_train|train_mask|train_idx)($|_)", re.IGNORECASE
 )
 _COUNTS = ("builtins.range", "itertools.count", "tqdm.trange", "tqdm.auto.trange", "tqdm.notebook.trange")
 
@@ -36,19 +35,17 @@ class Feeds:
         self.flow = loops.flow
         self.kinds = loops.kinds
         self.found: dict[cst.CSTNode, Feed] = {}
-        self.counted: list[cst.CSTNode] = []
+        self.counted: list[cst.For | cst.While] = []
         self.carried: cst.CSTNode | None = None  # a hidden state that batches hand on: they may not be dealt out
         self.graph: cst.CSTNode | None = None  # data whose samples hang together
         self.full_batch = False
         for loop in loops.training:
             self._of_loop(loop)
         innermost = [loop for loop in self._innermost() if loop not in self._fed]
-        for loop in innermost:
-            if self._draws(loop):
-                self.counted.append(loop)
+        self.counted.extend(loop for loop in innermost if self._draws(loop))
         if not self.found and not self.counted and not self.carried:
-            for loop in innermost:
-                self._whole(loop)
+            for turn in innermost:
+                self._whole(turn)
 
     # -- loops over something -----------------------------------------------------------------------------------
 
@@ -63,12 +60,20 @@ class Feeds:
             node = node.args[0].value
         return node
 
+    def counts(self, loop: cst.For) -> cst.BaseExpression:
+        """Return what ``loop`` runs over: the call of range() even if it hides behind a name or a progress bar."""
+        iterated = self.source(loop.iter)
+        for origin in self.flow.origins(iterated):
+            if isinstance(origin.node, cst.BaseExpression) and self._is_count(origin.node):
+                return origin.node
+        return iterated
+
     def _of_loop(self, loop: cst.For | cst.While) -> None:
         if not hasattr(self, "_fed"):
             self._fed = set()
         before = len(self.found)
         if isinstance(loop, cst.For):
-            iterated = self.source(loop.iter)
+            iterated = self.counts(loop)
             if self._is_count(iterated):
                 if self._is_innermost(loop) and self._indexes(loop):
                     self._indices(loop, iterated)
@@ -78,7 +83,7 @@ class Feeds:
             if self.script.name_of(call.func) == "builtins.next" and call.args:
                 self._feed(self.source(call.args[0].value), drawn=True)
                 return  # its turns are steps all the same: the loop counts
-        if len(self.found) > before or (isinstance(loop, cst.For) and not self._is_count(self.source(loop.iter))):
+        if len(self.found) > before or (isinstance(loop, cst.For) and not self._is_count(self.counts(loop))):
             self._fed.add(loop)
 
     def _is_count(self, node: cst.BaseExpression) -> bool:
@@ -87,13 +92,15 @@ class Feeds:
     def _is_innermost(self, loop: cst.CSTNode) -> bool:
         return loop in self._innermost()
 
-    def _innermost(self) -> list[cst.CSTNode]:
+    def _innermost(self) -> list[cst.For | cst.While]:
         """Return the loops that are the first around an update, across calls."""
-        found: dict[cst.CSTNode, None] = {}
+        found: dict[cst.For | cst.While, None] = {}
         for end in self.loops.ends:
             for way in self.loops.chains(end)[:64]:
                 above = (u for n in reversed(way) for u in self.script.above(n))
-                loop = next((u for u in above if isinstance(u, LOOPS) and u in self.loops.training), None)
+                loop = next(
+                    (u for u in above if isinstance(u, (cst.For, cst.While)) and u in self.loops.training), None
+                )
                 if loop is not None:
                     found.setdefault(loop)
         return list(found)
@@ -221,15 +228,14 @@ class Feeds:
 
     # -- all samples in every step ------------------------------------------------------------------------------
 
-    def _whole(self, loop: cst.CSTNode) -> None:
+    def _whole(self, loop: cst.For | cst.While) -> None:
         """Note the arrays that a model and its loss take whole in every turn of ``loop``."""
-        body = loop.body  # type: ignore[attr-defined]
-        calls = list(dict.fromkeys([*self.reached(body), *self._closures(loop)]))
+        calls = list(dict.fromkeys([*self.reached(loop.body), *self._closures(loop)]))
         names: dict[str, cst.Name] = {}
         for call in calls:
             kind = self.kinds.of(call.func)
             loss = kind == "loss" or "loss" in self.script.name_of(call.func) or "criterion" in dotted(call.func)
-            if not (loss or kind == "module"):
+            if not (loss or kind == "module") or self._without_gradients(call):
                 continue
             for value in (n for a in call.args for n in walk(a.value)):
                 if isinstance(value, cst.Subscript) and self._looks_like_graph(value.slice[0]):
@@ -244,6 +250,13 @@ class Feeds:
         for step in self.loops.gradients.steps():
             if step.closure is not None and self.script.inside(step.node, loop):
                 yield from self.reached(step.closure.body)
+
+    def _without_gradients(self, call: cst.Call) -> bool:
+        """Tell whether ``call`` only evaluates: it runs under no_grad()."""
+        return any(
+            isinstance(up, cst.With) and any("no_grad" in self.script.code(item.item) for item in up.items)
+            for up in self.script.above(call)
+        )
 
     def _looks_like_graph(self, node: cst.CSTNode) -> bool:
         return any(isinstance(n, cst.Name) and _GRAPH.search(n.value) for n in walk(node))

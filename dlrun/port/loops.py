@@ -117,7 +117,7 @@ class Loops:
         scope = script.scopes[function.body] if isinstance(function, cst.FunctionDef) else script.root
         places = [scope] if scope is script.root else [scope, script.root]
         inner = functions[functions.index(function) :]
-        bodies = [f.body for f in inner if isinstance(f, cst.FunctionDef)] or [script.module]
+        bodies: list[cst.CSTNode] = [f.body for f in inner if isinstance(f, cst.FunctionDef)] or [script.module]
         used = {n.value for body in bodies for n in walk(body) if isinstance(n, cst.Name)}
         candidates: list[tuple[str, cst.CSTNode]] = []
         for place in places:

@@ -26,6 +26,8 @@ _DISTRIBUTED = {
 # Names that only appear where ranks exist.
 _RANKED = {
     "torch.distributed.init_process_group": "torch.distributed",
+    "torch.multiprocessing.Process": "torch.multiprocessing",
+    "torch.multiprocessing.spawn": "torch.multiprocessing",
     "torch.nn.parallel.DistributedDataParallel": "DistributedDataParallel",
     "torch.utils.data.distributed.DistributedSampler": "DistributedSampler",
     "torch.utils.data.DistributedSampler": "DistributedSampler",
@@ -97,8 +99,9 @@ def framework_of(script: Script, name: str) -> str:
 
 
 def _distributed(script: Script, name: str, node: cst.CSTNode, tool: str) -> DlrunError:
+    how = "parallel" if "processing" in tool else "distributed"
     return DlrunError(
-        f"{name}:{script.line(node)}: already distributed, with {tool}. Nothing was written.",
+        f"{name}:{script.line(node)}: already {how}, with {tool}. Nothing was written.",
         "Port the serial version of this script instead.",
     )
 

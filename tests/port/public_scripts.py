@@ -33,9 +33,16 @@ def run(folder: Path, script: str, ranks: int, args: argparse.Namespace, **extra
         shutil.copytree(folder, work)
         result = Path(scratch) / "result"
         environment = {**os.environ, "MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1", "STANDIN_FAKE_CUDA": "1",
-                       "STANDIN_N": "128", "PYTHONHASHSEED": "0", **extra}  # fmt: skip
+                       "STANDIN_N": "256", "PYTHONHASHSEED": "0", **extra}  # fmt: skip
         environment["PYTHONPATH"] = os.pathsep.join([*([args.standins] if args.standins else []), str(work)])
-        command = [sys.executable, str(PROBE), str(result), str(args.steps), script]
+        command = [
+            sys.executable,
+            str(PROBE),
+            str(result),
+            str(args.steps),
+            script,
+            *args.arguments.get(folder.name, []),
+        ]
         if ranks:
             command = [str(Path(sys.executable).with_name("mpiexec")), "-n", str(ranks), *command]
         try:
@@ -84,6 +91,7 @@ def main() -> None:
     parser.add_argument("--standins", default="")
     parser.add_argument("--framework", default="torch")
     parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--arguments", type=json.loads, default={}, help='JSON: {"id": ["--epochs", "1"]}')
     parser.add_argument("--run", action="store_true")
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--timeout", type=int, default=90)

@@ -69,6 +69,11 @@ def test_a_distributed_script_is_refused_with_the_name_of_what_distributes_it(li
     assert f"already distributed, with {tool}" in error.message
 
 
+def test_a_script_that_spawns_processes_is_refused_as_parallel():
+    error = refused(SERIAL + "import torch.multiprocessing as mp\nmp.Process(target=print).start()\n")
+    assert "already parallel, with torch.multiprocessing" in error.message
+
+
 def test_a_loop_that_shares_nothing_is_refused():
     loop = LOOP.replace("for x, y in DataLoader(data, shuffle=True):", "for step in range(9):")
     error = refused(HEAD + loop)
@@ -156,3 +161,91 @@ def test_without_scaling_the_rate_is_left_alone(tmp_path):
     script.write_text(SERIAL)
     CliRunner().invoke(command, ["--lr-scaling", "none", str(script)])
     assert "lr_scale" not in (tmp_path / "train_dist.py").read_text()
+
+
+EVALUATED = """
+import torch
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.Adam(model.parameters(), lr=0.1)
+train_loader = DataLoader(data, shuffle=True)
+test_loader = DataLoader(data, shuffle=False)
+
+def loss_of(x, y):
+    return (model(x) - y).pow(2).sum()
+
+def train():
+    train_loss = 0
+    for x, y in train_loader:
+        loss = loss_of(x, y)
+        loss.backward()
+        train_loss += loss.item()
+        opt.step()
+    print(train_loss / len(train_loader.dataset))
+
+def test():
+    test_loss = 0
+    with torch.no_grad():
+        for x, y in test_loader:
+            test_loss += loss_of(x, y).item()
+    test_loss /= len(test_loader.dataset)
+    print(test_loss)
+
+for epoch in range(3):
+    train()
+    test()
+"""
+
+
+def test_a_sum_over_a_shared_loader_is_totalled_and_one_over_a_whole_loader_is_left_alone():
+    text = port(EVALUATED).text
+    assert "print(dl.total(train_loss) / len(train_loader.dataset))" in text
+    assert "    test_loss /= len(test_loader.dataset)\n    print(test_loss)" in text
+    assert "dl.total(test_loss)" not in text
+    assert "test_loader = DataLoader(data, shuffle=False)" in text
+
+
+def test_outputs_of_a_model_are_never_averaged():
+    text = port(SERIAL + "outputs = model(x)\npred = torch.where(outputs > 0.5, 1, 0)\n").text
+    assert "dl.average(outputs)" not in text
+
+
+def test_a_loader_inside_a_class_is_shared():
+    text = port(
+        """
+import torch
+from torch.utils.data import DataLoader
+
+class Endless:
+    def __init__(self, dataset):
+        self.loader = DataLoader(dataset, sampler=torch.utils.data.RandomSampler(dataset, replacement=True))
+        self.batches = iter(self.loader)
+
+    def next(self):
+        return next(self.batches)
+
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+batches = Endless(data)
+for step in range(1000):
+    x, y = batches.next()
+    (model(x) - y).pow(2).mean().backward()
+    opt.step()
+"""
+    ).text
+    assert "self.loader = dl.shard(DataLoader(" in text
+    assert "range(dl.steps(1000))" in text
+
+
+def test_functions_that_nobody_calls_are_refused():
+    error = refused("import torch\n\ndef train(model, opt, loader):\n    for x, y in loader:\n"
+                    "        model(x).sum().backward()\n        opt.step()\n")  # fmt: skip
+    assert "train.py:3: nothing in this file calls train()" in error.message
+
+
+def test_the_model_is_broadcast_where_it_is_only_a_parameter():
+    text = port("import torch\n\ndef train(model, opt, loader):\n    for x, y in loader:\n"
+                "        model(x).sum().backward()\n        model.train()\n        opt.step()\n\n"
+                "train(*load())\n").text  # fmt: skip
+    assert "dl.broadcast(model, opt)" in text
+    assert "for x, y in dl.shard(loader):" in text

@@ -84,7 +84,17 @@ class _Metrics:
             self.trained = Taint(self.script, self.facts.kinds, self.trained.seeds, cuts)
 
     def _sum_of_own(self, node: cst.CSTNode) -> bool:
-        return self.trained(node) and self.scalar(node)
+        return self.trained(node) and self.scalar(node) and self._summed_in_training(node)
+
+    def _summed_in_training(self, node: cst.CSTNode) -> bool:
+        """Tell whether the names in ``node`` are summed up in loops over shared data, and in no others."""
+        loops: list[cst.CSTNode | None] = []
+        for name in (n for n in walk(node) if isinstance(n, cst.Name) and self.trained(n)):
+            for binding in self.script.scopes[name].lookup(name.value)[0]:
+                if isinstance(binding.node, cst.AugAssign) and isinstance(binding.node.operator, cst.AddAssign):
+                    above = self.script.above(binding.node)
+                    loops.append(next((u for u in above if isinstance(u, (cst.For, cst.While))), None))
+        return bool(loops) and all(loop in self.facts.loops for loop in loops)
 
     def _counts_all(self, node: cst.CSTNode) -> bool:
         """Tell whether ``node`` is the length of a data set (and not of a loader, which is this rank's)."""

@@ -91,14 +91,10 @@ def _loop(facts: Facts, node: cst.CSTNode) -> cst.CSTNode | None:
 def _bounds(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
     """Yield the bounds of loops that make one step a turn on batches of their own drawing."""
     why = "the loop counts steps, and n ranks together take n batches a step"
-    for loop in facts.counted:
-        if isinstance(loop, cst.For) and isinstance(loop.iter, cst.Call):
-            call = loop.iter
-            if facts.script.name_of(call.func).rsplit(".", 1)[-1] in ("tqdm", "trange") and call.args:
-                inner = call.args[0].value
-                call = inner if isinstance(inner, cst.Call) else call
-            plain = [a for a in call.args if a.keyword is None and not a.star]
-            if plain and facts.script.name_of(call.func).endswith(("range", "trange")):
+    for loop, counts in facts.counted:
+        if isinstance(counts, cst.Call):
+            plain = [a for a in counts.args if a.keyword is None and not a.star]
+            if plain and facts.script.name_of(counts.func).endswith("range"):
                 yield plain[min(1, len(plain) - 1)].value, why
         elif isinstance(loop, cst.While) and isinstance(loop.test, cst.Comparison) and len(loop.test.comparisons) == 1:
             target = loop.test.comparisons[0]
