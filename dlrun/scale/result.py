@@ -45,10 +45,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Study:
-    """All runs of a script on a machine; `cores` are the cores that one node's ranks share."""
+    """All runs of a script on a machine: `cores` of all its nodes together, `threads` that every rank computed with."""
 
     script: str
     cores: int
+    threads: str
     runs: tuple[Run, ...]
 
     def of(self, mode: str, ranks: int) -> list[Run]:

@@ -14,7 +14,8 @@ def run(ranks: int, rates: tuple[float, ...], accuracies: tuple[float, ...] = ()
     return Run(mode, ranks, 0, 30.0 / ranks, Reading((1.0, *rates), points))
 
 
-STUDY = Study("train.py", 8, (run(1, (90, 110), (0.8, 0.95)), run(2, (180,), (0.7, 0.9)), run(4, (320,), (0.9, 0.92))))
+RUNS = (run(1, (90, 110), (0.8, 0.95)), run(2, (180,), (0.7, 0.9)), run(4, (320,), (0.9, 0.92)))
+STUDY = Study("train.py", 8, "1", RUNS)
 
 
 def test_rates_are_means_without_the_first_and_deviations() -> None:
@@ -27,7 +28,7 @@ def test_rates_are_means_without_the_first_and_deviations() -> None:
 
 def test_efficiency_is_against_the_fewest_ranks() -> None:
     assert [(r.speedup, r.efficiency) for r in rows(STUDY, None)] == [(1, 1), (1.8, 0.9), (3.2, 0.8)]
-    without_one = Study("train.py", 8, STUDY.runs[1:])
+    without_one = Study("train.py", 8, "1", STUDY.runs[1:])
     assert [r.efficiency for r in rows(without_one, None)] == [1, pytest.approx(320 / 180 / 2)]
 
 
@@ -39,7 +40,7 @@ def test_time_to_accuracy_is_the_first_time_it_was_reached() -> None:
 
 
 def test_weak_and_strong_runs_are_kept_apart() -> None:
-    study = Study("train.py", 8, (*STUDY.runs, run(1, (100,), mode="strong"), run(2, (150,), mode="strong")))
+    study = Study("train.py", 8, "1", (*STUDY.runs, run(1, (100,), mode="strong"), run(2, (150,), mode="strong")))
     assert study.modes() == ["weak", "strong"]
     assert [r.efficiency for r in rows(study, None) if r.mode == "strong"] == [1, 0.75]
 

@@ -1,0 +1,92 @@
+"""``dlrun scale``."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option("-n", "ranks", default="1,2,4", show_default=True, help="Numbers of ranks.")
+@click.option("--divide", "divided", multiple=True, metavar="NAME=VALUE",
+              help="Strong scaling too: the value of this option on one rank, to be divided by the ranks.")
+@click.option("--repeats", default=1, show_default=True, help="Runs of each, beside the epochs of the script.")
+@click.option("--target", type=float, help="Time to this accuracy. Default: the best that every run reached.")
+@click.option("--rate", help="Pattern of the rate, samples per second over all ranks. Default: '... samples/s'.")
+@click.option("--accuracy", help="Pattern of the accuracy. Default: 'accuracy ...'.")
+@click.option("--loss", help="Pattern of the loss on the same line. Default: 'loss ...'.")
+@click.option("--backend", default="auto", show_default=True, help="Launcher, as in dlrun launch.")
+@click.option("--per-node", type=int, help="Ranks on each node.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("dlrun-scale"), show_default=True, help="Folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+@click.argument("script")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def command(
+    script: str, args: tuple[str, ...], ranks: str, divided: tuple[str, ...], repeats: int, target: float | None,
+    rate: str | None, accuracy: str | None, loss: str | None, backend: str, per_node: int | None, out: Path,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Run SCRIPT on 1, 2, 4, ... ranks, and say how it scales: rates, efficiency, time to accuracy, more nodes.
+
+    \b
+      dlrun scale train_dist.py -n 1,2,4 -- --epochs 5
+      dlrun scale train_dist.py -n 1,2 --divide batch-size=64 --divide lr=0.05
+    """
+    from dlrun.bench.progress import Progress
+    from dlrun.bench.run import usable_cores
+    from dlrun.errors import DlrunError
+    from dlrun.launch import LaunchPlan, prepare
+    from dlrun.scale.reading import ACCURACY, LOSS, RATE, Patterns
+    from dlrun.scale.report import measured, predicted, write
+    from dlrun.scale.result import Study, common_target, to_json
+    from dlrun.scale.run import Experiment, run_all
+
+    patterns = Patterns(rate or RATE, accuracy or ACCURACY, loss or LOSS)
+    counts = _counts(ranks)
+    plan = LaunchPlan((script, *args), max(counts), backend=backend, per_node=per_node)
+    cores = usable_cores() * prepare(plan)[0].nodes
+    # A rank alone must not compute with more threads than one of many, or it is another program that is compared.
+    threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, cores // max(counts)))
+    plan = replace(plan, env=(("OMP_NUM_THREADS", threads),))
+    experiment = Experiment(plan, counts, repeats, tuple(_pair(text) for text in divided), patterns)
+    progress = Progress(len(experiment.todo()), pace=2.0)
+    out.mkdir(parents=True, exist_ok=True)
+    runs = run_all(experiment, progress.at)
+    progress.clear()
+    study = Study(script, cores, threads, tuple(runs))
+    target = common_target(study) if target is None else target
+    result = to_json(study, target)
+    (out / "scale.json").write_text(json.dumps(result, indent=1) + "\n")
+    written, missing = write(study, target, out, shlex.join(["dlrun", *sys.argv[1:]]))
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        click.echo("\n\n".join(str(table) for table in (measured(study, target), *predicted(study))) + "\n")
+    if len(runs) < len(experiment.modes) * len(counts) * repeats:
+        click.echo("interrupted: the tables hold the runs that were done", err=True)
+    if missing:
+        DlrunError(missing).show()
+    click.echo(f"wrote {out / 'scale.json'}, " + ", ".join(str(path) for path in written), err=True)
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdigit() and int(part) for part in parts):
+        raise click.BadParameter(f"'{text}' is no list of numbers; write 1,2,4", param_hint="-n")
+    return tuple(sorted({int(part) for part in parts}))
+
+
+def _pair(text: str) -> tuple[str, str]:
+    from dlrun.scale.run import share
+
+    name, equals, value = text.partition("=")
+    if not equals or not name or not value:
+        raise click.BadParameter(f"'{text}' has no value; write batch-size=64", param_hint="--divide")
+    share(value, 1)
+    return name.lstrip("-"), value

@@ -1,0 +1,97 @@
+"""The act: run the script on each number of ranks, in both modes, and read what it prints."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from dlrun.errors import DlrunError
+from dlrun.launch import LaunchPlan, launch
+from dlrun.scale.reading import Patterns, read
+from dlrun.scale.result import STRONG, WEAK, Run
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A script to be run on each of `counts` ranks, `repeats` times.
+
+    `divided` are options of the script and their values on one rank: a strong run divides them by the ranks, so that
+    the global batch, and with it the learning rate, stay what they are on one rank. Without them there are only weak
+    runs, in which every rank has the script's own batch.
+    """
+
+    plan: LaunchPlan
+    counts: tuple[int, ...]
+    repeats: int = 1
+    divided: tuple[tuple[str, str], ...] = ()
+    patterns: Patterns = field(default_factory=Patterns)
+
+    def todo(self) -> list[tuple[str, int, int]]:
+        """(mode, ranks, repeat) in order: all numbers of ranks once, then again, so that drift meets all alike.
+
+        On one rank a weak and a strong run are the same, and run once.
+        """
+        every = [(mode, n, r) for r in range(self.repeats) for n in self.counts for mode in self.modes]
+        return [one for one in every if one[:2] != (STRONG, 1)]
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """The modes that are run."""
+        return (WEAK, STRONG) if self.divided else (WEAK,)
+
+    def plan_for(self, mode: str, ranks: int) -> LaunchPlan:
+        """The launch of one run."""
+        words = []
+        for name, value in self.divided if mode == STRONG else ():
+            words += [f"--{name}", share(value, ranks)]
+        return replace(self.plan, program=(*self.plan.program, *words), ranks=ranks)
+
+
+def share(value: str, ranks: int) -> str:
+    """The value divided by the ranks; a whole number stays whole and at least 1. ('64', 4) -> '16'."""
+    try:
+        if "." not in value and "e" not in value.lower():
+            return str(max(1, round(int(value) / ranks)))
+        return f"{float(value) / ranks:.10g}"
+    except ValueError:
+        raise DlrunError(f"--divide: '{value}' is no number", "write --divide batch-size=64") from None
+
+
+def run_one(experiment: Experiment, mode: str, ranks: int, repeat: int) -> Run:
+    """Run the script once; raises where it fails or prints no rate."""
+    lines: list[tuple[float, str]] = []
+    plan = experiment.plan_for(mode, ranks)
+    result = launch(plan, lambda rank, stream, line: lines.append((time.monotonic(), line)))
+    if result.returncode >= 128 and result.failure is None:
+        raise KeyboardInterrupt
+    if result.returncode:
+        why = str(result.failure or f"exit code {result.returncode}")
+        last = "\n  ".join(text for _, text in lines[-5:])
+        raise DlrunError(f"the {mode} run with -n {ranks} failed: {why}", f"{last}\n  logs in {result.run_dir}")
+    if result.serial and ranks > 1:
+        raise DlrunError(
+            f"{plan.program[0]} ran {ranks} times side by side, and no rank talked to another",
+            "make it data-parallel first: dlrun port",
+        )
+    reading = read(lines, experiment.patterns)
+    if not reading.rates:
+        raise DlrunError(
+            f"the script printed no rate like '{experiment.patterns.rate}'",
+            "say what to read: --rate 'speed ([0-9.]+)', with the samples per second of all ranks as its first group",
+        )
+    return Run(mode, ranks, repeat, result.seconds, reading)
+
+
+def run_all(experiment: Experiment, on_run: Callable[[int, str], None]) -> Sequence[Run]:
+    """Every run, in order; after Ctrl-C those that were done."""
+    runs: list[Run] = []
+    try:
+        for index, (mode, ranks, repeat) in enumerate(experiment.todo()):
+            on_run(index, f"{mode}, {ranks} rank{'s' * (ranks > 1)}, repeat {repeat + 1} of {experiment.repeats}")
+            run = run_one(experiment, mode, ranks, repeat)
+            runs += [replace(run, mode=one) for one in experiment.modes] if ranks == 1 else [run]
+    except KeyboardInterrupt:
+        if not runs:
+            raise DlrunError("interrupted before the first run was done") from None
+    return runs

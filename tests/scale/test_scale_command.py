@@ -1,0 +1,92 @@
+"""`dlrun scale` on real ranks, with a script whose rates are known."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HAS_MPI = shutil.which("mpiexec") or (Path(sys.executable).parent / "mpiexec").exists()
+pytestmark = pytest.mark.skipif(not HAS_MPI, reason="no mpiexec: nothing can start ranks")
+
+# 100 samples/s on a rank, 90 % of the ideal on two; a strong run shows its share of the batch.
+SCRIPT = """
+import argparse
+from mpi4py import MPI
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch-size", type=int, default=64)
+parser.add_argument("--lr", type=float, default=0.5)
+args = parser.parse_args()
+n = MPI.COMM_WORLD.Get_size()
+if MPI.COMM_WORLD.Get_rank() == 0:
+    for epoch in range(3):
+        rate = 100 * n * (1 if n == 1 else 0.9) + epoch
+        print(f"epoch {epoch}: loss {1 / (epoch + 1)}, accuracy {0.7 + epoch / 10}, {rate} samples/s", flush=True)
+    print("batch", args.batch_size, "lr", args.lr)
+MPI.COMM_WORLD.Barrier()
+"""
+
+
+def scale(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dlrun", "scale", *args]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200, check=False)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train_dist.py").write_text(SCRIPT)
+    return tmp_path
+
+
+def test_rates_efficiencies_figures_and_a_page_that_needs_no_network(folder: Path) -> None:
+    done = scale(folder, "train_dist.py", "-n", "1,2", "--divide", "batch-size=64", "--divide", "lr=0.5")
+    assert done.returncode == 0, done.stderr
+    result = json.loads((folder / "dlrun-scale" / "scale.json").read_text())
+    rows = {(row["mode"], row["ranks"]): row for row in result["rows"]}
+    assert set(rows) == {("weak", 1), ("weak", 2), ("strong", 1), ("strong", 2)}
+    assert rows["weak", 1]["mean"] == 101.5
+    assert rows["weak", 2]["efficiency"] == pytest.approx(181.5 / 203)
+    assert result["target"] == pytest.approx(0.9)
+    logs = [p.read_text() for p in folder.glob("dlrun-runs/*/rank-0.log")]
+    assert sorted(re.search(r"batch .*", log)[0] for log in logs if "batch" in log) == [  # type: ignore[index]
+        "batch 32 lr 0.25", "batch 64 lr 0.5", "batch 64 lr 0.5",
+    ]  # fmt: skip
+    assert "90 %" in done.stdout or "89 %" in done.stdout
+    page = (folder / "dlrun-scale" / "report.html").read_text()
+    pytest.importorskip("matplotlib")
+    assert page.count("<svg") == 5
+    assert not re.search(r"(?:src|href)=\"(?!#)", page)
+    for name in ("throughput", "efficiency", "accuracy", "loss", "time-to-accuracy"):
+        assert (folder / "dlrun-scale" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+        assert (folder / "dlrun-scale" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_matplotlib_the_tables_still_come_and_a_line_says_what_to_install(folder: Path) -> None:
+    (folder / "matplotlib.py").write_text("raise ImportError('no matplotlib here')")
+    done = scale(folder, "train_dist.py", "-n", "1")
+    assert done.returncode == 0, done.stderr
+    assert "weak" in done.stdout
+    assert "pip install 'dlrun[plot]'" in done.stderr
+    assert "<table>" in (folder / "dlrun-scale" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("script", "args", "said"),
+    [
+        ("print('hello')", ("-n", "1"), "the script printed no rate"),
+        ("print('9 samples/s')", ("-n", "2"), "no rank talked to another"),
+        ("raise SystemExit(3)", ("-n", "1"), "the weak run with -n 1 failed"),
+        ("", ("-n", "0,1"), "write 1,2,4"),
+        ("", ("--divide", "batch=many"), "'many' is no number"),
+    ],
+)
+def test_what_goes_wrong_is_said(folder: Path, script: str, args: tuple[str, ...], said: str) -> None:
+    (folder / "bad.py").write_text(script)
+    done = scale(folder, "bad.py", *args)
+    assert done.returncode != 0
+    assert said in done.stderr
