@@ -66,17 +66,23 @@ def verify(
     identity, replicate = runs.both(runs.identity, runs.replicate)
     add(_ran(identity, job) or same("identity", serial, again, identity, job.port.name))
     broken = checks[-1].status == "failed"
-    if broken:
-        add(skipped("replicate", "1 rank differs already: see identity"))
-    else:
-        add(_ran(replicate, job, "replicate") or same("replicate", serial, again, replicate, job.port.name))
     if not identity.root.steps:
         return Verdict(tuple(checks))
+    repeated = _ran(replicate, job, "replicate") or same("replicate", serial, again, replicate, job.port.name)
     sharded = runs.sharded()
-    add(*judge(serial, identity, sharded))
-    add(runs.metrics(serial, again, identity, broken or _any(checks, "same steps")))
+    found = judge(serial, identity, sharded)
+    add(skipped("replicate", "1 rank differs already: see identity") if broken else _own(repeated, found), *found)
+    add(runs.metrics(serial, again, identity, broken or _any(checks, ranks.STEPS)))
     add(runs.whole(serial, sharded, _any(checks)))
     return Verdict(tuple(checks))
+
+
+def _own(repeated: Check, found: list[Check]) -> Check:
+    """Return the check of the replicated run; where ranks that share the data show the same fault, that one's is told."""
+    cause = next((c.name for c in found if c.fault in ("uneven-steps", "rank-dependent-exit", "fails")), "")
+    if cause and repeated.fault in ("other-data", "fails", "uneven-steps", "rank-dependent-exit"):
+        return replace(repeated, fault="", todo=f"see {cause}")
+    return repeated
 
 
 def judge(serial: Run, identity: Run, sharded: Run) -> list[Check]:
@@ -92,9 +98,10 @@ def judge(serial: Run, identity: Run, sharded: Run) -> list[Check]:
     checks += [ranks.own_noise(sharded), steps, ranks.one_writer(sharded)]
     if sharded.error and not sharded.hung:
         rank, event = sharded.error
-        fault = "" if any(check.fault for check in checks) else "fails"
-        said = f"rank {rank} fails: {event['type']}: {event['message']}"[:300]
-        checks.append(failed("sharded run", said, "it runs on 1 rank", fault, where=event["line"], rank=rank))
+        told = next((check.name for check in checks if check.fault), "")
+        said = f"rank {rank} fails: {event['type']}: {event['message']}".splitlines()[0][:300]
+        todo = f"see {told}" if told else "it runs on 1 rank"
+        checks.append(failed("sharded run", said, todo, "" if told else "fails", where=event["line"], rank=rank))
     elif not sharded.whole and not sharded.hung:
         said = "\n".join(sharded.log.strip().splitlines()[-3:])
         checks.append(failed("sharded run", f"ended with code {sharded.code}: {said}", "", "fails"))
@@ -237,7 +244,8 @@ def _ran(run: Run, job: Job, name: str = "identity") -> Check | None:
     """Return a failed check where a run did not come to its end."""
     if run.error:
         rank, event = run.error
-        said = f"the port fails on rank {rank} of {len(run.traces)}: {event['type']}: {event['message']}"[:300]
+        said = f"the port fails on rank {rank} of {len(run.traces)}: {event['type']}: {event['message']}"
+        said = said.splitlines()[0][:300]
         return failed(name, said, "the serial script runs", "fails", where=event["line"], rank=rank)
     if run.hung:
         check = ranks.steps(run)

@@ -29,14 +29,16 @@ BY_HAND = (
     "train_loader = DataLoader(train_set, batch_size=8, shuffle=True)\n"
 )
 
+APART = ("same parameters", "same steps")  # what follows from different parameters
+
 FAULTS = [
-    Fault("missing-average", ((GRADIENTS, ""),), "mean gradient", where="optimizer.step()", follow=("same parameters",)),
+    Fault("missing-average", ((GRADIENTS, ""),), "mean gradient", where="optimizer.step()", follow=APART),
     Fault(
         "missing-average",
         ((GRADIENTS, ""), (STEP, STEP + GRADIENTS)),
         "mean gradient",
         where="dl.gradients(optimizer)",
-        follow=("same parameters",),
+        follow=APART,
     ),
     Fault("average-after-clip", ((GRADIENTS, ""), (CLIP, CLIP + GRADIENTS)), "mean gradient", where="clip_grad_norm_"),
     Fault(
@@ -44,14 +46,25 @@ FAULTS = [
         ((GRADIENTS, ""), (BACKWARD, GRADIENTS + BACKWARD)),
         "mean gradient",
         where="loss.backward()",
-        follow=("same parameters",),
+        follow=APART,
     ),
     Fault("stale-gradient", (("        optimizer.zero_grad()\n", ""),), "identity", where="optimizer.step()"),
     Fault("double-scaling", (("dl.lr_scale(args.lr)", "dl.lr_scale(dl.lr_scale(args.lr))"),), "learning rate"),
     Fault("unsharded-loader", ((SHARD, ""),), "shards", where="in train_loader"),
-    Fault("uneven-steps", ((SHARD, BY_HAND),), "shards", ("--samples", "97"), where="in train_loader"),
     Fault(
-        "uneven-steps", (("range(20)", "range(1 if dl.get_rank() else 20)"),), "same steps", where="dl.finalize()"
+        "uneven-steps",
+        ((SHARD, BY_HAND),),
+        "shards",
+        ("--samples", "97"),
+        where="in train_loader",
+        follow=("replicate",),
+    ),
+    Fault(
+        "uneven-steps",
+        (("range(20)", "range(1 if dl.get_rank() else 20)"),),
+        "same steps",
+        where="dl.finalize()",
+        follow=("replicate", "sharded run"),
     ),
     Fault(
         "rank-dependent-exit",

@@ -55,13 +55,16 @@ def steps(run: Run) -> Check:
     if decision:
         return decision
     counts = [len(trace.steps) for trace in run.traces]
-    if len(set(counts)) > 1 or run.hung:
+    failure = run.error[1]["type"] if run.error else ""
+    if failure and failure != "CommError":
+        return skipped(STEPS, f"a rank failed after {min(counts)} steps")
+    if len(set(counts)) > 1 or run.hung or failure:  # CommError: dl_comm saw that the ranks call different things
         where = " and ".join(f"rank {trace.rank} {_place(trace)}" for trace in (run.root, _other(run)))
         how = "the ranks wait for each other for ever" if run.hung else "the ranks went apart"
         todo = "every rank must make the same steps and call the same dl_comm functions in the same order"
-        last = run.traces[counts.index(min(counts))]
-        return failed(STEPS, f"{how}: {where}", todo, "uneven-steps", where=_at(last), step=min(counts) + 1,
-                      rank=last.rank)  # fmt: skip
+        left = min(run.traces, key=lambda t: (len(t.steps), not _has_left(t), t.rank))
+        return failed(STEPS, f"{how}: {where}", todo, "uneven-steps", where=_at(left), step=min(counts) + 1,
+                      rank=left.rank)  # fmt: skip
     return passed(STEPS, f"{len(counts)} ranks make {counts[0]} steps, and leave the loop together")
 
 
@@ -101,6 +104,11 @@ def _other(run: Run) -> Trace:
     root = (len(run.root.steps), run.root.ended, run.root.waiting and run.root.waiting.at)
     others = run.traces[1:]
     return next((t for t in others if (len(t.steps), t.ended, t.waiting and t.waiting.at) != root), others[-1])
+
+
+def _has_left(trace: Trace) -> bool:
+    """Whether a rank is done with its training."""
+    return trace.ended or (trace.waiting is not None and trace.waiting["fn"] == "finalize")
 
 
 def _place(trace: Trace) -> str:
