@@ -78,7 +78,7 @@ def verify(
 
 
 def _own(repeated: Check, found: list[Check]) -> Check:
-    """Return the check of the replicated run; where ranks that share the data show the same fault, that one's is told."""
+    """Return the check of the replicated run, as a consequence where the ranks that share the data show its cause."""
     cause = next((c.name for c in found if c.fault in ("uneven-steps", "rank-dependent-exit", "fails")), "")
     if cause and repeated.fault in ("other-data", "fails", "uneven-steps", "rank-dependent-exit"):
         return replace(repeated, fault="", todo=f"see {cause}")
@@ -247,6 +247,9 @@ def _ran(run: Run, job: Job, name: str = "identity") -> Check | None:
         said = f"the port fails on rank {rank} of {len(run.traces)}: {event['type']}: {event['message']}"
         said = said.splitlines()[0][:300]
         return failed(name, said, "the serial script runs", "fails", where=event["line"], rank=rank)
+    if run.hung and len(run.traces) == 1:
+        said = f"the port makes no progress any more after {len(run.root.steps)} steps"
+        return failed(name, said, "the serial script comes to its end", "fails")
     if run.hung:
         check = ranks.steps(run)
         return replace(check, name=name, status="failed", fault=check.fault or "uneven-steps")

@@ -18,7 +18,7 @@ from dlrun.verify.trace import Run, read_trace
 
 TRACER = Path(__file__).parent / "tracer" / "__main__.py"
 ENTRIES = 5000  # of one folder that are linked one by one; a larger one is linked as a whole
-QUICK = 4.0  # seconds after which ranks that all wait or have ended will not go on any more
+QUICK = 20.0  # seconds after which ranks that wait for each other will not go on any more
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def _wait(process: subprocess.Popen[bytes], task: Task) -> bool:
             if total != size:
                 size, since = total, now
             quiet = now - since
-            if quiet > task.stall or (quiet > QUICK and all(_is_stuck(file) for file in files)):
+            if quiet > task.stall or (quiet > QUICK and _are_stuck(files)):
                 return True
         return False
     finally:
@@ -88,14 +88,16 @@ def _wait(process: subprocess.Popen[bytes], task: Task) -> bool:
             _end(process)
 
 
-def _is_stuck(file: Path) -> bool:
-    """Whether a rank's last event is a call of dl_comm, or its end."""
-    if not file.exists():
-        return False
-    with file.open("rb") as journal:
-        journal.seek(max(0, file.stat().st_size - 400))
-        last = journal.read().rstrip(b"\n").rpartition(b"\n")[2]
-    return last.startswith((b'{"kind": "call"', b'{"kind": "end"'))
+def _are_stuck(files: list[Path]) -> bool:
+    """Whether every rank's last event is a call of dl_comm, or its end, and one is a call."""
+    last = []
+    for file in files:
+        if not file.exists():
+            return False
+        with file.open("rb") as journal:
+            journal.seek(max(0, file.stat().st_size - 400))
+            last.append(journal.read().rstrip(b"\n").rpartition(b"\n")[2][:15])
+    return set(last) <= {b'{"kind": "call"', b'{"kind": "end",'} and b'{"kind": "call"' in last
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -18,8 +18,8 @@ def made() -> dict[tuple[object, ...], object]:
 
 
 @pytest.fixture
-def prove(tmp_path: Path, made: dict[tuple[object, ...], object], monkeypatch: pytest.MonkeyPatch) -> Callable[..., object]:
-    """``prove(port, *args, **options)``: the verdict on a port, given as text, of ``scripts/train.py`` (or ``serial=``)."""
+def prove(tmp_path: Path, made: dict[tuple[object, ...], object], monkeypatch: pytest.MonkeyPatch) -> Callable:
+    """``prove(port, *args, **options)``: the verdict on a port, given as text, of ``train.py`` (or of ``serial=``)."""
     pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
     from dlrun.verify import Job, verify
     from dlrun.verify.runs import Task, execute

@@ -10,7 +10,7 @@ from dlrun.verify.trace import Event
 
 NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|0x[0-9a-fA-F]+|\bnan\b|\binf\b")
 UNIT = re.compile(r"\s*(?:s|secs?|seconds?|ms|us|ns|mins?|minutes|h|hours|hrs|[\w.]+/s|it/s|s/\w+)\b|:\d|\s*/\s*s")
-CLOCK = re.compile(r"(?:time|elapsed|took|eta|speed|throughput|duration|date|\d:)\W*$", re.IGNORECASE)
+CLOCK = re.compile(r"(?:\b(?:time|elapsed|took|eta|speed|throughput|duration|date)\W*|\d:)$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)

@@ -114,6 +114,7 @@ class Training:
 def install(recorder: Recorder, draws: Draws, loaders: Loaders) -> Training:
     """Put the instruments into modules, autograd, optimizers, schedulers and the functions that clip."""
     training = Training(recorder, draws, loaders)
+    _leave_compiler_out()
     call, backward, zero = nn.Module.__call__, torch.autograd.backward, Optimizer.zero_grad
 
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -145,6 +146,13 @@ def install(recorder: Recorder, draws: Draws, loaders: Loaders) -> Training:
         _note_calls(recorder, scaler, "unscale_", "unscale")
     _note_metric(recorder)
     return training
+
+
+def _leave_compiler_out() -> None:
+    """Keep optimizers from loading torch's compiler, switched off in a traced run: it takes a second."""
+    for method in vars(Optimizer).values():
+        if inner := getattr(method, "__wrapped__", None):
+            inner.__dynamo_disable = inner
 
 
 def _note_calls(recorder: Recorder, owner: Any, name: str, kind: str) -> None:

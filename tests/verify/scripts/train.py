@@ -1,4 +1,4 @@
-"""A small classifier, as people write them: dropout, clipping, a validation loss that stops the training, a checkpoint."""
+"""A small classifier, as people write them: dropout, clipping, early stopping, a checkpoint."""
 
 import argparse
 

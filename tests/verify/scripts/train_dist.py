@@ -1,11 +1,11 @@
-"""A small classifier, as people write them: dropout, clipping, a validation loss that stops the training, a checkpoint."""
+"""A small classifier, as people write them: dropout, clipping, early stopping, a checkpoint."""
 
 import argparse
 
+import dl_comm.torch as dl
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-import dl_comm.torch as dl
 
 dl.init()
 print = dl.print

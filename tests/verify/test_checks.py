@@ -1,0 +1,274 @@
+"""The checks alone, on traces written by hand: no script is run."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from struct import pack
+
+import pytest
+
+from dlrun.verify.checks import data, gradients, ranks, rate, repeat, whole
+from dlrun.verify.checks.output import close, first_difference, same_line
+from dlrun.verify.checks.same import same
+from dlrun.verify.trace import Event, Run, Trace
+from dlrun.verify.verdict import Check, Verdict, distance
+
+
+def note(*values: float) -> dict[str, object]:
+    sample = b64encode(pack(f"{len(values)}f", *values)).decode()
+    return {"hash": str(values), "norm": sum(v * v for v in values) ** 0.5, "type": "float32", "sample": sample}
+
+
+def event(kind: str, at: str = "train.py:1", **facts: object) -> Event:
+    return Event(kind, at, 0.0, facts)
+
+
+def optimizer(start: float = 1.0, broadcast: bool = True) -> Event:
+    return event("optimizer", optimizer=0, names=["weight"], ids=[0], broadcast=[broadcast], params=[note(start)])
+
+
+def step(number: int, after: float, grad: float = 0.5, lr: float = 0.1, **facts: object) -> Event:
+    given = {"states": {"torch": "a"}, "drew": [], **facts}
+    given |= {"grads": [note(grad)], "params": [note(after)], "lr": [lr]}
+    return event("step", "train.py:9", step=number, optimizer=0, **given)
+
+
+def averaged(own: float, mean: float, at: str = "train.py:8") -> Event:
+    return event("return", at, fn="gradients", ids=[0], before=[note(own)], after=[note(mean)])
+
+
+def run(*ranks: list[Event], **facts: object) -> Run:
+    return Run("test", tuple(Trace(i, tuple(events)) for i, events in enumerate(ranks)), **facts)  # type: ignore[arg-type]
+
+
+def epoch(batches: list[list[int]], rest: list[list[int]] | None = None, complete: bool = True) -> list[Event]:
+    """A training epoch's events; the second batch and on come after the first backward."""
+    events = [event("epoch", epoch=0, loader=0, data=0, size=100)]
+    events += [event("batch", epoch=0, indices=b, hash=str(b)) for b in batches]
+    events += [event("trains", epoch=0)]
+    return events + ([event("cut", epoch=0, rest=rest or [])] if complete else [])
+
+
+def test_runs_that_leave_the_same_bits_are_the_same() -> None:
+    serial = run([optimizer(), step(1, 0.9), event("print", text="loss 0.5")])
+    assert same("identity", serial, serial, serial, "port.py").status == "passed"
+
+
+def test_a_difference_names_step_parameter_and_size() -> None:
+    serial = run([optimizer(), step(1, 0.9), step(2, 0.8)])
+    port = run([optimizer(), step(1, 0.9), step(2, 0.75, lr=0.2)])
+    check = same("identity", serial, serial, port, "port.py")
+    assert (check.fault, check.step, check.parameter) == ("other-rate", 2, "weight")
+    assert check.size == pytest.approx(0.05)
+    assert "0.2" in check.finding
+
+
+def test_another_random_stream_is_named_before_the_gradients_it_changes() -> None:
+    serial = run([optimizer(), step(1, 0.9)])
+    port = run([optimizer(), step(1, 0.7, grad=0.9, states={"torch": "b"})])
+    assert same("identity", serial, serial, port, "port.py").fault == "other-randomness"
+
+
+def test_a_step_without_zero_grad_is_a_stale_gradient() -> None:
+    made = [event("zero_grad"), event("backward")]
+    serial, port = run([optimizer(), *made, step(1, 0.9)]), run([optimizer(), made[1], step(1, 0.7)])
+    assert same("identity", serial, serial, port, "port.py").fault == "stale-gradient"
+
+
+def test_a_missing_step_is_found() -> None:
+    serial, port = run([optimizer(), step(1, 0.9), step(2, 0.8)]), run([optimizer(), step(1, 0.9)])
+    assert same("identity", serial, serial, port, "port.py").fault == "other-steps"
+
+
+def test_another_line_of_output_is_found_and_a_time_is_not() -> None:
+    def printed(*lines: str) -> list[Event]:
+        return [event("print", f"train.py:{i}", text=line) for i, line in enumerate(lines, 1)]
+
+    serial, again = printed("epoch 1, 3.1 s", "loss 0.51", "id 1"), printed("epoch 1, 2.9 s", "loss 0.51", "id 2")
+    assert first_difference(serial, again, printed("epoch 1, 2.2 s", "loss 0.51", "id 3")) is None
+    found = first_difference(serial, again, printed("epoch 1, 2.2 s", "loss 0.52", "id 3"))
+    assert found is not None
+    assert (found.at, found.printed) == ("train.py:2", "loss 0.52")
+    assert first_difference(serial, again, printed("epoch 1, 1 s", "loss 0.51")) is not None
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "equal"),
+    [("0.9321", "0.9322", True), ("0.9321", "0.9341", False), ("12", "13", False), ("nan", "nan", True)],
+)
+def test_numbers_are_equal_up_to_a_unit_of_their_last_digit(a: str, b: str, equal: bool) -> None:
+    assert close(a, b) is equal
+
+
+def test_a_count_is_compared_exactly() -> None:
+    assert not same_line("epoch 1: 31/31", "epoch 1: 31/31", "epoch 1: 30/31", exact=False)
+
+
+def test_the_mean_of_the_ranks_gradients_passes() -> None:
+    both = [[optimizer(), event("backward"), averaged(own, 0.5), step(1, 0.9)] for own in (0.2, 0.8)]
+    assert gradients.mean_gradients(run(*both)).status == "passed"
+
+
+def test_a_sum_in_place_of_the_mean_is_named_by_its_factor() -> None:
+    both = [[optimizer(), event("backward"), averaged(own, 1.0), step(1, 0.9, grad=1.0)] for own in (0.2, 0.8)]
+    check = gradients.mean_gradients(run(*both))
+    assert check.fault == "no-mean"
+    assert "2 times" in check.finding
+
+
+def test_a_gradient_that_changes_on_one_rank_after_averaging_is_found() -> None:
+    own_and_used = ((0.2, 0.5), (0.8, 0.4))
+    both = [[optimizer(), event("backward"), averaged(g, 0.5), step(1, 0.9, grad=used)] for g, used in own_and_used]
+    assert gradients.mean_gradients(run(*both)).fault == "gradient-changed"
+
+
+def test_one_parameter_left_out_of_the_averaging_is_found() -> None:
+    both = [[optimizer(), event("backward"), step(1, 0.9, grad=g)] for g in (0.2, 0.8)]
+    check = gradients.mean_gradients(run(*both))
+    assert (check.fault, check.parameter) == ("missing-average", "weight")
+
+
+def test_disjoint_shards_that_cover_the_data_pass() -> None:
+    serial = run(epoch([[0, 1]], [[2, 3]]))
+    assert data.shards(serial, run(epoch([[0, 2]]), epoch([[1, 3]]))).status == "passed"
+
+
+def test_padding_to_equal_lengths_is_allowed() -> None:
+    serial = run(epoch([[0, 1, 2]]))
+    assert data.shards(serial, run(epoch([[0, 2]]), epoch([[1, 0]]))).status == "passed"
+
+
+@pytest.mark.parametrize(
+    ("shards", "fault"),
+    [
+        (([[0, 1], [2, 3]], [[0, 1], [2, 3]]), "unsharded-loader"),
+        (([[3, 1], [2, 0]], [[0, 1], [2, 3]]), "unsharded-loader"),
+        (([[0, 2], [1]], [[3]]), "uneven-steps"),
+        (([[0]], [[1]]), "lost-samples"),
+    ],
+)
+def test_wrong_shards_are_named(shards: tuple[list[list[int]], ...], fault: str) -> None:
+    serial = run(epoch([[0, 1], [2, 3]]))
+    assert data.shards(serial, run(*(epoch(s) for s in shards))).fault == fault
+
+
+def test_ranks_with_other_splits_overlap() -> None:
+    serial = run(epoch([list(range(8))]))
+    check = data.shards(serial, run(epoch([[0, 1], [2, 3]]), epoch([[0, 1], [2, 9]])))
+    assert check.fault == "overlapping-shards"
+
+
+def test_testing_on_what_another_rank_trains_on_is_a_leak() -> None:
+    def tested(i: int) -> list[Event]:
+        begun = event("epoch", epoch=1, loader=1, data=0, size=100)
+        return [begun, event("batch", epoch=1, indices=[i], hash="t"), event("over", epoch=1)]
+
+    serial = run([*epoch([[0, 1]], [[2, 3]]), *tested(9)])
+    port = run([*epoch([[0, 2]]), *tested(9)], [*epoch([[1, 3]]), *tested(0)])
+    assert data.shards(serial, port).fault == "leaking-split"
+
+
+@pytest.mark.parametrize(
+    ("lr", "rules", "fault"),
+    [
+        (0.2, ["linear"], ""),
+        (0.4, ["linear", "linear"], "double-scaling"),
+        (0.1, ["linear"], "lost-scaling"),
+        (0.1 * 2**0.5, ["sqrt"], ""),
+        (0.3, ["linear"], "other-rate"),
+        (0.1, [], ""),
+    ],
+)
+def test_the_rate_follows_the_rule_that_the_port_names(lr: float, rules: list[str], fault: str) -> None:
+    serial = run([*epoch([[0, 1]]), step(1, 0.9)])
+    scaled = [event("return", fn="lr_scale", lr=0.1, result=lr, rule=rule) for rule in rules]
+    check = rate.learning_rate(serial, run([*scaled, *epoch([[0, 1]]), step(1, 0.9, lr=lr)], [*epoch([[2, 3]])]))
+    assert check.fault == fault
+
+
+def test_a_warm_up_starts_at_the_serial_rate() -> None:
+    serial = run([*epoch([[0, 1]]), step(1, 0.9)])
+    scaled = event("return", fn="lr_scale", lr=0.1, result=0.2, rule="linear")
+    calls = [scaled, event("return", fn="warmup", lr=[0.2])]
+    check = rate.learning_rate(serial, run([*calls, *epoch([[0, 1]]), step(1, 0.9, lr=0.1)], epoch([[2, 3]])))
+    assert check.status == "passed"
+    assert "warm-up" in check.finding
+
+
+def test_weights_that_agree_by_their_seeds_alone_are_no_broadcast() -> None:
+    check = ranks.broadcast(run([optimizer(broadcast=False)], [optimizer(broadcast=False)]))
+    assert check.fault == "missing-broadcast"
+    assert "equal seeds" in check.finding
+
+
+def test_a_condition_that_differs_between_ranks_is_found_before_anyone_leaves() -> None:
+    both = [[event("decision", "t.py:5", what="bad > 3", values={"bad": bad}), step(1, 0.9)] for bad in (1.0, 2.0)]
+    check = ranks.steps(run(*both))
+    assert (check.fault, check.where) == ("rank-dependent-exit", "t.py:5")
+
+
+def test_a_plateau_on_one_ranks_metric_is_found() -> None:
+    both = [[event("decision", what="ReduceLROnPlateau.step", values={"metric": m})] for m in (1.0, 2.0)]
+    assert ranks.steps(run(*both)).fault == "rank-dependent-rate"
+
+
+def test_a_hang_says_where_each_rank_waits() -> None:
+    waiting = [step(1, 0.9), event("call", "t.py:7", fn="gradients")]
+    check = ranks.steps(run(waiting, [event("end")], hung=True))
+    assert check.fault == "uneven-steps"
+    assert "dl.gradients() at t.py:7 after 1 steps" in check.finding
+    assert "rank 1 ended after 0 steps" in check.finding
+
+
+def test_equal_noise_is_found_only_where_noise_is_drawn() -> None:
+    def made(state: str, drew: list[str]) -> list[Event]:
+        return [event("forward", drew=drew, hash="h"), step(1, 0.9, states={"torch": state})]
+
+    assert ranks.own_noise(run(made("a", ["torch"]), made("a", ["torch"]))).fault == "equal-seeds"
+    assert ranks.own_noise(run(made("a", ["torch"]), made("b", ["torch"]))).status == "passed"
+    assert ranks.own_noise(run(made("a", []), made("a", []))).status == "n/a"
+
+
+def test_a_file_moved_into_place_by_rank_0_has_one_writer() -> None:
+    written = event("file", path="/w/tmp", how="write", was="")
+    moved = [written, event("file", path="/w/m.pt", how="write", was="/w/tmp")]
+    assert ranks.one_writer(run(moved, [])).status == "passed"
+    assert ranks.one_writer(run(moved, moved)).fault == "save-by-every-rank"
+
+
+def test_an_unseeded_generator_is_blamed_instead_of_the_port() -> None:
+    one = run([event("seed", generator="torch", fixed=True), step(1, 0.9, states={"torch": "a", "numpy": "x"})])
+    two = run([event("seed", generator="torch", fixed=True), step(1, 0.8, states={"torch": "a", "numpy": "y"})])
+    check = repeat.repeats(one, two)
+    assert check.fault == "unseeded"
+    assert "numpy.random.seed(0)" in check.todo
+
+
+def test_the_order_of_a_set_is_told_from_other_causes() -> None:
+    one, two = run([step(1, 0.9)]), run([step(1, 0.8)])
+    assert repeat.repeats(one, two, one).fault == "hash-order"
+    assert repeat.repeats(one, two, two).fault == "not-repeatable"
+
+
+def test_keeping_the_global_batch_needs_batches_that_divide() -> None:
+    assert "do not divide by 2" in whole.reason_against(run(epoch([[0, 1, 2]])), 2)
+    noisy = event("forward", hash="h", noise=True, norm=False, drew=["torch"])
+    assert "random numbers" in whole.reason_against(run([*epoch([[0, 1]]), noisy]), 2)
+    assert whole.reason_against(run(epoch([[0, 1]])), 2) == ""
+
+
+def test_rounding_passes_and_another_loss_does_not() -> None:
+    serial = run([optimizer(1.0), step(1, 0.9)])
+    assert whole.reproduces(serial, run([optimizer(1.0), step(1, 0.9 + 1e-7)], [])).status == "passed"
+    assert whole.reproduces(serial, run([optimizer(1.0), step(1, 0.95)], [])).fault == "other-gradient"
+
+
+def test_nothing_is_proved_by_nothing() -> None:
+    assert not Verdict(()).proved
+    assert not Verdict((Check("a", "n/a", ""),)).proved
+    assert Verdict((Check("a", "passed", ""), Check("b", "n/a", ""))).proved
+
+
+def test_the_distance_of_tensors_is_their_largest_difference() -> None:
+    assert distance(note(1, 2), note(1, 2.5)) == pytest.approx(0.5)
+    assert distance(note(1, 2), note(1)) == float("inf")
