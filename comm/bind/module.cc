@@ -167,6 +167,7 @@ NB_MODULE(_core, m) {
   m.def("session", &dl::the_session, nb::rv_policy::reference);
   m.def("rank", [] { return dl::the_session().rank(); });
   m.def("size", [] { return dl::the_session().size(); });
+  m.def("cooldown", [] { return dl::the_session().settings().cooldown; });
   m.def("local_rank", [] { return dl::the_session().local_rank(); });
   m.def("local_size", [] { return dl::the_session().local_size(); });
   m.def("create_team", [](int team, int threads, int precision) {

@@ -19,11 +19,10 @@ except ModuleNotFoundError as missing:
         "dl_comm was installed without its compiled core (wheel.cmake=false): install dlrun again with a C++17 compiler"
     ) from missing
 
-import numpy as np
-
-from dl_comm import leaving, matching
+from dl_comm import averaging, leaving, matching
 from dl_comm.arrays import bare, described, writable
 from dl_comm.errors import CommError
+from dl_comm.schedule import Phases
 
 __all__ = [
     "CommError",
@@ -31,6 +30,7 @@ __all__ = [
     "barrier",
     "broadcast",
     "check_buffers_match",
+    "config_team",
     "create_team",
     "finalize",
     "get_localrank",
@@ -67,31 +67,49 @@ def create_team(team: int, nthreads: int, prec_level: int = 0) -> None:
         _teams.add(team)
 
 
-def gradients(arrays: Sequence[np.ndarray[Any, Any]], team: int = 0) -> list[np.ndarray[Any, Any]]:
-    """Return the mean over ranks of each array, as new arrays in the same order.
+def config_team(
+    team: int = 0, transition: int = 0, ksteps: int = 1, max_steps: int = 1, verbosity: int = 0, perf_freq: int = 0
+) -> None:
+    """Say which of the team's ``gradients`` calls block and which return the mean of the step before.
 
-    Any shapes; floats (also float16, and ml_dtypes' bfloat16) and integers. Integer means round towards zero. Raises
-    :class:`CommError` on every rank if the ranks' arrays differ in number, order, shape or type.
+    ``ksteps > 0``: the first ksteps calls block, the rest are pipelined; ``ksteps < 0``: blocking starts at call
+    ``|ksteps|`` (or, with DL_COMM_COOLDOWN=last, for the last ``|ksteps|`` of ``max_steps``); ``transition >= 1``
+    blends the two. A pipelined call returns the mean of the previous call's arrays, the first one its own. See
+    :mod:`dl_comm.schedule`. With ``verbosity`` 1 rank 0, with 2 every rank, prints every ``perf_freq`` calls how long
+    it has waited. A team that was not configured always blocks.
     """
-    means = [np.array(array, copy=True, order="C") for array in arrays]
-    _core.allreduce([bare(mean) for mean in means], "mean", team, [described(mean) for mean in means])
-    return means
+    init_mpi()
+    one = averaging.of(team)
+    one.phases = Phases(transition, ksteps, max_steps, _core.cooldown())
+    one.verbosity, one.perf_freq = verbosity, perf_freq
 
 
-def broadcast(arrays: Sequence[np.ndarray[Any, Any]], root: int = 0) -> None:
+def gradients(arrays: Sequence[Any], team: int = 0) -> list[Any]:
+    """Return the mean over ranks of each NumPy array or torch tensor, as new ones in the same order.
+
+    Any shapes; floats (also float16 and bfloat16) and integers. Integer means round towards zero. An element that is
+    None stays None and counts for nothing: it is None on all ranks. Raises :class:`CommError` on every rank if the
+    ranks' arrays differ in number, order, shape or type.
+    """
+    present = [array for array in arrays if array is not None]
+    means = iter(averaging.of(team).mean(present))
+    return [None if array is None else next(means) for array in arrays]
+
+
+def broadcast(arrays: Sequence[Any], root: int = 0) -> None:
     """Give every rank the values of rank ``root``, in place."""
     with writable(arrays) as dense:
         _core.broadcast([bare(array) for array in dense], root, [described(array) for array in dense])
 
 
-def average(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def average(array: Any) -> Any:
     """Replace ``array`` by its mean over ranks, in place, and return it."""
     with writable([array]) as dense:
         _core.allreduce([bare(dense[0])], "mean", 0, [described(dense[0])])
     return array
 
 
-def check_buffers_match(arrays: Sequence[np.ndarray[Any, Any]], flag: int = 0) -> int:
+def check_buffers_match(arrays: Sequence[Any], flag: int = 0) -> int:
     """Return 0 if the arrays hold the same bits on all ranks, else the number of arrays that do not.
 
     With ``flag`` 1 rank 0, with 2 every rank, prints which arrays differ and where.
@@ -126,6 +144,8 @@ def barrier() -> None:
 
 def finalize() -> None:
     """Leave, once every rank does. Idempotent."""
+    if _core.initialized() and not _core.session().finalized():
+        averaging.report_at_end()
     leaving.leave()
 
 

@@ -1,7 +1,8 @@
-"""NumPy arrays as the core sees them: an address, a number of elements and the name of a type."""
+"""NumPy arrays and torch tensors as the core sees them: an address, a number of elements and the name of a type."""
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,29 +12,49 @@ import numpy as np
 
 from dl_comm.errors import CommError
 
-Array = np.ndarray[Any, Any]
+
+def is_torch(array: Any) -> bool:
+    """Whether this is a torch tensor; torch is looked for, not imported."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(array, torch.Tensor)
 
 
-def bare(array: Array) -> tuple[int, int, str]:
-    """Return the address of a contiguous array, its number of elements, and its type's name."""
+def fresh(array: Any) -> Any:
+    """Return a new contiguous array or tensor with the same values: what is averaged instead of the caller's."""
+    if is_torch(array):
+        detached = array.detach()
+        return (detached.to_dense() if detached.is_sparse else detached).clone().contiguous()
+    return np.array(array, copy=True, order="C")
+
+
+def bare(array: Any) -> tuple[int, int, str]:
+    """Return the address of a contiguous array or tensor, its number of elements, and its type's name."""
+    if is_torch(array):
+        return array.data_ptr(), array.numel(), str(array.dtype).removeprefix("torch.")
     return array.__array_interface__["data"][0], array.size, array.dtype.name
 
 
-def described(array: Array) -> str:
+def described(array: Any) -> str:
     """Return the shape, which the ranks compare: "(64, 3)"."""
-    return str(array.shape)
+    return str(tuple(array.shape))
 
 
 @contextmanager
-def writable(arrays: Sequence[Array]) -> Iterator[list[Array]]:
-    """Give contiguous arrays to write to; what was written is in ``arrays`` at the end.
+def writable(arrays: Sequence[Any]) -> Iterator[list[Any]]:
+    """Give contiguous arrays or tensors to write to; what was written is in ``arrays`` at the end.
 
     Arrays that are not contiguous are copied there and back, which is said once. Read-only arrays raise CommError.
     """
-    dense: list[Array] = []
+    dense: list[Any] = []
     for place, array in enumerate(arrays):
+        if is_torch(array):
+            dense.append(array.detach().contiguous())
+            continue
         if not isinstance(array, np.ndarray):
-            raise CommError(f"argument {place} is a {type(array).__name__}", "pass NumPy arrays, which change in place")
+            raise CommError(
+                f"argument {place} is a {type(array).__name__}",
+                "pass NumPy arrays or torch tensors, which change in place",
+            )
         if not array.flags.writeable:
             raise CommError(f"array {place} of shape {array.shape} is read-only", "pass a copy: array.copy()")
         if not array.flags.c_contiguous:
@@ -41,5 +62,8 @@ def writable(arrays: Sequence[Array]) -> Iterator[list[Array]]:
         dense.append(array if array.flags.c_contiguous else np.ascontiguousarray(array))
     yield dense
     for array, copy in zip(arrays, dense, strict=True):
-        if array is not copy:
+        if is_torch(array):
+            if copy.data_ptr() != array.data_ptr():
+                array.detach().copy_(copy)
+        elif array is not copy:
             array[...] = copy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import sys
 from collections.abc import Sequence
@@ -9,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-import dl_comm._core as _core
+from dl_comm import _core
+from dl_comm.arrays import bare, described, is_torch
 
 DIGEST = 16  # bytes of one array's hash
 
 
-def mismatches(arrays: Sequence[np.ndarray[Any, Any]], flag: int) -> int:
+def mismatches(arrays: Sequence[Any], flag: int) -> int:
     """Return how many arrays differ between ranks; arrays that some ranks lack count too. Collective.
 
     ``flag`` 1: rank 0 prints which; 2: every rank does.
@@ -33,8 +35,10 @@ def mismatches(arrays: Sequence[np.ndarray[Any, Any]], flag: int) -> int:
     return len(differing)
 
 
-def _digest(array: np.ndarray[Any, Any]) -> bytes:
-    dense = np.ascontiguousarray(array)
-    hashed = hashlib.blake2b(f"{array.shape} {array.dtype.name} ".encode(), digest_size=DIGEST)
-    hashed.update(dense.reshape(-1).view(np.uint8).data)
+def _digest(array: Any) -> bytes:
+    dense = array.detach().contiguous() if is_torch(array) else np.ascontiguousarray(array)
+    address, count, dtype = bare(dense)
+    hashed = hashlib.blake2b(f"{described(array)} {dtype} ".encode(), digest_size=DIGEST)
+    if count > 0:
+        hashed.update((ctypes.c_char * (count * dense.itemsize)).from_address(address))
     return hashed.digest()

@@ -1,0 +1,119 @@
+"""The means of gradients over ranks, team by team: blocking, or pipelined by one step, as ``config_team`` set it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dl_comm import _core
+from dl_comm.arrays import bare, described, fresh
+from dl_comm.errors import CommError
+from dl_comm.schedule import Phases, lagging_share
+
+
+@dataclass
+class Flight:
+    """A reduction that has been started; it holds the arrays until it is done."""
+
+    arrays: list[Any]
+    ticket: int | None
+
+    def land(self) -> list[Any]:
+        """Wait for the means, once, and return them."""
+        if self.ticket is not None:
+            ticket, self.ticket = self.ticket, None
+            _core.wait(ticket)
+        return self.arrays
+
+
+@dataclass
+class Averaging:
+    """What one team has done so far, and how it goes on."""
+
+    team: int
+    phases: Phases = field(default_factory=Phases)
+    verbosity: int = 0
+    perf_freq: int = 0
+    calls: int = 0
+    waited: float = 0.0  # seconds, in total
+    previous: Flight | None = None
+
+    def mean(self, arrays: Sequence[Any]) -> list[Any]:
+        """Return the means of new arrays, or of those of the call before; see :mod:`dl_comm.schedule`."""
+        share = lagging_share(self.phases, self.calls)
+        begun = time.perf_counter()
+        flight = self._start(arrays, background=share > 0)
+        before = self.previous or flight
+        if share == 1:
+            result = [fresh(array) for array in before.land()]
+        elif share == 0:
+            if before is not flight:
+                before.land()
+            result = flight.land()
+        else:
+            lagging = [fresh(array) for array in before.land()]
+            result = [_blend(own, old, share) for own, old in zip(flight.land(), lagging, strict=True)]
+        self.previous = flight if share > 0 else None
+        self.waited += time.perf_counter() - begun
+        self._report()
+        self.calls += 1
+        return result
+
+    def settle(self) -> None:
+        """Wait for what is still under way: nothing may be when the ranks leave."""
+        if self.previous is not None:
+            self.previous.land()
+
+    def _start(self, arrays: Sequence[Any], background: bool) -> Flight:
+        own = [fresh(array) for array in arrays]
+        buffers, labels = [bare(array) for array in own], [described(array) for array in own]
+        if background:
+            return Flight(own, _core.start(buffers, "mean", self.team, labels))
+        _core.allreduce(buffers, "mean", self.team, labels)
+        return Flight(own, None)
+
+    def _report(self) -> None:
+        if self.perf_freq > 0 and self.calls % self.perf_freq == 0 and speaks(self.verbosity):
+            print(
+                f"Rank {_core.rank()} has waited a total of {self.waited:f} seconds for communication to complete "
+                f"so far on team {self.team} (calls = {self.calls})",
+                flush=True,
+            )
+
+
+def _blend(own: Any, old: Any, share: float) -> Any:
+    if own.shape != old.shape:
+        raise CommError(
+            f"an array of shape {tuple(own.shape)} follows one of shape {tuple(old.shape)}",
+            "pipelined calls on one team pass arrays of the same shapes in every step",
+        )
+    own[...] = (1 - share) * own + share * old
+    return own
+
+
+def speaks(verbosity: int) -> bool:
+    """Whether this rank prints at this verbosity: 0 nobody, 1 rank 0, 2 every rank."""
+    return verbosity > 1 or (verbosity == 1 and _core.rank() == 0)
+
+
+teams: dict[int, Averaging] = {}
+
+
+def of(team: int) -> Averaging:
+    """Return the state of a team, a blocking one at first."""
+    return teams.setdefault(team, Averaging(team))
+
+
+def report_at_end() -> None:
+    """Settle all teams, and print the total that finalize prints."""
+    for one in teams.values():
+        one.settle()
+    if teams and speaks(max(one.verbosity for one in teams.values())):
+        total = sum(one.waited for one in teams.values())
+        print(
+            f"Rank {_core.rank()} waited a total of {total:f} seconds for communication to complete "
+            "summed across all thread teams",
+            flush=True,
+        )

@@ -1,0 +1,162 @@
+"""Cray's names in Python: phases, reports, averages, on one rank and under mpiexec."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from dl_comm.schedule import Phases, lagging_share
+
+
+def shares(calls, **phases):
+    return [lagging_share(Phases(**phases), call) for call in range(calls)]
+
+
+def test_a_warm_up_blocks_for_ksteps_calls_and_then_lags():
+    assert shares(6, ksteps=3, max_steps=6) == [0, 0, 0, 1, 1, 1]
+
+
+def test_ksteps_equal_to_max_steps_always_blocks_also_beyond_the_end():
+    assert shares(9, ksteps=5, max_steps=5) == [0] * 9
+    assert shares(9, ksteps=5, max_steps=5, transition=16) == [0] * 9
+
+
+def test_a_cool_down_blocks_from_step_ksteps_as_in_the_manual():
+    assert shares(11, ksteps=-9, max_steps=10) == [1] * 9 + [0, 0]
+
+
+def test_a_cool_down_read_the_other_way_blocks_for_the_last_ksteps():
+    assert shares(11, ksteps=-2, max_steps=10, cooldown="last") == [1] * 8 + [0] * 3
+
+
+def test_a_smooth_transition_blends_over_its_window():
+    assert shares(7, ksteps=2, max_steps=7, transition=3) == [0, 0, 0.25, 0.5, 0.75, 1, 1]
+    assert shares(7, ksteps=-2, max_steps=7, transition=3) == [1, 1, 0.75, 0.5, 0.25, 0, 0]
+
+
+def test_the_window_is_at_least_one_percent_of_all_steps():
+    assert Phases(transition=1, ksteps=10, max_steps=1000).window == 10
+    assert Phases(transition=16, ksteps=10, max_steps=1000).window == 16
+    assert Phases(transition=0, ksteps=10, max_steps=1000).window == 0
+
+
+MODES = """
+    import numpy as np, dl_comm
+    dl_comm.init(1, 2, 1000, "tensorflow")
+    rank = dl_comm.get_rank()
+    def run(team, **phases):
+        dl_comm.config_team(team, **phases)
+        return [float(dl_comm.gradients([np.full(3, 10 * step + 2 * rank, "f4")], team)[0][0]) for step in range(6)]
+    assert run(0, ksteps=2, max_steps=6) == [1, 11, 21, 21, 31, 41], run
+    assert run(1, ksteps=6, max_steps=6) == [1, 11, 21, 31, 41, 51]
+    dl_comm.create_team(2, 1, 1)
+    assert run(2, ksteps=-3, max_steps=6) == [1, 1, 11, 31, 41, 51]
+    blended = run(3, transition=1, ksteps=2, max_steps=6)
+    assert blended == [1, 11, 21, 21, 31, 41], blended
+    print("rank", rank, "right", flush=True)
+    dl_comm.finalize()
+    dl_comm.finalize()
+"""
+
+
+def test_pipelined_calls_return_the_mean_of_the_step_before(job, any_mpi):
+    ended = job(any_mpi, 2, MODES)
+    assert len(ended.lines("rank")) == 2, ended.output
+    assert ended.code == 0
+
+
+REPORTS = """
+    import numpy as np, dl_comm
+    dl_comm.init(1, 1, 5)
+    dl_comm.config_team(0, 0, 4, 4, verbosity={verbosity}, perf_freq=2)
+    for step in range(4):
+        dl_comm.gradients([np.ones(5, "f4")], 0)
+    dl_comm.finalize()
+"""
+
+
+@pytest.mark.parametrize(("verbosity", "speakers"), [(0, 0), (1, 1), (2, 2)])
+def test_the_report_comes_in_the_published_words_at_the_published_calls(job, any_mpi, verbosity, speakers):
+    ended = job(any_mpi, 2, REPORTS.format(verbosity=verbosity))
+    lines = ended.lines("Rank")
+    begun = [line for line in lines if "has waited a total of" in line]
+    assert len(begun) == 2 * speakers
+    assert all("seconds for communication to complete so far on team 0 (calls = " in line for line in begun)
+    assert {line.split("calls = ")[1] for line in begun} <= {"0)", "2)"}
+    total = [line for line in lines if "summed across all thread teams" in line]
+    assert len(total) == speakers, ended.output
+
+
+def test_both_older_names_import_and_are_the_same():
+    import dl_comm
+    import ml_comm
+
+    assert ml_comm.gradients is dl_comm.gradients
+    assert set(ml_comm.__all__) == set(dl_comm.__all__)
+
+
+def test_the_older_torch_optimizer_averages_gradients(job, any_mpi):
+    pytest.importorskip("torch")
+    program = """
+        import torch
+        torch.set_num_threads(1)
+        from ml_comm_torch import DistributedOptimizer
+        import dl_comm
+        dl_comm.init_mpi()
+        rank = dl_comm.get_rank()
+        model = torch.nn.Linear(3, 1)
+        optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), 10, warmup=1.0, verb=0)
+        before = [parameter.detach().clone() for parameter in model.parameters()]
+        optimizer.zero_grad()
+        model(torch.full((1, 3), float(rank))).sum().backward()
+        optimizer.step()
+        moved = [old - new.detach() for old, new in zip(before, model.parameters())]
+        assert torch.allclose(moved[0], torch.full((1, 3), 0.5)) and torch.allclose(moved[1], torch.ones(1)), moved
+        assert dl_comm.check_buffers_match([parameter.data for parameter in model.parameters()]) == 0
+        print("rank", rank, "right", flush=True)
+    """
+    ended = job(any_mpi, 2, program)
+    assert len(ended.lines("rank")) == 2, ended.output
+
+
+def test_torch_tensors_are_averaged_like_arrays(job, any_mpi):
+    pytest.importorskip("torch")
+    program = """
+        import torch, dl_comm
+        torch.set_num_threads(1)
+        dl_comm.init()
+        rank = dl_comm.get_rank()
+        for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int32):
+            tensor = torch.full((4, 5), 2 * rank, dtype=dtype)
+            mean, none = dl_comm.gradients([tensor.t(), None])
+            assert none is None and mean.dtype == dtype and mean.shape == (5, 4) and bool((mean == 1).all())
+            assert bool((tensor == 2 * rank).all())
+            dl_comm.broadcast([tensor], 1)
+            assert bool((tensor == 2).all())
+        print("rank", rank, "right", flush=True)
+    """
+    ended = job(any_mpi, 2, program)
+    assert len(ended.lines("rank")) == 2, ended.output
+
+
+def test_arrays_that_are_not_contiguous_or_writable_are_copied_or_refused():
+    program = """if True:
+        import warnings
+        import numpy as np, dl_comm
+        dl_comm.init()
+        array = np.arange(12.0).reshape(3, 4).T
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            dl_comm.broadcast([array], 0)
+        assert len(said) == 1 and "not contiguous" in str(said[0].message)
+        frozen = np.ones(3)
+        frozen.flags.writeable = False
+        try:
+            dl_comm.broadcast([frozen], 0)
+        except dl_comm.CommError as error:
+            assert "read-only" in str(error)
+            print("right")
+    """
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.stdout, ended.stderr) == ("right\n", "")
