@@ -1,0 +1,98 @@
+"""Which conditions are watched, and that watching them changes nothing."""
+
+from __future__ import annotations
+
+import ast
+from textwrap import dedent
+
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+
+from dlrun.verify.tracer.conditions import WATCH, deciding, watched
+
+
+def lines(source: str) -> list[str]:
+    source = dedent(source)
+    return [source.splitlines()[i - 1].strip() for i in sorted(deciding(ast.parse(source)))]
+
+
+def test_a_condition_with_a_way_out_of_the_training_loop_is_watched() -> None:
+    assert lines(
+        """
+        for x in loader:
+            optimizer.step()
+            if loss < 0.1:
+                break
+            if verbose:
+                print(loss)
+        """
+    ) == ["if loss < 0.1:"]
+
+
+def test_what_sets_a_variable_of_such_a_condition_is_watched_too() -> None:
+    found = lines(
+        """
+        for epoch in range(9):
+            train(model)
+            if val < best:
+                best, bad = val, 0
+            else:
+                bad += 1
+            if bad > 3:
+                break
+
+        def train(model):
+            loss.backward()
+        """
+    )
+    assert found == ["if val < best:", "if bad > 3:"]
+
+
+def test_the_condition_of_a_training_while_loop_is_watched_and_that_of_an_evaluation_is_not() -> None:
+    found = lines(
+        """
+        while loss > 0.1:
+            loss.backward()
+        while more:
+            evaluate()
+        for x in test:
+            if x:
+                break
+        """
+    )
+    assert found == ["while loss > 0.1:"]
+
+
+def test_a_condition_around_a_collective_call_is_watched() -> None:
+    assert lines("for x in loader:\n    optimizer.step()\n    if acc > best:\n        acc = dl.average(acc)\n") == [
+        "if acc > best:"
+    ]
+
+
+def test_watched_code_runs_as_before_and_reports_its_operands() -> None:
+    source = dedent(
+        """
+        made = []
+        bad = None
+        for i in range(5):
+            made.append(i)
+            optimizer.step()
+            if bad is not None and i > limit:
+                break
+            bad = 1
+        """
+    )
+    seen = []
+
+    def watch(text: str, condition: object, operands: object) -> object:
+        seen.append((text, operands()))  # type: ignore[operator]
+        return condition
+
+    class Optimizer:
+        def step(self) -> None: ...
+
+    space = {WATCH: watch, "optimizer": Optimizer(), "limit": 2}
+    exec(watched(source, "script.py"), space)
+    assert space["made"] == [0, 1, 2, 3]
+    assert seen[-1] == ("bad is not None and i > limit", {"bad": 1, "i": 3, "limit": 2})

@@ -1,0 +1,113 @@
+"""Runs in a scratch folder: the user's files survive; and the command's face."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from dlrun.cli.verify import command
+from dlrun.verify.runs import scratch
+
+TRAIN = """
+import torch
+{seed}
+x = torch.randn(16, 4)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+torch.save(model.state_dict(), "model.pt")
+open("log.txt", "a").write("again")
+{loop}
+"""
+LOOP = """
+for i in range(4):
+    optimizer.zero_grad()
+    model(x).pow(2).mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def script(name: str, seed: str = "torch.manual_seed(0)", loop: str = LOOP, head: str = "") -> str:
+    Path(name).write_text(head + TRAIN.format(seed=seed, loop=loop))
+    return name
+
+
+def verify(*words: str) -> tuple[int, str]:
+    done = CliRunner().invoke(command, list(words))
+    return done.exit_code, done.output + str(done.exception or "")
+
+
+def test_the_scratch_folder_looks_like_the_users_and_is_another(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    (source / "data").mkdir(parents=True)
+    (source / "data" / "x.csv").write_text("1,2")
+    (source / "runs").mkdir()
+    scratch(source, target, source / "runs")
+    assert (target / "data" / "x.csv").read_text() == "1,2"
+    assert not (target / "data").is_symlink()
+    assert not (target / "runs").exists()
+
+
+def test_files_that_a_script_writes_over_stay_as_they_are(folder: Path) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+    Path("model.pt").write_text("three weeks of training")
+    Path("log.txt").write_text("mine")
+    port = script("b.py", head="import dl_comm.torch as dl\ndl.init()\n", loop="raise ValueError('planted')")
+    code, said = verify(script("a.py"), port)
+    assert code == 1
+    assert "the port fails on rank 0 of 1: ValueError: planted" in said
+    assert "at b.py:1" in said
+    assert Path("model.pt").read_text() == "three weeks of training"
+    assert Path("log.txt").read_text() == "mine"
+    assert sorted(p.name for p in folder.iterdir()) == ["a.py", "b.py", "log.txt", "model.pt"]
+
+
+def test_unseeded_random_numbers_are_named_instead_of_the_port(folder: Path) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+    code, said = verify(script("a.py", seed=""), script("b.py", seed="", head="import dl_comm.torch\n"), "--json")
+    verdict = json.loads(said.removesuffix("1"))
+    assert code == 1
+    assert verdict["faults"] == ["unseeded"]
+    assert [check["name"] for check in verdict["checks"]] == ["repeats itself"]
+    assert "torch.manual_seed(0)" in verdict["checks"][0]["todo"]
+
+
+def test_a_serial_script_that_fails_is_the_users_to_repair(folder: Path) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+    code, said = verify(script("a.py", loop="1 / 0"), script("b.py", head="import dl_comm.torch\n"))
+    assert code == 1
+    assert "a.py fails: ZeroDivisionError: division by zero (a.py:9)" in said
+
+
+@pytest.mark.parametrize("framework", ["tensorflow as tf", "keras"])
+def test_other_frameworks_are_refused_in_one_line(folder: Path, framework: str) -> None:
+    Path("a.py").write_text(f"import {framework}\n")
+    Path("b.py").write_text(f"import {framework}\nimport dl_comm\n")
+    code, said = verify("a.py", "b.py")
+    assert code == 1
+    assert "dlrun verify covers PyTorch only" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["a.py", "gone.py"], "there is no script gone.py"),
+        (["a.py", "a.py"], "a.py does not import dl_comm"),
+        (["a.py", "a.py", "-n", "1"], "-n 1: a port is proved on 2 ranks or more"),
+        (["broken.py", "a.py"], "broken.py:1: invalid syntax"),
+    ],
+)
+def test_what_cannot_be_verified_is_refused(folder: Path, words: list[str], expected: str) -> None:
+    script("a.py")
+    Path("broken.py").write_text("x ==\n")
+    code, said = verify(*words)
+    assert code == 1
+    assert expected in said
