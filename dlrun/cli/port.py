@@ -20,14 +20,18 @@ import click
               help="How the learning rate follows the number of ranks.")  # fmt: skip
 @click.option("--warmup-steps", type=click.IntRange(min=0), default=0, metavar="N",
               help="Ramp the rate up over the first N steps.")  # fmt: skip
+@click.option("--verify", "proving", is_flag=True, help="Prove the port afterwards: dlrun verify, on 2 ranks.")
+@click.argument("args", nargs=-1)
 def command(
-    script: Path, output: Path | None, diff: bool, check: bool, as_json: bool, lr_scaling: str, warmup_steps: int
+    script: Path, output: Path | None, diff: bool, check: bool, as_json: bool, lr_scaling: str, warmup_steps: int,
+    proving: bool, args: tuple[str, ...],
 ) -> None:
     """Turn a serial PyTorch script into a data-parallel one, SCRIPT_dist.py.
 
     \b
       dlrun port train.py            writes train_dist.py and says what was done and why
       dlrun port --diff train.py     shows the changes only
+      dlrun port --verify train.py -- ARGS     proves the port with a few steps of both
     """
     from dlrun.errors import DlrunError
     from dlrun.port import Options, default_output, port, port_file
@@ -41,6 +45,12 @@ def command(
             return
         click.echo(ported.report(color), nl=False)
         click.echo(f"wrote {ported.path}\nnext: dlrun launch -n 2 {ported.path}")
+        if proving:
+            from dlrun.cli.verify import prove
+            from dlrun.verify import Job
+
+            assert ported.path
+            raise SystemExit(prove(Job(script, ported.path, args)))
         return
     try:
         source = script.read_bytes()

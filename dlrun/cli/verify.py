@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+if TYPE_CHECKING:
+    from dlrun.verify import Job
 
-@click.command(context_settings={"ignore_unknown_options": False})
+
+@click.command()
 @click.argument("serial", metavar="TRAIN.PY", type=click.Path(path_type=Path))
 @click.argument("port", metavar="TRAIN_DIST.PY", type=click.Path(path_type=Path))
 @click.argument("args", nargs=-1)
@@ -39,18 +43,23 @@ def command(
 
     Exit code 0 means proved.
     """
+    from dlrun.verify import Job
+
+    raise SystemExit(prove(Job(serial, port, args, ranks, steps, seed, stall), as_json, keep))
+
+
+def prove(job: Job, as_json: bool = False, keep: Path | None = None) -> int:
+    """Verify, show the checks as they come (or all as JSON), and return the exit code."""
     import json
     import shutil
-    import sys
     import tempfile
 
-    from dlrun.verify import Job, verify
+    from dlrun.verify import verify
     from dlrun.verify.report import conclusion, line
 
-    job = Job(serial, port, args, ranks, steps, seed, stall)
     folder = keep or Path(tempfile.mkdtemp(prefix="dlrun-verify-"))
     if not as_json:
-        click.echo(f"{serial} and {port}: {steps} steps on 1 and {ranks} ranks\n")
+        click.echo(f"{job.serial} and {job.port}: {job.steps} steps on 1 and {job.ranks} ranks\n")
     try:
         verdict = verify(job, folder, lambda check: None if as_json else click.echo(line(check)))
     finally:
@@ -59,5 +68,5 @@ def command(
     if as_json:
         click.echo(json.dumps(verdict.as_dict(), indent=2))
     else:
-        click.echo("\n" + conclusion(verdict, serial.name, port.name, ranks))
-    sys.exit(0 if verdict.proved else 1)
+        click.echo("\n" + conclusion(verdict, job.serial.name, job.port.name, job.ranks))
+    return 0 if verdict.proved else 1
