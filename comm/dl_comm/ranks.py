@@ -101,3 +101,8 @@ def shifted_seed(state: bytes, rank: int) -> int:
     """Return a seed in [0, 2^63) that depends on a generator's ``state`` and on the rank."""
     digest = hashlib.blake2b(state, digest_size=8, salt=rank.to_bytes(8, "little")).digest()
     return int.from_bytes(digest, "little") >> 1
+
+
+def share(length: int, rank: int, n: int) -> list[int]:
+    """Return the positions of rank ``rank``: r, r + n, ..., as many on every rank, padded from the beginning."""
+    return [position % length for position in range(rank, -(-length // n) * n, n)] if length else []

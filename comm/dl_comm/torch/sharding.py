@@ -16,7 +16,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Itera
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from dl_comm import CommError, _core
-from dl_comm.ranks import get_rank, parts, shifted_seed
+from dl_comm.ranks import get_rank, parts, share, shifted_seed
 
 # An order of unknown length (an endless sampler) is drawn and shared in blocks of so many entries per rank.
 _BLOCK = 1024
@@ -73,11 +73,6 @@ def shard(data: Any) -> Any:
 
 class _Share(Subset[Any]):
     """A rank's part of a data set."""
-
-
-def share(length: int, rank: int, n: int) -> list[int]:
-    """Return the positions of rank ``rank``: r, r + n, ..., as many on every rank, padded from the beginning."""
-    return [position % length for position in range(rank, -(-length // n) * n, n)] if length else []
 
 
 def _shard_sequence(data: Any, rank: int, n: int) -> Any:

@@ -2,37 +2,11 @@
 
 from __future__ import annotations
 
-import ast
-import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 
 import pytest
-
-HERE = Path(__file__).parent
-
-
-def checks_in(*files: str) -> list[str]:
-    """The names of the public functions of these files, which are the checks, in the order in which they run."""
-    trees = (ast.parse((HERE / file).read_text()) for file in files)
-    return [
-        f.name for tree in trees for f in tree.body if isinstance(f, ast.FunctionDef) and not f.name.startswith("_")
-    ]
-
-
-def launch(n: int, *arguments: str | Path, timeout: float = 200, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run ``python arguments`` on n ranks, one thread each, and return its output as text."""
-    beside = Path(sys.executable).parent / "mpiexec"
-    mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec")
-    if mpiexec is None:
-        pytest.skip("no mpiexec beside this Python or on the PATH: pip install mpich")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
-    command = [mpiexec, "-n", str(n), sys.executable, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment, check=False)
+from on_ranks import HERE, launch
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from dl_comm.machine import fair_threads, pick_gpus
-from dl_comm.torch.sharding import share
+from dl_comm.ranks import share
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import checks_in
+from on_ranks import checks_in
 
 FILES = (
     "torch_gradients.py",

@@ -1,0 +1,49 @@
+"""dl_comm for Keras: version 3 on TensorFlow or PyTorch, and version 2.15.
+
+One call after ``compile`` makes a model train on all ranks; without a launcher it changes nothing::
+
+    import dl_comm.keras as dl
+
+    dl.init()
+    model.compile(optimizer=keras.optimizers.Adam(dl.lr_scale(1e-3)), loss=...)
+    dl.distribute(model)
+    model.fit(x, y, batch_size=32, epochs=5, callbacks=[dl.WarmUp(100)])
+    if dl.is_rank0():
+        model.save("model.keras")               # plain Keras: it loads without dl_comm
+    dl.finalize()
+"""
+
+from __future__ import annotations
+
+from dl_comm.keras.backend import average, broadcast, init, reseed
+from dl_comm.keras.callbacks import AverageMetrics, Broadcast, WarmUp
+from dl_comm.keras.data import shard
+from dl_comm.keras.model import DistributedOptimizer, distribute
+from dl_comm.output import print, rank0, rank0_first
+from dl_comm.ranks import barrier, finalize, get_localrank, get_localsize, get_nranks, get_rank, is_rank0
+from dl_comm.rate import lr_scale, steps
+
+__all__ = [
+    "AverageMetrics",
+    "Broadcast",
+    "DistributedOptimizer",
+    "WarmUp",
+    "average",
+    "barrier",
+    "broadcast",
+    "distribute",
+    "finalize",
+    "get_localrank",
+    "get_localsize",
+    "get_nranks",
+    "get_rank",
+    "init",
+    "is_rank0",
+    "lr_scale",
+    "print",
+    "rank0",
+    "rank0_first",
+    "reseed",
+    "shard",
+    "steps",
+]

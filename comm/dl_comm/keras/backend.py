@@ -1,0 +1,106 @@
+"""What Keras computes with: TensorFlow (always in version 2) or PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from dl_comm import _core
+from dl_comm.ranks import get_nranks
+
+KERAS_3 = not keras.__version__.startswith("2.")
+
+
+def backend() -> str:
+    """Return ``tensorflow`` or ``torch``; raise ``NotImplementedError`` for another backend of Keras 3."""
+    name = keras.backend.backend() if KERAS_3 else "tensorflow"
+    if name not in ("tensorflow", "torch"):
+        raise NotImplementedError(
+            f"dl_comm.keras works with the backends tensorflow and torch, not with {name}: set KERAS_BACKEND"
+        )
+    return name
+
+
+def init() -> None:
+    """Join the ranks of the job; see ``init`` of dl_comm.tensorflow or dl_comm.torch, whichever Keras uses."""
+    if backend() == "torch":
+        from dl_comm.torch.ranks import init as join
+    else:
+        from dl_comm.tensorflow.ranks import init as join
+    join()
+
+
+def reseed() -> None:
+    """Give every rank its own random numbers; rank 0 keeps the serial script's."""
+    if backend() == "torch":
+        from dl_comm.torch.ranks import reseed as shift
+    else:
+        from dl_comm.tensorflow.ranks import reseed as shift
+    shift()
+
+
+def average(value: Any) -> Any:
+    """Return the mean of a number or an array over the ranks; on one rank, ``value`` itself."""
+    if get_nranks() == 1:
+        return value
+    array = np.array(value)
+    if array.dtype.kind != "f":
+        array = array.astype(np.float64)
+    _core.allreduce([(array.ctypes.data, array.size, array.dtype.name)], "mean", 0, [f"average {array.shape}"])
+    return array if isinstance(value, np.ndarray) else array.item()
+
+
+def average_gradients(grads: list[Any]) -> list[Any]:
+    """Return the mean of each gradient; ``None`` stays ``None``."""
+    if backend() == "torch":
+        from dl_comm.torch.averaging import gradients
+
+        # Each gradient may be its parameter's own .grad: the mean goes into a copy of it that nobody else holds.
+        means = [None if g is None else g.detach().clone() for g in grads]
+        if any(m is not None for m in means):
+            gradients({f"gradient {i} of {len(means)}": m for i, m in enumerate(means) if m is not None})
+        return means
+    from dl_comm.tensorflow.averaging import gradients as tensorflow_gradients
+
+    return tensorflow_gradients(grads)
+
+
+def broadcast(what: Any, root: int = 0) -> None:
+    """Give a built model (and its optimizer, where it is built) or a list of variables rank ``root``'s values."""
+    if get_nranks() > 1:
+        exchange(variables_of(what), root)
+
+
+def variables_of(what: Any) -> list[Any]:
+    """Return all variables of a model and its optimizer, or the list itself."""
+    if isinstance(what, (list, tuple)):
+        return list(what)
+    found = list(what.variables)
+    optimizer = getattr(what, "optimizer", None)
+    if optimizer is not None:
+        variables = optimizer.variables
+        found += list(variables() if callable(variables) else variables)
+    seen: dict[int, Any] = {id(v): v for v in found}
+    return list(seen.values())
+
+
+def exchange(variables: list[Any], root: int | None) -> None:
+    """Replace the variables' values by rank ``root``'s, or by their means if ``root`` is ``None``. Not in a graph."""
+    values = [np.ascontiguousarray(read(v)) for v in variables]
+    values = [v if v.flags.writeable else v.copy() for v in values]
+    names = [f"{getattr(v, 'path', v.name)} {a.shape} {a.dtype}" for v, a in zip(variables, values, strict=True)]
+    if not values:
+        return
+    if root is None:
+        _core.allreduce([(a.ctypes.data, a.size, a.dtype.name) for a in values], "mean", 0, names)
+    else:
+        _core.broadcast([(a.ctypes.data, a.nbytes, "uint8") for a in values], root, names)
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
+
+
+def read(variable: Any) -> np.ndarray[Any, Any]:
+    """Return a variable's value as an array of its own."""
+    return np.array(keras.ops.convert_to_numpy(variable) if KERAS_3 else variable.numpy())

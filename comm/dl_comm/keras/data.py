@@ -1,0 +1,93 @@
+"""This rank's share of what ``fit`` takes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+import keras
+import numpy as np
+
+from dl_comm.ranks import get_rank, parts, share
+
+_SEQUENCES = tuple(getattr(keras.utils, name) for name in ("PyDataset", "Sequence") if hasattr(keras.utils, name))
+
+
+def shard(data: Any) -> Any:
+    """Return this rank's 1/n of arrays, a tf.data.Dataset, a Sequence (PyDataset), a torch DataLoader, or a generator.
+
+    Arrays (also in tuples, lists and dicts of arrays) give the samples r, r + n, ..., padded from the beginning to
+    equal lengths; the others every n-th batch. On one rank, and for ``None``, ``data`` itself comes back.
+    """
+    n = parts()
+    if n == 1 or data is None:
+        return data
+    if isinstance(data, _SEQUENCES):
+        return _sequence(data, get_rank(), n)
+    if "torch" in sys.modules and isinstance(data, sys.modules["torch"].utils.data.DataLoader):
+        from dl_comm.torch.sharding import shard as shard_loader
+
+        return shard_loader(data)
+    if "tensorflow" in sys.modules and isinstance(data, sys.modules["tensorflow"].data.Dataset):
+        from dl_comm.tensorflow.data import shard as shard_dataset
+
+        return shard_dataset(data)
+    if isinstance(data, Iterator):
+        return islice(data, get_rank(), None, n)
+    return each_array(lambda array: _rows(array, share(len(array), get_rank(), n)), data)
+
+
+def each_array(function: Any, data: Any) -> Any:
+    """Apply ``function`` to every array in a structure of tuples, dicts and lists of arrays."""
+    if data is None:
+        return None
+    if isinstance(data, Mapping):
+        return {name: each_array(function, part) for name, part in data.items()}
+    if isinstance(data, tuple) or (isinstance(data, list) and any(hasattr(part, "shape") for part in data)):
+        return type(data)(each_array(function, part) for part in data)
+    return function(data)
+
+
+def _rows(array: Any, rows: list[int]) -> Any:
+    if hasattr(array, "iloc"):
+        return array.iloc[rows]
+    if isinstance(array, np.ndarray) or not hasattr(array, "shape"):
+        return np.asarray(array)[rows]
+    return (
+        keras.ops.take(array, rows, axis=0) if hasattr(keras, "ops") else sys.modules["tensorflow"].gather(array, rows)
+    )
+
+
+def split(data: Any, fraction: float) -> tuple[Any, Any]:
+    """Return all but the last ``fraction`` of the samples, and these, as ``fit`` splits them for validation."""
+
+    def parts_of(last: bool) -> Any:
+        def cut(array: Any) -> Any:
+            at = int(len(array) * (1.0 - fraction))
+            return array[at:] if last else array[:at]
+
+        return each_array(cut, data)
+
+    return parts_of(False), parts_of(True)
+
+
+def _sequence(sequence: Any, rank: int, n: int) -> Any:
+    class Share(_SEQUENCES[0]):  # type: ignore[misc]
+        """Every n-th batch of a Sequence."""
+
+        def __len__(self) -> int:
+            return -(-len(sequence) // n)
+
+        def __getitem__(self, index: int) -> Any:
+            return sequence[(index * n + rank) % len(sequence)]
+
+        def on_epoch_end(self) -> None:
+            sequence.on_epoch_end()
+
+        def on_epoch_begin(self) -> None:
+            if hasattr(sequence, "on_epoch_begin"):
+                sequence.on_epoch_begin()
+
+    return Share()

@@ -1,0 +1,134 @@
+"""One call that makes a compiled model train on all ranks."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any, TypeVar
+
+from dl_comm.keras.backend import average_gradients, backend, broadcast
+from dl_comm.keras.callbacks import AverageMetrics, Broadcast, on_this_rank
+from dl_comm.keras.data import each_array, shard, split
+from dl_comm.output import print
+from dl_comm.ranks import get_nranks, get_rank
+from dl_comm.rate import steps
+
+M = TypeVar("M")
+Opt = TypeVar("Opt")
+
+
+def distribute(model: M, shard_data: bool = True) -> M:
+    """Make a compiled model train on all ranks; return it. On one rank nothing changes.
+
+    Its optimizer averages the gradients (the outermost one: with mixed precision an overflow on one rank skips the step
+    on all; clipping sees the means), and ``fit`` from now on
+
+    - trains on this rank's 1/n of ``x``, ``y`` and ``sample_weight`` (see ``shard``) with the given batch size on every
+      rank, so the global batch is n times as large: scale the learning rate with ``lr_scale``. ``steps_per_epoch`` is
+      divided by n. ``shard_data=False`` leaves the data to you;
+    - splits off ``validation_split`` first; validation data are not divided;
+    - begins with rank 0's weights and optimizer state, and averages metrics over ranks at the end of each epoch;
+    - runs without XLA on TensorFlow (``jit_compile`` is switched off, with a line that says so);
+    - shows progress and writes files (ModelCheckpoint, TensorBoard, CSVLogger) on rank 0 only.
+
+    Only this instance changes, no class: what the model saves is plain Keras and loads without dl_comm. Call it again
+    after another ``compile`` if you do not call ``fit`` but ``train_on_batch``. A model that is built is broadcast at
+    once. Raises ``ValueError`` if the model is not compiled.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is None:
+        raise ValueError(
+            f"distribute() got the model {getattr(model, 'name', model)!r} before compile(); call it after"
+        )
+    if get_nranks() == 1:
+        return model
+    DistributedOptimizer(optimizer)
+    if getattr(model, "jit_compile", False) is True and backend() == "tensorflow":
+        print("dl_comm: jit_compile is switched off: XLA cannot compile the averaging of gradients")
+        model.jit_compile = False  # type: ignore[attr-defined]
+    model.train_function = None  # type: ignore[attr-defined]
+    if getattr(model, "built", False):
+        broadcast(model)
+    if not hasattr(model.fit, "_dl_comm"):  # type: ignore[attr-defined]
+        model.fit = _distributed_fit(model, shard_data)  # type: ignore[attr-defined]
+    return model
+
+
+def _distributed_fit(model: Any, shard_data: bool) -> Any:
+    plain = model.fit
+    signature = inspect.signature(plain)
+
+    @functools.wraps(plain)
+    def fit(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        options = given.arguments
+        _divide(options, shard_data)
+        _build(model, options["x"])
+        DistributedOptimizer(model.optimizer)
+        options["callbacks"] = [
+            AverageMetrics(),
+            *on_this_rank(list(options["callbacks"] or [])),
+            Broadcast(),
+        ]
+        if get_rank() > 0:
+            options["verbose"] = 0
+        return plain(*given.args, **given.kwargs)
+
+    fit._dl_comm = True  # type: ignore[attr-defined]
+    return fit
+
+
+def _divide(options: dict[str, Any], shard_data: bool) -> None:
+    """Split off the validation data, then divide the rest."""
+    samples = {name: options[name] for name in ("x", "y", "sample_weight") if options.get(name) is not None}
+    fraction = options.get("validation_split") or 0.0
+    if fraction and options.get("validation_data") is None:
+        pairs = {name: split(part, fraction) for name, part in samples.items()}
+        samples = {name: first for name, (first, _) in pairs.items()}
+        options["validation_data"] = tuple(last for _, last in pairs.values())
+        options["validation_split"] = 0.0
+    if shard_data:
+        samples = {name: shard(part) for name, part in samples.items()}
+        if options.get("steps_per_epoch") is not None:
+            options["steps_per_epoch"] = steps(options["steps_per_epoch"])
+    options.update(samples)
+
+
+def _build(model: Any, x: Any) -> None:
+    """Build a model that waits for its first batch, so that its weights can be broadcast before that."""
+    if getattr(model, "built", False):
+        return
+    first: Any = None
+    if hasattr(x, "take") and hasattr(x, "element_spec"):
+        first = next(iter(x.take(1)), None)
+        first = first[0] if isinstance(first, tuple) else first
+    elif hasattr(x, "__getitem__") and not hasattr(x, "shape") and not isinstance(x, (dict, list, tuple)):
+        first = x[0][0]
+    elif x is not None and (hasattr(x, "shape") or isinstance(x, (dict, list, tuple))):
+        first = each_array(lambda array: array[:1], x)
+    if first is not None:
+        model(first)
+
+
+def DistributedOptimizer(opt: Opt) -> Opt:  # noqa: N802
+    """Return the optimizer itself, changed so that it averages gradients over the ranks where it applies them.
+
+    Its class stays, so it saves and loads as before. Give it to ``compile``, or use ``distribute`` after it: with
+    mixed precision Keras wraps the optimizer at ``compile``, and the outer one has to average.
+    """
+    if get_nranks() == 1 or hasattr(opt, "_dl_comm_averages"):
+        return opt
+    if hasattr(opt, "stateless_apply"):  # Keras 3
+        apply = opt.apply  # type: ignore[attr-defined]
+
+        def averaged_apply(grads: Any, trainable_variables: Any = None) -> Any:
+            return apply(average_gradients(list(grads)), trainable_variables)
+
+        opt.apply = averaged_apply  # type: ignore[attr-defined]
+        opt._dl_comm_averages = True  # type: ignore[attr-defined]
+    else:
+        from dl_comm.tensorflow.optimizer import average_in_keras
+
+        average_in_keras(opt)
+    return opt

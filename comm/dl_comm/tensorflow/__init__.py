@@ -1,0 +1,56 @@
+"""dl_comm for TensorFlow 2.15 and later: eager code, ``tf.function``, and graphs with sessions.
+
+Without a launcher a process is rank 0 of 1, and every function gives back what it got. On more ranks each collective
+function must be reached by all ranks in the same order. In the graph of a session it is the making of the ops that
+must be so; they may then run in any order.
+
+::
+
+    import dl_comm.tensorflow as dl
+
+    dl.init()
+    dataset = dl.shard(dataset)                     # every n-th batch
+    dl.broadcast_variables(model.variables + optimizer.variables)
+    grads = dl.gradients(tape.gradient(loss, model.trainable_variables))
+    optimizer.apply_gradients(zip(grads, model.trainable_variables))
+"""
+
+from __future__ import annotations
+
+from dl_comm.output import print, rank0, rank0_first
+from dl_comm.ranks import barrier, finalize, get_localrank, get_localsize, get_nranks, get_rank, is_rank0
+from dl_comm.rate import lr_scale, steps
+from dl_comm.tensorflow.averaging import average, gradients
+from dl_comm.tensorflow.data import shard
+from dl_comm.tensorflow.optimizer import DistributedOptimizer
+from dl_comm.tensorflow.ranks import init, reseed
+from dl_comm.tensorflow.serving import serving_module
+from dl_comm.tensorflow.state import BroadcastHook, broadcast, broadcast_variables
+
+local_rank = get_localrank
+
+__all__ = [
+    "BroadcastHook",
+    "DistributedOptimizer",
+    "average",
+    "barrier",
+    "broadcast",
+    "broadcast_variables",
+    "finalize",
+    "get_localrank",
+    "get_localsize",
+    "get_nranks",
+    "get_rank",
+    "gradients",
+    "init",
+    "is_rank0",
+    "local_rank",
+    "lr_scale",
+    "print",
+    "rank0",
+    "rank0_first",
+    "reseed",
+    "serving_module",
+    "shard",
+    "steps",
+]

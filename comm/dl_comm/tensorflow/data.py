@@ -1,0 +1,56 @@
+"""This rank's share of the data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from dl_comm.ranks import get_rank, parts, share
+
+
+def shard(data: Any) -> Any:
+    """Return this rank's 1/n of ``data``; on one rank ``data`` itself.
+
+    *A tf.data.Dataset*, usually of batches, gives every n-th element from the r-th: the k-th global batch is the
+    serial run's batches kn to kn + n - 1. Every rank reads the whole pipeline, which therefore must yield the same
+    elements everywhere: shuffling does, with the common seed that ``init`` sets or the script's own. All ranks get as
+    many: where n does not divide their number, they are padded from the beginning, or cut if the number is unknown.
+
+    *Arrays, tensors, lists* give the entries r, r + n, ... of axis 0, padded from the beginning to equal lengths;
+    tuples and dicts of arrays are shared array by array. Raises ``TypeError`` for anything else.
+    """
+    n = parts()
+    if n == 1 or data is None:
+        return data
+    if isinstance(data, tf.data.Dataset):
+        return _shard_dataset(data, get_rank(), n)
+    if isinstance(data, Mapping):
+        return {name: shard(part) for name, part in data.items()}
+    if isinstance(data, tuple):
+        return tuple(shard(part) for part in data)
+    length = getattr(data, "shape", None)
+    if isinstance(data, (list, range)) or (length is not None and len(length) > 0):
+        mine = share(len(data), get_rank(), n)
+        if isinstance(data, (list, range)):
+            return [data[i] for i in mine]
+        if hasattr(data, "iloc"):
+            return data.iloc[mine]
+        return tf.gather(data, mine) if tf.is_tensor(data) else np.asarray(data)[mine]
+    raise TypeError(f"shard() got {type(data).__name__}; it takes a tf.data.Dataset, arrays, tensors or lists")
+
+
+def _shard_dataset(dataset: Any, rank: int, n: int) -> Any:
+    length = int(dataset.cardinality())
+    if length > 0 and length % n:
+        missing = n - length % n
+        dataset = dataset.concatenate(dataset.repeat(-(-missing // length)).take(missing))
+
+    def mine(*window: Any) -> Any:
+        # A window of n elements is a dataset for each component; the r-th element of each, put together again.
+        parts = [tf.nest.map_structure(lambda one: one.skip(rank).take(1), part) for part in window]
+        return tf.data.Dataset.zip(tuple(parts) if len(parts) > 1 else parts[0])
+
+    return dataset.window(n, shift=n, drop_remainder=True).flat_map(mine)

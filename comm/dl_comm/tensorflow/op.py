@@ -1,0 +1,103 @@
+"""The list op: tensors in, the same tensors combined over the ranks out."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import tensorflow as tf
+
+from dl_comm import CommError, _core
+
+_REDUCE = ctypes.CFUNCTYPE(
+    None,
+    ctypes.c_int,  # team
+    ctypes.c_char_p,  # op
+    ctypes.c_char_p,  # names
+    ctypes.c_int,  # how many arrays
+    ctypes.POINTER(ctypes.c_void_p),
+    ctypes.POINTER(ctypes.c_int64),  # elements
+    ctypes.POINTER(ctypes.c_int),  # TF_DataType
+    ctypes.c_void_p,  # where to write an error,
+    ctypes.c_int,  # and its size
+)
+
+# A session runs the ops of a graph in any order, and another one on every rank, so each gets a team of its own: the
+# k-th op of every graph team _FIRST + k. Control dependencies would also order them, but running one would run all.
+_FIRST, _MOST = 100, 250
+_made: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+_teams: set[int] = set()
+
+
+def reduce(tensors: Sequence[Any], op: str, names: Sequence[str], team: int = 0) -> list[Any]:
+    """Return the tensors combined over the ranks: ``op`` is mean, sum, min, max, prod or ``broadcast ROOT``.
+
+    The ranks compare ``names``, to which shapes and dtypes are added. Any dtypes in one call. In a graph that a
+    session runs, making the op is collective, too.
+    """
+    if not tensors:
+        return []
+    tensors = [tf.convert_to_tensor(t) for t in tensors]
+    labels = [f"{name} {t.shape} {t.dtype.name}" for name, t in zip(names, tensors, strict=True)]
+    call = {"op": op, "names": "\n".join(labels), "team": team}
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    if graph is not None and not hasattr(graph, "outer_graph"):
+        # Not in a tf.function, where stateful ops run in the order of the program.
+        call["team"] = _own_team(graph)
+    with tf.device("/CPU:0"):
+        return list(_library().dl_reduce(tensors, **call))
+
+
+def _own_team(graph: Any) -> int:
+    place = _made.get(graph, 0)
+    _made[graph] = place + 1
+    if place >= _MOST:
+        raise CommError(f"a graph has more than {_MOST} dl_comm ops", "Average the gradients in one list.")
+    team = _FIRST + place
+    if team not in _teams:
+        _teams.add(team)
+        _core.create_team(team, int(os.environ.get("DL_COMM_DEFAULT_NTHREADS", "2")))
+    return team
+
+
+@cache
+def _library() -> Any:
+    path = Path(_core.__file__).with_name("tensorflow") / "_op.so"
+    if not path.exists():
+        raise CommError(f"TensorFlow's op is not installed: {path} is missing", "Install dlrun again with a compiler.")
+    module = tf.load_op_library(str(path))
+    library = ctypes.CDLL(str(path))
+    library.dl_tensorflow_error.restype = ctypes.c_char_p
+    if error := library.dl_tensorflow_error():
+        raise CommError(f"TensorFlow {tf.__version__} did not take the op: {error.decode()}", "Use 2.15 or later.")
+    library.dl_tensorflow_use(_reduce)
+    return module
+
+
+@_REDUCE
+def _reduce(
+    team: int, op: bytes, names: bytes, n: int, data: Any, counts: Any, dtypes: Any, error: int, room: int
+) -> None:
+    try:
+        kinds = [tf.dtypes.as_dtype(dtypes[i]) for i in range(n)]
+        labels = names.decode().split("\n")
+        kind, _, root = op.decode().partition(" ")
+        if kind == "broadcast":
+            raw = [(data[i] or 0, counts[i] * kinds[i].size, "uint8") for i in range(n)]
+            _core.broadcast(raw, int(root), labels)
+        else:
+            buffers = [_real(data[i] or 0, counts[i], kinds[i]) for i in range(n)]
+            _core.allreduce(buffers, kind, team, labels)
+    except BaseException as caught:
+        text = str(caught).encode()[: room - 1] or type(caught).__name__.encode()
+        ctypes.memmove(error, text + b"\0", len(text) + 1)
+
+
+def _real(address: int, count: int, dtype: Any) -> tuple[int, int, str]:
+    """A complex number counts as two real ones."""
+    return (address, 2 * count, dtype.real_dtype.name) if dtype.is_complex else (address, count, dtype.name)

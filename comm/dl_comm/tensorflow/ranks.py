@@ -1,0 +1,55 @@
+"""Joining the ranks from TensorFlow: GPU, threads, random numbers."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import numpy as np
+import tensorflow as tf
+
+from dl_comm import _core
+from dl_comm.machine import share_of_machine
+from dl_comm.ranks import get_localsize, get_nranks, get_rank, parts, shifted_seed
+
+_joined = False
+
+
+def init() -> None:
+    """Join the ranks of the job. A second call does nothing. Call it before TensorFlow does any work.
+
+    On several ranks it makes one GPU visible to this rank (and lets it grow its memory), divides the node's cores among
+    its ranks where neither OMP_NUM_THREADS nor TensorFlow's own settings say otherwise, and gives all ranks the same
+    global seed, rank 0's: data sets that shuffle then shuffle alike. A seed that the script sets later replaces it.
+    """
+    global _joined
+    if get_nranks() == 1 or _joined:
+        return
+    _joined = True
+    gpus = tf.config.list_physical_devices("GPU")
+    mask = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    share = share_of_machine([mask[i] if i < len(mask) and mask[i] else str(i) for i in range(len(gpus))])
+    if share.gpu is not None:
+        tf.config.set_visible_devices(gpus[share.gpu], "GPU")
+        tf.config.experimental.set_memory_growth(gpus[share.gpu], True)
+    untouched = tf.config.threading.get_intra_op_parallelism_threads() == 0
+    if "OMP_NUM_THREADS" not in os.environ and untouched and get_localsize() > 1:
+        tf.config.threading.set_intra_op_parallelism_threads(share.threads)
+    seed = int.from_bytes(_core.broadcast_bytes(os.urandom(4), 0), "little") >> 1
+    tf.random.set_seed(seed)
+
+
+def reseed() -> None:
+    """Give every rank its own random numbers; rank 0 keeps the serial script's.
+
+    On rank r > 0 NumPy, ``random`` and TensorFlow's global seed are replaced by a hash of NumPy's state and r. Call it
+    after the model and the data sets are made, so that these are alike on all ranks.
+    """
+    rank = get_rank() if parts() > 1 else 0
+    if rank == 0:
+        return
+    name, keys, position = np.random.get_state()[:3]  # type: ignore[misc]
+    seed = shifted_seed(f"{name} {position}".encode() + keys.tobytes(), rank) % 2**31
+    np.random.seed(seed)
+    random.seed(shifted_seed(repr(random.getstate()).encode(), rank))
+    tf.random.set_seed(seed)

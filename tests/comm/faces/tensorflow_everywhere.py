@@ -1,0 +1,259 @@
+"""What dl_comm.tensorflow must do on every rank, in eager code, in tf.function and in sessions."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+import dl_comm.tensorflow as dl
+import numpy as np
+import tensorflow as tf
+from dl_comm import _core
+
+_r, _n = dl.get_rank(), dl.get_nranks()
+_v1 = tf.compat.v1
+dl.init()
+
+
+def _same_bits(arrays):
+    data = b"".join(np.ascontiguousarray(a).tobytes() for a in arrays)
+    assert len(set(_core.allgather_bytes(hashlib.sha256(data).digest()))) == 1
+
+
+def _data():
+    generator = np.random.default_rng(2)
+    return generator.normal(size=(5, 12, 6)), generator.normal(size=(5, 12, 1))
+
+
+def gradients_are_means_in_eager_code_and_in_functions():
+    given = [
+        tf.fill([3, 2], float(_r)),
+        None,
+        tf.constant(_r, tf.float64),
+        tf.cast(tf.fill([4], 2 * _r), tf.bfloat16),
+        tf.cast(tf.fill([4], 4 * _r), tf.float16),
+        tf.complex(tf.fill([2], float(_r)), tf.fill([2], -float(_r))),
+        tf.zeros([0, 3]),
+    ]
+    mean = (_n - 1) / 2
+    for call in (dl.gradients, tf.function(dl.gradients)):
+        for _ in range(2):
+            a, none, b, c, d, e, empty = call(given)
+            assert none is None
+            assert (a.numpy() == mean).all()
+            assert b.numpy() == mean
+            assert (c.numpy() == 2 * mean).all()
+            assert (d.numpy() == 4 * mean).all()
+            assert (e.numpy() == complex(mean, -mean)).all()
+            assert empty.shape == (0, 3)
+    assert (given[0].numpy() == _r).all()
+
+
+def what_the_op_reads_is_not_changed_when_others_read_it_too():
+    @tf.function
+    def step(x):
+        y = x * 2
+        (mean,) = dl.gradients([y])
+        return x, y, mean
+
+    x, y, mean = step(tf.fill([1000], float(_r)))
+    assert (x.numpy() == _r).all()
+    assert (y.numpy() == 2 * _r).all()
+    assert (mean.numpy() == _n - 1).all()
+
+
+def sparse_gradients_keep_the_rows_of_all_ranks():
+    slices = tf.IndexedSlices(tf.fill([2, 3], float(_r + 1)), tf.constant([0, _r + 1]), tf.constant([_n + 1, 3]))
+    for call in (dl.gradients, tf.function(dl.gradients)):
+        (mean,) = call([slices])
+        dense = tf.convert_to_tensor(mean).numpy()
+        expected = np.zeros((_n + 1, 3))
+        for r in range(_n):
+            expected[0] += (r + 1) / _n
+            expected[r + 1] += (r + 1) / _n
+        np.testing.assert_allclose(dense, expected, rtol=1e-6)
+
+
+def a_tape_loop_trains_like_one_process():
+    x, y = _data()
+
+    def train(mine, average):
+        v = tf.Variable(np.linspace(-1, 1, 6)[:, None])
+        velocity = tf.Variable(tf.zeros_like(v))
+
+        @tf.function
+        def step(a, b):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((tf.tanh(a @ v) - b) ** 2)
+            (grad,) = average([tape.gradient(loss, v)])
+            velocity.assign(0.9 * velocity + grad)
+            v.assign_sub(0.1 * velocity)
+
+        for a, b in zip(x, y, strict=True):
+            step(tf.constant(a[mine]), tf.constant(b[mine]))
+        return v.numpy()
+
+    ported = train(slice(_r, None, _n), dl.gradients)
+    np.testing.assert_allclose(ported, train(slice(None), list), rtol=1e-11)
+    _same_bits([ported])
+
+
+def ops_of_a_session_may_run_in_another_order_on_every_rank():
+    with tf.Graph().as_default(), _v1.Session() as session:
+        means = [dl.gradients([tf.fill([k + 1], float(_r * k))])[0] for k in range(8)]
+        for _ in range(5):
+            order = np.random.default_rng(_r).permutation(8)
+            results = session.run([means[k] for k in order])
+            assert all((got == k * (_n - 1) / 2).all() for k, got in zip(order, results, strict=True))
+
+
+def sessions_train_like_one_process():
+    x, y = _data()
+
+    def train(mine, how):
+        with tf.Graph().as_default():
+            a, b = _v1.placeholder(tf.float64, [None, 6]), _v1.placeholder(tf.float64, [None, 1])
+            first = np.linspace(-1, 1, 6)[:, None] + (_r if how in ("hook", "minimize") else 0)
+            v = _v1.get_variable("v", initializer=first, use_resource=how != "hook")
+            loss = tf.reduce_mean((tf.tanh(a @ v) - b) ** 2)
+            step = _v1.train.get_or_create_global_step()
+            opt = _v1.train.MomentumOptimizer(0.1, 0.9)
+            if how in ("minimize", "apply"):
+                opt = dl.DistributedOptimizer(opt)
+            if how == "minimize":
+                train_op = opt.minimize(loss, step)
+            elif how == "apply":
+                train_op = opt.apply_gradients(zip(tf.gradients(loss, [v]), [v], strict=True), step)
+            else:
+                pairs = opt.compute_gradients(loss)
+                if how == "hook":
+                    pairs = list(zip(dl.gradients([g for g, _ in pairs], 0), [v], strict=True))
+                train_op = opt.apply_gradients(pairs, step)
+            hooks = [dl.BroadcastHook()] if how in ("hook", "minimize") else []
+            with _v1.train.MonitoredTrainingSession(hooks=hooks) as session:
+                for k in range(5):
+                    session.run(train_op, {a: x[k][mine], b: y[k][mine]})
+                return session.run(v)
+
+    serial = train(slice(None), "serial")
+    for how in ("minimize", "apply", "hook"):
+        ported = train(slice(_r, None, _n), how)
+        np.testing.assert_allclose(ported, serial, rtol=1e-11)
+        _same_bits([ported])
+
+
+def variables_take_the_roots_values():
+    kinds = [tf.float32, tf.float64, tf.bfloat16, tf.int32, tf.int64, tf.bool, tf.uint8, tf.complex64]
+    variables = [tf.Variable(tf.cast(tf.fill([2, 3], _r), kind)) for kind in kinds]
+    dl.broadcast_variables(variables, root=1)
+    for v in variables:
+        assert (v.numpy() == np.ones((2, 3)).astype(v.numpy().dtype)).all()
+    a, b = dl.broadcast([tf.fill([2], _r + 5), tf.constant(float(_r))], 0)
+    assert a.numpy().tolist() == [5, 5]
+    assert b.numpy() == 0
+
+
+def different_gradients_are_an_error_on_every_rank():
+    for call in (dl.gradients, tf.function(dl.gradients)):
+        try:
+            call([tf.zeros([2]), tf.zeros([3 + (_r == 0)])])
+        except tf.errors.InternalError as error:
+            assert "gradient 1 of 2" in str(error), error
+            assert "(4,)" in str(error), error
+            assert "(3,)" in str(error), error
+        else:
+            raise AssertionError("no error")
+    assert dl.gradients([tf.constant(float(_r))])[0].numpy() == (_n - 1) / 2
+
+
+def averages_keep_the_kind():
+    mean = (_n - 1) / 2
+    assert dl.average(float(_r)) == mean
+    assert dl.average(_r) == mean
+    assert dl.average(tf.constant([_r, _r])).numpy().tolist() == [mean, mean]
+    assert dl.average(np.full(3, _r, np.float32)).dtype == np.float32
+
+
+def data_sets_are_divided_and_reshuffle():
+    def everyone(dataset):
+        mine = [np.asarray(batch).tolist() for batch in dataset]
+        return [json.loads(b) for b in _core.allgather_bytes(json.dumps(mine).encode())]
+
+    dataset = dl.shard(tf.data.Dataset.range(8 * _n).shuffle(100).batch(2))
+    first, second = everyone(dataset), everyone(dataset)
+    for ranks in (first, second):
+        assert len({len(rank) for rank in ranks}) == 1
+        assert sorted(x for rank in ranks for batch in rank for x in batch) == list(range(8 * _n))
+    assert first != second
+    ragged = everyone(dl.shard(tf.data.Dataset.range(2 * _n * 2 + 1).batch(2)))
+    assert len({len(rank) for rank in ragged}) == 1
+    assert {x for rank in ragged for batch in rank for x in batch} == set(range(4 * _n + 1))
+    pairs = dl.shard(tf.data.Dataset.from_tensor_slices(({"a": np.arange(4 * _n)}, np.arange(4 * _n))).batch(2))
+    assert pairs.element_spec[0]["a"].shape.as_list() == [None]
+    assert len(list(pairs)) == 2
+    unknown = tf.data.Dataset.range(2 * _n + 1).filter(lambda x: True)
+    assert len(list(dl.shard(unknown))) == 2
+    a, b = dl.shard((np.arange(2 * _n), tf.range(2 * _n)))
+    assert a.tolist() == b.numpy().tolist() == [_r, _r + _n]
+
+
+def what_is_served_loads_without_dl_comm():
+    class Model(tf.Module):
+        def __init__(self):
+            self.v = tf.Variable(2.0)
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)])
+        def train(self, x):
+            (grad,) = dl.gradients([tf.reduce_mean(x)])
+            return self.v.assign_sub(grad)
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)])
+        def serve(self, x):
+            return x * self.v
+
+    model = Model()
+    model.train(tf.constant([float(_r)]))
+    if _r == 0:
+        folder = tempfile.mkdtemp()
+        tf.saved_model.save(dl.serving_module(model, serve=model.serve), folder)
+        program = (
+            "import sys; sys.modules['dl_comm'] = None\n"
+            "import tensorflow as tf\n"
+            f"model = tf.saved_model.load({folder!r})\n"
+            "print(model.serve(tf.constant([1.0])).numpy()[0])"
+        )
+        alone = {k: v for k, v in os.environ.items() if not k.startswith(("PMI", "HYDRA", "MPI"))}
+        out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=alone, check=True)
+        assert float(out.stdout) == 2.0 - (_n - 1) / 2
+
+
+def an_estimator_trains_like_one_process():
+    if not hasattr(tf.compat.v1, "estimator"):
+        return  # gone from TensorFlow 2.16 on
+    x, y = _data()
+
+    def train(mine, distributed):
+        def model_fn(features, labels, mode):
+            first = np.linspace(-1, 1, 6)[:, None] + (_r if distributed else 0)
+            v = _v1.get_variable("v", initializer=first)
+            loss = tf.reduce_mean((tf.tanh(features @ v) - labels) ** 2)
+            opt = _v1.train.MomentumOptimizer(0.1, 0.9)
+            pairs = opt.compute_gradients(loss)
+            if distributed:
+                pairs = list(zip(dl.gradients([g for g, _ in pairs], 0), [v for _, v in pairs], strict=True))
+            step = opt.apply_gradients(pairs, _v1.train.get_global_step())
+            return _v1.estimator.EstimatorSpec(mode, loss=loss, train_op=step)
+
+        def input_fn():
+            return tf.data.Dataset.from_tensor_slices((x[:, mine], y[:, mine]))
+
+        estimator = _v1.estimator.Estimator(model_fn, model_dir=tempfile.mkdtemp())
+        for _ in range(2):  # the graph is made anew at each call
+            estimator.train(input_fn, hooks=[dl.BroadcastHook()] if distributed else [], steps=3)
+        return estimator.get_variable_value("v")
+
+    ported = train(slice(_r, None, _n), True)
+    np.testing.assert_allclose(ported, train(slice(None), False), rtol=1e-11)
+    _same_bits([ported])

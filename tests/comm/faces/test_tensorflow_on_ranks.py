@@ -1,0 +1,17 @@
+"""dl_comm.tensorflow on 2 and 3 real ranks, with whichever TensorFlow is installed."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import pytest
+from on_ranks import checks_in
+
+pytestmark = pytest.mark.skipif(find_spec("tensorflow") is None, reason="TensorFlow is not installed")
+
+
+@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("check", checks_in("tensorflow_everywhere.py"))
+def test_tensorflow(check, n, passed):
+    names, output = passed(n, ("tensorflow_everywhere.py",))
+    assert check in names, output
