@@ -88,8 +88,7 @@ def variables_of(what: Any) -> list[Any]:
 
 def exchange(variables: list[Any], root: int | None) -> None:
     """Replace the variables' values by rank ``root``'s, or by their means if ``root`` is ``None``. Not in a graph."""
-    values = [np.ascontiguousarray(read(v)) for v in variables]
-    values = [v if v.flags.writeable else v.copy() for v in values]
+    values = [np.array(read(v), order="C") for v in variables]
     names = [f"{getattr(v, 'path', v.name)} {a.shape} {a.dtype}" for v, a in zip(variables, values, strict=True)]
     if not values:
         return

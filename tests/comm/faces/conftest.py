@@ -11,11 +11,11 @@ from on_ranks import HERE, launch
 
 @pytest.fixture(scope="session")
 def passed() -> Callable[..., tuple[set[str], str]]:
-    """``passed(n, files)``: the names of the checks that passed on n ranks, and what the ranks printed."""
+    """``passed(n, files, VARIABLE=...)``: the names of the checks that passed on n ranks, and what the ranks printed."""
 
     @cache
-    def run(n: int, files: tuple[str, ...]) -> tuple[set[str], str]:
-        done = launch(n, HERE / "run_checks.py", *(HERE / file for file in files))
+    def run(n: int, files: tuple[str, ...], **variables: str) -> tuple[set[str], str]:
+        done = launch(n, HERE / "run_checks.py", *(HERE / file for file in files), **variables)
         names = {line.removeprefix("passed ") for line in done.stdout.splitlines() if line.startswith("passed ")}
         return names, done.stdout[-3000:] + done.stderr[-6000:]
 
