@@ -126,6 +126,37 @@ def average(value: Any) -> Any:
     return _average_tensor(torch.tensor(float(value), dtype=torch.float64)).item()
 
 
+@torch.no_grad()
+def total(value: Any) -> Any:
+    """Return the sum of ``value`` over the ranks: of counts, of losses that are sums.
+
+    Its kind stays: a float is a float, an int an int, a tensor a tensor of the same dtype and device (detached; booleans
+    count, as int64), an array an array. The argument is not changed; on one rank it comes back itself. Integers must fit
+    int64. Raises ``TypeError`` for other types, ``dl_comm.CommError`` when shapes or dtypes differ between ranks.
+    """
+    if not isinstance(value, (bool, int, float, Tensor, np.ndarray, np.generic)):
+        raise TypeError(f"total() got {type(value).__name__}; it takes a number, a tensor or an array")
+    if get_nranks() == 1:
+        return value
+    if isinstance(value, Tensor):
+        return _sum_tensor(value)
+    if isinstance(value, (np.ndarray, np.generic)):
+        total = _sum_tensor(torch.from_numpy(np.array(value))).numpy()
+        return total if isinstance(value, np.ndarray) else total[()]
+    exact = torch.float64 if isinstance(value, float) else torch.int64
+    return _sum_tensor(torch.tensor(value, dtype=exact)).item()
+
+
+def _sum_tensor(value: Tensor) -> Tensor:
+    floating = value.is_floating_point() or value.is_complex()
+    exact = value.detach() if floating else value.to(torch.int64)
+    total = exact.to_dense().clone(memory_format=torch.contiguous_format)
+    memory = HostMemory([total])
+    _core.allreduce(memory.buffers, "sum", 0, [label("total of", total)])
+    memory.store()
+    return total if floating or value.dtype == torch.bool else total.to(value.dtype)
+
+
 def _average_buffers(module: nn.Module) -> nn.Module:
     named = [(name, b) for name, b in module.named_buffers() if b.is_floating_point() and b.layout == torch.strided]
     if named and get_nranks() > 1:

@@ -11,7 +11,7 @@ from on_ranks import HERE, launch
 
 @pytest.fixture(scope="session")
 def passed() -> Callable[..., tuple[set[str], str]]:
-    """``passed(n, files, VARIABLE=...)``: the names of the checks that passed on n ranks, and what the ranks printed."""
+    """``passed(n, files, VARIABLE=...)``: the names of the checks that passed on n ranks, and what was printed."""
 
     @cache
     def run(n: int, files: tuple[str, ...], **variables: str) -> tuple[set[str], str]:

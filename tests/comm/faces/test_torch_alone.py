@@ -52,6 +52,7 @@ def test_one_rank_is_rank_0_of_1():
     assert dl.rank0(len) is len
     assert dl.rank0_first(len)("abc") == 3
     assert dl.average(3) == 3
+    assert dl.total(3) == 3
     assert dl.broadcast(3) == 3
     assert dl.steps(1e5) == 1e5
     dl.barrier()

@@ -273,3 +273,29 @@ def buffers_of_a_module_are_averaged():
     assert dl.average(norm) is norm
     assert (norm.running_mean == (_n - 1) / 2).all()
     assert norm.num_batches_tracked == 7
+
+
+def totals_keep_the_kind_of_their_argument():
+    total = _n * (_n - 1) // 2
+    assert dl.total(_r) == total
+    assert type(dl.total(_r)) is int
+    assert dl.total(2**60 + _r) == _n * 2**60 + total
+    assert type(dl.total(float(_r))) is float
+    assert dl.total(_r / 2) == total / 2
+    t = torch.full((2, 3), _r, dtype=torch.int32)
+    assert dl.total(t).dtype == torch.int32
+    assert (dl.total(t) == total).all()
+    assert (t == _r).all()
+    assert dl.total(torch.tensor([True, _r > 0])).tolist() == [_n, _n - 1]
+    loss = torch.tensor(float(_r), requires_grad=True)
+    assert dl.total(loss).item() == total
+    assert not dl.total(loss).requires_grad
+    a = np.full((3, 2), _r, dtype=np.float32)
+    assert dl.total(a).dtype == np.float32
+    assert (dl.total(a) == total).all()
+    try:
+        dl.total("3")
+    except TypeError as error:
+        assert "str" in str(error)
+    else:
+        raise AssertionError("no error")
