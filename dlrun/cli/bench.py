@@ -11,6 +11,7 @@ import click
 if TYPE_CHECKING:
     from dlrun.bench.cases import Case
     from dlrun.bench.result import Bench
+    from dlrun.launch import LaunchPlan
 
 
 @click.group()
@@ -28,12 +29,13 @@ def command() -> None:
 @click.option("--by", type=click.Choice(["median", "best"]), default="median", show_default=True,
               help="What ratios compare: the medians, or the best samples (less disturbed by a busy machine).")
 @click.option("--backend", default="auto", show_default=True, help="Launcher, as in dlrun launch.")
+@click.option("--mpiexec", default="", help="Use this launcher program, and the MPI library beside it.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the results here as JSON, and a plot beside it.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @click.option("--compare", type=click.Path(exists=True, path_type=Path), help="Results of an earlier run.")
 def allreduce(
     ranks: str, sizes: str, models: str, dtype: str, seconds: float, ways: str, by: str, backend: str,
-    out: Path | None, as_json: bool, compare: Path | None,
+    mpiexec: str, out: Path | None, as_json: bool, compare: Path | None,
 ) -> None:  # fmt: skip
     """Time dl_comm, the MPI library, gloo and Horovod in turns, and check every number they return.
 
@@ -47,6 +49,7 @@ def allreduce(
     from dlrun.bench.result import from_json, summary, tables, to_json
     from dlrun.bench.run import joined, usable_cores
     from dlrun.errors import DlrunError
+    from dlrun.launch import LaunchPlan
 
     earlier = from_json(json.loads(compare.read_text()), str(compare)) if compare else None
     if earlier:
@@ -59,7 +62,9 @@ def allreduce(
     if not chosen:
         raise DlrunError("nothing is left to measure", "give --sizes or --models something")
     counts = _ranks(ranks) or sorted({2, 2 * usable_cores()})
-    parts = [_measure(chosen, n, dtype, seconds, ways, backend, as_json) for n in counts]
+    plan = LaunchPlan((), backend=backend, mpiexec=mpiexec)
+    names = [way.strip() for way in ways.split(",") if way.strip()]
+    parts = [_measure(chosen, n, dtype, seconds, names, plan) for n in counts]
     bench = joined(parts)
     if as_json:
         click.echo(json.dumps(to_json(bench)))
@@ -94,12 +99,9 @@ def _fits(size: int, dtype: str) -> bool:
     return size >= WIDTHS.get(dtype, 1)
 
 
-def _measure(
-    chosen: list[Case], n: int, dtype: str, seconds: float, ways: str, backend: str, quiet: bool
-) -> Bench:  # fmt: skip
+def _measure(chosen: list[Case], n: int, dtype: str, seconds: float, ways: list[str], plan: LaunchPlan) -> Bench:
     from dlrun.bench.progress import Progress
     from dlrun.bench.run import measure
-    from dlrun.launch import LaunchPlan
 
     progress = Progress(len(chosen))
 
@@ -108,8 +110,7 @@ def _measure(
             progress.at(event["index"], f"{n} ranks: {event['name']}")
 
     progress.at(0, f"{n} ranks: starting")
-    names = [w.strip() for w in ways.split(",") if w.strip()]
-    bench = measure(chosen, n, dtype, seconds, names, plan=LaunchPlan((), backend=backend), on_event=show)
+    bench = measure(chosen, n, dtype, seconds, ways, plan=plan, on_event=show)
     progress.clear()
     return bench
 

@@ -4,8 +4,8 @@ Its argument is a JSON object: `cases` (a list of [name, counts]), `dtype`, `sec
 empty for all). Rank 0 prints one JSON object per line: what is here, the case at hand, and each finished cell.
 
 A sample is the slowest rank's time, after a barrier, over a few back-to-back calls for what is quick. Ways take turns
-inside every round and every round starts with another one, so that a noisy neighbour meets all of them alike: compare
-within one run only.
+inside every round, in an order drawn anew for each, so that a noisy neighbour meets all of them alike: compare within
+one run only.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import random
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -103,14 +104,15 @@ def time_in_turns(calls: dict[str, Callable[[], object]], budget: float) -> dict
     """Samples in seconds of every call: rounds until the budget is spent, at least FEWEST of them."""
     repeats = {}
     for name, call in calls.items():
-        seconds_of(call, 1)
-        once = comm.allreduce(seconds_of(call, 3), MPI.MAX)
+        # The quickest of a few: a disturbed guess would have every sample of something quick be a single, cold call.
+        once = comm.allreduce(min(seconds_of(call, 3) for _ in range(5)), MPI.MAX)
         repeats[name] = max(1, min(200, int(QUICK / once)))
     samples: dict[str, list[float]] = {name: [] for name in calls}
-    order = list(calls)
+    order, dice = list(calls), random.Random(0)  # the same on all ranks
     start, rounds, more = time.monotonic(), 0, True
     while more:
-        for name in order[rounds % len(order) :] + order[: rounds % len(order)]:
+        dice.shuffle(order)
+        for name in order:
             samples[name].append(seconds_of(calls[name], repeats[name]))
         rounds += 1
         more = comm.bcast(rounds < FEWEST or (rounds < MOST and time.monotonic() - start < budget))
