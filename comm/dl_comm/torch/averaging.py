@@ -132,7 +132,9 @@ def total(value: Any) -> Any:
 
     Its kind stays: a float is a float, an int an int, a tensor a tensor of the same dtype and device (detached;
     booleans count, as int64), an array an array. The argument is not changed; on one rank it comes back itself.
-    Integers must fit int64. Raises ``TypeError`` for other types, ``dl_comm.CommError`` when shapes or dtypes differ between ranks.
+    Integers must fit int64.
+
+    Raises ``TypeError`` for other types, ``dl_comm.CommError`` when shapes or dtypes differ between ranks.
     """
     if not isinstance(value, (bool, int, float, Tensor, np.ndarray, np.generic)):
         raise TypeError(f"total() got {type(value).__name__}; it takes a number, a tensor or an array")

@@ -16,6 +16,7 @@ from dl_comm.keras.backend import KERAS_3, backend, read, variables_of
 
 _r, _n = dl.get_rank(), dl.get_nranks()
 dl.init()
+keras.backend.set_floatx("float64")
 
 
 def _same_bits(model):
