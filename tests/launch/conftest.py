@@ -13,13 +13,13 @@ import pytest
 
 from dlrun.launch.site import recognise
 
-# Where an Open MPI wheel may be found besides this environment (its mpiexec would hide MPICH's): a folder of programs.
-_EXTRA = os.environ.get("DLRUN_TEST_MPI", "").split(":")
+# Launchers besides those of this environment and PATH, as paths: an Open MPI wheel, whose mpiexec would hide MPICH's.
+_EXTRA = os.environ.get("DLRUN_TEST_MPIEXEC", "").split(":")
 
 
 def mpi_launchers() -> dict[str, str]:
     """Return what is installed: a name such as ``mpich-5.0.2`` -> the program's path."""
-    programs = [str(Path(sys.executable).parent / "mpiexec"), *(f"{folder}/mpiexec" for folder in _EXTRA if folder)]
+    programs = [str(Path(sys.executable).parent / "mpiexec"), *filter(None, _EXTRA)]
     programs += [path for name in ("mpiexec.mpich", "mpiexec.openmpi", "mpiexec") if (path := shutil.which(name))]
     found = {}
     for program in programs:
