@@ -56,7 +56,7 @@ def command(
         source = script.read_bytes()
     except OSError as error:
         raise DlrunError(f"{script}: cannot be read: {error.strerror}.", "Name the training script.") from None
-    ported = port(source, options, str(script))
+    ported = port(source, options, str(script), script.parent)
     if as_json:
         click.echo(json.dumps(ported.as_json(), indent=2))
     elif diff:

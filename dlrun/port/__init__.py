@@ -22,7 +22,7 @@ from dlrun.port.flow import Flow
 from dlrun.port.loops import Loops
 from dlrun.port.passes import GRID, STEPS
 from dlrun.port.reading import read
-from dlrun.port.refusals import framework_of, main_guard
+from dlrun.port.refusals import framework_of, imported, main_guard
 from dlrun.port.report import Ported
 from dlrun.port.script import Script
 from dlrun.port.taint import Taint, forwards
@@ -30,20 +30,23 @@ from dlrun.port.taint import Taint, forwards
 __all__ = ["Options", "Ported", "default_output", "port", "port_file"]
 
 
-def port(source: str | bytes, options: Options | None = None, name: str = "script") -> Ported:
+def port(
+    source: str | bytes, options: Options | None = None, name: str = "script", folder: Path | None = None
+) -> Ported:
     """Return the data-parallel version of ``source``, with what was changed and what was doubted.
 
     Args:
         source: a Python script, as text or as bytes (whose coding is kept).
         options: how the learning rate follows the ranks, and the like.
         name: what errors and the report call the script.
+        folder: where its local modules lie, so that errors can name the one that trains.
 
     Raises:
         DlrunError: it does not parse, is ported or distributed already, has no training loop, or a required step
             finds no place. Never half a port.
     """
     script = read(source, name)
-    facts = facts_of(script, options or Options(), name)
+    facts = facts_of(script, options or Options(), name, folder)
     found = run_passes(facts, [step.name for step in STEPS])
     edits = [f for f in found if isinstance(f, Edit)]
     doubts = [f for f in found if isinstance(f, Doubt)]
@@ -52,12 +55,12 @@ def port(source: str | bytes, options: Options | None = None, name: str = "scrip
     return Ported(name, script.module.code, module.code, script, tuple(edits), tuple(doubts))
 
 
-def facts_of(script: Script, options: Options, name: str) -> Facts:
+def facts_of(script: Script, options: Options, name: str, folder: Path | None = None) -> Facts:
     """Return what is known about ``script``; raises DlrunError where it is not one to port."""
     framework = framework_of(script, name)
     loops = Loops(Gradients(Flow(script)))
     if not loops.ends:
-        raise no_loop(loops.gradients, name)
+        raise no_loop(loops.gradients, name, folder)
     if (function := loops.unreached()) is not None:
         raise DlrunError(
             f"{name}:{script.line(function)}: nothing in this file calls {function.name.value}(), which trains.",
@@ -125,8 +128,11 @@ def run_passes(facts: Facts, order: Sequence[str]) -> list[Edit | Doubt]:
     return [replace(found, step=step) for step in order for found in passes[step](facts)]
 
 
-def no_loop(gradients: Gradients, name: str) -> DlrunError:
+def no_loop(gradients: Gradients, name: str, folder: Path | None = None) -> DlrunError:
     """Return the error for a script in which nothing trains: what was looked for, and where."""
+    if folder is not None and (other := trains_elsewhere(gradients.script, folder)) is not None:
+        return DlrunError(f"{name}: no training loop here; {other[0]}:{other[1]} holds one, in {other[2]}.",
+                          "Bring the loop into this file, or port that file if it can run by itself.")  # fmt: skip
     script = gradients.script
     looked = f"Looked for `optimizer.step()` and for updates from `.grad` in {len(script.calls)} calls"
     if gradients.backwards:
@@ -135,6 +141,26 @@ def no_loop(gradients: Gradients, name: str) -> DlrunError:
                           f"{looked}; the update may be in another file: port that file.")  # fmt: skip
     return DlrunError(f"{name}: no training loop: no backward pass and no optimizer step.",
                       f"{looked}; the loop may be in a module that this file imports: port that file.")  # fmt: skip
+
+
+def trains_elsewhere(script: Script, folder: Path) -> tuple[Path, int, str] | None:
+    """Return file, line and function of the first optimizer step in a local module that ``script`` imports."""
+    for target, _ in imported(script):
+        parts = target.lstrip(".").split(".")
+        for length in range(len(parts), 0, -1):
+            file = folder.joinpath(*parts[:length]).with_suffix(".py")
+            if not file.is_file():
+                continue
+            try:
+                other = Gradients(Flow(read(file.read_bytes(), str(file))))
+            except (DlrunError, OSError):
+                break
+            for call in [*(c for c, _ in other.step_calls), *other.updates]:
+                function = other.script.function_of(call)
+                where = f"{function.name.value}()" if isinstance(function, cst.FunctionDef) else "its top level"
+                return file, other.script.line(call), where
+            break
+    return None
 
 
 def _complete(facts: Facts, edits: list[Edit], name: str) -> None:
@@ -160,7 +186,7 @@ def port_file(path: Path | str, output: Path | str | None = None, options: Optio
         source = path.read_bytes()
     except OSError as error:
         raise DlrunError(f"{path}: cannot be read: {error.strerror}.", "Name the training script.") from None
-    ported = port(source, options, str(path))
+    ported = port(source, options, str(path), path.parent)
     target = Path(output) if output else default_output(path)
     write(target, ported.module_bytes(), like=path)
     return replace(ported, path=target)

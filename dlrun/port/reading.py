@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 
 import libcst as cst
 
@@ -30,15 +31,30 @@ def read(source: str | bytes, name: str) -> Script:
         DlrunError: it does not parse (file, line, column, the line's text and, where known, the construct).
     """
     try:
-        return Script(source)
+        script = Script(source)
+        _compiles(source, name)
+        return script
     except cst.ParserSyntaxError as error:
         raise _explained(source, name, error.raw_line, error.raw_column, error.message) from None
+    except DlrunError:
+        raise
     except RecursionError:
         raise DlrunError(f"{name}: nested too deeply to be read.", "Break up the longest expression.") from None
     except (UnicodeDecodeError, LookupError, SyntaxError) as error:
         raise DlrunError(f"{name}: cannot be decoded: {error}.", "Save it as UTF-8, or declare its coding.") from None
     except Exception as error:  # the parser's own limits, for instance a null byte
         raise DlrunError(f"{name}: cannot be parsed: {error}.", "Check that it is a Python 3 script.") from None
+
+
+def _compiles(source: str | bytes, name: str) -> None:
+    """Raise DlrunError where the interpreter refuses what the parser let pass: ``return`` outside a function."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(source, name, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        line, column = error.lineno or 1, error.offset or 1
+        raise _sentence(name, line, column, error.msg, error.text or "", "correct the line and port again") from None
 
 
 def _explained(source: str | bytes, name: str, line: int, column: int, message: str) -> DlrunError:

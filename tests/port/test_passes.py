@@ -13,11 +13,12 @@ from dlrun.port.facts_torch import Gradients
 from dlrun.port.feeds import Feeds
 from dlrun.port.flow import Flow
 from dlrun.port.loops import Loops
-from dlrun.port.passes import GRID, STEPS
+from dlrun.port.passes import GRID, STEPS, devices
 from dlrun.port.script import Script
 
 PRELUDE = "import torch\nfrom torch.utils.data import DataLoader\n"
 PASSES = [(framework, step, run) for framework, steps in GRID.items() for step, run in steps.items()]
+PASSES.append(("torch", "devices", devices.torch))
 
 
 def facts_of(script, options, framework):

@@ -249,3 +249,38 @@ def test_the_model_is_broadcast_where_it_is_only_a_parameter():
                 "train(*load())\n").text  # fmt: skip
     assert "dl.broadcast(model, opt)" in text
     assert "for x, y in dl.shard(loader):" in text
+
+
+def test_every_name_that_templates_write_exists_in_dl_comm():
+    import re
+    from pathlib import Path
+
+    torch_face = pytest.importorskip("dl_comm.torch", reason="dl_comm is not compiled here")
+    for template in (Path(__file__).parents[2] / "templates/port/torch").glob("*.j2"):
+        for name in re.findall(r"{{ dl }}\.(\w+)", template.read_text()):
+            assert hasattr(torch_face, name), f"{template.name} writes dl.{name}"
+
+
+def test_fixed_gpus_become_this_ranks_gpu():
+    text = port(
+        "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '0'\n"
+        + SERIAL
+        + "model = torch.nn.DataParallel(model.cuda(0))\nx = x.to('cuda:1')\n"
+    ).text
+    assert "os.environ.setdefault('CUDA_VISIBLE_DEVICES', '0')" in text
+    assert "x.to('cuda')" in text
+    assert "model.cuda()," in text
+    assert "device_ids=[torch.cuda.current_device()] if torch.cuda.is_available() else None)" in text
+
+
+def test_a_loop_in_a_local_module_is_named(tmp_path):
+    (tmp_path / "engine.py").write_text("import torch\n\ndef fit(model, opt, loader):\n    for x, y in loader:\n"
+                                        "        model(x).sum().backward()\n        opt.step()\n")  # fmt: skip
+    script = tmp_path / "train.py"
+    script.write_text("import torch\nfrom engine import fit\nfit(torch.nn.Linear(2, 1), None, None)\n")
+    with pytest.raises(DlrunError, match=r"engine\.py:6 holds one, in fit\(\)"):
+        port_file(script)
+
+
+def test_what_only_the_interpreter_refuses_is_refused_in_its_words():
+    assert "'return' outside function" in refused("import torch\nreturn 3\n").message

@@ -88,13 +88,23 @@ class _Metrics:
 
     def _summed_in_training(self, node: cst.CSTNode) -> bool:
         """Tell whether the names in ``node`` are summed up in loops over shared data, and in no others."""
+        loops = self._summing_loops(node)
+        return bool(loops) and all(loop in self.facts.loops for loop in loops)
+
+    def _summed_elsewhere(self, node: cst.CSTNode) -> bool:
+        """Tell whether ``node`` is summed up in loops that do not train, over data that every rank sees whole."""
+        loops = self._summing_loops(node)
+        return bool(loops) and not any(loop is None or loop in self.facts.loops for loop in loops)
+
+    def _summing_loops(self, node: cst.CSTNode) -> list[cst.CSTNode | None]:
+        """Return the innermost loops in which the rank-local names in ``node`` are added to."""
         loops: list[cst.CSTNode | None] = []
         for name in (n for n in walk(node) if isinstance(n, cst.Name) and self.trained(n)):
             for binding in self.script.scopes[name].lookup(name.value)[0]:
                 if isinstance(binding.node, cst.AugAssign) and isinstance(binding.node.operator, cst.AddAssign):
                     above = self.script.above(binding.node)
                     loops.append(next((u for u in above if isinstance(u, (cst.For, cst.While))), None))
-        return bool(loops) and all(loop in self.facts.loops for loop in loops)
+        return loops
 
     def _counts_all(self, node: cst.CSTNode) -> bool:
         """Tell whether ``node`` is the length of a data set (and not of a loader, which is this rank's)."""
@@ -235,6 +245,8 @@ class _Metrics:
     def _values(self, node: cst.CSTNode) -> list[cst.BaseExpression]:
         """Return the largest numbers within ``node`` that come from a rank's own training batches."""
         if isinstance(node, cst.BaseExpression) and self.trained(node) and self.scalar(node):
+            if self._summed_elsewhere(node):
+                return []
             done = (self.script.function_of(node), self.script.code(node)) in self.averaged
             return [] if done else [node]
         if isinstance(node, (cst.Comparison, cst.Lambda, cst.IfExp, cst.ListComp, cst.GeneratorExp)):

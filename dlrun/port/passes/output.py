@@ -19,7 +19,7 @@ WRITES = re.compile(
     r"^(matplotlib\.pyplot\.(savefig|show|pause|imsave)|numpy\.(save|savez|savez_compressed|savetxt)|scipy\.misc\.imsave|"
     r"torchvision\.utils\.save_image|json\.dump|pickle\.dump|yaml\.dump|imageio\.(imwrite|mimsave|imsave)|cv2\.imwrite|"
     r"shutil\.(copy|copyfile|copy2|copytree|move|rmtree)|os\.(remove|unlink|rename|rmdir|replace)|scipy\.io\.savemat|"
-    r"joblib\.dump|torch\.onnx\.export|wandb\.(log|init|save|watch|finish|config\.update)|plotly\.io\.write_image|"
+    r"joblib\.dump|torch\.onnx\.export|plotly\.io\.write_image|"
     r"torch\.utils\.tensorboard(\.writer)?\.SummaryWriter|tensorboardX\.SummaryWriter|safetensors\.torch\.save_file|"
     r"tensorboard_logger\.(configure|log_value)|neptune\.\w+|mlflow\.\w+|csv\.writer|matplotlib\.pyplot\.imsave)$"
 )
@@ -68,6 +68,10 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             )
         elif WRITES.search(name) or _method_writes(facts, call, name) or _opens_to_write(call, name):
             yield Edit(call.func, "rank 0 writes", lambda f: expression("torch/rank0", {"call": f}, dl=dl))
+        elif name == "wandb.init":
+            if argument(call, "mode") is None:
+                yield Edit(call, "one run in the log, rank 0's",
+                           lambda c: _with(c, "mode", expression("torch/quiet_mode", dl=dl)))  # fmt: skip
         elif name in _BARS:
             if argument(call, "disable") is None and not any(a.star == "**" for a in call.args):
                 yield Edit(

@@ -9,6 +9,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.insert import statements
+from dlrun.port.passes import devices
 from dlrun.port.script import walk
 
 
@@ -42,6 +43,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
         block[0] = head.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
     anchor = last_import(script.module)
     why = "the ranks meet before anything else happens" if facts.guard is None else "dl_comm beside the other imports"
+    yield from devices.torch(facts)
     if anchor is None:
         # A script without imports at the top cannot reach torch; a docstring or the first statement is the place.
         yield Edit(script.module.body[0], why, before=(*after, *block))
