@@ -90,9 +90,8 @@ def srun(plan: LaunchPlan, site: Site) -> Flags:
     yield Flag(("--kill-on-bad-exit=1",), "a rank that fails ends the job")
     yield Flag(("--wait=0",), "ranks that end early are no failure")
     yield Flag(("--unbuffered", "--input=none", "--export=ALL"), "output at once; no input; our environment")
-    mpi = site.env.get("SLURM_MPI_TYPE") or _pmi(plan)
-    if mpi:
-        yield Flag((f"--mpi={mpi}",), "the PMI that the MPI library speaks")
+    if plan.pmi:
+        yield Flag((f"--mpi={plan.pmi}",), "what the MPI library speaks; another makes each rank alone")
 
 
 def aprun(plan: LaunchPlan, site: Site) -> Flags:
@@ -195,10 +194,3 @@ def _hosts(plan: LaunchPlan) -> str:
     even = -(-(plan.ranks or 1) // len(plan.hosts))
     return ",".join(f"{host.name}:{host.slots or plan.per_node or even}" for host in plan.hosts)
 
-
-def _pmi(plan: LaunchPlan) -> str:
-    """Return Slurm's --mpi for the library that the ranks will load, "" to leave it to the site's default."""
-    from dlrun.launch.site import family_of
-
-    library = dict(plan.env).get("DL_COMM_MPI_LIBRARY", "") or (plan.launcher.library if plan.launcher else "")
-    return {"mpich": "pmi2", "openmpi": "pmix"}.get(family_of(library), "") if library else ""

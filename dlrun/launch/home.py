@@ -37,10 +37,10 @@ class Home:
     """
 
     def __init__(
-        self, ranks: int, local: bool, selector: selectors.BaseSelector,
+        self, ranks: int, local: bool, silence: int, selector: selectors.BaseSelector,
         heard: Callable[[Call, bytes, bytes], None], lost: Callable[[Call], None],
     ) -> None:  # fmt: skip
-        self.ranks, self.selector, self.heard, self.lost = ranks, selector, heard, lost
+        self.ranks, self.silence, self.selector, self.heard, self.lost = ranks, silence, selector, heard, lost
         self.token = secrets.token_hex(16)
         self.calls: dict[int, Call] = {}
         self.server = socket.create_server(("127.0.0.1" if local else "", 0), backlog=min(ranks, 4096))
@@ -55,8 +55,7 @@ class Home:
         """Take a new connection; it is nobody's until its token was right."""
         with suppress(BlockingIOError):
             connection, _ = self.server.accept()
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            wire.keep_alive(connection, self.silence)
             call = Call(connection)
             self.open += 1
             self.selector.register(connection, selectors.EVENT_READ, lambda: self.serve(call))

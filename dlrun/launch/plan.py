@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dlrun.errors import DlrunError
-from dlrun.launch.site import FAMILY, Launcher, Site, family_of, recognise
+from dlrun.launch.site import FAMILY, Launcher, Site, family_of, pmi_types, recognise
 
 # Left over from a launcher this process itself was started by; they would tell the new ranks a wrong story.
 _STALE = (
@@ -37,8 +37,13 @@ class LaunchPlan:
 
     ``program`` is the script and its arguments; ``module`` says that it is a module's name, as in ``python -m``.
     ``per_node``, ``cores`` and ``gpus`` count ranks per node, and cores and GPUs per rank. ``show`` are the ranks whose
+<<<<<<< HEAD
     output is shown. ``cwd`` is where the job runs ("": here). ``grace`` and ``start_timeout`` are seconds.
     ``tuned`` lets a profile of ``dlrun tune`` that fits set variables of dl_comm.
+=======
+    output is shown. ``cwd`` is where the job runs ("": here). ``grace``, ``start_timeout`` and ``silence`` (after
+    which a node that does not answer counts as gone) are seconds.
+>>>>>>> a0f8cda (wip)
     """
 
     program: tuple[str, ...]
@@ -58,8 +63,10 @@ class LaunchPlan:
     grace: float = 1.0
     start_timeout: float = 120.0
     tuned: bool = True
+    silence: int = 20
     # Closed by settle():
     launcher: Launcher | None = None
+    pmi: str = ""
     nodes: int = 1
     kind: str = "script"
     local: bool = True
@@ -121,6 +128,10 @@ def settle(plan: LaunchPlan, site: Site) -> LaunchPlan:
         raise DlrunError("how many ranks is not said, and there is no batch job to ask", "say so: dlrun launch -n 2")
     _check_counts(plan, ranks)
     launcher, notes = _launcher(plan, site, ranks)
+    pmi = ""
+    if launcher.backend in ("srun", "flux") and launcher.why:  # they bring no MPI library of their own
+        launcher = replace(launcher, library=site.env.get("DL_COMM_MPI_LIBRARY") or _library_here(site))
+        pmi = _pmi(launcher, site) if launcher.backend == "srun" else ""
     in_job = bool(site.allocation.system)
     nodes = len(plan.hosts) or (math.ceil(ranks / plan.per_node) if plan.per_node else site.allocation.nodes)
     nodes = min(nodes, ranks)
@@ -132,8 +143,8 @@ def settle(plan: LaunchPlan, site: Site) -> LaunchPlan:
                          f"{site.cores}", f"give --cores {max(site.cores // ranks, 1)} or less")  # fmt: skip
     known = local or (in_job and not plan.hosts)
     per_node = plan.per_node or (math.ceil(ranks / nodes) if known else None)
-    return replace(plan, ranks=ranks, launcher=launcher, nodes=nodes, per_node=per_node, kind=kind, local=local,
-                   notes=plan.notes + notes)  # fmt: skip
+    return replace(plan, ranks=ranks, launcher=launcher, pmi=pmi, nodes=nodes, per_node=per_node, kind=kind,
+                   local=local, notes=plan.notes + notes)  # fmt: skip
 
 
 def command(plan: LaunchPlan, site: Site) -> Command:
@@ -162,6 +173,7 @@ def spec(plan: LaunchPlan, site: Site, home: Sequence[tuple[str, int]], token: s
         "show": list(plan.show),
         "home": [list(address) for address in home],
         "token": token,
+        "silence": plan.silence,
         "place": {
             "bind": plan.bind and not (plan.cores and BACKENDS[plan.launcher.backend].binds),
             "cores": plan.cores,
@@ -190,6 +202,29 @@ def library(launcher: Launcher, site: Site) -> dict[str, str]:
     if not any(name.startswith("MPI4PY_") for name in site.env):  # with MPI4PY_MPIABI it would not read MPI4PY_LIBMPI
         settings["MPI4PY_LIBMPI"] = launcher.library
     return settings
+
+
+def _library_here(site: Site) -> str:
+    """Return the MPI library that ranks of this environment load, where their launcher brings none."""
+    return next((launcher.library for launcher in site.launchers() if launcher.library), "")
+
+
+def _pmi(launcher: Launcher, site: Site) -> str:
+    """Return Slurm's --mpi for the library that the ranks will load, "" to leave it to the site's default."""
+    family = family_of(launcher.library) if launcher.library else ""
+    speaks = {"mpich": ("cray_shasta", "pmi2") if "cray" in launcher.library else ("pmi2",), "openmpi": ("pmix",)}
+    offered = pmi_types(launcher.path)
+    wanted = speaks.get(family, ())
+    if not wanted or not offered:
+        return ""
+    fitting = [pmi for pmi in wanted if pmi in offered]
+    if not fitting:
+        raise DlrunError(
+            f"this Slurm offers {', '.join(offered)}, and {launcher.library} speaks {wanted[-1]}: each rank would be "
+            "alone, rank 0 of 1",
+            f"use the library's own launcher: --backend {family}",
+        )
+    return fitting[0]
 
 
 def _kind(plan: LaunchPlan) -> str:

@@ -63,7 +63,7 @@ class Run:
         self.plan, self.ranks = plan, plan.ranks
         self.run_dir = Path(plan.cwd, plan.run_dir)
         self.selector = selectors.DefaultSelector()
-        self.home = Home(self.ranks, plan.local, self.selector, self.heard, self.lost)
+        self.home = Home(self.ranks, plan.local, plan.silence, self.selector, self.heard, self.lost)
         self.console = Console(plan.show, on_line)
         self.failure: Failure | None = None
         self.refusal = ""
@@ -146,9 +146,9 @@ class Run:
     def lost(self, call: Call) -> None:
         """A watcher is gone without a word: it was killed, or its node was."""
         if not self.asked:
-            self._failed({"rank": call.rank, "host": call.host, "pid": call.pid, "where": "", "code": 128 + 9,
-                          "what": "the rank was lost without a word (killed together with its watcher, or its node "
-                          "is gone)", "time": time.time()})  # fmt: skip
+            what = "lost without a word: its node or the network to it is gone, or its watcher was killed"
+            self._failed({"rank": call.rank, "host": call.host, "pid": call.pid, "what": what, "where": "",
+                          "code": 128 + 9, "time": time.time()})  # fmt: skip
 
     def _roll_call(self, call: Call) -> None:
         if call.size not in (None, self.ranks):
@@ -208,7 +208,10 @@ class Run:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(1.0)
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
+            if self.plan.launcher and self.plan.launcher.backend == "srun":
+                process.kill()  # srun's helper then cancels the job step; without the helper it would run on for ever
+            else:
+                os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
     def _result(self) -> Result:

@@ -39,6 +39,8 @@ _BANNERS = (
     ("pals", re.compile(r"PALS.*?(?P<version>\d+\.\d+[\d.]*)")),
 )
 
+_OF_SYSTEM = {"slurm": "srun", "lsf": "jsrun", "cobalt": "aprun", "flux": "flux"}
+
 
 @dataclass(frozen=True)
 class Launcher:
@@ -127,15 +129,15 @@ def candidates(env: Mapping[str, str], where: Allocation) -> Iterator[tuple[str,
     beside = Path(sys.executable).parent / "mpiexec"
     if beside.exists():
         yield str(beside), "it lies beside this python"
-    own = {"slurm": "srun", "lsf": "jsrun", "cobalt": "aprun", "flux": "flux"}.get(where.system)
+    own = _OF_SYSTEM.get(where.system)
     for name in [own] if own else []:
         path = shutil.which(name, path=env.get("PATH"))
         if path:
             yield path, f"this is a {where.system} allocation"
-    for name in ("mpiexec", "mpirun", "aprun", "srun", "mpiexec.hydra", "mpiexec.mpich", "mpiexec.openmpi"):
+    for name in ("mpiexec", "mpirun", "mpiexec.hydra", "mpiexec.mpich", "mpiexec.openmpi", *_OF_SYSTEM.values()):
         path = shutil.which(name, path=env.get("PATH"))
-        if path and (name != "srun" or where.system == "slurm") and Path(path) != beside:
-            yield path, "it is first on PATH"
+        if path and Path(path) != beside and name != own:
+            yield path, "it is on PATH"
 
 
 @cache
@@ -160,6 +162,13 @@ def recognise(path: str, why: str = "") -> Launcher | None:
     if "/pals/" in str(real):
         return Launcher(path, "pals", said.strip(), "", why)
     return None
+
+
+@cache
+def pmi_types(srun: str) -> tuple[str, ...]:
+    """Return what ``srun --mpi=`` takes here."""
+    asked = subprocess.run([srun, "--mpi=list"], capture_output=True, text=True, timeout=20, check=False)
+    return tuple(re.findall(r"^\s+(\w+)$", asked.stdout + asked.stderr, re.MULTILINE))
 
 
 def library_beside(path: str, backend: str) -> str:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
+import select
 import socket
 import sys
+import time
 from typing import Any
 
 from dlrun.rank import wire
@@ -27,7 +30,7 @@ def main(argv: list[str]) -> int:
         spec = json.load(file)
     os.environ.update(spec["env"])
     me = identity(os.environ, spec["backend"])
-    home = connect(spec["home"], spec["token"]) if spec["home"] else None
+    home = connect(spec["home"], spec["token"], spec["silence"]) if spec["home"] else None
     if home:
         me = join(home, me, spec)
     place = {"RANK": me.rank, "SIZE": me.size or spec["ranks"], "LOCAL_RANK": me.local_rank or 0,
@@ -60,17 +63,29 @@ def start(rank: int, program: list[str], spec: dict[str, Any], home: socket.sock
     return Watcher(rank, script, report, log, streams, home).run()
 
 
-def connect(addresses: list[list[Any]], token: str) -> socket.socket | None:
-    """Return a connection to ``dlrun launch``, trying its addresses in order; ends this rank when none answers."""
+def connect(addresses: list[list[Any]], token: str, silence: int) -> socket.socket:
+    """Return a connection to ``dlrun launch``: all its addresses are called at once, and the first that answers is it.
+
+    Ends this rank when none answers.
+    """
+    calls = select.poll()
+    called = {}
     for host, port in addresses:
-        try:
-            home = socket.create_connection((host, port), timeout=_CONNECT_S / len(addresses))
-        except OSError:
-            continue
-        home.settimeout(None)
-        home.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        home.sendall(token.encode())
-        return home
+        call = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        call.setblocking(False)
+        if call.connect_ex((host, port)) in (0, errno.EINPROGRESS):
+            calls.register(call, select.POLLOUT)
+            called[call.fileno()] = call
+    deadline = time.monotonic() + _CONNECT_S
+    while called and time.monotonic() < deadline:
+        for fd, _ in calls.poll(max(deadline - time.monotonic(), 0) * 1000):
+            calls.unregister(fd)
+            home = called.pop(fd)
+            if home.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
+                home.setblocking(True)
+                wire.keep_alive(home, silence)
+                home.sendall(token.encode())
+                return home
     tried = ", ".join(f"{host}:{port}" for host, port in addresses)
     sys.exit(f"dlrun: {socket.gethostname()} cannot reach dlrun launch (tried {tried}): is it still running?")
 

@@ -47,9 +47,11 @@ def run(program: list[str], kind: str, report: int) -> NoReturn:
         message = str(error).strip().splitlines()
         what = f"{type(error).__name__}: {message[0]}" if message else type(error).__name__
         record = {"what": what, "where": where(error.__traceback__, error), "code": status}
-        _tell(report, pid, record)
         error = error.with_traceback(_own(error.__traceback__))
+        if sys.excepthook is not sys.__excepthook__:
+            _tell(report, pid, record)  # somebody else's hook may take its time
         sys.excepthook(type(error), error, error.__traceback__)
+        _tell(report, pid, record)
     else:
         _tell(report, pid, {"talked": talked()})
     if record and isinstance(status, (int, str)):

@@ -199,7 +199,12 @@ class Watcher:
 
 
 def children(pid: int) -> list[int]:
-    """Return the process ids of the children of ``pid``."""
+    """Return the process ids of the children of ``pid``, which has one thread."""
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children") as file:  # noqa: PTH123
+            return [int(child) for child in file.read().split()]
+    except OSError:  # a kernel built without CONFIG_PROC_CHILDREN
+        pass
     found = []
     for name in os.listdir("/proc"):  # noqa: PTH208
         if name.isdigit():

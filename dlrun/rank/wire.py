@@ -8,6 +8,7 @@ starts its script. A closed connection means that the other side is dead: a watc
 from __future__ import annotations
 
 import json
+import socket
 import struct
 from typing import Any
 
@@ -18,6 +19,17 @@ ENDED = b"X"  # {code, talked}: the script is gone
 STOP = b"S"  # {signal, grace}: send the script this signal, and SIGKILL after ``grace`` seconds
 
 _HEAD = struct.Struct("!cI")
+_PROBES = 4
+
+
+def keep_alive(connection: socket.socket, silence: int) -> None:
+    """Have the kernel close a connection whose other side has not answered for ``silence`` seconds: a cut cable."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(silence // 3, 1))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(silence * 2 // 3 // _PROBES, 1))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, silence * 1000)
 
 
 def pack(kind: bytes, payload: bytes | dict[str, Any]) -> bytes:

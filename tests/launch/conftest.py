@@ -6,7 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -67,3 +68,48 @@ def dlrun(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         return subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=30, **options)  # type: ignore
 
     return run
+
+
+class Lab:
+    """A Slurm cluster of three machines, n1 to n3, with four cores each, all on this one."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self.folder = folder
+        self.env = {**os.environ, "LAB": str(folder), "P": f"dl{number}", "NET": f"10.77.{number}",
+                    "PORT": str(26817 + 10 * number), "NODES": "3", "WATCH": str(os.getpid())}  # fmt: skip
+        here = Path(__file__).parent / "lab"
+        self.up, self.down = here / "up.sh", here / "down.sh"
+        self.env["SLURM_CONF"] = f"{folder}/etc/slurm.conf"
+        # How the launchers reach the machines where there is no batch job: real ssh, with the lab's keys.
+        self.env |= {"HYDRA_LAUNCHER_EXEC": f"{folder}/ssh", "PRTE_MCA_plm_ssh_agent": f"{folder}/ssh",
+                     "OMPI_MCA_plm_rsh_agent": f"{folder}/ssh"}  # fmt: skip
+
+    def run(self, *words: str) -> str:
+        """Run one of the lab's own programs, as ``lab.run("poweroff", "n2")``."""
+        done = subprocess.run([self.folder / words[0], *words[1:]], env=self.env, capture_output=True, text=True,
+                              timeout=30, check=False)  # fmt: skip
+        return done.stdout
+
+
+def _missing() -> str:
+    if os.getuid() != 0:
+        return "a Slurm lab needs root (network namespaces)"
+    programs = ("slurmctld", "slurmd", "srun", "sshd", "ip", "nsenter", "unshare", "pgrep", "ssh-keygen")
+    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+    missing = [name for name in programs if not shutil.which(name, path=path)]
+    return f"not installed: {', '.join(missing)}" if missing else ""
+
+
+@pytest.fixture(scope="session")
+def lab() -> Iterator[Lab]:
+    """A real Slurm cluster, torn down without a trace; also when this process is killed."""
+    if why := _missing():
+        pytest.skip(why)
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
+    folder = Path(tempfile.mkdtemp(prefix="dlab", dir="/tmp"))
+    cluster = Lab(folder, number)
+    started = subprocess.run([cluster.up], env=cluster.env, capture_output=True, text=True, timeout=60, check=False)
+    if started.returncode:
+        pytest.skip(f"the Slurm lab did not come up: {started.stderr.strip().splitlines()[-1:]}")
+    yield cluster
+    subprocess.run([cluster.down], env=cluster.env, timeout=30, check=False)
