@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
-    from dlrun.launch.plan import Host
+    from dlrun.launch.plan import LaunchPlan
     from dlrun.launch.process import Result
 
 
-@click.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
+@click.command(context_settings={"allow_interspersed_args": False})
 @click.option("-n", "--ranks", type=int, help="How many ranks; inside a batch job the job's own number.")
 @click.option("--per-node", "--ppn", type=int, help="Ranks on each node.")
-@click.option("--hosts", help="Run on these hosts: n1,n2 or n1:4,n2:2 (ranks on each).")
+@click.option("--hosts", default="", help="Run on these hosts: n1,n2 or n1:4,n2:2 (ranks on each).")
+@click.option("--hostfile", default="", help="Run on the hosts in this file, one on each line: n1, n1:4, n1 slots=4.")
 @click.option("--cores", type=int, help="Cores for each rank; an equal share of the node unless said.")
 @click.option("--gpus", type=int, help="GPUs for each rank; one unless said.")
 @click.option("--bind/--no-bind", default=True, help="Give each rank cores of its own (the default), or none.")
 @click.option("--backend", default="auto", help="auto, mpich, openmpi, srun, aprun, pals, intel, jsrun, flux.")
 @click.option("--mpiexec", default="", help="Use this launcher program.")
+@click.option("--native", default="", help="More words for the launcher itself, as '--mpi=pmix'.")
 @click.option("--env", multiple=True, metavar="NAME=VALUE", help="Set a variable on every rank.")
 @click.option("--show", default="0", help="The ranks whose output is shown, as 0,7 or all.")
-@click.option("--tuned/--no-tuned", default=True, help="Use what dlrun tune found for such a job (the default).")
 @click.option("--log-dir", default="", help="Where the ranks' logs go; dlrun-runs/<time> unless said.")
+@click.option("--tuned/--no-tuned", default=True, help="Use the settings that dlrun tune found, where they fit.")
+@click.option("--start-timeout", type=float, default=120.0, help="Seconds in which all ranks must have started.")
+@click.option("--save-time", type=float, default=60.0, help="Seconds to save in, when told to stop.")
 @click.option("--dry-run", is_flag=True, help="Print the command that would be run, and run nothing.")
+@click.option("--explain", is_flag=True, help="Like --dry-run, with a reason for each word and where each rank runs.")
+@click.option("--as", "as_", default="", metavar="SYSTEM", help="Like --explain, as if on slurm, pbs, alps, lsf, flux.")
+@click.option("--job", default="", metavar="FILE", help="Write a batch script (for the system of --as) instead.")
+@click.option("--time", "time_", default="1:00:00", help="For --job: how long, H:MM:SS.")
+@click.option("--account", default="", help="For --job: whom to charge.")
+@click.option("--queue", default="", help="For --job: the queue or partition.")
 @click.option("-m", "--module", is_flag=True, help="SCRIPT names a module, as in python -m.")
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def command(script: str, args: tuple[str, ...], dry_run: bool, hosts: str | None, env: tuple[str, ...], show: str,
-            log_dir: str, **options: object) -> None:  # fmt: skip
+def command(dry_run: bool, explain: bool, as_: str, job: str, time_: str, account: str, queue: str,
+            **options: Any) -> None:  # fmt: skip
     """Run SCRIPT on many ranks, under whatever launcher is here.
 
     Rank 0's output is shown as it comes; every rank's is in the run directory. A rank that fails ends the job, and
@@ -39,35 +50,83 @@ def command(script: str, args: tuple[str, ...], dry_run: bool, hosts: str | None
     \b
       dlrun launch -n 2 train_dist.py --epochs 3
       dlrun launch -n 64 --dry-run train_dist.py
+      dlrun launch -n 64 --ppn 8 --as slurm --job train.sh train_dist.py
     """
-    from dlrun.launch import LaunchPlan, launch, prepare
+    from dlrun.launch import launch
 
-    plan = LaunchPlan(
+    if as_ and options["backend"] == "auto" and not job:
+        options["backend"] = _backend(as_)
+    plan = _plan(**options)
+    if job:
+        _write_job(plan, job, as_, time_, account, queue)
+    elif dry_run or explain or as_:
+        _print(plan, explain or bool(as_))
+    else:
+        result = launch(plan, on_note=lambda note: click.echo(f"dlrun: {note}", err=True))
+        _report(result)
+        sys.exit(result.returncode)
+
+
+def _plan(script: str, args: tuple[str, ...], hosts: str, hostfile: str, env: tuple[str, ...], show: str,
+          log_dir: str, native: str, **options: Any) -> LaunchPlan:  # fmt: skip
+    """Return the plan that the options spell."""
+    from dlrun.errors import DlrunError
+    from dlrun.launch import LaunchPlan
+    from dlrun.launch.hosts import hostfile as read
+    from dlrun.launch.hosts import hosts as parse
+
+    if hosts and hostfile:
+        raise DlrunError("--hosts and --hostfile are both given", "give one of them")
+    return LaunchPlan(
         (script, *args),
-        hosts=_hosts(hosts),
+        hosts=read(hostfile) if hostfile else parse(hosts),
         env=tuple(_variable(text) for text in env),
         show=_ranks(show, options["ranks"]),
         run_dir=log_dir,
-        **options,  # type: ignore[arg-type]
+        native=tuple(shlex.split(native)),
+        **options,
     )
-    if dry_run:
-        settled, line = prepare(plan)
-        assert settled.launcher
-        found = f"{settled.launcher.backend} {settled.launcher.version}".strip()
-        why = f": {settled.launcher.why}" if settled.launcher.why else ""
-        click.echo(f"dlrun: {found}{why}", err=True)
-        for note in settled.notes:
-            click.echo(f"dlrun: {note}", err=True)
-        if not settled.launcher.why:
-            click.echo(f"  {settled.hint}", err=True)
-        click.echo(str(line))
-        return
-    for note in prepare(plan)[0].notes:
-        if note.startswith("tuned "):
-            click.echo(f"dlrun: {note}", err=True)
-    result = launch(plan)
-    _report(result)
-    sys.exit(result.returncode)
+
+
+def _backend(system: str) -> str:
+    """Return the launcher that a batch system comes with."""
+    from dlrun.errors import DlrunError
+
+    backends = {"slurm": "srun", "pbs": "pals", "alps": "aprun", "cobalt": "aprun", "lsf": "jsrun", "flux": "flux"}
+    if system not in backends:
+        raise DlrunError(f"--as {system}: no batch system of this name", f"known are {', '.join(backends)}")
+    return backends[system]
+
+
+def _print(plan: LaunchPlan, why: bool) -> None:
+    """Print the command that would be run; ``why`` adds the reasons."""
+    from dlrun.launch import look_here, prepare
+
+    settled, line = prepare(plan)
+    assert settled.launcher
+    found = f"{settled.launcher.backend} {settled.launcher.version}".strip()
+    reason = f": {settled.launcher.why}" if settled.launcher.why else ""
+    click.echo(f"dlrun: {found}{reason}", err=True)
+    for note in settled.notes:
+        click.echo(f"dlrun: {note}", err=True)
+    if not settled.launcher.why:
+        click.echo(f"  {settled.hint}", err=True)
+    click.echo(str(line))
+    if why:
+        from dlrun.launch.explain import explain
+
+        click.echo("\n" + explain(settled, line, look_here()))
+
+
+def _write_job(plan: LaunchPlan, file: str, system: str, time: str, account: str, queue: str) -> None:
+    """Write a batch script that runs this very launch."""
+    from pathlib import Path
+
+    from dlrun.launch.job import SUBMIT, Job, script
+
+    text = script(plan, Job(system or "slurm", time, account, queue))
+    Path(file).write_text(text)
+    click.echo(f"dlrun: wrote {file}; submit it: {SUBMIT[system or 'slurm']} {file}", err=True)
 
 
 def _report(result: Result) -> None:
@@ -84,19 +143,6 @@ def _report(result: Result) -> None:
         click.echo("  make it a data-parallel one first: dlrun port", err=True)
 
 
-def _hosts(text: str | None) -> tuple[Host, ...]:
-    from dlrun.errors import DlrunError
-    from dlrun.launch import Host
-
-    hosts = []
-    for entry in text.split(",") if text else []:
-        name, _, slots = entry.partition(":")
-        if not name or (slots and not slots.isdigit()):
-            raise DlrunError(f"--hosts {text}: {entry!r} is no host", "write n1,n2 or n1:4,n2:2")
-        hosts.append(Host(name, int(slots) if slots else None))
-    return tuple(hosts)
-
-
 def _variable(text: str) -> tuple[str, str]:
     from dlrun.errors import DlrunError
 
@@ -106,11 +152,11 @@ def _variable(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _ranks(text: str, ranks: object) -> tuple[int, ...]:
+def _ranks(text: str, ranks: int | None) -> tuple[int, ...]:
     from dlrun.errors import DlrunError
 
     if text == "all":
-        return tuple(range(ranks)) if isinstance(ranks, int) else (0,)
+        return tuple(range(ranks)) if ranks else (0,)
     if not all(part.strip().isdigit() for part in text.split(",")):
         raise DlrunError(f"--show {text}: these are no ranks", "write --show 0,7 or --show all")
     return tuple(int(part) for part in text.split(","))

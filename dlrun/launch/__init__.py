@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 from dlrun.errors import DlrunError
 from dlrun.launch.plan import Command, Host, LaunchPlan, command, settle, spec
 from dlrun.launch.profile import with_profile
-from dlrun.launch.site import look
+from dlrun.launch.site import Site, look
 
 if TYPE_CHECKING:
     from dlrun.launch.process import Result
 
-__all__ = ["Command", "Host", "LaunchPlan", "launch", "prepare"]
+__all__ = ["Command", "Host", "LaunchPlan", "launch", "look_here", "prepare"]
 
 
 def prepare(plan: LaunchPlan) -> tuple[LaunchPlan, Command]:
@@ -38,11 +38,21 @@ def prepare(plan: LaunchPlan) -> tuple[LaunchPlan, Command]:
     return settled, command(settled, site)
 
 
-def launch(plan: LaunchPlan, on_line: Callable[[int, str, str], None] | None = None) -> Result:
+def look_here() -> Site:
+    """Return what is here, as :func:`prepare` sees it."""
+    return look(os.environ)
+
+
+def launch(
+    plan: LaunchPlan,
+    on_line: Callable[[int, str, str], None] | None = None,
+    on_note: Callable[[str], None] | None = None,
+) -> Result:
     """Run ``plan`` and return how it ended.
 
     What the ranks in ``plan.show`` write goes to this process's stdout and stderr as it comes, or line by line to
-    ``on_line(rank, "out" or "err", line)``. Everything every rank writes is in ``run_dir/rank-R.log``.
+    ``on_line(rank, "out" or "err", line)``; ``on_note`` gets what is worth knowing before the start. Everything that
+    every rank writes is in ``run_dir/rank-R.log``.
     Raises :class:`DlrunError` where nothing could be started. Call it from the main thread: it handles signals.
     """
     from dlrun.launch.process import Run
@@ -51,6 +61,9 @@ def launch(plan: LaunchPlan, on_line: Callable[[int, str, str], None] | None = N
     assert settled.launcher
     if not settled.launcher.path and settled.launcher.backend != "local":
         raise DlrunError(settled.notes[-1], settled.hint)
+    if on_note:
+        for note in settled.notes:
+            on_note(note)
     run_dir = Path(settled.cwd, settled.run_dir)
     try:
         run_dir.mkdir(parents=True, exist_ok=True)

@@ -36,14 +36,10 @@ class LaunchPlan:
     """A job to start: a program, how often, and where. What is None is still open; :func:`settle` closes it.
 
     ``program`` is the script and its arguments; ``module`` says that it is a module's name, as in ``python -m``.
-    ``per_node``, ``cores`` and ``gpus`` count ranks per node, and cores and GPUs per rank. ``show`` are the ranks whose
-<<<<<<< HEAD
-    output is shown. ``cwd`` is where the job runs ("": here). ``grace`` and ``start_timeout`` are seconds.
-    ``tuned`` lets a profile of ``dlrun tune`` that fits set variables of dl_comm.
-=======
-    output is shown. ``cwd`` is where the job runs ("": here). ``grace``, ``start_timeout`` and ``silence`` (after
-    which a node that does not answer counts as gone) are seconds.
->>>>>>> a0f8cda (wip)
+    ``native`` are words for the launcher itself. ``per_node``, ``cores`` and ``gpus`` count ranks per node, and cores
+    and GPUs per rank. ``show`` are the ranks whose output is shown. ``cwd`` is where the job runs ("": here).
+    Seconds: ``grace`` between a signal and SIGKILL, ``save_time`` to save and stop in, ``start_timeout`` for all ranks
+    to start, ``silence`` after which a node that does not answer counts as gone.
     """
 
     program: tuple[str, ...]
@@ -51,6 +47,7 @@ class LaunchPlan:
     module: bool = False
     backend: str = "auto"
     mpiexec: str = ""
+    native: tuple[str, ...] = ()
     per_node: int | None = None
     hosts: tuple[Host, ...] = ()
     cores: int | None = None
@@ -61,6 +58,7 @@ class LaunchPlan:
     cwd: str = ""
     run_dir: str = ""
     grace: float = 1.0
+    save_time: float = 60.0
     start_timeout: float = 120.0
     tuned: bool = True
     silence: int = 20
@@ -156,7 +154,8 @@ def command(plan: LaunchPlan, site: Site) -> Command:
     unset = tuple(sorted(name for name in site.env if name.startswith(_STALE)))
     settings, dropped = backend.env(plan, site)
     unset += tuple(name for name in dropped if name in site.env and name not in unset)
-    return Command((*backend.flags(plan, site), Flag(plan.shim, "what every rank runs")), settings, unset)
+    native = [Flag(plan.native, "--native")] if plan.native else []
+    return Command((*backend.flags(plan, site), *native, Flag(plan.shim, "what every rank runs")), settings, unset)
 
 
 def spec(plan: LaunchPlan, site: Site, home: Sequence[tuple[str, int]], token: str) -> dict[str, Any]:

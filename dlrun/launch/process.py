@@ -21,7 +21,8 @@ from dlrun.launch.plan import Command, LaunchPlan
 from dlrun.rank import wire
 
 OnLine = Callable[[int, str, str], None]
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SAVE = (signal.SIGUSR1, signal.SIGXCPU)  # a batch system's early warning: the job is to save, and may go on until then
 _PATIENCE = 1.5  # seconds a launcher gets to end by itself after its ranks have ended
 
 
@@ -69,6 +70,8 @@ class Run:
         self.refusal = ""
         self.signal = 0
         self.asked = 0  # how often we were told to stop
+        self.saving = ""  # the signal that made the ranks save and stop
+        self.save_by = float("inf")
         self.end_by = float("inf")  # then the launcher itself is ended
         self.process: subprocess.Popen[bytes] | None = None
         self.said = bytearray()  # the launcher's own words
@@ -76,7 +79,7 @@ class Run:
 
     def run(self, command: Command, env: Mapping[str, str]) -> Result:
         """Start the command and stay until it has ended."""
-        handlers = {number: signal.signal(number, self._interrupted) for number in _SIGNALS}
+        handlers = {number: signal.signal(number, self._interrupted) for number in (*_END, *_SAVE)}
         handlers[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)  # wakes the selector
         wake_in, wake_out = os.pipe()
         os.set_blocking(wake_out, False)
@@ -118,7 +121,7 @@ class Run:
         gone_at = float("inf")
         while True:
             now = time.monotonic()
-            deadline = min(self.end_by, gone_at + _PATIENCE, self._start_by())
+            deadline = min(self.end_by, gone_at + _PATIENCE, self._start_by(), self.save_by)
             for key, _ in self.selector.select(min(max(deadline - now, 0), 0.25 if gone_at < now else 5.0)):
                 key.data()
             now = time.monotonic()
@@ -131,6 +134,10 @@ class Run:
             if now >= self._start_by():
                 self._refuse(f"{len(self.home.missing())} of {self.ranks} ranks did not start within "
                              f"{self.plan.start_timeout:g} s: rank {_list(self.home.missing())}")  # fmt: skip
+            if now >= self.save_by:
+                self.save_by = float("inf")
+                self.signal = signal.SIGTERM
+                self._stop(signal.SIGTERM, self.plan.grace)
             if now >= self.end_by:
                 self._end_launcher()
 
@@ -172,7 +179,22 @@ class Run:
             self._stop(signal.SIGTERM, self.plan.grace)
 
     def _interrupted(self, number: int, _: object) -> None:
-        """Ctrl-C, or the batch system wants us gone: once asks the scripts to end, twice ends them."""
+        """Ctrl-C, or the batch system wants us gone: once asks the scripts to end, twice ends them.
+
+        A script that asks ``should_stop()`` is asked to save first: the file ``stop`` in the run directory tells it to.
+        """
+        name = signal.Signals(number).name
+        listening = (self.run_dir / "listens").exists()
+        if not self.asked and not self.saving and (listening or number in _SAVE):
+            self.saving = name
+            (self.run_dir / "stop").write_text(name + "\n")
+            self.save_by = time.monotonic() + self.plan.save_time if listening else float("inf")
+            told = f"the ranks save and stop; they have {self.plan.save_time:g} s" if listening else (
+                "the script does not ask should_stop(), so nothing is saved, and it goes on")  # fmt: skip
+            print(f"dlrun: {name}: {told}", file=sys.stderr, flush=True)
+            return
+        if number in _SAVE:
+            return
         self.signal = self.signal or number
         self._stop(number if not self.asked else signal.SIGKILL, 2.0 if not self.asked else 0.0)
 

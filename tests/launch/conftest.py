@@ -81,8 +81,8 @@ class Lab:
         self.up, self.down = here / "up.sh", here / "down.sh"
         self.env["SLURM_CONF"] = f"{folder}/etc/slurm.conf"
         # How the launchers reach the machines where there is no batch job: real ssh, with the lab's keys.
-        self.env |= {"HYDRA_LAUNCHER_EXEC": f"{folder}/ssh", "PRTE_MCA_plm_ssh_agent": f"{folder}/ssh",
-                     "OMPI_MCA_plm_rsh_agent": f"{folder}/ssh"}  # fmt: skip
+        agents = ("HYDRA_LAUNCHER_EXEC", "PRTE_MCA_plm_ssh_agent", "OMPI_MCA_plm_rsh_agent")
+        self.ssh = {**self.env, **dict.fromkeys(agents, f"{folder}/ssh")}
 
     def run(self, *words: str) -> str:
         """Run one of the lab's own programs, as ``lab.run("poweroff", "n2")``."""

@@ -106,7 +106,8 @@ def test_uneven_ranks_over_two_machines_know_their_places(lab: Lab, tmp_path: Pa
         pytest.skip("this library hangs at random over TCP, also without dlrun")
     (tmp_path / "place.py").write_text(PLACE)
     line = [*words(backend), "place.py"]
-    done = subprocess.run(line, cwd=tmp_path, env=lab.env, capture_output=True, text=True, timeout=60, check=False)
+    env = lab.ssh if backend.endswith("ssh") else lab.env
+    done = subprocess.run(line, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, UNEVEN), done.stderr
 
 
@@ -117,16 +118,18 @@ def test_every_failure_has_one_end(lab: Lab, tmp_path: Path, backend: str, how: 
     (tmp_path / "fails.py").write_text(FAILS)
     line = [*words(backend), "fails.py", how]
     pipe = subprocess.PIPE
-    process = subprocess.Popen(line, cwd=tmp_path, env=lab.env, stdout=pipe, stderr=pipe, text=True)
+    env = lab.ssh if backend.endswith("ssh") else lab.env
+    process = subprocess.Popen(line, cwd=tmp_path, env=env, stdout=pipe, stderr=pipe, text=True)
     assert process.stdout and process.stdout.readline() == "up\n", process.communicate()[1]
     start = time.monotonic()
     act(lab, how, process)
     try:
         errors = process.communicate(timeout=limit + 20)[1]
+        seconds = time.monotonic() - start
     finally:
+        process.kill()
         if how in ("node dies", "cable cut"):
             lab.run("mend", "n2")
-    seconds = time.monotonic() - start
     left = ours(tmp_path)
     while left and time.monotonic() - start < limit:
         time.sleep(0.1)

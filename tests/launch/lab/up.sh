@@ -128,7 +128,7 @@ X
 cat > "$LAB/mend" <<X
 #!/bin/bash
 # Have machine \$1 working again, whatever was done to it, and Slurm know it.
-if kill -0 "\$(cat $LAB/run/\$1.unshare)" 2>/dev/null; then $LAB/link \$1 up; else $LAB/poweron \$1; fi
+if grep -q "^State:.[^Z]" "/proc/\$(cat $LAB/run/\$1.unshare)/status" 2>/dev/null; then $LAB/link \$1 up; else $LAB/poweron \$1; fi
 for _ in \$(seq 150); do
   [ "\$(timeout 5 sinfo -h -n \$1 -o %T)" = idle ] && exit 0
   scontrol update NodeName=\$1 State=RESUME 2>/dev/null

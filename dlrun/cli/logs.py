@@ -1,0 +1,50 @@
+"""``dlrun logs``."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option("-r", "--rank", type=int, help="The rank; the one that failed, else 0, unless said.")
+@click.option("-n", "--lines", type=int, default=0, help="Only the last so many lines.")
+@click.argument("run", required=False)
+def command(rank: int | None, lines: int, run: str | None) -> None:
+    """Show what a rank wrote in RUN, a run directory; the latest one under dlrun-runs unless said.
+
+    Progress bars, which overwrite themselves, are shown as they last stood.
+    """
+    from dlrun.errors import DlrunError
+
+    folder = Path(run) if run else latest(Path("dlrun-runs"))
+    if rank is None:
+        failure = folder / "failure.json"
+        rank = int(json.loads(failure.read_text())["rank"]) if failure.exists() else 0
+    log = folder / f"rank-{rank}.log"
+    if not log.exists():
+        ranks = sorted(int(p.stem[5:]) for p in folder.glob("rank-*.log"))
+        there = f"it has those of ranks {ranks[0]} to {ranks[-1]}" if ranks else "it has none"
+        raise DlrunError(f"there is no log of rank {rank} in {folder}", there)
+    click.echo(f"dlrun: {log}", err=True)
+    text = folded(log.read_text(errors="replace"))
+    sys.stdout.write("".join(text.splitlines(keepends=True)[-lines:]))
+
+
+def folded(text: str) -> str:
+    """Return ``text`` as a terminal would show it in the end: of what ``\\r`` overwrote, the last."""
+    return re.sub(r"[^\n]*\r(?=[^\r\n])", "", text.replace("\r\n", "\n")).replace("\r", "")
+
+
+def latest(runs: Path) -> Path:
+    """Return the run directory that was made last."""
+    from dlrun.errors import DlrunError
+
+    found = [path.parent for path in runs.glob("*/spec.json")]
+    if not found:
+        raise DlrunError(f"there are no runs in {runs.absolute()}", "name a run directory: dlrun logs FOLDER")
+    return max(found, key=lambda path: path.stat().st_mtime)

@@ -1,0 +1,73 @@
+"""Why the command is what it is, and which rank runs where."""
+
+from __future__ import annotations
+
+import os
+import shlex
+
+from dlrun.launch.plan import Command, LaunchPlan
+from dlrun.launch.site import Site
+from dlrun.rank.place import cores, gpus, mask, share
+
+
+def explain(plan: LaunchPlan, command: Command, site: Site) -> str:
+    """Return the command with a reason for each flag, and the table of ranks, for a settled ``plan``."""
+    assert plan.launcher
+    told = [("the launcher" + (f": {plan.launcher.why}" if plan.launcher.why else ""), plan.launcher.backend)]
+    rows = [(shlex.join(flag.words), flag.why) for flag in command.flags if flag.words]
+    rows += [(f"{name}={value}", "set for the launcher") for name, value in command.set.items()]
+    rows += [(f"unset {name}", "left over from another launcher") for name in command.unset]
+    rows += [(f"{name}={value}", "set on every rank") for name, value in plan.env]
+    if rows:
+        rows[0] = (rows[0][0], told[0][0])
+    width = min(max((len(row[0]) for row in rows), default=0), 44)
+    lines = [f"  {words:<{width}}  {why}" for words, why in rows]
+    return "\n".join([*lines, "", *table(plan, site)])
+
+
+def table(plan: LaunchPlan, site: Site) -> list[str]:
+    """Return one line per rank: where it runs, on which cores, with which GPU first."""
+    here = cores(os.sched_getaffinity(0)) if plan.local else []
+    vendor, found = gpus() if plan.local else ("", [])
+    lines = [f"  {'rank':>4}  {'host':<16}{'local':<8}{'cores':<16}GPU"]
+    for rank, (host, local_rank, local_size) in enumerate(placement(plan, site)):
+        if plan.local and plan.bind:
+            block = share(here, local_rank, local_size, plan.cores)
+            on = _ranges(sorted(cpu for core in block for cpu in core)) or "any"
+        else:
+            on = f"{plan.cores} of its own" if plan.cores else ("an equal share" if plan.bind else "any")
+        own = mask(site.env, vendor, found, local_rank, plan.gpus or 1)
+        gpu = next((value.split(",")[0] for name, value in own.items() if "VISIBLE" in name), "-")
+        gpu = gpu if plan.local else "its own first"
+        lines.append(f"  {rank:>4}  {host:<16}{f'{local_rank}/{local_size}':<8}{on:<16}{gpu}")
+        if rank == 63 and (plan.ranks or 0) > 64:
+            lines.append(f"  and {(plan.ranks or 0) - 64} more")
+            break
+    return lines
+
+
+def placement(plan: LaunchPlan, site: Site) -> list[tuple[str, int, int]]:
+    """Return (host, local rank, ranks on that host) of each rank: hosts are filled one after the other."""
+    ranks = plan.ranks or 1
+    even = -(-ranks // (len(plan.hosts) or plan.nodes))
+    if plan.hosts:
+        slots = [(host.name, host.slots or plan.per_node or even) for host in plan.hosts]
+    else:
+        names = [site.host] if plan.local else [f"node {i}" for i in range(plan.nodes)]
+        slots = [(name, plan.per_node or even) for name in names]
+    placed: list[tuple[str, int, int]] = []
+    for name, most in slots:
+        here = min(most, ranks - len(placed))
+        placed += [(name, i, here) for i in range(here)]
+    return placed
+
+
+def _ranges(cpus: list[int]) -> str:
+    """Return ``0-3,8`` for [0, 1, 2, 3, 8]."""
+    parts: list[list[int]] = []
+    for cpu in cpus:
+        if parts and parts[-1][-1] == cpu - 1:
+            parts[-1].append(cpu)
+        else:
+            parts.append([cpu])
+    return ",".join(str(p[0]) if len(p) == 1 else f"{p[0]}-{p[-1]}" for p in parts)

@@ -1,0 +1,47 @@
+"""Hosts as people write them: on the command line and in host files."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from dlrun.errors import DlrunError
+from dlrun.launch.plan import Host
+
+_SLOTS = r"(?:\s*:\s*(?P<colon>\d+)|\s+slots\s*=\s*(?P<slots>\d+))?(\s+max_slots\s*=\s*\d+)?"
+_ENTRY = re.compile(r"(?P<name>[^\s:=]+)" + _SLOTS)
+
+
+def hosts(text: str) -> tuple[Host, ...]:
+    """Return the hosts of ``n1,n2`` or ``n1:4,n2:2`` (ranks on each)."""
+    return tuple(_host(entry.strip(), f"--hosts {text}") for entry in text.split(",")) if text else ()
+
+
+def hostfile(path: str) -> tuple[Host, ...]:
+    """Return the hosts of a file with one on each line: ``n1``, ``n1:4`` or ``n1 slots=4``; ``#`` begins a comment.
+
+    A host that stands on several lines takes as many ranks, as in PBS' node files.
+    """
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError as error:
+        raise DlrunError(f"--hostfile {path}: {error.strerror}", "nothing falls back to this machine alone") from error
+    found: dict[str, Host] = {}
+    for number, line in enumerate(lines, 1):
+        entry = line.partition("#")[0].strip()
+        if entry:
+            host = _host(entry, f"{path}, line {number}")
+            before = found.get(host.name)
+            slots = (before.slots or 1) + (host.slots or 1) if before else host.slots
+            found[host.name] = Host(host.name, slots)
+    if not found:
+        raise DlrunError(f"--hostfile {path} names no host", "write one on each line: n1, n1:4 or n1 slots=4")
+    return tuple(found.values())
+
+
+def _host(entry: str, place: str) -> Host:
+    match = _ENTRY.fullmatch(entry)
+    if not match:
+        raise DlrunError(f"{place}: {entry!r} is no host", "write n1,n2 or n1:4,n2:2")
+    slots = match["colon"] or match["slots"]
+    return Host(match["name"], int(slots) if slots else None)

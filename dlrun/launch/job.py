@@ -1,0 +1,73 @@
+"""The same launch inside a batch script."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from dlrun.errors import DlrunError
+from dlrun.launch.plan import LaunchPlan
+from dlrun.render import render
+
+# The batch systems that a script can be written for, and the command that submits it.
+SUBMIT = {"slurm": "sbatch", "pbs": "qsub", "cobalt": "qsub", "lsf": "bsub <", "flux": "flux batch"}
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a batch system wants to know besides the launch: its kind, the time (H:MM:SS), whom to charge, where."""
+
+    system: str
+    time: str = "1:00:00"
+    account: str = ""
+    queue: str = ""
+
+
+def script(plan: LaunchPlan, job: Job) -> str:
+    """Return the batch script that runs ``dlrun launch`` for ``plan`` on the nodes that it needs.
+
+    Inside the job ``dlrun launch`` finds the allocation, so everything it promises holds there too. Raises
+    :class:`DlrunError` for a batch system or a time that is none.
+    """
+    if job.system not in SUBMIT:
+        raise DlrunError(f"--as {job.system}: no batch system of this name", f"known are {', '.join(SUBMIT)}")
+    if not re.fullmatch(r"\d+:\d\d:\d\d", job.time):
+        raise DlrunError(f"--time {job.time} is no time", "write H:MM:SS, as 1:30:00")
+    if plan.ranks is None:
+        raise DlrunError("how many ranks is not said", "say so: dlrun launch -n 8 --job FILE")
+    per_node = plan.per_node or plan.ranks
+    bin_dir = Path(sys.executable).parent
+    return render(
+        f"job/{job.system}.sh",
+        name=Path(plan.program[0]).stem,
+        nodes=-(-plan.ranks // per_node),
+        ranks=plan.ranks,
+        per_node=per_node,
+        cores=plan.cores,
+        gpus=plan.gpus,
+        time=job.time,
+        account=job.account,
+        queue=job.queue,
+        setup=f"export PATH={shlex.quote(str(bin_dir))}:$PATH",
+        line=shlex.join(["dlrun", "launch", *words(plan)]),
+    )
+
+
+def words(plan: LaunchPlan) -> list[str]:
+    """Return the options and arguments of ``dlrun launch`` that spell ``plan``; hosts are the batch system's."""
+    usual = LaunchPlan(plan.program)
+    named = {"-n": "ranks", "--per-node": "per_node", "--cores": "cores", "--gpus": "gpus", "--backend": "backend",
+             "--mpiexec": "mpiexec", "--log-dir": "run_dir"}  # fmt: skip
+    spelled = []
+    for option, name in named.items():
+        if getattr(plan, name) != getattr(usual, name):
+            spelled += [option, str(getattr(plan, name))]
+    spelled += [] if plan.bind else ["--no-bind"]
+    spelled += [] if plan.tuned else ["--no-tuned"]
+    spelled += ["--native", shlex.join(plan.native)] if plan.native else []
+    spelled += ["--show", ",".join(map(str, plan.show))] if plan.show != usual.show else []
+    spelled += [word for name, value in plan.env for word in ("--env", f"{name}={value}")]
+    return [*spelled, *(["-m"] if plan.module else []), *plan.program]

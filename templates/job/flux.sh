@@ -1,0 +1,17 @@
+#!/bin/bash
+# flux: --job-name={{ name }}
+# flux: -N {{ nodes }}
+# flux: -n {{ ranks }}
+{% if cores %}
+# flux: -c {{ cores }}
+{% endif %}
+{% if gpus %}
+# flux: -g {{ gpus }}
+{% endif %}
+# flux: -t {{ time }}
+{% if queue %}
+# flux: -q {{ queue }}
+{% endif %}
+
+{{ setup }}
+exec {{ line }}

@@ -1,0 +1,55 @@
+"""Told to stop, a script that asks should_stop() saves first; the flag is a file in the run directory."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SAVES = """
+import os, time
+run = os.environ["DLRUN_RUN_DIR"]
+open(f"{run}/listens", "w").close()
+print("up", flush=True)
+while not os.path.exists(f"{run}/stop"):
+    time.sleep(0.02)
+print("saved because of", open(f"{run}/stop").read().strip())
+"""
+
+
+def start(folder: Path, mpiexec: str, script: str, *words: str) -> subprocess.Popen[str]:
+    (folder / "script.py").write_text(script)
+    line = [sys.executable, "-m", "dlrun", "launch", "-n", "2", "--mpiexec", mpiexec, *words, "script.py"]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(line, cwd=folder, stdout=pipe, stderr=pipe, text=True, env={**os.environ})
+    assert process.stdout and process.stdout.readline() == "up\n"
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGXCPU])
+def test_a_script_that_listens_saves_and_ends_well(any_mpiexec, tmp_path, number):
+    process = start(tmp_path, any_mpiexec, SAVES)
+    process.send_signal(number)
+    out, errors = process.communicate(timeout=10)
+    assert (process.returncode, out) == (0, f"saved because of {number.name}\n")
+    assert f"{number.name}: the ranks save and stop; they have 60 s" in errors
+
+
+def test_a_script_that_takes_too_long_to_save_is_ended(any_mpiexec, tmp_path):
+    slow = SAVES.replace('print("saved', 'time.sleep(60); print("saved')
+    process = start(tmp_path, any_mpiexec, slow, "--save-time", "0.5")
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=10)
+    assert process.returncode == 143
+
+
+def test_an_early_warning_does_not_end_a_script_that_does_not_listen(any_mpiexec, tmp_path):
+    process = start(tmp_path, any_mpiexec, "import time\nprint('up', flush=True)\ntime.sleep(1)\nprint('done')\n")
+    process.send_signal(signal.SIGUSR1)
+    out, errors = process.communicate(timeout=10)
+    assert (process.returncode, out) == (0, "done\n")
+    assert "does not ask should_stop()" in errors
