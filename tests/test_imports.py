@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "port": {"errors", "render"},
     "launch": {"errors", "render", "rank"},
     "bench": {"errors", "launch"},
-    "tune": {"errors", "bench", "launch"},
+    "tune": {"errors", "bench", "launch", "scale"},
     "scale": {"errors", "render", "bench", "launch"},
     "verify": {"errors", "render", "launch"},
     "demo": {"errors", "port", "launch"},

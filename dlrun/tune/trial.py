@@ -12,13 +12,10 @@ from dlrun.bench.cases import Case
 from dlrun.bench.run import measure
 from dlrun.errors import DlrunError
 from dlrun.launch import LaunchPlan, launch
+from dlrun.scale.reading import RATE
 from dlrun.tune.journal import Journal
 from dlrun.tune.search import Outcome, Trial
 from dlrun.tune.space import Space
-
-# What training scripts print about their speed.
-RATE = r"([\d.]+(?:e[+-]?\d+)?)\s*(?:samples|images|examples|sequences|tokens|it)(?:/s\b|/sec\b| per second)"
-
 
 @dataclass(frozen=True)
 class Metric:
