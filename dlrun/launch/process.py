@@ -254,9 +254,11 @@ class Run:
         else:
             code = code or 1
             self.refusal = self.refusal or self._unfinished()
+        serial = self.ranks > 1 and len(ended) == self.ranks and not any(end["talked"] for end in ended)
+        if self.failure or self.refusal or (serial and code == 0):
+            self.console.end_line()
         if self.refusal:
             self._complain()
-        serial = self.ranks > 1 and len(ended) == self.ranks and not any(end["talked"] for end in ended)
         return Result(code, self.run_dir, self.failure, time.monotonic() - self.started, serial and code == 0)
 
     def _unfinished(self) -> str:
@@ -282,6 +284,7 @@ class Console:
         self.label = len(show) > 1
         self.on_line = on_line
         self.partial: dict[tuple[int, bytes], bytes] = {}
+        self.last = b""  # what was written last
 
     def show(self, rank: int, kind: bytes, data: bytes) -> None:
         """Show, or hand to ``on_line(rank, "out" | "err", line)``, what a rank wrote."""
@@ -301,6 +304,11 @@ class Console:
             self._line(rank, kind, line)
         self.partial.clear()
 
+    def end_line(self) -> None:
+        """Begin a new line for dlrun's own words, where a rank has left one unfinished."""
+        if self.last not in (b"", b"\n"):
+            self._write(wire.ERR, b"\n")
+
     def _line(self, rank: int, kind: bytes, line: bytes) -> None:
         if self.on_line:
             self.on_line(rank, "out" if kind == wire.OUT else "err", line.decode(errors="replace"))
@@ -310,6 +318,7 @@ class Console:
     def _write(self, kind: bytes, data: bytes) -> None:
         stream = sys.stdout if kind == wire.OUT else sys.stderr
         stream.flush()
+        self.last = data[-1:]
         with contextlib.suppress(BrokenPipeError):
             while data:
                 data = data[os.write(stream.fileno(), data) :]

@@ -103,6 +103,8 @@ class Watcher:
             said = json.loads(line)
             self.talked = said.get("talked", self.talked)
             if "what" in said:
+                for fd in list(self.streams):  # its traceback first: nothing is sure after the failure is known
+                    self._pass_on(fd)
                 self._fail(said)
 
     def _hear_home(self) -> None:

@@ -130,7 +130,8 @@ def test_launch_from_python_hands_over_lines(any_mpiexec, tmp_path, monkeypatch)
     from dlrun.launch import LaunchPlan, launch
 
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "says.py").write_text("import sys\nprint('one\\rtwo')\nsys.exit(3)\n")
+    only_rank_0 = "import os, sys, time\nif os.environ['DLRUN_RANK'] == '1': time.sleep(60)\n"
+    (tmp_path / "says.py").write_text(only_rank_0 + "print('one\\rtwo')\nsys.exit(3)\n")
     lines: list[tuple[int, str, str]] = []
     plan = LaunchPlan(("says.py",), ranks=2, mpiexec=any_mpiexec)
     result = launch(plan, on_line=lambda *line: lines.append(line))
@@ -138,3 +139,14 @@ def test_launch_from_python_hands_over_lines(any_mpiexec, tmp_path, monkeypatch)
     assert result.returncode == 3
     assert result.failure and result.failure.what == "sys.exit(3)"
     assert (result.run_dir / "rank-1.log").exists()
+
+
+def test_rank_0s_last_words_come_before_dlruns_on_lines_of_their_own(dlrun, mpiexec, tmp_path):
+    words = "import sys, time\nsys.stdout.write('\\r 10%')\nsys.stdout.flush()\nraise ValueError('x' * 3000)\n"
+    (tmp_path / "words.py").write_text(words)
+    for _ in range(3):
+        done = dlrun("-n", "2", "--mpiexec", mpiexec, "--env", "DLRUN_TEST=1", "words.py")
+        lines = done.stderr.splitlines()
+        first = next(i for i, line in enumerate(lines) if line.startswith("dlrun: rank "))
+        if "rank 0 (host" in lines[first]:
+            assert lines[first - 1] == "ValueError: " + "x" * 3000
