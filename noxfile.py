@@ -46,6 +46,18 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+@nox.parametrize("sanitizer", ["thread", "address,undefined"])
+def sanitize(session: nox.Session, sanitizer: str) -> None:
+    """dl_comm's collectives with threads as ranks, under ThreadSanitizer, and AddressSanitizer with UBSan."""
+    build = f"build/sanitize-{sanitizer.split(',')[0]}"
+    options = ["-DDL_PYTHON=OFF", "-DDL_TESTS=ON", f"-DDL_SANITIZE={sanitizer}", "-DCMAKE_BUILD_TYPE=RelWithDebInfo"]
+    session.run("cmake", "-S", "comm", "-B", build, *options, external=True)
+    session.run("cmake", "--build", build, "-j2", external=True)
+    environment = {"UBSAN_OPTIONS": "halt_on_error=1", "TSAN_OPTIONS": "halt_on_error=1"}
+    session.run(f"{build}/ranks_as_threads", external=True, env=environment)
+
+
+@nox.session(venv_backend="none")
 def count(session: nox.Session) -> None:
     """Add up what the sessions before it ran; a session that wrote no result counts as one failure."""
     passed = failed = skipped = 0
