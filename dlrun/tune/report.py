@@ -45,7 +45,9 @@ def table(space: Space, outcomes: Sequence[Outcome], goal: Goal, metric: str = "
         ))  # fmt: skip
     failed = {o.trial.settings: o.error for o in outcomes if o.error}
     rows += [(as_text(s), "failed", "", "", "", "", error[:60]) for s, error in failed.items() if not measured[s]]
-    return aligned(("settings", "gain", "median", "worst 5 %", "bus GB/s", "runs", ""), rows)
+    note = "the verdict rests on pairs measured in turns; the other gains are single looks at a machine in motion"
+    head = ("settings", "gain", "median", "worst 5 %", "bus GB/s", "runs", "verdict")
+    return aligned(head, rows) + "\n" + note
 
 
 def sentence(space: Space, outcomes: Sequence[Outcome], goal: Goal) -> str:

@@ -144,14 +144,17 @@ def ranking(space: Space, outcomes: Sequence[Outcome], goal: Goal) -> list[Setti
 
 
 def challenger(space: Space, outcomes: Sequence[Outcome], goal: Goal) -> Settings | None:
-    """Who meets the default in the final: fixed with its first pair, else the best of those measured most often."""
+    """Who meets the default in the final: fixed with its first pair, else the best of those measured often enough.
+
+    Enough is half as often as any: the rest were left behind, and a time that ran out amid a round decides nothing.
+    """
     for outcome in outcomes:
         if outcome.trial.stage == FINAL and outcome.trial.settings != space.default:
             return outcome.trial.settings
     early = [o for o in outcomes if o.trial.stage != FINAL]
     order, measured = ranking(space, early, goal), values(early)
     most = max((len(measured[s]) for s in order), default=0)
-    return next((s for s in order if len(measured[s]) == most), None)
+    return next((s for s in order if 2 * len(measured[s]) >= most), None)
 
 
 def noise(outcomes: Sequence[Outcome]) -> float | None:

@@ -17,6 +17,7 @@ from dlrun.tune.journal import Journal
 from dlrun.tune.search import Outcome, Trial
 from dlrun.tune.space import Space
 
+
 @dataclass(frozen=True)
 class Metric:
     """A number in a script's output: the first group of `pattern`; `take` says which of several: median, last, best.
