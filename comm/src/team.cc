@@ -10,6 +10,7 @@ namespace dl {
 namespace {
 
 constexpr std::size_t worth_sharing = 1u << 20;  // bytes of a message from which several threads share it
+constexpr std::size_t worth_a_meeting = 4096;    // bytes of a message from which the arena beats the stage
 constexpr std::size_t grain = 64;                // elements: the threads' parts begin at whole cache lines
 
 // Thread `i` of `threads` takes this part of n elements.
@@ -110,7 +111,8 @@ void Team::reduce(const Message& message, Op op) {
             {flat, first, n, reducer(flat.dtype(), op, precision_), op == Op::mean ? static_cast<double>(size_) : 1.0});
     }
   Lane& lane = *lanes_.front();
-  const std::uint64_t place = arena_.place(message.buffers);
+  // Little data takes one meeting through the stage, two in the arena.
+  const std::uint64_t place = bytes >= worth_a_meeting ? arena_.place(message.buffers) : 0;
   const bool anything = !parts.front().empty();
   std::uint64_t chunk = 0;
   if (place == 0 && anything) chunk = stage_first(lane, parts.front().front());
