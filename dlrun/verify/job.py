@@ -64,11 +64,11 @@ def verify(
     if checks[0].status == "failed":
         return Verdict(tuple(checks))
     identity, replicate = runs.both(runs.identity, runs.replicate)
-    add(_ran(identity, job) or same("identity", serial, again, identity, job.port.name))
+    add(_ran(identity, "identity") or same("identity", serial, again, identity, job.port.name))
     broken = checks[-1].status == "failed"
     if not identity.root.steps:
         return Verdict(tuple(checks))
-    repeated = _ran(replicate, job, "replicate") or same("replicate", serial, again, replicate, job.port.name)
+    repeated = _ran(replicate, "replicate") or same("replicate", serial, again, replicate, job.port.name)
     sharded = runs.sharded()
     found = judge(serial, identity, sharded)
     add(skipped("replicate", "1 rank differs already: see identity") if broken else _own(repeated, found), *found)
@@ -87,6 +87,8 @@ def _own(repeated: Check, found: list[Check]) -> Check:
 
 def judge(serial: Run, identity: Run, sharded: Run) -> list[Check]:
     """Return the checks of the sharded run; what follows from another fault carries no fault of its own."""
+    if not sharded.root.steps:
+        return [_ran(sharded, "sharded run") or failed("sharded run", "rank 0 makes no step", "", "fails")]
     start, mean = ranks.broadcast(sharded), gradients.mean_gradients(sharded)
     cause = next((check.name for check in (mean, start) if check.status == "failed"), "")
     equal, shards, steps = ranks.equal(sharded, cause), data.shards(identity, sharded), ranks.steps(sharded)
@@ -103,8 +105,10 @@ def judge(serial: Run, identity: Run, sharded: Run) -> list[Check]:
         todo = f"see {told}" if told else "it runs on 1 rank"
         checks.append(failed("sharded run", said, todo, "" if told else "fails", where=event["line"], rank=rank))
     elif not sharded.whole and not sharded.hung:
-        said = "\n".join(sharded.log.strip().splitlines()[-3:])
-        checks.append(failed("sharded run", f"ended with code {sharded.code}: {said}", "", "fails"))
+        told = next((check.name for check in checks if check.fault), "")
+        said = " ".join(sharded.log.strip().splitlines()[-3:])
+        fault = "" if told else "fails"
+        checks.append(failed("sharded run", f"ended with code {sharded.code}: {said}"[:500], f"see {told}", fault))
     return checks
 
 
@@ -125,8 +129,11 @@ class Runs:
             serial, again = self.both(lambda: self._serial("uncut", cut), lambda: self._serial("uncut-again", cut))
         if serial.error:
             _, event = serial.error
+            said = f"{event['type']}: {event['message']}"
+            if event["type"] == "SystemExit" and serial.log.strip():  # argparse has printed why
+                said = serial.log.strip().splitlines()[-1]
             raise DlrunError(
-                f"{self.job.serial} fails: {event['type']}: {event['message']} ({event['line']})",
+                f"{self.job.serial} fails: {said} ({event['line']})",
                 "verify compares with the serial script: make it run first (arguments go after --)",
             )
         if not serial.root.ended:
@@ -240,7 +247,7 @@ def _imports(script: Path) -> set[str]:
     return {name.split(".")[0] for name in names}
 
 
-def _ran(run: Run, job: Job, name: str = "identity") -> Check | None:
+def _ran(run: Run, name: str) -> Check | None:
     """Return a failed check where a run did not come to its end."""
     if run.error:
         rank, event = run.error
@@ -257,7 +264,7 @@ def _ran(run: Run, job: Job, name: str = "identity") -> Check | None:
         said = " ".join(run.log.strip().splitlines()[-3:])
         return failed(name, f"the port ended with code {run.code}: {said}"[:500], "", "fails")
     if run.root.first("face") is None:
-        return failed(name, f"{job.port.name} never imported dl_comm.torch", "port it with dlrun port", "not-ported")
+        return failed(name, "the port never imported dl_comm.torch", "port it with dlrun port", "not-ported")
     return None
 
 

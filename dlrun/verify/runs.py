@@ -18,7 +18,8 @@ from dlrun.verify.trace import Run, read_trace
 
 TRACER = Path(__file__).parent / "tracer" / "__main__.py"
 ENTRIES = 5000  # of one folder that are linked one by one; a larger one is linked as a whole
-QUICK = 20.0  # seconds after which ranks that wait for each other will not go on any more
+START = 120.0  # seconds in which a rank has to start
+QUICK = 6.0  # seconds after which ranks that wait in different places will not go on any more
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def _command(task: Task, words: list[str]) -> list[str]:
 def _wait(process: subprocess.Popen[bytes], task: Task) -> bool:
     """Wait for the end. Returns True where the ranks stopped making progress and were ended."""
     files = [task.folder / f"rank{rank}.jsonl" for rank in range(task.ranks)]
-    size, since = -1, time.monotonic()
+    size, since = 0, time.monotonic()
     try:
         while process.poll() is None:
             time.sleep(0.05)
@@ -80,7 +81,8 @@ def _wait(process: subprocess.Popen[bytes], task: Task) -> bool:
             if total != size:
                 size, since = total, now
             quiet = now - since
-            if quiet > task.stall or (quiet > QUICK and _are_stuck(files)):
+            patience = task.stall if size else max(task.stall, START)
+            if quiet > patience or (quiet > QUICK and _are_stuck(files)):
                 return True
         return False
     finally:
@@ -89,15 +91,27 @@ def _wait(process: subprocess.Popen[bytes], task: Task) -> bool:
 
 
 def _are_stuck(files: list[Path]) -> bool:
-    """Whether every rank's last event is a call of dl_comm, or its end, and one is a call."""
-    last = []
+    """Whether every rank ended or waits in a call of dl_comm, and not all in the same one."""
+    places = set()
     for file in files:
-        if not file.exists():
+        event = _last(file)
+        if event.get("kind") not in ("call", "end"):
             return False
-        with file.open("rb") as journal:
-            journal.seek(max(0, file.stat().st_size - 400))
-            last.append(journal.read().rstrip(b"\n").rpartition(b"\n")[2][:15])
-    return set(last) <= {b'{"kind": "call"', b'{"kind": "end",'} and b'{"kind": "call"' in last
+        places.add((event["kind"], event["at"], event.get("fn")))
+    return len(places) > 1
+
+
+def _last(file: Path) -> dict[str, Any]:
+    """Return the last event in a journal if it is a short one, such as a call."""
+    if not file.exists():
+        return {}
+    with file.open("rb") as journal:
+        journal.seek(max(0, file.stat().st_size - 400))
+        last = journal.read().rstrip(b"\n").rpartition(b"\n")[2]
+    try:
+        return dict(json.loads(last))
+    except ValueError:  # the end of a long line
+        return {}
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -49,6 +49,32 @@ def test_what_sets_a_variable_of_such_a_condition_is_watched_too() -> None:
     assert found == ["if val < best:", "if bad > 3:"]
 
 
+def test_an_early_stopping_object_is_followed_into_its_class() -> None:
+    found = lines(
+        """
+        class EarlyStopping:
+            def __call__(self, loss):
+                if loss < self.best:
+                    self.best, self.counter = loss, 0
+                else:
+                    self.counter += 1
+                if self.counter > 3:
+                    self.stop = True
+
+        for epoch in range(9):
+            loss.backward()
+            stopper(loss)
+            if stopper.stop:
+                break
+
+        def report(loss):
+            if loss > 9:
+                loss = 9
+        """
+    )
+    assert found == ["if loss < self.best:", "if self.counter > 3:", "if stopper.stop:"]
+
+
 def test_the_condition_of_a_training_while_loop_is_watched_and_that_of_an_evaluation_is_not() -> None:
     found = lines(
         """

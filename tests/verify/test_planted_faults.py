@@ -66,6 +66,13 @@ FAULTS = [
         where="dl.finalize()",
         follow=("replicate", "sharded run"),
     ),
+    Fault(  # the one that nobody notices but by the clock: rank 1 is gone, rank 0 waits
+        "uneven-steps",
+        (("    model.train()\n", "    if epoch and dl.get_rank():\n        raise SystemExit\n    model.train()\n"),),
+        "same steps",
+        where="if epoch and",
+        follow=("replicate", "sharded run"),
+    ),
     Fault(
         "rank-dependent-exit",
         (("if val_loss < best:", "if loss.item() < best:"), ("best, bad = val_loss", "best, bad = loss.item()")),

@@ -121,22 +121,34 @@ def _same_draws(run: Run) -> bool:
 
 def global_batch(serial: Run, run: Run) -> Check:
     """Report the global batch: n times the serial one, or the serial one itself."""
-    before, now = training(serial.root), [training(trace) for trace in run.traces]
-    if not before or not all(now) or before[0].batches[0] is None:
+    old, sizes, where = _batch_sizes(serial, run)
+    if not old:
         return skipped(BATCH, "no DataLoader feeds the training")
-    old = len(before[0].batches[0])
-    sizes = [len(epochs[0].batches[0] or ()) for epochs in now]
     total, n = sum(sizes), len(sizes)
     if total in (old, n * old):
         what = "as in the serial script" if total == old else f"{n} times the serial {old}"
         return passed(BATCH, f"{total} samples ({what})")
     finding = f"{total} samples ({' + '.join(map(str, sizes))}), the serial script has {old}"
-    return failed(BATCH, finding, f"keep {old} per rank, or {old}/{n}", "other-batch", where=now[0][0].at)
+    return failed(BATCH, finding, f"keep {old} per rank, or {old}/{n}", "other-batch", where=where)
 
 
 def batch_factor(serial: Run, run: Run) -> int:
     """Return by how much the global batch grew: the number of ranks unless the port keeps it."""
+    old, sizes, _ = _batch_sizes(serial, run)
+    return max(1, sum(sizes) // old) if old else len(run.traces)
+
+
+def _batch_sizes(serial: Run, run: Run) -> tuple[int, list[int], str]:
+    """Return the serial batch size, those of the ranks, and the line; 0 where no DataLoader tells.
+
+    A rank whose whole share is smaller than a batch counts as having the serial size: it was only not filled.
+    """
     before, now = training(serial.root), [training(trace) for trace in run.traces]
     if not before or not all(now) or before[0].batches[0] is None:
-        return len(run.traces)
-    return max(1, sum(len(e[0].batches[0] or ()) for e in now) // (len(before[0].batches[0]) or 1))
+        return 0, [], ""
+    old, sizes = len(before[0].batches[0]), []
+    for epochs in now:
+        size = len(epochs[0].batches[0] or ())
+        alone = epochs[0].complete and len(epochs[0].batches) + len(epochs[0].rest) == 1
+        sizes.append(max(size, old) if alone and len(before[0].batches) + len(before[0].rest) > 1 else size)
+    return old, sizes, now[0][0].at

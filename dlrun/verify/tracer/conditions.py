@@ -29,6 +29,8 @@ def watched(source: str, filename: str) -> Any:
 def deciding(tree: ast.Module) -> set[int]:
     """Return the lines of the conditions that are watched."""
     training = _training_functions(tree)
+    scopes = [n for n in ast.walk(tree) if isinstance(n, (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef))]
+    home = {node: number for number, scope in enumerate(scopes) for node in _inside(scope)}
     found: list[Any] = []
     for loop in (n for n in ast.walk(tree) if isinstance(n, Loop)):
         if not _trains(loop, training):
@@ -36,13 +38,19 @@ def deciding(tree: ast.Module) -> set[int]:
         if isinstance(loop, ast.While) and not isinstance(loop.test, ast.Constant):
             found.append(loop)
         found += [n for n in _inside(loop) if isinstance(n, ast.If) and _leaves(n)]
-    reads = {name for node in found for name in _names(node.test)}
-    candidates: list[Any] = [n for n in ast.walk(tree) if isinstance(n, ast.If)]
+    reads = {key for node in found for key in _keys(_names(node.test), home.get(node))}
+    candidates = [n for n in ast.walk(tree) if isinstance(n, ast.If)]
     grown = True
     while grown:  # conditions that set what a deciding condition reads
-        more = [n for n in candidates if n not in found and reads & _assigned(n)]
-        found, reads, grown = found + more, reads | {x for n in more for x in _names(n.test)}, bool(more)
+        more = [n for n in candidates if n not in found and reads & _keys(_assigned(n), home.get(n))]
+        found, grown = found + more, bool(more)
+        reads |= {key for node in more for key in _keys(_names(node.test), home.get(node))}
     return {node.lineno for node in found}
+
+
+def _keys(names: set[str], scope: int | None) -> set[tuple[int | None, str]]:
+    """Return what tells variables apart: of a plain name its scope, of an attribute its own name, whatever holds it."""
+    return {(None, name.rpartition(".")[2]) if "." in name else (scope, name) for name in names}
 
 
 def watch(recorder: Recorder) -> Callable[..., Any]:
