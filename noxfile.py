@@ -9,6 +9,7 @@ import nox
 
 nox.options.reuse_existing_virtualenvs = True
 RESULTS = Path("build/results")
+FRAMEWORK_TESTS = ("tests/comm/faces/test_tensorflow_on_ranks.py", "tests/comm/faces/test_keras_on_ranks.py")
 
 
 def run_pytest(session: nox.Session, *args: str) -> None:
@@ -57,6 +58,20 @@ def sanitize(session: nox.Session, sanitizer: str) -> None:
     session.run(f"{build}/ranks_as_threads", external=True, env=environment)
 
 
+@nox.session
+def keras2(session: nox.Session) -> None:
+    """dl_comm with TensorFlow 2.15 and Keras 2.15, which need NumPy 1."""
+    session.install("tensorflow-cpu==2.15.1", "numpy<2", ".[mpi]", "pytest>=8", "pytest-timeout>=2.3")
+    run_pytest(session, *FRAMEWORK_TESTS)
+
+
+@nox.session
+def keras3(session: nox.Session) -> None:
+    """dl_comm with TensorFlow 2.21 and Keras 3."""
+    session.install("tensorflow-cpu==2.21.0", ".[mpi]", "pytest>=8", "pytest-timeout>=2.3")
+    run_pytest(session, *FRAMEWORK_TESTS)
+
+
 @nox.session(venv_backend="none")
 def count(session: nox.Session) -> None:
     """Add up what the sessions before it ran; a session that wrote no result counts as one failure."""
@@ -78,4 +93,4 @@ def count(session: nox.Session) -> None:
 
 
 # The sessions whose tests `count` adds up.
-TESTED = ("tests",)
+TESTED = ("tests", "keras2", "keras3")

@@ -43,8 +43,10 @@ def _model(seed=1, built=True, **options):
     return model
 
 
-def _assert_fits_like_one_process(make, fit, rtol=1e-9):
+def _assert_fits_like_one_process(make, fit):
     """``fit(model, batch)`` with a local batch of 4, against one process with a batch of 4 n."""
+    # The torch backend of Keras computes gradients of float64 models in part in float32.
+    rtol = 1e-9 if backend() == "tensorflow" else 1e-5
     serial = make(1)
     expected = fit(serial, 4 * _n)
     ported = dl.distribute(make(1 + _r))
@@ -173,12 +175,12 @@ import keras, numpy as np
 data = np.load({str(folder / "data.npz")!r})
 for ending in {endings!r}:
     model = keras.models.load_model({str(folder)!r} + "/best0" + ending)
-    np.testing.assert_allclose(model.predict(data["x"], verbose=0), data["expected"], rtol=1e-12)
+    np.testing.assert_allclose(model.predict(data["x"], verbose=0), data["expected"], rtol=1e-5, atol=1e-6)
     model.fit(data["x"], data["expected"], verbose=0)
 if {(folder / "served").exists()}:
     import tensorflow as tf
     served = tf.saved_model.load({str(folder / "served")!r})
-    np.testing.assert_allclose(served.serve(data["x"]).numpy(), data["expected"], rtol=1e-6)
+    np.testing.assert_allclose(served.serve(data["x"]).numpy(), data["expected"], rtol=1e-5, atol=1e-6)
 """
     alone = {k: v for k, v in os.environ.items() if not k.startswith(("PMI", "HYDRA", "MPI"))}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=alone, check=False)
@@ -187,7 +189,7 @@ if {(folder / "served").exists()}:
 
 def an_overflow_on_one_rank_skips_the_step_on_all():
     if backend() != "tensorflow":
-        return
+        return "Keras scales losses on TensorFlow only"
     _seed(1)
     model = keras.Sequential([keras.layers.Input((6,)), keras.layers.Dense(1)])
     inner = keras.optimizers.SGD(0.1)
@@ -204,6 +206,7 @@ def an_overflow_on_one_rank_skips_the_step_on_all():
     assert not all((read(v) == b).all() for v, b in zip(model.trainable_variables, before, strict=True))
     assert all(np.isfinite(read(v)).all() for v in model.trainable_variables)
     _same_bits(model)
+    return None
 
 
 def warming_up_leaves_the_full_rate_to_others():

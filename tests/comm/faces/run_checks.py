@@ -1,6 +1,7 @@
 """Run on every rank: ``mpiexec -n 2 python run_checks.py torch_data.py ...`` calls the public functions of each file.
 
-Rank 0 prints ``passed NAME`` after each. The first failure ends the job, with the traceback of its rank.
+Rank 0 prints ``passed NAME`` after each, or ``skipped NAME: reason`` if the check returned one. The first failure ends
+the job, with the traceback of its rank.
 """
 
 import importlib
@@ -24,14 +25,14 @@ def main() -> None:
             if name.startswith("_") or getattr(check, "__module__", "") != module.__name__:
                 continue
             try:
-                check()
+                missing = check()
                 barrier()
             except BaseException:
                 print(f"rank {get_rank()} failed in {Path(file).name}: {name}", file=sys.stderr)
                 traceback.print_exc()
                 sys.stderr.flush()
                 os._exit(1)
-            print_on_rank0(f"passed {name}", flush=True)
+            print_on_rank0(f"skipped {name}: {missing}" if missing else f"passed {name}", flush=True)
     finalize()
 
 

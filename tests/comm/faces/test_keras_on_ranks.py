@@ -14,12 +14,11 @@ BACKENDS = ("tensorflow", "torch")
 @pytest.mark.parametrize("n", [2, 3])
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("check", checks_in("keras_everywhere.py"))
-def test_keras(check, backend, n, passed):
+def test_keras(check, backend, n, assert_passed):
     if find_spec("keras") is None:
         pytest.skip("Keras is not installed")
     if find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
     if backend == "torch" and version("keras").startswith("2."):
         pytest.skip("Keras 2 has no torch backend")
-    names, output = passed(n, ("keras_everywhere.py",), KERAS_BACKEND=backend)
-    assert check in names, output
+    assert_passed(check, n, ("keras_everywhere.py",), KERAS_BACKEND=backend)

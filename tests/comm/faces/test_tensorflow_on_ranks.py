@@ -12,6 +12,5 @@ pytestmark = pytest.mark.skipif(find_spec("tensorflow") is None, reason="TensorF
 
 @pytest.mark.parametrize("n", [2, 3])
 @pytest.mark.parametrize("check", checks_in("tensorflow_everywhere.py"))
-def test_tensorflow(check, n, passed):
-    names, output = passed(n, ("tensorflow_everywhere.py",))
-    assert check in names, output
+def test_tensorflow(check, n, assert_passed):
+    assert_passed(check, n, ("tensorflow_everywhere.py",))

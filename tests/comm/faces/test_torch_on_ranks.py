@@ -17,6 +17,5 @@ FILES = (
 
 @pytest.mark.parametrize("n", [2, 3])
 @pytest.mark.parametrize("check", checks_in(*FILES))
-def test_on_real_ranks(check, n, passed):
-    names, output = passed(n, FILES)
-    assert check in names, output
+def test_on_real_ranks(check, n, assert_passed):
+    assert_passed(check, n, FILES)
