@@ -9,18 +9,18 @@ same shapes and types. Where they differ, every rank gets a :class:`CommError` t
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from typing import Any
 
-try:
-    from dl_comm import _core
-except ModuleNotFoundError as missing:
+if importlib.util.find_spec("dl_comm._core") is None:
     raise ModuleNotFoundError(
-        "dl_comm was installed without its compiled core (wheel.cmake=false): install dlrun again with a C++17 compiler"
-    ) from missing
+        "dl_comm was installed without its compiled core (wheel.cmake=false): install dlrun where a C++17 compiler is",
+        name="dl_comm._core",
+    )
 
-from dl_comm import averaging, leaving, matching
-from dl_comm.arrays import bare, described, writable
+from dl_comm import _core, averaging, leaving, matching
+from dl_comm.arrays import bare, described, is_tensorflow, writable
 from dl_comm.errors import CommError
 from dl_comm.schedule import Phases
 
@@ -44,7 +44,11 @@ __all__ = [
 
 
 def init_mpi() -> None:
-    """Join the ranks of this job. Idempotent; after it the rank and the sizes are known."""
+    """Join the ranks of this job. Idempotent; after it the rank and the sizes are known.
+
+    Raises :class:`CommError` in a process that a rank has started: it would take the rank's place.
+    """
+    leaving.refuse_children()
     _core.init()
     leaving.watch()
 
@@ -87,19 +91,29 @@ def config_team(
 def gradients(arrays: Sequence[Any], team: int = 0) -> list[Any]:
     """Return the mean over ranks of each NumPy array or torch tensor, as new ones in the same order.
 
+    TensorFlow's tensors, eager or in a graph, go to :func:`dl_comm.tensorflow.gradients`, which always blocks.
+
     Any shapes; floats (also float16 and bfloat16) and integers. Integer means round towards zero. An element that is
     None stays None and counts for nothing: it is None on all ranks. Raises :class:`CommError` on every rank if the
     ranks' arrays differ in number, order, shape or type.
     """
+    if any(is_tensorflow(array) for array in arrays):
+        return _for_tensorflow().gradients(arrays, team)
     present = [array for array in arrays if array is not None]
     means = iter(averaging.of(team).mean(present))
     return [None if array is None else next(means) for array in arrays]
 
 
-def broadcast(arrays: Sequence[Any], root: int = 0) -> None:
-    """Give every rank the values of rank ``root``, in place."""
+def broadcast(arrays: Sequence[Any], root: int = 0) -> Any:
+    """Give every rank the values of rank ``root``: NumPy arrays and torch tensors in place.
+
+    For TensorFlow's variables and tensors see :func:`dl_comm.tensorflow.broadcast`, whose result this returns.
+    """
+    if any(is_tensorflow(array) for array in arrays):
+        return _for_tensorflow().broadcast(arrays, root)
     with writable(arrays) as dense:
         _core.broadcast([bare(array) for array in dense], root, [described(array) for array in dense])
+    return None
 
 
 def average(array: Any) -> Any:
@@ -147,6 +161,12 @@ def finalize() -> None:
     if _core.initialized() and not _core.session().finalized():
         averaging.report_at_end()
     leaving.leave()
+
+
+def _for_tensorflow() -> Any:
+    import dl_comm.tensorflow
+
+    return dl_comm.tensorflow
 
 
 _teams: set[int] = set()

@@ -19,6 +19,12 @@ def is_torch(array: Any) -> bool:
     return torch is not None and isinstance(array, torch.Tensor)
 
 
+def is_tensorflow(array: Any) -> bool:
+    """Whether this is a tensor, a variable or slices of TensorFlow, which is looked for, not imported."""
+    tf = sys.modules.get("tensorflow")
+    return tf is not None and isinstance(array, (tf.Tensor, tf.Variable, tf.IndexedSlices))
+
+
 def fresh(array: Any) -> Any:
     """Return a new contiguous array or tensor with the same values: what is averaged instead of the caller's."""
     if is_torch(array):

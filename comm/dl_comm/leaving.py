@@ -10,10 +10,12 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-import dl_comm._core as _core
+from dl_comm import _core
+from dl_comm.errors import CommError
 
 
 class _Ending:
@@ -21,6 +23,23 @@ class _Ending:
 
     watched_by = 0  # the process that called watch(): its forks do not leave for it
     code = 0  # 0: nothing has gone wrong
+
+
+RANK_PROCESS = "DL_COMM_RANK_PROCESS"  # in the environment of what a rank starts: the rank and its process
+
+
+def refuse_children() -> None:
+    """Raise CommError if this process was started by a rank: it inherits the launcher's variables, but is no rank.
+
+    Were it to join, MPI would take it for the rank that started it, and both would hang.
+    """
+    rank, _, process = os.environ.get(RANK_PROCESS, "").partition(":")
+    if process and int(process) != os.getpid() and not _core.initialized() and Path(f"/proc/{process}").exists():
+        raise CommError(
+            f"process {os.getpid()} was started by rank {rank} (process {process}) and is no rank itself",
+            f"a worker needs no dl_comm; a program of its own is started without {RANK_PROCESS} and the launcher's "
+            "variables",
+        )
 
 
 def watch() -> None:
@@ -31,6 +50,7 @@ def watch() -> None:
     if _Ending.watched_by == os.getpid() or _core.size() == 1:
         return
     _Ending.watched_by = os.getpid()
+    os.environ[RANK_PROCESS] = f"{_core.rank()}:{os.getpid()}"
     hook = sys.excepthook
     leave_python = sys.exit
 

@@ -183,3 +183,65 @@ def test_a_forked_child_is_no_rank_and_does_not_disturb_its_parent(job, any_mpi)
     assert len(ended.lines("rank")) == 2, ended.output
     assert "was forked from rank" in ended.output
     assert ended.code == 0
+
+
+def test_a_process_that_a_rank_starts_is_refused_in_one_line(job, any_mpi):
+    program = """
+        import subprocess, sys
+        import dl_comm
+        if len(sys.argv) == 1:
+            dl_comm.init()
+            child = subprocess.run([sys.executable, __file__, "child"], capture_output=True, text=True, timeout=30)
+            assert "was started by rank" in child.stderr, child.stderr
+            dl_comm.barrier()
+            print("rank", dl_comm.get_rank(), "right", flush=True)
+        else:
+            dl_comm.init()
+    """
+    ended = job(any_mpi, 2, program)
+    assert (len(ended.lines("rank")), ended.code) == (2, 0), ended.output
+
+
+def test_init_after_finalize_is_refused(job, any_mpi):
+    program = """
+        import dl_comm
+        dl_comm.init()
+        dl_comm.init()
+        rank = dl_comm.get_rank()
+        dl_comm.finalize()
+        try:
+            dl_comm.init()
+        except dl_comm.CommError as error:
+            assert "has been finalized" in str(error)
+            print("rank", rank, "right", flush=True)
+    """
+    ended = job(any_mpi, 2, program)
+    assert (len(ended.lines("rank")), ended.code) == (2, 0), ended.output
+
+
+@pytest.mark.parametrize("how", ["memfd", "shm", "none"])
+def test_each_way_to_share_memory_gives_the_same_numbers(job, any_mpi, how):
+    ended = job(
+        any_mpi,
+        3,
+        averages().replace("assert (dl_comm.get_localrank", "(dl_comm.get_localrank"),
+        DL_COMM_SHARED_MEMORY=how,
+    )
+    assert (len(ended.lines("rank")), ended.code) == (3, 0), ended.output
+
+
+def test_nothing_is_left_when_every_rank_is_killed(job, any_mpi):
+    from pathlib import Path
+
+    before = set(Path("/dev/shm").glob("dl_comm*"))
+    program = """
+        import os, time
+        import numpy as np, dl_comm
+        dl_comm.init()
+        dl_comm.gradients([np.ones(100_000)])
+        dl_comm.barrier()
+        os.kill(os.getpid(), 9)
+    """
+    ended = job(any_mpi, 2, program, DL_COMM_SHARED_MEMORY="shm")
+    assert ended.code != 0
+    assert set(Path("/dev/shm").glob("dl_comm*")) == before
