@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 @click.option("--tuned/--no-tuned", default=True, help="Use the settings that dlrun tune found, where they fit.")
 @click.option("--start-timeout", type=float, default=120.0, help="Seconds in which all ranks must have started.")
 @click.option("--save-time", type=float, default=60.0, help="Seconds to save in, when told to stop.")
+@click.option("--stall-timeout", type=float, default=300.0, help="Seconds without progress until that is told.")
+@click.option("--on-stall", type=click.Choice(["report", "abort"]), default="report", help="And then?")
 @click.option("--dry-run", is_flag=True, help="Print the command that would be run, and run nothing.")
 @click.option("--explain", is_flag=True, help="Like --dry-run, with a reason for each word and where each rank runs.")
 @click.option("--as", "as_", default="", metavar="SYSTEM", help="Like --explain, as if on slurm, pbs, alps, lsf, flux.")

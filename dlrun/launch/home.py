@@ -24,6 +24,7 @@ class Call:
     host: str = ""
     pid: int = 0
     size: int | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
     reader: wire.Reader = field(default_factory=wire.Reader)
     ended: dict[str, Any] | None = None
     trusted: bytes | None = b""  # what of the token has arrived; None once it was right
@@ -104,6 +105,12 @@ class Home:
             if call.ended is None:
                 self._send(call, wire.STOP, {"signal": signal, "grace": grace})
 
+    def ask_stacks(self) -> None:
+        """Ask every rank that still runs where it stands."""
+        for call in self.calls.values():
+            if call.ended is None:
+                self._send(call, wire.ASK, {})
+
     def missing(self) -> list[int]:
         """Return the ranks that have not called."""
         return [rank for rank in range(self.ranks) if rank not in self.calls]
@@ -118,6 +125,7 @@ class Home:
                 key.fileobj.close()
 
     def _enrol(self, call: Call, hello: dict[str, Any]) -> None:
+        call.facts = hello
         call.rank, call.host, call.pid, call.size = hello["rank"], hello["host"], hello["pid"], hello["size"]
         self.calls.setdefault(call.rank, call)
 

@@ -39,7 +39,8 @@ class LaunchPlan:
     ``native`` are words for the launcher itself. ``per_node``, ``cores`` and ``gpus`` count ranks per node, and cores
     and GPUs per rank. ``show`` are the ranks whose output is shown. ``cwd`` is where the job runs ("": here).
     Seconds: ``grace`` between a signal and SIGKILL, ``save_time`` to save and stop in, ``start_timeout`` for all ranks
-    to start, ``silence`` after which a node that does not answer counts as gone.
+    to start, ``stall_timeout`` without progress until ``on_stall`` ("report" or "abort"), ``silence`` after which a
+    node that does not answer counts as gone.
     """
 
     program: tuple[str, ...]
@@ -59,6 +60,8 @@ class LaunchPlan:
     run_dir: str = ""
     grace: float = 1.0
     save_time: float = 60.0
+    stall_timeout: float = 300.0
+    on_stall: str = "report"
     start_timeout: float = 120.0
     tuned: bool = True
     silence: int = 20

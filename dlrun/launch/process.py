@@ -16,13 +16,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
+from dlrun.launch.console import Console, OnLine
 from dlrun.launch.home import Call, Home
 from dlrun.launch.plan import Command, LaunchPlan
+from dlrun.launch.preflight import refusals, warnings
+from dlrun.launch.stall import Stack, frames, missing, verdict
 from dlrun.rank import wire
 
-OnLine = Callable[[int, str, str], None]
 _END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SAVE = (signal.SIGUSR1, signal.SIGXCPU)  # a batch system's early warning: the job is to save, and may go on until then
+_LOOK_AGAIN = 2.0  # seconds between the two looks at where the ranks stand
 _PATIENCE = 1.5  # seconds a launcher gets to end by itself after its ranks have ended
 
 
@@ -59,19 +62,23 @@ class Result:
 class Run:
     """One job, from the launcher's start to the last process's end."""
 
-    def __init__(self, plan: LaunchPlan, on_line: OnLine | None) -> None:
+    def __init__(self, plan: LaunchPlan, on_line: OnLine | None, on_note: Callable[[str], None]) -> None:
         assert plan.ranks
         self.plan, self.ranks = plan, plan.ranks
         self.run_dir = Path(plan.cwd, plan.run_dir)
         self.selector = selectors.DefaultSelector()
         self.home = Home(self.ranks, plan.local, plan.silence, self.selector, self.heard, self.lost)
         self.console = Console(plan.show, on_line)
+        self.on_note = on_note
         self.failure: Failure | None = None
         self.refusal = ""
         self.signal = 0
         self.asked = 0  # how often we were told to stop
         self.saving = ""  # the signal that made the ranks save and stop
         self.save_by = float("inf")
+        self.moved = time.monotonic()  # when the job was last seen to make progress
+        self.look_at = self.moved + plan.stall_timeout  # when to look whether it does
+        self.stacks: list[dict[int, Stack]] = []  # what was seen then, twice
         self.end_by = float("inf")  # then the launcher itself is ended
         self.process: subprocess.Popen[bytes] | None = None
         self.said = bytearray()  # the launcher's own words
@@ -121,7 +128,7 @@ class Run:
         gone_at = float("inf")
         while True:
             now = time.monotonic()
-            deadline = min(self.end_by, gone_at + _PATIENCE, self._start_by(), self.save_by)
+            deadline = min(self.end_by, gone_at + _PATIENCE, self._start_by(), self.save_by, self.look_at)
             for key, _ in self.selector.select(min(max(deadline - now, 0), 0.25 if gone_at < now else 5.0)):
                 key.data()
             now = time.monotonic()
@@ -131,24 +138,63 @@ class Run:
                 return
             if gone_at == float("inf") and self._over():
                 self.end_by = min(self.end_by, now + _PATIENCE)
-            if now >= self._start_by():
-                self._refuse(f"{len(self.home.missing())} of {self.ranks} ranks did not start within "
-                             f"{self.plan.start_timeout:g} s: rank {_list(self.home.missing())}")  # fmt: skip
-            if now >= self.save_by:
-                self.save_by = float("inf")
-                self.signal = signal.SIGTERM
-                self._stop(signal.SIGTERM, self.plan.grace)
-            if now >= self.end_by:
-                self._end_launcher()
+            self._act_in_time(now)
+
+    def _act_in_time(self, now: float) -> None:
+        """Do what is due."""
+        if now >= self._start_by():
+            self._refuse(f"{len(self.home.missing())} of {self.ranks} ranks did not start within "
+                         f"{self.plan.start_timeout:g} s: rank {_list(self.home.missing())}")  # fmt: skip
+        if now >= self.save_by:
+            self.save_by = float("inf")
+            self.signal = signal.SIGTERM
+            self._stop(signal.SIGTERM, self.plan.grace)
+        if now >= self.look_at:
+            self._look_for_progress(now)
+        if now >= self.end_by:
+            self._end_launcher()
 
     def heard(self, call: Call, kind: bytes, body: bytes) -> None:
         """Take one message of a rank."""
         if kind in (wire.OUT, wire.ERR):
             self.console.show(call.rank, kind, body)
+            self._progress()
+        elif kind == wire.STACK and self.stacks:
+            seen = json.loads(body)
+            self.stacks[-1][call.rank] = Stack(call.rank, call.host, seen["pid"], frames(seen["dump"]), seen["written"])
         elif kind == wire.HELLO:
             self._roll_call(call)
         elif kind == wire.FAILED and not self.asked:
             self._failed(json.loads(body))
+
+    def _progress(self) -> None:
+        self.moved = time.monotonic()
+        self.look_at = self.moved + self.plan.stall_timeout
+        self.stacks.clear()
+
+    def _look_for_progress(self, now: float) -> None:
+        """Ask all ranks twice where they stand; tell if nobody has moved in between."""
+        if not self.home.complete or self.asked or self._over():
+            self.look_at = now + self.plan.stall_timeout
+            return
+        if len(self.stacks) < 2:
+            self.stacks.append({})
+            self.home.ask_stacks()
+            self.look_at = now + _LOOK_AGAIN
+            return
+        before, after = self.stacks
+        if not after or before != after:
+            self._progress()
+            return
+        self.console.end_line()
+        for line in verdict(after, now - self.moved):
+            print(f"dlrun: {line}" if not line.startswith(" ") else line, file=sys.stderr, flush=True)
+        self.look_at = float("inf")
+        if self.plan.on_stall == "abort":
+            guilty = (missing(after) or list(after.values()))[0]
+            what = f"no progress for {now - self.moved:.0f} s"
+            self._failed({"rank": guilty.rank, "host": guilty.host, "pid": guilty.pid, "what": what,
+                          "where": guilty.own, "code": 124, "time": time.time()})  # fmt: skip
 
     def lost(self, call: Call) -> None:
         """A watcher is gone without a word: it was killed, or its node was."""
@@ -161,7 +207,14 @@ class Run:
         if call.size not in (None, self.ranks):
             self._refuse(f"{self.ranks} ranks were asked for, and the launcher started rank {call.rank} of {call.size}")
         elif not self.home.missing() and not self.home.complete:
-            self.home.welcome()
+            facts = [self.home.calls[rank].facts for rank in range(self.ranks)]
+            (self.run_dir / "ranks.json").write_text(json.dumps(facts, indent=1) + "\n")
+            for line in warnings(facts):
+                self.on_note(line)
+            if refused := refusals(facts):
+                self._refuse(refused[0])
+            else:
+                self.home.welcome()
 
     def _failed(self, failure: dict[str, object]) -> None:
         if self.failure is None:
@@ -275,53 +328,6 @@ class Run:
         print(f"dlrun: {self.refusal}", file=sys.stderr)
         for line in words[-20:]:
             print(f"  | {line}", file=sys.stderr)
-
-
-class Console:
-    """Shows what ranks write: the only one as it comes, byte by byte; several by line, each with its rank."""
-
-    def __init__(self, show: tuple[int, ...], on_line: OnLine | None) -> None:
-        self.label = len(show) > 1
-        self.on_line = on_line
-        self.partial: dict[tuple[int, bytes], bytes] = {}
-        self.last = b""  # what was written last
-
-    def show(self, rank: int, kind: bytes, data: bytes) -> None:
-        """Show, or hand to ``on_line(rank, "out" | "err", line)``, what a rank wrote."""
-        if not self.label and self.on_line is None:
-            self._write(kind, data)
-            return
-        whole = self.partial.pop((rank, kind), b"") + data
-        *lines, rest = whole.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-        for line in lines:
-            self._line(rank, kind, line)
-        if rest:
-            self.partial[rank, kind] = rest
-
-    def close(self) -> None:
-        """Show the lines that were never finished."""
-        for (rank, kind), line in self.partial.items():
-            self._line(rank, kind, line)
-        self.partial.clear()
-
-    def end_line(self) -> None:
-        """Begin a new line for dlrun's own words, where a rank has left one unfinished."""
-        if self.last not in (b"", b"\n"):
-            self._write(wire.ERR, b"\n")
-
-    def _line(self, rank: int, kind: bytes, line: bytes) -> None:
-        if self.on_line:
-            self.on_line(rank, "out" if kind == wire.OUT else "err", line.decode(errors="replace"))
-        else:
-            self._write(kind, b"[%d] %s\n" % (rank, line))
-
-    def _write(self, kind: bytes, data: bytes) -> None:
-        stream = sys.stdout if kind == wire.OUT else sys.stderr
-        stream.flush()
-        self.last = data[-1:]
-        with contextlib.suppress(BrokenPipeError):
-            while data:
-                data = data[os.write(stream.fileno(), data) :]
 
 
 def _die_with_parent() -> None:

@@ -10,11 +10,13 @@ import select
 import socket
 import sys
 import time
+import zlib
 from typing import Any
 
+from dlrun import __version__
 from dlrun.rank import wire
 from dlrun.rank.identity import Identity, identity
-from dlrun.rank.place import settle
+from dlrun.rank.place import gpus, mask, settle
 from dlrun.rank.script import run
 from dlrun.rank.watch import Watcher
 
@@ -90,10 +92,30 @@ def connect(addresses: list[list[Any]], token: str, silence: int) -> socket.sock
     sys.exit(f"dlrun: {socket.gethostname()} cannot reach dlrun launch (tried {tried}): is it still running?")
 
 
+def facts() -> dict[str, Any]:
+    """Return what `dlrun launch` compares between the ranks before it starts them."""
+    core = next((f"{p}/dl_comm/{f}" for p in sys.path if os.path.isdir(f"{p}/dl_comm")  # noqa: PTH112
+                 for f in os.listdir(f"{p}/dl_comm") if f.startswith("_core.")), "")  # fmt: skip  # noqa: PTH208
+    checksum = ""
+    if core:
+        with open(core, "rb") as file:  # noqa: PTH123
+            checksum = f"{zlib.crc32(file.read()):08x}"
+    try:
+        shm = os.statvfs("/dev/shm")
+        free = shm.f_bavail * shm.f_frsize
+    except OSError:
+        free = 0
+    vendor, found = gpus()
+    universe = mask(os.environ, vendor, found, 0)
+    first = next((value.split(",") for name, value in universe.items() if "VISIBLE" in name), [])
+    return {"python": sys.version.split()[0], "dlrun": __version__, "dl_comm": checksum, "shm": free, "gpus": first,
+            "cpus": sorted(os.sched_getaffinity(0))}  # fmt: skip
+
+
 def join(home: socket.socket, me: Identity, spec: dict[str, Any]) -> Identity:
     """Call home, wait until all ranks have, and return this rank's place in the job."""
     hello = {"rank": me.rank, "size": me.size, "host": socket.gethostname(), "pid": os.getpid()}
-    home.sendall(wire.pack(wire.HELLO, hello))
+    home.sendall(wire.pack(wire.HELLO, hello | facts()))
     reader = wire.Reader()
     while True:
         data = home.recv(65536)

@@ -7,10 +7,12 @@ import faulthandler
 import io
 import json
 import os
+import signal
 import sys
 from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
+STACK_SIGNAL = signal.SIGRTMIN + 9  # makes the script write its stack to rank-R.stack
 _PR_SET_PDEATHSIG, _SIGKILL = 1, 9
 
 
@@ -24,6 +26,8 @@ def run(program: list[str], kind: str, report: int) -> NoReturn:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL)
     if kind == "command":
         os.execvp(program[0], program)
+    stack = open(f"{os.environ['DLRUN_RUN_DIR']}/rank-{os.environ['DLRUN_RANK']}.stack", "w")  # noqa: PTH123, SIM115
+    faulthandler.register(STACK_SIGNAL, stack, all_threads=False)
     faulthandler.enable()  # a segmentation fault then names its line
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from dlrun.rank import wire
-from dlrun.rank.script import theirs
+from dlrun.rank.script import STACK_SIGNAL, theirs
 
 GRACE = 1.0  # seconds between the signal that asks a script to end and the one that ends it
 _TAIL = 20  # last lines of a failed rank that are shown
@@ -119,6 +119,24 @@ class Watcher:
             if kind == wire.STOP:
                 order = json.loads(body)
                 self._stop(order["signal"], order["grace"])
+            elif kind == wire.ASK:
+                self._ask_stack()
+
+    def _ask_stack(self) -> None:
+        """Have the script write its stack, and send it on."""
+        path = f"{os.environ['DLRUN_RUN_DIR']}/rank-{self.rank}.stack"
+        if not os.path.exists(path):  # noqa: PTH110 - no Python script, or not yet
+            return
+        before = os.path.getsize(path)  # noqa: PTH202
+        self._signal(STACK_SIGNAL)
+        for _ in range(50):
+            time.sleep(0.01)
+            if os.path.getsize(path) > before:  # noqa: PTH202
+                break
+        with open(path) as file:  # noqa: PTH123
+            file.seek(before)
+            dump = file.read()
+        self._send(wire.STACK, {"pid": self.script, "dump": dump, "written": os.lseek(self.log, 0, os.SEEK_END)})
 
     def _orphaned(self) -> None:
         """``dlrun launch`` is dead, and with it the job."""

@@ -16,6 +16,7 @@ HELLO, WELCOME = b"H", b"W"  # {token, rank, size, host, pid, ...}; {rank, size,
 OUT, ERR = b"O", b"E"  # what the script wrote, as it wrote it
 FAILED = b"F"  # {rank, host, pid, what, where, code, tail, time}
 ENDED = b"X"  # {code, talked}: the script is gone
+ASK, STACK = b"?", b"K"  # {}; {pid, dump, written}: where the script stands, as faulthandler writes it
 STOP = b"S"  # {signal, grace}: send the script this signal, and SIGKILL after ``grace`` seconds
 
 _HEAD = struct.Struct("!cI")

@@ -131,10 +131,11 @@ def test_every_failure_has_one_end(lab: Lab, tmp_path: Path, backend: str, how: 
         if how in ("node dies", "cable cut"):
             lab.run("mend", "n2")
     left = ours(tmp_path)
-    while left and time.monotonic() - start < limit:
+    patience = limit + (8 if how == "cable cut" else 0)  # Open MPI 4's daemon ends when its cable is mended
+    while left and time.monotonic() - start < patience:
         time.sleep(0.1)
         left = ours(tmp_path)
-    said = next((x for x in errors.splitlines() if x.startswith("dlrun:")), "")
+    said = next((x for x in errors.splitlines() if x.startswith("dlrun: rank")), "")
     ROWS.append((how, backend, process.returncode, seconds, len(left), said))
     if not (how == "SIGKILL to dlrun" and "in a job" in backend):  # salloc then says 0
         assert process.returncode == code, errors

@@ -1,0 +1,46 @@
+"""What is compared when all ranks have called, before any script starts: the very ranks, in the very launch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_SHM_LEAST = 64 << 20  # bytes; dl_comm keeps a node's gradients in /dev/shm
+
+# What must be the same everywhere: the fact, and what a difference is called.
+_SAME = {"python": "Python", "dlrun": "dlrun", "dl_comm": "dl_comm (its compiled module's checksum)"}
+
+
+def refusals(facts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return why these ranks cannot train together; each of ``facts`` is what a rank said of itself, in rank order."""
+    found = []
+    for fact, name in _SAME.items():
+        values = Counter(f[fact] for f in facts)
+        if len(values) > 1:
+            usual = values.most_common(1)[0][0]
+            odd = next(f for f in facts if f[fact] != usual)
+            found.append(f"{name} differs: rank {odd['rank']} on {odd['host']} has {odd[fact] or 'none'}, "
+                         f"the others {usual or 'none'}")  # fmt: skip
+    return found
+
+
+def warnings(facts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what will be slow, or fail later, one line for each host and reason."""
+    found = []
+    hosts: dict[str, list[Mapping[str, Any]]] = {}
+    for fact in facts:
+        hosts.setdefault(fact["host"], []).append(fact)
+    for host, ranks in hosts.items():
+        free = min(rank["shm"] for rank in ranks)
+        if free < _SHM_LEAST:
+            found.append(f"{host}: /dev/shm has {free >> 20} MB free, and gradients are exchanged through it; "
+                         "give the container more (docker run --shm-size=1g)")  # fmt: skip
+        gpus = set().union(*(rank["gpus"] for rank in ranks))
+        if gpus and len(gpus) < len(ranks):
+            found.append(f"{host}: {len(ranks)} ranks share {len(gpus)} GPUs; one rank for each is faster")
+        cpus = set().union(*(rank["cpus"] for rank in ranks))
+        if len(cpus) == 1 and len(ranks) > 1:
+            found.append(f"{host}: all {len(ranks)} ranks may use CPU {min(cpus)} only; a launcher inside "
+                         "another's job step gets that step's cores")  # fmt: skip
+    return found

@@ -1,0 +1,74 @@
+"""A job that makes no progress: which ranks wait where, and whom they wait for.
+
+A rank's Python stack is asked for twice, some seconds apart. Ranks that all stand where they stood, and have written
+nothing, make no progress. Nothing is needed of the script, nor of the library it communicates with.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dlrun.rank.script import theirs
+
+_FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)')
+_COMMUNICATION = ("dl_comm", "ml_comm", "mpi4py", "torch/distributed", "horovod")
+_SHOWN = 12  # frames of a missing rank's stack
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Where one rank stands: its main thread's frames as ``file:line name``, innermost first, and its log's size."""
+
+    rank: int
+    host: str
+    pid: int
+    frames: tuple[str, ...]
+    written: int
+
+    @property
+    def own(self) -> str:
+        """The innermost frame that is the user's own."""
+        mine = [frame for frame in self.frames if not theirs(frame)]
+        return mine[0] if mine else (self.frames[0] if self.frames else "no Python code")
+
+    @property
+    def waits(self) -> bool:
+        """Whether it stands in a library that communicates."""
+        return any(name in frame.partition(":")[0] for frame in self.frames[:6] for name in _COMMUNICATION)
+
+
+def frames(dump: str) -> tuple[str, ...]:
+    """Return the frames of the current thread in what ``faulthandler`` wrote, innermost first, without the shim's."""
+    current = dump.rpartition("Current thread")[2].partition("\n\n")[0]
+    found = [f"{m['file']}:{m['line']} {m['name']}" for m in _FRAME.finditer(current)]
+    return tuple(frame for frame in found if "/dlrun/rank/" not in frame and "<frozen runpy>" not in frame)
+
+
+def missing(stacks: Mapping[int, Stack]) -> list[Stack]:
+    """Return the ranks the others wait for: those that stand elsewhere than most; a tie falls to who communicates."""
+    groups: dict[str, list[Stack]] = {}
+    for rank in sorted(stacks):
+        groups.setdefault(stacks[rank].own, []).append(stacks[rank])
+    waiting = max(groups.values(), key=lambda group: (sum(s.waits for s in group) > 0, len(group)))
+    return [stack for group in groups.values() if group is not waiting for stack in group]
+
+
+def verdict(stacks: Mapping[int, Stack], seconds: float) -> list[str]:
+    """Return what to tell: one line of what is so, one per missing rank, and the stack of the first of them."""
+    absent = missing(stacks)
+    waiting = [stacks[rank] for rank in sorted(stacks) if stacks[rank] not in absent]
+    first = waiting[0]
+    lines = [f"no progress for {seconds:.0f} s: {_ranks(waiting)} at {first.own}"]
+    if not absent:
+        lines.append("  all stand at the same line: each waits for something outside, or they deadlock there")
+        return [*lines, *(f"  | {frame}" for frame in first.frames[:_SHOWN])]
+    for stack in absent[:8]:
+        lines.append(f"  missing: rank {stack.rank} (host {stack.host}, pid {stack.pid}) at {stack.own}")
+    return [*lines, *(f"  | {frame}" for frame in absent[0].frames[:_SHOWN])]
+
+
+def _ranks(stacks: list[Stack]) -> str:
+    numbers = ", ".join(str(stack.rank) for stack in stacks[:16]) + (" ..." if len(stacks) > 16 else "")
+    return f"{len(stacks)} ranks wait ({numbers})" if len(stacks) > 1 else f"rank {numbers} waits"

@@ -1,0 +1,72 @@
+"""A job without progress: who is missing, and where it stands."""
+
+from __future__ import annotations
+
+from dlrun.launch.stall import Stack, frames, missing, verdict
+
+DUMP = '''Current thread 0x00007f (most recent call first):
+  File "/usr/lib/python3/site-packages/dl_comm/torch.py", line 12 in gradients
+  File "/home/me/train.py", line 88 in step
+  File "/home/me/train.py", line 120 in <module>
+  File "/x/dlrun/rank/script.py", line 69 in _run_file
+  File "<frozen runpy>", line 88 in _run_code
+'''
+
+
+def stack(rank: int, *lines: str) -> Stack:
+    return Stack(rank, "n1", 100 + rank, lines, 0)
+
+
+def test_the_frames_of_a_dump_are_the_users_and_the_libraries():
+    assert frames(DUMP) == (
+        "/usr/lib/python3/site-packages/dl_comm/torch.py:12 gradients",
+        "/home/me/train.py:88 step",
+        "/home/me/train.py:120 <module>",
+    )
+    assert frames("") == ()
+
+
+def test_the_rank_that_stands_elsewhere_is_missing():
+    stacks = {r: stack(r, *frames(DUMP)) for r in range(4)}
+    stacks[2] = stack(2, "/home/me/data.py:7 read", "/home/me/train.py:70 <module>")
+    assert [s.rank for s in missing(stacks)] == [2]
+    told = verdict(stacks, 301)
+    assert told[0] == "no progress for 301 s: 3 ranks wait (0, 1, 3) at /home/me/train.py:88 step"
+    assert told[1] == "  missing: rank 2 (host n1, pid 102) at /home/me/data.py:7 read"
+    assert told[2] == "  | /home/me/data.py:7 read"
+
+
+def test_of_two_ranks_the_one_that_communicates_is_the_one_that_waits():
+    stacks = {0: stack(0, "/home/me/data.py:7 read"), 1: stack(1, *frames(DUMP))}
+    assert [s.rank for s in missing(stacks)] == [0]
+
+
+STALLS = """
+import os, time
+from mpi4py import MPI
+def slow_loader():
+    time.sleep(300)
+if os.environ["DLRUN_RANK"] == "1":
+    slow_loader()
+MPI.COMM_WORLD.Barrier()
+"""
+
+
+def test_a_real_stall_names_the_missing_rank_its_line_and_ends_the_job_when_asked(dlrun, mpiexec, tmp_path):
+    (tmp_path / "stalls.py").write_text(STALLS)
+    words = ["--stall-timeout", "1", "--on-stall", "abort", "stalls.py"]
+    done = dlrun("-n", "3", "--mpiexec", mpiexec, *words)
+    assert done.returncode == 124, done.stderr
+    told = ("dlrun: no", "dlrun: rank", "  missing:")
+    lines = [line for line in done.stderr.splitlines() if line.startswith(told)]
+    assert lines[0].startswith("dlrun: no progress for ") and lines[0].endswith("(0, 2) at stalls.py:8 <module>")
+    assert lines[1].startswith("  missing: rank 1 (host ") and lines[1].endswith("at stalls.py:5 slow_loader")
+    assert "ended the job: no progress for" in lines[2]
+
+
+def test_a_slow_job_that_moves_is_no_stall(dlrun, any_mpiexec, tmp_path):
+    (tmp_path / "moves.py").write_text(
+        "import time\nfor _ in range(30):\n" + "".join(f"    time.sleep(0.0{i}1)\n" for i in range(9))
+    )
+    done = dlrun("-n", "2", "--mpiexec", any_mpiexec, "--stall-timeout", "1", "--on-stall", "abort", "moves.py")
+    assert done.returncode == 0, done.stderr
