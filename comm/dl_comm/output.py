@@ -23,7 +23,7 @@ def print(*args: Any, **kwargs: Any) -> None:
 class Silence:
     """What ``rank0`` gives the other ranks: false, and whatever is done with it does nothing and gives it back.
 
-    Attributes, calls, items, ``with`` and iteration (which ends at once) all work, so that
+    Attributes, calls, items, ``with``, iteration (which ends at once), formatting and arithmetic all work, so that
     ``writer = dl.rank0(SummaryWriter)("runs")`` can be used on every rank.
     """
 
@@ -52,6 +52,25 @@ class Silence:
 
     def __len__(self) -> int:
         return 0
+
+    def __contains__(self, item: Any) -> bool:
+        return False
+
+    def __format__(self, how: str) -> str:
+        return ""
+
+    def __str__(self) -> str:
+        return ""
+
+    def __lt__(self, other: Any) -> bool:
+        return False
+
+    __le__ = __gt__ = __ge__ = __lt__
+
+    def __add__(self, other: Any) -> Any:
+        return self
+
+    __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __add__
 
     def __bool__(self) -> bool:
         return False

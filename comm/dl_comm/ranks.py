@@ -104,5 +104,18 @@ def shifted_seed(state: bytes, rank: int) -> int:
 
 
 def share(length: int, rank: int, n: int) -> list[int]:
-    """Return the positions of rank ``rank``: r, r + n, ..., as many on every rank, padded from the beginning."""
+    """Return the positions of rank ``rank``: r, r + n, ..., as many on every rank, padded from the beginning.
+
+    Raises ``dl_comm.CommError`` where there is less than one for each rank.
+    """
+    check_enough(length, n)
     return [position % length for position in range(rank, -(-length // n) * n, n)] if length else []
+
+
+def check_enough(length: int, n: int, entries: str = "entries") -> None:
+    """Raise ``dl_comm.CommError`` when ``length`` entries, if any, cannot give each of n ranks one of its own."""
+    if 0 < length < n:
+        raise dl_comm.CommError(
+            f"shard: {length} {entries} cannot be divided among {n} ranks: some would repeat the work of others",
+            f"Use at most {length} ranks, or smaller batches, or do not shard these data.",
+        )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from dl_comm.ranks import get_rank, parts, share
+from dl_comm.ranks import check_enough, get_rank, parts, share
 
 
 def shard(data: Any) -> Any:
@@ -43,7 +43,8 @@ def shard(data: Any) -> Any:
 
 
 def _shard_dataset(dataset: Any, rank: int, n: int) -> Any:
-    length = int(dataset.cardinality())
+    length = int(dataset.cardinality())  # negative: endless, or not known
+    check_enough(length, n, "elements of the data set")
     if length > 0 and length % n:
         missing = n - length % n
         dataset = dataset.concatenate(dataset.repeat(-(-missing // length)).take(missing))

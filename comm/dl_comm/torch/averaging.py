@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dl_comm import _core
-from dl_comm.ranks import get_nranks
+from dl_comm.ranks import get_nranks, parts
 from dl_comm.torch.memory import HostMemory, label
 from dl_comm.torch.overlap import finish_overlapped
 from dl_comm.torch.parameters import DENSE, DONE, SPARSE, holders, holds_gradient, kind_of
@@ -131,14 +131,14 @@ def total(value: Any) -> Any:
     """Return the sum of ``value`` over the ranks: of counts, of losses that are sums.
 
     Its kind stays: a float is a float, an int an int, a tensor a tensor of the same dtype and device (detached;
-    booleans count, as int64), an array an array. The argument is not changed; on one rank it comes back itself.
-    Integers must fit int64.
+    booleans count, as int64), an array an array. The argument is not changed; on one rank, and
+    where all repeat the serial run (``DL_COMM_REPLICATE``), it comes back itself. Integers must fit int64.
 
     Raises ``TypeError`` for other types, ``dl_comm.CommError`` when shapes or dtypes differ between ranks.
     """
     if not isinstance(value, (bool, int, float, Tensor, np.ndarray, np.generic)):
         raise TypeError(f"total() got {type(value).__name__}; it takes a number, a tensor or an array")
-    if get_nranks() == 1:
+    if parts() == 1:
         return value
     if isinstance(value, Tensor):
         return _sum_tensor(value)

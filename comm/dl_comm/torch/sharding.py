@@ -16,7 +16,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Itera
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from dl_comm import CommError, _core
-from dl_comm.ranks import get_rank, parts, share, shifted_seed
+from dl_comm.ranks import check_enough, get_rank, parts, share, shifted_seed
 
 # An order of unknown length (an endless sampler) is drawn and shared in blocks of so many entries per rank.
 _BLOCK = 1024
@@ -47,7 +47,7 @@ def shard(data: Any) -> Any:
     array; *a generator* or other iterable is read by every rank, like an IterableDataset.
 
     What ``shard`` returned for a loader or data set is not divided a second time. Raises ``TypeError`` for anything
-    else, ``dl_comm.CommError`` on every rank when the ranks' data differ in length.
+    else, ``dl_comm.CommError`` on every rank when the ranks' data differ in length or are fewer than the ranks.
     """
     n = parts()
     if isinstance(data, Mapping):
@@ -133,6 +133,10 @@ def _shard_loader(loader: DataLoader[Any], rank: int, n: int) -> DataLoader[Any]
 
 def _sharded_samplers(loader: DataLoader[Any], rank: int, n: int) -> dict[str, Any]:
     batches = loader.batch_sampler
+    own = batches is not None and type(batches) is not BatchSampler
+    drawn: Any = batches if own else loader.sampler
+    if hasattr(drawn, "__len__"):
+        check_enough(len(drawn), n, "batches of its batch sampler" if own else "entries of its sampler")
     if batches is None:  # no automatic batching: the sampler's entries are the batches
         return {"sampler": ShardedSampler(loader.sampler, rank, n)}
     if type(batches) is BatchSampler:

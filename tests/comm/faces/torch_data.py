@@ -95,7 +95,6 @@ def uneven_lengths_are_padded_or_dropped():
     dropped = dl.shard(DataLoader(_Numbers(length), 4, drop_last=True))
     assert len(dropped) == 2
     assert _global_batches(dropped) == [list(range(4 * _n)), list(range(4 * _n, 8 * _n))]
-    assert _global_batches(dl.shard(DataLoader(_Numbers(1), 4))) == [[0] * _n]
     assert _global_batches(dl.shard(DataLoader(_Numbers(0), 4))) == []
 
 
@@ -248,6 +247,26 @@ def data_of_different_lengths_are_an_error_on_every_rank():
             dl.shard(data)
         except CommError as error:
             assert "10 entries on rank 0 and 11 on rank 1" in str(error), error
+        else:
+            raise AssertionError("no error")
+
+
+def data_that_are_fewer_than_the_ranks_are_refused():
+    few = _n - 1
+    for data in (
+        torch.zeros(few, 2),
+        np.zeros(few),
+        list(range(few)),
+        TensorDataset(torch.zeros(few)),
+        DataLoader(_Numbers(few), 4),
+        DataLoader(_Numbers(10), 4, sampler=[0] * few),
+        DataLoader(_Numbers(10), batch_sampler=[[0, 1]] * few),
+    ):
+        try:
+            dl.shard(data)
+        except CommError as error:
+            assert f"{few} " in str(error), error
+            assert f"{_n} ranks" in str(error), error
         else:
             raise AssertionError("no error")
 

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import hashlib
+import os
 
 import dl_comm.torch as dl
 import numpy as np
@@ -293,6 +294,9 @@ def totals_keep_the_kind_of_their_argument():
     a = np.full((3, 2), _r, dtype=np.float32)
     assert dl.total(a).dtype == np.float32
     assert (dl.total(a) == total).all()
+    os.environ["DL_COMM_REPLICATE"] = "1"
+    assert dl.total(_r) == _r
+    del os.environ["DL_COMM_REPLICATE"]
     try:
         dl.total("3")
     except TypeError as error:

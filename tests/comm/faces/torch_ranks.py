@@ -110,8 +110,22 @@ def other_ranks_hold_something_silent():
     result = dl.rank0(calls.append)(3)
     assert calls == ([3] if _r == 0 else [])
     assert not result
-    writer = dl.rank0(dict)(a=1)
+    made = []
+
+    class Writer:
+        def __init__(self, folder):
+            made.append(folder)
+            self.steps = 3
+
+    writer = dl.rank0(Writer)("runs")
+    assert made == (["runs"] if _r == 0 else [])
+    assert bool(writer) == (_r == 0)
+    writer.steps += 1
+    writer.note = "x"
     if _r > 0:
+        assert f"{writer.loss:.3f}{writer}" == ""
+        assert not writer.steps > 3
+        assert "x" not in writer
         with writer.anything(1)["x"].y as inner:
             inner.add_scalar("loss", 1.0)
         assert list(writer) == []
