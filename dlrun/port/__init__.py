@@ -14,8 +14,10 @@ from pathlib import Path
 import libcst as cst
 
 from dlrun.errors import DlrunError
+from dlrun.port import facts_keras
 from dlrun.port.edits import Doubt, Edit, apply
 from dlrun.port.facts import Facts, Options
+from dlrun.port.facts_keras import KerasFacts
 from dlrun.port.facts_torch import Gradients
 from dlrun.port.feeds import Feeds
 from dlrun.port.flow import Flow
@@ -46,7 +48,12 @@ def port(
             finds no place. Never half a port.
     """
     script = read(source, name)
-    facts = facts_of(script, options or Options(), name, folder)
+    framework = framework_of(script, name)
+    facts: Facts | KerasFacts
+    if framework == "keras":
+        facts = facts_keras.read(Flow(script), options or Options(), name, main_guard(script))
+    else:
+        facts = facts_of(script, options or Options(), name, folder)
     found = run_passes(facts, [step.name for step in STEPS])
     edits = [f for f in found if isinstance(f, Edit)]
     doubts = [f for f in found if isinstance(f, Doubt)]
@@ -57,7 +64,6 @@ def port(
 
 def facts_of(script: Script, options: Options, name: str, folder: Path | None = None) -> Facts:
     """Return what is known about ``script``; raises DlrunError where it is not one to port."""
-    framework = framework_of(script, name)
     loops = Loops(Gradients(Flow(script)))
     if not loops.ends:
         raise no_loop(loops.gradients, name, folder)
@@ -69,10 +75,10 @@ def facts_of(script: Script, options: Options, name: str, folder: Path | None = 
     feeds = Feeds(loops)
     if (reason := nothing_to_share(feeds, name)) is not None:
         raise reason
-    return gather(loops, feeds, options, framework)
+    return gather(loops, feeds, options)
 
 
-def gather(loops: Loops, feeds: Feeds, options: Options, framework: str) -> Facts:
+def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
     """Return the facts that were found, be they enough for a port or not."""
     script, kinds = loops.script, loops.kinds
     taken = "dl" in {n.value for n in script.nodes if isinstance(n, cst.Name)}
@@ -81,12 +87,13 @@ def gather(loops: Loops, feeds: Feeds, options: Options, framework: str) -> Fact
         flow=loops.flow,
         kinds=kinds,
         options=options,
-        framework=framework,
+        framework="torch",
         alias="dl_comm" if taken else "dl",
         guard=main_guard(script),
         steps=loops.gradients.steps(),
         tops=loops.tops(),
         feeds=tuple(feeds.found.values()),
+        carries=feeds.carries,
         permutations=tuple(feeds.permutations()),
         optimizers=loops.gradients.constructors(),
         loops=tuple(loops.training),
@@ -122,10 +129,10 @@ def nothing_to_share(feeds: Feeds, name: str) -> DlrunError | None:
     return None
 
 
-def run_passes(facts: Facts, order: Sequence[str]) -> list[Edit | Doubt]:
+def run_passes(facts: Facts | KerasFacts, order: Sequence[str]) -> list[Edit | Doubt]:
     """Return what the passes of the script's framework yield, each marked with its step."""
     passes = GRID[facts.framework]
-    return [replace(found, step=step) for step in order for found in passes[step](facts)]
+    return [replace(found, step=step) for step in order if step in passes for found in passes[step](facts)]
 
 
 def no_loop(gradients: Gradients, name: str, folder: Path | None = None) -> DlrunError:
@@ -163,11 +170,11 @@ def trains_elsewhere(script: Script, folder: Path) -> tuple[Path, int, str] | No
     return None
 
 
-def _complete(facts: Facts, edits: list[Edit], name: str) -> None:
+def _complete(facts: Facts | KerasFacts, edits: list[Edit], name: str) -> None:
     done = {edit.step for edit in edits}
     for step in STEPS:
-        if step.required and step.name not in done:
-            line = facts.script.line(facts.steps[0].node)
+        if step.required and step.name in GRID[facts.framework] and step.name not in done:
+            line = facts.script.line(facts.steps[0].node if isinstance(facts, Facts) else facts.fits[0])
             raise DlrunError(
                 f"{name}: found no place to {step.meaning} (step {step.name!r}) for the update in line {line}: "
                 "nothing was written, half a port would train wrongly.",

@@ -51,13 +51,14 @@ class Top:
 class Feed:
     """Where training batches come from: ``how`` tells what to do with ``node``.
 
+    named: the assignment after which the variable ``names`` holds such a loader;
     loader: the call that makes the loader, used for training only; iterable: an expression that a training loop runs
     over; indices: the range of positions that it runs over; arrays: ``names`` of tensors that each step takes whole,
     sliced along axis 0 before the loop ``node``.
     """
 
     node: cst.CSTNode
-    how: Literal["loader", "iterable", "indices", "arrays"]
+    how: Literal["loader", "iterable", "named", "indices", "arrays"]
     names: tuple[str, ...] = ()
 
 
@@ -77,6 +78,7 @@ class Facts:
     steps: tuple[Step, ...] = ()
     tops: tuple[Top, ...] = ()
     feeds: tuple[Feed, ...] = ()
+    carries: tuple[cst.CSTNode, ...] = ()  # assignments that hand a hidden state from batch to batch
     permutations: tuple[cst.Call, ...] = ()  # the calls that draw an order for loops over indices
     optimizers: tuple[cst.Call, ...] = ()  # the calls that make them
     loops: tuple[cst.CSTNode, ...] = ()  # all loops that run an update

@@ -9,7 +9,8 @@ import libcst as cst
 
 from dlrun.port.facts import Feed
 from dlrun.port.loops import Loops
-from dlrun.port.script import dotted, walk
+from dlrun.port.script import Binding, dotted, walk
+from dlrun.port.wholes import Wholes
 
 # Calls that draw samples: a loop that feeds on them gives every rank its own once the ranks' seeds differ.
 _DRAWS = re.compile(
@@ -19,9 +20,6 @@ _DRAWS = re.compile(
 )
 # Calls that permute: where the loop then goes through the permutation, all ranks must use one and the same.
 _PERMUTES = ("torch.randperm", "numpy.random.permutation", "random.sample")
-_GRAPH = re.compile(
-    r"(^|_)(adj|adjs|edge|edges|edge_index|graph|laplacian|lap|idx_train|train_mask|train_idx)($|_)", re.IGNORECASE
-)
 _COUNTS = ("builtins.range", "itertools.count", "tqdm.trange", "tqdm.auto.trange", "tqdm.notebook.trange")
 
 
@@ -43,6 +41,9 @@ class Feeds:
             self._of_loop(loop)
         innermost = [loop for loop in self._innermost() if loop not in self._fed]
         self.counted.extend(loop for loop in innermost if self._draws(loop))
+        self.carries = tuple(n for loop in self._innermost() if (n := self._hidden_state(loop)) is not None)
+        if self.carries and not any(f.how in ("loader", "iterable") for f in self.found.values()):
+            self.carried = self.carried or self.carries[0]
         if not self.found and not self.counted and not self.carried:
             for turn in innermost:
                 self._whole(turn)
@@ -138,7 +139,22 @@ class Feeds:
                 if isinstance(made, cst.Call) and origin.whole and self._may_be_batches(made, iterated):
                     self.found.setdefault(made, Feed(made, "loader"))
             elif self._may_be_batches(made, iterated):
-                self.found.setdefault(iterated, Feed(iterated, "iterable"))
+                feed = self._where_assigned(made, iterated) or Feed(iterated, "iterable")
+                self.found.setdefault(feed.node, feed)
+
+    def _where_assigned(self, made: cst.CSTNode, iterated: cst.BaseExpression) -> Feed | None:
+        """Return the feed at the assignment of a loader that foreign code makes, so that its len() is right too."""
+        if not isinstance(made, cst.Call) or self.flow.definition(made.func) is not None or self._evaluated(made):
+            return None
+        holders: list[Binding] = []
+        for scope in {id(s): s for s in self.script.scopes.values()}.values():
+            holders.extend(b for bs in scope.names.values() for b in bs if b.value is made and b.how == "assign")
+        if len(holders) == 1 and not holders[0].path:
+            return Feed(made, "loader")
+        mine = [b for b in holders if len(b.path) == 1 and b.name == dotted(iterated)]
+        if len(mine) == 1 and isinstance(mine[0].node, cst.Assign):
+            return Feed(mine[0].node, "named", (mine[0].name,))
+        return None
 
     def _in_comprehension(self, call: cst.CSTNode) -> bool:
         return any(isinstance(up, (cst.DictComp, cst.ListComp)) for up in self.script.above(call))
@@ -155,7 +171,7 @@ class Feeds:
         """Tell whether a loop that does not train runs over ``loader`` too."""
         others = [n for n in self.script.nodes if isinstance(n, cst.For) and n not in self.loops.training]
         return any(
-            self._computes(n.body) and any(o.node is loader for o in self.flow.origins(self.source(n.iter)))
+            self._computes(n.body) and any(o.node is loader and o.whole for o in self.flow.origins(self.source(n.iter)))
             for n in others
         )
 
@@ -203,7 +219,7 @@ class Feeds:
         if self.carried is None:
             self.found.setdefault(iterated, Feed(iterated, "indices"))
 
-    def _hidden_state(self, loop: cst.For) -> cst.CSTNode | None:
+    def _hidden_state(self, loop: cst.For | cst.While) -> cst.CSTNode | None:
         """Return the assignment that hands a model's state from batch to batch, if there is one."""
         for n in walk(loop.body):
             if isinstance(n, cst.Assign) and isinstance(n.value, cst.Call) and self.kinds.of(n.value.func) == "module":
@@ -229,71 +245,23 @@ class Feeds:
     # -- all samples in every step ------------------------------------------------------------------------------
 
     def _whole(self, loop: cst.For | cst.While) -> None:
-        """Note the arrays that a model and its loss take whole in every turn of ``loop``."""
-        calls = list(dict.fromkeys([*self.reached(loop.body), *self._closures(loop)]))
-        names: dict[str, cst.Name] = {}
-        for call in calls:
-            kind = self.kinds.of(call.func)
-            loss = kind == "loss" or "loss" in self.script.name_of(call.func) or "criterion" in dotted(call.func)
-            if not (loss or kind == "module") or self._without_gradients(call):
-                continue
-            for value in (n for a in call.args for n in walk(a.value)):
-                if isinstance(value, cst.Subscript) and self._looks_like_graph(value.slice[0]):
-                    self.graph = value
-                if isinstance(value, cst.Name) and not isinstance(self.script.parents[value], cst.Attribute):
-                    self._array(value, loop, names)
-        if self.graph is None and names:
+        """Note the arrays that the losses of ``loop`` take whole in every turn."""
+        known = set(self.loops.gradients.backwards)
+        calls = [*self.reached(loop.body), *self._closures(loop)]
+        wholes = Wholes(self.kinds, loop, [c for c in dict.fromkeys(calls) if c in known and not self._evaluates(c)])
+        self.graph = self.graph or wholes.graph
+        if self.graph is None and wholes.arrays:
             self.full_batch = True
-            self.found[loop] = Feed(loop, "arrays", tuple(names))
+            self.found[loop] = Feed(loop, "arrays", tuple(wholes.arrays))
 
     def _closures(self, loop: cst.CSTNode) -> Iterator[cst.Call]:
         for step in self.loops.gradients.steps():
             if step.closure is not None and self.script.inside(step.node, loop):
                 yield from self.reached(step.closure.body)
 
-    def _without_gradients(self, call: cst.Call) -> bool:
-        """Tell whether ``call`` only evaluates: it runs under no_grad()."""
+    def _evaluates(self, call: cst.Call) -> bool:
+        """Tell whether ``call`` runs under no_grad()."""
         return any(
             isinstance(up, cst.With) and any("no_grad" in self.script.code(item.item) for item in up.items)
             for up in self.script.above(call)
         )
-
-    def _looks_like_graph(self, node: cst.CSTNode) -> bool:
-        return any(isinstance(n, cst.Name) and _GRAPH.search(n.value) for n in walk(node))
-
-    def _array(self, value: cst.Name, loop: cst.CSTNode, names: dict[str, cst.Name]) -> None:
-        if _GRAPH.search(value.value):
-            self.graph = value
-            return
-        bindings, scope = self.script.scopes[value].lookup(value.value)
-        home = self.script.scopes[loop]
-        made = [b for b in bindings if b.how == "assign"]
-        outside = [b for b in made if not self.script.inside(b.node, loop)]
-        if made and len(outside) == len(made) and (scope is home or scope is self.script.root):
-            tensors = self.kinds.of(value) == "" and not self._is_plain(value)
-            if tensors:
-                names.setdefault(value.value, value)
-        elif made and not outside and len(made) == 1 and made[0].value is not None and not made[0].path:
-            source = made[0].value
-            if self.script.name_of(getattr(source, "func", source)) in (
-                "torch.from_numpy",
-                "torch.tensor",
-                "torch.Tensor",
-            ):
-                self.full_batch = True
-                self.found[source] = Feed(source, "iterable")
-
-    def _is_plain(self, value: cst.Name) -> bool:
-        """Tell whether ``value`` is a number, a text or a device rather than data."""
-        plain = (cst.Integer, cst.Float, cst.SimpleString, cst.Comparison, cst.ConcatenatedString)
-        for origin in self.flow.origins(value):
-            node = origin.node
-            if isinstance(node, plain):
-                return True
-            if isinstance(node, cst.Call):
-                name = self.script.name_of(node.func)
-                if name in ("torch.device", "builtins.len", "builtins.int", "builtins.float", "builtins.range"):
-                    return True
-                if any(a.keyword is not None and a.keyword.value == "requires_grad" for a in node.args):
-                    return True
-        return False

@@ -58,7 +58,7 @@ def imported(script: Script) -> list[tuple[str, cst.CSTNode]]:
 
 
 def framework_of(script: Script, name: str) -> str:
-    """Return "torch", the one framework that is ported so far.
+    """Return the framework that trains: "torch" or "keras".
 
     Raises:
         DlrunError: the script is ported or distributed already, or trains with something else.
@@ -89,13 +89,28 @@ def framework_of(script: Script, name: str) -> str:
                 raise DlrunError(
                     f"{name}:{script.line(node)}: {tool} runs the training loop; there is none to port here."
                 )
+    for node in script.nodes:
+        if isinstance(node, cst.Attribute) and (how := _strategy(script.name_of(node))):
+            raise _distributed(script, name, node, how)
+    if "keras" in heads or any(t.startswith(("tensorflow.keras", "tensorflow.python.keras")) for t, _ in imports):
+        return "keras"
     if "torch" in heads or "torchvision" in heads:
         return "torch"
-    for other in ("tensorflow", "keras", "jax"):
-        if other in heads:
-            raise DlrunError(f"{name}: trains with {other}, which dlrun port does not know yet.", "It ports PyTorch.")
+    if "tensorflow" in heads:
+        if any(script.name_of(n).startswith("tensorflow.keras.") for n in script.nodes if isinstance(n, cst.Attribute)):
+            return "keras"
+        raise DlrunError(f"{name}: trains with sessions or tapes of TensorFlow, which dlrun port does not know yet.",
+                         "It ports PyTorch, and Keras models that are trained with fit().")  # fmt: skip
+    if "jax" in heads:
+        raise DlrunError(f"{name}: trains with jax, which dlrun port does not know.", "It ports PyTorch and Keras.")
     known = ", ".join(sorted(h for h in heads if h)) or "nothing"
-    raise DlrunError(f"{name}: no framework found: it imports {known}.", "Name a script that imports torch.")
+    raise DlrunError(f"{name}: no framework found: it imports {known}.", "Name a script that imports torch or keras.")
+
+
+def _strategy(name: str) -> str:
+    """Return which of TensorFlow's own ways to distribute ``name`` is, or an empty string."""
+    found = name.startswith("tensorflow.distribute.") or name in ("tensorflow.keras.utils.multi_gpu_model",)
+    return f"tf.{name.removeprefix('tensorflow.')}" if found and name.endswith(("Strategy", "_model")) else ""
 
 
 def _distributed(script: Script, name: str, node: cst.CSTNode, tool: str) -> DlrunError:

@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-from dlrun.port import Options, gather, port
+from dlrun.port import Options, facts_keras, gather, port
 from dlrun.port.edits import Edit, apply
 from dlrun.port.facts_torch import Gradients
 from dlrun.port.feeds import Feeds
@@ -16,15 +16,20 @@ from dlrun.port.loops import Loops
 from dlrun.port.passes import GRID, STEPS, devices
 from dlrun.port.script import Script
 
-PRELUDE = "import torch\nfrom torch.utils.data import DataLoader\n"
+PRELUDES = {
+    "torch": "import torch\nfrom torch.utils.data import DataLoader\n",
+    "keras": "import keras\nimport numpy as np\n",
+}
 PASSES = [(framework, step, run) for framework, steps in GRID.items() for step, run in steps.items()]
 PASSES.append(("torch", "devices", devices.torch))
 
 
 def facts_of(script, options, framework):
     """Return the facts of a fragment, which need not be a whole training script."""
+    if framework == "keras":
+        return facts_keras.read(Flow(script), options, "script", None)
     loops = Loops(Gradients(Flow(script)))
-    return gather(loops, Feeds(loops), options, framework)
+    return gather(loops, Feeds(loops), options)
 
 
 def pair(docstring):
@@ -38,8 +43,8 @@ def pair(docstring):
 @pytest.mark.parametrize(("framework", "step", "run"), PASSES, ids=[f"{f}-{s}" for f, s, _ in PASSES])
 def test_a_pass_does_what_its_docstring_shows(framework, step, run):
     before, after = pair(run.__doc__)
-    if "import torch\n" not in before:
-        before, after = PRELUDE + before, PRELUDE + after
+    if not before.startswith("import"):
+        before, after = PRELUDES[framework] + before, PRELUDES[framework] + after
     script = Script(before)
     facts = facts_of(script, Options(), framework)
     assert apply(script.module, run(facts)).code == after

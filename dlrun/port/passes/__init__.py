@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from dlrun.port.edits import Doubt, Edit
-from dlrun.port.facts import Facts
-from dlrun.port.passes import broadcast, finish, gradients, metrics, output, rate, shard, start, steps
+from dlrun.port.passes import broadcast, finish, gradients, keras, metrics, output, rate, shard, start, steps
 
-Pass = Callable[[Facts], Iterable[Edit | Doubt]]
+Pass = Callable[[Any], Iterable[Edit | Doubt]]
 
 
 @dataclass(frozen=True)
@@ -44,5 +44,14 @@ GRID: Mapping[str, Mapping[str, Pass]] = {
         "metrics": metrics.torch,
         "output": output.torch,
         "finish": finish.torch,
+    },
+    # distribute() broadcasts, shards and averages metrics where fit() runs: one edit for four steps.
+    "keras": {
+        "start": keras.start,
+        "gradients": keras.gradients,
+        "rate": keras.rate,
+        "steps": keras.steps,
+        "output": keras.output,
+        "finish": keras.finish,
     },
 }

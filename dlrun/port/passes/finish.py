@@ -8,11 +8,12 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
+from dlrun.port.facts_keras import KerasFacts
 from dlrun.port.insert import statements
 from dlrun.port.script import walk
 
 
-def torch(facts: Facts) -> Iterator[Edit | Doubt]:
+def torch(facts: Facts | KerasFacts) -> Iterator[Edit | Doubt]:
     """Put finalize() at the end of the main guard, or of the script.
 
     Before:
@@ -31,18 +32,18 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     why = "ranks leave only when all have finished"
     if _exits(facts, last):
         yield (
-            Edit(last, why, before=statements("torch/finalize", dl=facts.alias))
+            Edit(last, why, before=statements(f"{facts.framework}/finalize", dl=facts.alias))
             if not _runs_main(last)
             else Edit(last, f"{why}; the exit here is dl_comm's own exit hook's to handle")
         )
     else:
-        lines = statements("torch/finalize", dl=facts.alias)
+        lines = statements(f"{facts.framework}/finalize", dl=facts.alias)
         if isinstance(last, cst.BaseCompoundStatement) and facts.guard is None:
             lines = (lines[0].with_changes(leading_lines=[cst.EmptyLine(indent=False)]),)
         yield Edit(last, why, after=lines)
 
 
-def _exits(facts: Facts, statement: cst.CSTNode) -> bool:
+def _exits(facts: Facts | KerasFacts, statement: cst.CSTNode) -> bool:
     return any(
         isinstance(n, cst.Call)
         and facts.script.name_of(n.func) in ("sys.exit", "builtins.exit", "builtins.quit", "os._exit")

@@ -10,6 +10,7 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
+from dlrun.port.facts_keras import KerasFacts
 from dlrun.port.insert import expression
 from dlrun.port.passes.rate import argument
 from dlrun.port.script import dotted
@@ -57,34 +58,32 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     for call in facts.script.calls:
         name = facts.script.name_of(call.func)
         if name == "torch.save":
-            yield Edit(
-                call.func, "rank 0 writes the file, whole or not at all", lambda _: expression("torch/save", dl=dl)
-            )
+            why = "rank 0 writes the file, whole or not at all"
+            yield Edit(call.func, why, lambda _: expression("torch/save", dl=dl))
         elif name == "torch.load":
-            yield Edit(
-                call.func,
-                "every rank reads, after rank 0 has finished writing",
-                lambda _: expression("torch/load", dl=dl),
-            )
-        elif WRITES.search(name) or _method_writes(facts, call, name) or _opens_to_write(call, name):
-            yield Edit(call.func, "rank 0 writes", lambda f: expression("torch/rank0", {"call": f}, dl=dl))
-        elif name == "wandb.init":
-            if argument(call, "mode") is None:
-                yield Edit(call, "one run in the log, rank 0's",
-                           lambda c: _with(c, "mode", expression("torch/quiet_mode", dl=dl)))  # fmt: skip
-        elif name in _BARS:
-            if argument(call, "disable") is None and not any(a.star == "**" for a in call.args):
-                yield Edit(
-                    call, "one progress bar", lambda c: _with(c, "disable", expression("torch/not_rank0", dl=dl))
-                )
-        elif _HUBS.search(name) and _downloads(call, name):
-            yield Edit(
-                call.func,
-                "rank 0 downloads, the others wait and read",
-                lambda f: expression("torch/rank0_first", {"call": f}, dl=dl),
-            )
+            why = "every rank reads, after rank 0 has finished writing"
+            yield Edit(call.func, why, lambda _: expression("torch/load", dl=dl))
         else:
-            yield from _folders(facts, call, name)
+            yield from one(facts, call)
+
+
+def one(facts: Facts | KerasFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
+    """Yield the change of one call that any framework's script may make."""
+    dl, name = facts.alias, facts.script.name_of(call.func)
+    if WRITES.search(name) or _method_writes(facts, call, name) or _opens_to_write(call, name):
+        yield Edit(call.func, "rank 0 writes", lambda f: expression("torch/rank0", {"call": f}, dl=dl))
+    elif name == "wandb.init":
+        if argument(call, "mode") is None:
+            why = "one run in the log, rank 0's"
+            yield Edit(call, why, lambda c: _with(c, "mode", expression("torch/quiet_mode", dl=dl)))
+    elif name in _BARS:
+        if argument(call, "disable") is None and not any(a.star == "**" for a in call.args):
+            yield Edit(call, "one progress bar", lambda c: _with(c, "disable", expression("torch/not_rank0", dl=dl)))
+    elif _HUBS.search(name) and _downloads(call, name):
+        why = "rank 0 downloads, the others wait and read"
+        yield Edit(call.func, why, lambda f: expression("torch/rank0_first", {"call": f}, dl=dl))
+    else:
+        yield from _folders(facts, call, name)
 
 
 def _with(call: cst.Call, keyword: str, value: cst.BaseExpression) -> cst.Call:
@@ -103,7 +102,7 @@ def _with(call: cst.Call, keyword: str, value: cst.BaseExpression) -> cst.Call:
     return call.with_changes(args=args)
 
 
-def _method_writes(facts: Facts, call: cst.Call, name: str) -> bool:
+def _method_writes(facts: Facts | KerasFacts, call: cst.Call, name: str) -> bool:
     if not isinstance(call.func, cst.Attribute) or (name and not name.startswith(".")):
         return False
     return call.func.attr.value in _FIGURES
@@ -123,7 +122,7 @@ def _downloads(call: cst.Call, name: str) -> bool:
     return True
 
 
-def _folders(facts: Facts, call: cst.Call, name: str) -> Iterator[Edit | Doubt]:
+def _folders(facts: Facts | KerasFacts, call: cst.Call, name: str) -> Iterator[Edit | Doubt]:
     """Yield what keeps ranks from tripping over a folder that another rank has just made."""
     exist = argument(call, "exist_ok")
     if name in ("os.makedirs", "os.mkdir") and exist is None:

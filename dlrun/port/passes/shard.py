@@ -33,6 +33,9 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     for feed in facts.feeds:
         if feed.how == "loader":
             yield Edit(feed.node, "every epoch's order is drawn once and dealt out to the ranks", wrap)
+        elif feed.how == "named":
+            yield Edit(facts.script.line_of(feed.node), f"{feed.names[0]}: every epoch is dealt out to the ranks",
+                       after=statements("torch/shard_name", dl=facts.alias, name=feed.names[0]))  # fmt: skip
         elif feed.how == "indices":
             yield Edit(feed.node, "the ranks take the batches of the serial run in turn", wrap)
         elif feed.how == "iterable":
@@ -41,6 +44,9 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             yield Edit(feed.node, f"{', '.join(feed.names)}: each rank takes every n-th sample",
                        before=statements("torch/shard_arrays", dl=facts.alias, names=feed.names))  # fmt: skip
             yield Doubt(feed.node, f"{', '.join(feed.names)}: taken to hold one sample per entry of axis 0", "medium")
+    for node in facts.carries:
+        yield Doubt(node, "a hidden state is carried from batch to batch: dealt-out batches are no longer one stream",
+                    "high", "give each rank a part of every stream instead of every n-th batch")  # fmt: skip
     for call in facts.permutations:
         yield Edit(call, "the batches are dealt out, so all ranks must go through one order",
                    lambda node: expression("torch/same", {"value": node}, dl=facts.alias))  # fmt: skip

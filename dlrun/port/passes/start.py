@@ -8,6 +8,7 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
+from dlrun.port.facts_keras import KerasFacts
 from dlrun.port.insert import statements
 from dlrun.port.passes import devices
 from dlrun.port.script import walk
@@ -27,31 +28,36 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
         dl.init()  # join the other ranks; this rank's GPU becomes the current one
         train()
     """
-    script, dl = facts.script, facts.alias
-    after = list(statements("torch/import", dl=dl))
+    yield from devices.torch(facts)
+    yield from beside_imports(facts, ("torch",))
+
+
+def beside_imports(facts: Facts | KerasFacts, frameworks: tuple[str, ...]) -> Iterator[Edit | Doubt]:
+    """Yield the import after the others, with what follows it, and init() at its place."""
+    script, dl, kind = facts.script, facts.alias, facts.framework
+    after = list(statements(f"{kind}/import", dl=dl))
     block: list[cst.CSTNode] = []
     if facts.guard is None:
-        block.extend(statements("torch/init", dl=dl))
+        block.extend(statements(f"{kind}/init", dl=dl))
     else:
         first = facts.guard.body.body[0]
-        yield Edit(first, "the ranks meet in the main process only, not in a DataLoader's workers",
-                   before=statements("torch/init", dl=dl))  # fmt: skip
+        yield Edit(first, "the ranks meet in the main process only, not in worker processes",
+                   before=statements(f"{kind}/init", dl=dl))  # fmt: skip
     if prints(facts):
-        block.extend(statements("torch/print", dl=dl))
+        block.extend(statements(f"{kind}/print", dl=dl))
     if block:
         head = block[0]
         block[0] = head.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
-    anchor = last_import(script.module)
+    anchor = last_import(script.module, frameworks)
     why = "the ranks meet before anything else happens" if facts.guard is None else "dl_comm beside the other imports"
-    yield from devices.torch(facts)
     if anchor is None:
-        # A script without imports at the top cannot reach torch; a docstring or the first statement is the place.
+        # Without imports at the top, a docstring or the first statement is the place.
         yield Edit(script.module.body[0], why, before=(*after, *block))
     else:
         yield Edit(anchor, why, after=(*after, *block))
 
 
-def prints(facts: Facts) -> bool:
+def prints(facts: Facts | KerasFacts) -> bool:
     """Tell whether the script prints, and has not given ``print`` a meaning of its own."""
     script = facts.script
     return "print" not in script.root.names and any(
@@ -59,18 +65,18 @@ def prints(facts: Facts) -> bool:
     )
 
 
-def last_import(module: cst.Module) -> cst.CSTNode | None:
-    """Return the last statement of the run of imports in which torch is imported (else of the first run)."""
+def last_import(module: cst.Module, frameworks: tuple[str, ...]) -> cst.CSTNode | None:
+    """Return the last statement of the run of imports in which a framework is imported (else of the first run)."""
     last: cst.CSTNode | None = None
-    torch_seen = False
+    seen = False
     for statement in module.body:
         if _imports(statement):
             last = statement
-            torch_seen = torch_seen or _mentions_torch(statement)
-        elif torch_seen or (
+            seen = seen or _mentions(statement, frameworks)
+        elif seen or (
             last is not None
             and not _light(statement)
-            and not any(_mentions_torch(s) for s in module.body if _imports(s))
+            and not any(_mentions(s, frameworks) for s in module.body if _imports(s))
         ):
             return last
     return last
@@ -92,13 +98,13 @@ def _light(statement: cst.CSTNode) -> bool:
     return isinstance(statement, cst.SimpleStatementLine)
 
 
-def _mentions_torch(statement: cst.CSTNode) -> bool:
+def _mentions(statement: cst.CSTNode, frameworks: tuple[str, ...]) -> bool:
     for n in walk(statement):
         if isinstance(n, (cst.Import, cst.ImportFrom)):
             names: list[cst.CSTNode | None] = [n.module] if isinstance(n, cst.ImportFrom) else [a.name for a in n.names]
             for name in names:
                 while isinstance(name, cst.Attribute):
                     name = name.value
-                if isinstance(name, cst.Name) and name.value == "torch":
+                if isinstance(name, cst.Name) and name.value in frameworks:
                     return True
     return False

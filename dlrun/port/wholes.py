@@ -1,0 +1,105 @@
+"""Full batches: the arrays that every step takes whole, found by following a loss back to where its data are made."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.flow import Flow
+from dlrun.port.kinds import Kinds
+from dlrun.port.script import Binding, Scope, dotted, walk
+
+# Names of data whose entries hang together: one graph, not samples.
+GRAPH = re.compile(
+    r"(^|_)(adj|adjs|edge|edges|edge_index|graph|laplacian|lap|idx_train|train_mask|train_idx)($|_)", re.IGNORECASE
+)
+_PLAIN = (cst.Integer, cst.Float, cst.SimpleString, cst.Comparison, cst.ConcatenatedString, cst.Lambda)
+_NUMBERS = ("torch.device", "builtins.len", "builtins.int", "builtins.float", "builtins.range", "time.time")
+
+
+class Wholes:
+    """The arrays behind the losses of one loop, by name; ``graph`` is a name that is no array of samples."""
+
+    def __init__(self, kinds: Kinds, loop: cst.For | cst.While, backwards: list[cst.Call]) -> None:
+        """Follow the receivers of ``backwards`` through the bindings inside ``loop`` to names bound before it."""
+        self.kinds = kinds
+        self.flow: Flow = kinds.flow
+        self.script = kinds.script
+        self.loop = loop
+        self.home = self.script.scopes[loop]
+        self.graph: cst.CSTNode | None = None
+        self.arrays: dict[str, None] = {}
+        self._seen: set[tuple[int, str]] = set()
+        for call in backwards:
+            self._follow(call.func)
+
+    def _follow(self, node: cst.CSTNode) -> None:
+        for name in self._data_names(node):
+            bindings, scope = self.script.scopes[name].lookup(name.value)
+            if scope is None or (id(scope), name.value) in self._seen:
+                continue
+            self._seen.add((id(scope), name.value))
+            if GRAPH.search(name.value):
+                self.graph = name
+            self._through(name, bindings, scope)
+
+    def _data_names(self, node: cst.CSTNode) -> Iterator[cst.Name]:
+        """Yield the names in ``node`` that stand for values: not attributes, keywords, modules or functions."""
+        for n in walk(node):
+            if isinstance(n, cst.Name):
+                up = self.script.parents.get(n)
+                attribute = isinstance(up, cst.Attribute) and up.attr is n
+                keyword = isinstance(up, cst.Arg) and up.keyword is n
+                if (
+                    not attribute
+                    and not keyword
+                    and not self.script.name_of(n).startswith(("torch", "numpy", "builtins"))
+                ):
+                    yield n
+
+    def _through(self, name: cst.Name, bindings: list[Binding], scope: Scope) -> None:
+        if any(b.how in ("def", "class", "import") for b in bindings):
+            return
+        if self.kinds.of(name) in ("module", "optimizer", "loss", "loader", "scheduler", "scaler"):
+            return
+        made = [b for b in bindings if b.how == "assign" and b.value is not None]
+        inside = [b for b in made if self.script.inside(b.node, self.loop) or scope is not self.home]
+        if any(b.how == "param" for b in bindings):
+            for function in [b.node for b in bindings if b.how == "param"]:
+                self._arguments(function, name.value)
+        elif made and not inside:
+            if not self._is_plain(name):
+                self.arrays.setdefault(name.value)
+        elif scope is self.script.root and scope is not self.home:
+            return  # a global of a function: it cannot be given another value there
+        for binding in inside:
+            if binding.value is not None:
+                self._follow(binding.value)
+
+    def _arguments(self, param: cst.CSTNode, name: str) -> None:
+        function = self.script.scopes[param].node
+        if isinstance(function, cst.FunctionDef):
+            for call in self.flow.callers(function):
+                value = self.flow.argument(call, function, name)
+                if value is not None and self.script.inside(call, self.loop):
+                    self._follow(value)
+
+    def _is_plain(self, name: cst.Name) -> bool:
+        """Tell whether ``name`` is a number, a text, a device or a parameter rather than data."""
+        for origin in self.flow.origins(name):
+            node = origin.node
+            if isinstance(node, _PLAIN):
+                return True
+            if isinstance(node, cst.Call):
+                called = self.script.name_of(node.func)
+                if called in _NUMBERS or called.endswith(("parse_args", "Parameter")):
+                    return True
+                if any(a.keyword is not None and a.keyword.value == "requires_grad" for a in node.args):
+                    return True
+                if dotted(node.func).endswith(("requires_grad_", ".item")):
+                    return True
+            if isinstance(node, (cst.Dict, cst.List)) and not node.elements:
+                return True
+        return False
