@@ -60,6 +60,7 @@ class Feed:
     node: cst.CSTNode
     how: Literal["loader", "iterable", "named", "indices", "arrays"]
     names: tuple[str, ...] = ()
+    drawn: tuple[str, ...] = ()  # of ``names``, those that each process draws at random for itself
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,8 @@ from dlrun.port.kinds import Kinds
 from dlrun.port.script import Script, dotted, walk
 
 OPTIMIZERS = re.compile(
-    r"^((tensorflow\.)?(python\.)?keras|tensorflow_addons|keras_contrib)\.(api\.)?optimizers\.(legacy\.|experimental\.)?(?!schedules|get$|serialize|deserialize)\w+$"
+    r"^((tensorflow\.)?(python\.)?keras|tensorflow_addons|keras_contrib)\.(api\.)?optimizers\."
+    r"(legacy\.|experimental\.)?(?!schedules|get$|serialize|deserialize)\w+$"
 )
 FITS = ("fit", "fit_generator")
 _DRAWS = re.compile(
@@ -68,7 +69,7 @@ def read(flow: Flow, options: Options, name: str, guard: cst.If | None) -> Keras
             )
     taken = "dl" in {n.value for n in script.nodes if isinstance(n, cst.Name)}
     batches = [c for c in trained if _is_method(c, ("train_on_batch",))]
-    drawn = tuple(dict.fromkeys(loop for c in batches if (loop := _outermost_loop(script, c)) is not None))
+    drawn = tuple(dict.fromkeys(loop for c in batches if (loop := script.outermost_loop(c)) is not None))
     dealt = tuple(r for loop in drawn for r in _indexed(script, loop))
     for loop in drawn:
         own = any(_DRAWS.search(script.name_of(n.func)) for n in walk(loop.body) if isinstance(n, cst.Call))
@@ -134,7 +135,7 @@ def _indexed(script: Script, outer: cst.For | cst.While) -> list[cst.Call]:
             for n in walk(loop.body)
         )
         call = loop.iter
-        ranged = isinstance(call, cst.Call) and script.name_of(call.func) == "builtins.range"
+        ranged = isinstance(call, cst.Call) and script.name_of(call.func).endswith("range")
         if not inner and picks and ranged and "train_on_batch" in script.code(loop.body) and isinstance(call, cst.Call):
             found.append(call)
     return found
@@ -150,13 +151,6 @@ def _is_foreign(script: Script, flow: Flow, call: cst.Call) -> bool:
                 return True
     last = dotted(call.func.value).rsplit(".", 1)[-1].lower()
     return last.endswith(("datagen", "tokenizer", "scaler", "encoder_", "generator_", "vectorizer"))
-
-
-def _outermost_loop(script: Script, node: cst.CSTNode) -> cst.For | cst.While | None:
-    loops = [u for u in script.above(node) if isinstance(u, (cst.For, cst.While))]
-    function = script.function_of(node)
-    loops = [u for u in loops if script.function_of(u) is function]
-    return loops[-1] if loops else None
 
 
 def _nothing(script: Script, name: str, compiled: list[cst.Call], trained: list[cst.Call]) -> DlrunError:

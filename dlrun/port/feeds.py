@@ -20,7 +20,19 @@ _DRAWS = re.compile(
 )
 # Calls that permute: where the loop then goes through the permutation, all ranks must use one and the same.
 _PERMUTES = ("torch.randperm", "numpy.random.permutation", "random.sample")
-_COUNTS = ("builtins.range", "itertools.count", "tqdm.trange", "tqdm.auto.trange", "tqdm.notebook.trange")
+_COUNTS = (
+    "builtins.range", "itertools.count", "tqdm.trange", "tqdm.auto.trange", "tqdm.notebook.trange",
+    "six.moves.range", "six.moves.xrange", "past.builtins.xrange",
+)  # fmt: skip
+    "six.moves.range",
+    "six.moves.xrange",
+    "past.builtins.xrange",
+    "builtins.range",
+    "itertools.count",
+    "tqdm.trange",
+    "tqdm.auto.trange",
+    "tqdm.notebook.trange",
+)
 
 
 class Feeds:
@@ -252,7 +264,7 @@ class Feeds:
         self.graph = self.graph or wholes.graph
         if self.graph is None and wholes.arrays:
             self.full_batch = True
-            self.found[loop] = Feed(loop, "arrays", tuple(wholes.arrays))
+            self.found[loop] = Feed(loop, "arrays", tuple(wholes.arrays), tuple(wholes.drawn))
 
     def _closures(self, loop: cst.CSTNode) -> Iterator[cst.Call]:
         for step in self.loops.gradients.steps():

@@ -286,6 +286,12 @@ class Script:
                 return up
         return self.module
 
+    def outermost_loop(self, node: cst.CSTNode) -> cst.For | cst.While | None:
+        """Return the outermost loop around ``node`` in its function."""
+        loops = [u for u in self.above(node) if isinstance(u, (cst.For, cst.While))]
+        loops = [u for u in loops if self.function_of(u) is self.function_of(node)]
+        return loops[-1] if loops else None
+
     def block(self, statement: cst.CSTNode) -> list[cst.CSTNode]:
         """Return the small and compound statements of the block that holds ``statement``, in order."""
         parent = self.parents[statement]

@@ -15,6 +15,7 @@ from dlrun.port.script import Binding, Scope, dotted, walk
 GRAPH = re.compile(
     r"(^|_)(adj|adjs|edge|edges|edge_index|graph|laplacian|lap|idx_train|train_mask|train_idx)($|_)", re.IGNORECASE
 )
+_RANDOM = re.compile(r"^(torch\.(rand|randn|randint|normal)|numpy\.random\.\w+)$")
 _PLAIN = (cst.Integer, cst.Float, cst.SimpleString, cst.Comparison, cst.ConcatenatedString, cst.Lambda)
 _NUMBERS = ("torch.device", "builtins.len", "builtins.int", "builtins.float", "builtins.range", "time.time")
 
@@ -31,6 +32,7 @@ class Wholes:
         self.home = self.script.scopes[loop]
         self.graph: cst.CSTNode | None = None
         self.arrays: dict[str, None] = {}
+        self.drawn: set[str] = set()  # of these, the ones that each process draws at random for itself
         self._seen: set[tuple[int, str]] = set()
         for call in backwards:
             self._follow(call.func)
@@ -72,6 +74,9 @@ class Wholes:
         elif made and not inside:
             if not self._is_plain(name):
                 self.arrays.setdefault(name.value)
+                made_by = [n for b in made if b.value for n in walk(b.value) if isinstance(n, cst.Call)]
+                if any(_RANDOM.search(self.script.name_of(c.func)) for c in made_by):
+                    self.drawn.add(name.value)
         elif scope is self.script.root and scope is not self.home:
             return  # a global of a function: it cannot be given another value there
         for binding in inside:

@@ -284,3 +284,85 @@ def test_a_loop_in_a_local_module_is_named(tmp_path):
 
 def test_what_only_the_interpreter_refuses_is_refused_in_its_words():
     assert "'return' outside function" in refused("import torch\nreturn 3\n").message
+
+
+FULL = """
+import torch
+x = torch.randn(64, 3)
+y = load()
+x_test = load()
+model = torch.nn.Linear(3, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(100):
+    inputs = x
+    loss = (model(inputs) - y).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    with torch.no_grad():
+        print(model(x_test).mean())
+"""
+
+
+def test_a_full_batch_is_cut_where_its_loss_leads_to_and_the_rate_stays():
+    text = port(FULL).text
+    assert "x = dl.shard(dl.broadcast(x))  # this rank's samples" in text
+    assert "y = dl.shard(y)" in text
+    assert "x_test = dl" not in text
+    assert "lr=0.1)" in text
+    assert "range(100)" in text
+
+
+CARRIED = """
+import torch
+rnn = torch.nn.RNN(1, 8)
+opt = torch.optim.Adam(rnn.parameters())
+state = None
+for step in range(100):
+    x = torch.from_numpy(wave(step))
+    out, state = rnn(x, state)
+    state = state.data
+    out.mean().backward()
+    opt.step()
+"""
+
+
+def test_a_hidden_state_that_is_carried_on_is_refused():
+    assert "a hidden state is carried from batch to batch" in refused(CARRIED).message
+
+
+def test_a_loader_from_elsewhere_is_shared_where_it_is_assigned():
+    text = port(SERIAL.replace("DataLoader(data, shuffle=True)", "train_loader").replace(
+        "model =", "from helpers import loaders\ntrain_loader, test_loader = loaders()\nmodel =")).text  # fmt: skip
+    assert "train_loader = dl.shard(train_loader)  # this rank's part of every epoch" in text
+
+
+KERAS = """
+import keras
+from keras.callbacks import LearningRateScheduler
+
+def schedule(epoch):
+    return 0.1 * 0.5**epoch
+
+model = build()
+model.compile(optimizer=keras.optimizers.SGD(schedule(0)), loss="mse")
+model.fit(x, y, callbacks=[LearningRateScheduler(schedule)])
+model.save("model.keras")
+"""
+
+
+def test_a_keras_schedule_is_scaled_once():
+    text = port(KERAS).text
+    assert "return dl.lr_scale(0.1 * 0.5**epoch)" in text
+    assert "SGD(schedule(0))" in text
+    assert text.index("dl.distribute(model)") < text.index("model.fit")
+    assert 'dl.rank0(model.save)("model.keras")' in text
+
+
+def test_a_keras_model_that_is_compiled_elsewhere_is_refused():
+    assert "compiled elsewhere" in refused("import keras\nmodel = load()\nmodel.fit(x, y)\n").message
+
+
+def test_a_stateful_keras_model_is_refused():
+    source = "import keras\nlayer = keras.layers.LSTM(3, stateful=True)\nmodel.compile('sgd')\nmodel.fit(x)\n"
+    assert "carries its state" in refused(source).message

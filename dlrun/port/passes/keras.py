@@ -64,9 +64,17 @@ def gradients(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     for call in facts.dealt:
         yield Edit(call, "the ranks take the batches of the serial run in turn",
                    lambda c: expression("torch/shard", {"loader": c}, dl=facts.alias))  # fmt: skip
+    for loop in {facts.script.outermost_loop(call): None for call in facts.dealt}:
+        if loop is not None and not any(_permutes(facts, n) for n in walk(loop)):
+            yield Edit(loop, "noise is each rank's own", before=statements("keras/reseed", dl=facts.alias))
     for loop in facts.drawn:
         yield Edit(loop, "the loop draws its own batches, other ones on each rank",
                    before=statements("keras/reseed", dl=facts.alias))  # fmt: skip
+
+
+def _permutes(facts: KerasFacts, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` draws an order of the samples, which must be one on all ranks."""
+    return isinstance(node, cst.Call) and facts.script.name_of(node.func).endswith((".permutation", ".shuffle"))
 
 
 def rate(facts: KerasFacts) -> Iterator[Edit | Doubt]:
@@ -218,7 +226,7 @@ def steps(facts: KerasFacts) -> Iterator[Edit | Doubt]:
         inner = [n for n in walk(loop.body) if isinstance(n, (cst.For, cst.While))]
         turns = next((n for n in inner if "train_on_batch" in facts.script.code(n)), loop)
         call = turns.iter if isinstance(turns, cst.For) else None
-        if isinstance(call, cst.Call) and facts.script.name_of(call.func) == "builtins.range" and call.args:
+        if isinstance(call, cst.Call) and facts.script.name_of(call.func).endswith("range") and call.args:
             yield Edit(call.args[min(1, len(call.args) - 1)].value, "the loop counts steps: n ranks make n batches",
                        lambda n: expression("torch/steps", {"count": n}, dl=facts.alias))  # fmt: skip
 

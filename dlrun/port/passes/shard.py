@@ -41,8 +41,8 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
         elif feed.how == "iterable":
             yield Edit(feed.node, "the training loop takes this rank's share of the batches", wrap)
         elif feed.how == "arrays":
-            yield Edit(feed.node, f"{', '.join(feed.names)}: each rank takes every n-th sample",
-                       before=statements("torch/shard_arrays", dl=facts.alias, names=feed.names))  # fmt: skip
+            lines = statements("torch/shard_arrays", dl=facts.alias, names=feed.names, drawn=feed.drawn)
+            yield Edit(feed.node, f"{', '.join(feed.names)}: each rank takes every n-th sample", before=lines)
             yield Doubt(feed.node, f"{', '.join(feed.names)}: taken to hold one sample per entry of axis 0", "medium")
     for node in facts.carries:
         yield Doubt(node, "a hidden state is carried from batch to batch: dealt-out batches are no longer one stream",
