@@ -24,15 +24,6 @@ _COUNTS = (
     "builtins.range", "itertools.count", "tqdm.trange", "tqdm.auto.trange", "tqdm.notebook.trange",
     "six.moves.range", "six.moves.xrange", "past.builtins.xrange",
 )  # fmt: skip
-    "six.moves.range",
-    "six.moves.xrange",
-    "past.builtins.xrange",
-    "builtins.range",
-    "itertools.count",
-    "tqdm.trange",
-    "tqdm.auto.trange",
-    "tqdm.notebook.trange",
-)
 
 
 class Feeds:
