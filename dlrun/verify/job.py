@@ -6,13 +6,14 @@ import ast
 import tokenize
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dlrun.errors import DlrunError
-from dlrun.verify.checks import data, gradients, metrics, ranks, rate, repeat, whole
+from dlrun.verify.checks import data, metrics, ranks, repeat, whole
 from dlrun.verify.checks.same import same
+from dlrun.verify.compare import compare, ran
 from dlrun.verify.runs import Task, execute, orders
 from dlrun.verify.trace import Run
 from dlrun.verify.verdict import Check, Verdict, failed, skipped
@@ -64,52 +65,14 @@ def verify(
     if checks[0].status == "failed":
         return Verdict(tuple(checks))
     identity, replicate = runs.both(runs.identity, runs.replicate)
-    add(_ran(identity, "identity") or same("identity", serial, again, identity, job.port.name))
-    broken = checks[-1].status == "failed"
     if not identity.root.steps:
+        add(ran(identity, "identity") or same("identity", serial, again, identity))
         return Verdict(tuple(checks))
-    repeated = _ran(replicate, "replicate") or same("replicate", serial, again, replicate, job.port.name)
     sharded = runs.sharded()
-    found = judge(serial, identity, sharded)
-    add(skipped("replicate", "1 rank differs already: see identity") if broken else _own(repeated, found), *found)
-    add(runs.metrics(serial, again, identity, broken or _any(checks, ranks.STEPS)))
+    add(*compare(serial, again, identity, replicate, sharded))
+    add(runs.metrics(serial, again, identity, _any(checks, "identity") or _any(checks, ranks.STEPS)))
     add(runs.whole(serial, sharded, _any(checks)))
     return Verdict(tuple(checks))
-
-
-def _own(repeated: Check, found: list[Check]) -> Check:
-    """Return the check of the replicated run, as a consequence where the ranks that share the data show its cause."""
-    cause = next((c.name for c in found if c.fault in ("uneven-steps", "rank-dependent-exit", "fails")), "")
-    if cause and repeated.fault in ("other-data", "fails", "uneven-steps", "rank-dependent-exit"):
-        return replace(repeated, fault="", todo=f"see {cause}")
-    return repeated
-
-
-def judge(serial: Run, identity: Run, sharded: Run) -> list[Check]:
-    """Return the checks of the sharded run; what follows from another fault carries no fault of its own."""
-    if not sharded.root.steps:
-        return [_ran(sharded, "sharded run") or failed("sharded run", "rank 0 makes no step", "", "fails")]
-    start, mean = ranks.broadcast(sharded), gradients.mean_gradients(sharded)
-    cause = next((check.name for check in (mean, start) if check.status == "failed"), "")
-    equal, shards, steps = ranks.equal(sharded, cause), data.shards(identity, sharded), ranks.steps(sharded)
-    if steps.fault == "uneven-steps" and (shards.fault == "uneven-steps" or cause):
-        steps = replace(steps, fault="", todo=f"see {shards.name if shards.fault else cause}")
-    if steps.fault == "rank-dependent-exit" and cause:
-        steps = replace(steps, fault="", todo=f"see {cause}")
-    checks = [start, mean, equal, shards, data.global_batch(serial, sharded), rate.learning_rate(serial, sharded)]
-    checks += [ranks.own_noise(sharded), steps, ranks.one_writer(sharded)]
-    if sharded.error and not sharded.hung:
-        rank, event = sharded.error
-        told = next((check.name for check in checks if check.fault), "")
-        said = f"rank {rank} fails: {event['type']}: {event['message']}".splitlines()[0][:300]
-        todo = f"see {told}" if told else "it runs on 1 rank"
-        checks.append(failed("sharded run", said, todo, "" if told else "fails", where=event["line"], rank=rank))
-    elif not sharded.whole and not sharded.hung:
-        told = next((check.name for check in checks if check.fault), "")
-        said = " ".join(sharded.log.strip().splitlines()[-3:])
-        fault = "" if told else "fails"
-        checks.append(failed("sharded run", f"ended with code {sharded.code}: {said}"[:500], f"see {told}", fault))
-    return checks
 
 
 @dataclass(frozen=True)
@@ -245,27 +208,6 @@ def _imports(script: Path) -> set[str]:
     names = {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
     names |= {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module}
     return {name.split(".")[0] for name in names}
-
-
-def _ran(run: Run, name: str) -> Check | None:
-    """Return a failed check where a run did not come to its end."""
-    if run.error:
-        rank, event = run.error
-        said = f"the port fails on rank {rank} of {len(run.traces)}: {event['type']}: {event['message']}"
-        said = said.splitlines()[0][:300]
-        return failed(name, said, "the serial script runs", "fails", where=event["line"], rank=rank)
-    if run.hung and len(run.traces) == 1:
-        said = f"the port makes no progress any more after {len(run.root.steps)} steps"
-        return failed(name, said, "the serial script comes to its end", "fails")
-    if run.hung:
-        check = ranks.steps(run)
-        return replace(check, name=name, status="failed", fault=check.fault or "uneven-steps")
-    if not run.whole:
-        said = " ".join(run.log.strip().splitlines()[-3:])
-        return failed(name, f"the port ended with code {run.code}: {said}"[:500], "", "fails")
-    if run.root.first("face") is None:
-        return failed(name, "the port never imported dl_comm.torch", "port it with dlrun port", "not-ported")
-    return None
 
 
 def _any(checks: list[Check], name: str = "") -> bool:

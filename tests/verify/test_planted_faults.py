@@ -124,3 +124,21 @@ def test_the_right_port_is_proved(prove, port) -> None:
     assert [(c.name, c.finding) for c in verdict.checks if c.status == "failed"] == []
     assert verdict.proved
     assert {c.name for c in verdict.checks if c.status == "n/a"} == {"metrics", "own random numbers"}
+
+
+STYLES = {
+    "sqrt rule and warm-up": (
+        ("dl.lr_scale(args.lr)", 'dl.lr_scale(args.lr, "sqrt")'),
+        ("dl.reseed()\n", "dl.warmup(optimizer, 4)\ndl.reseed()\n"),
+    ),
+    "an optimizer that averages itself": (
+        ("dl.broadcast(model, optimizer)\n", "optimizer = dl.DistributedOptimizer(optimizer)\n"),
+    ),
+}
+
+
+@pytest.mark.parametrize("edits", STYLES.values(), ids=STYLES)
+def test_a_right_port_in_another_style_is_proved(edits, prove, port) -> None:
+    verdict = prove(mutated(port, Fault("", edits, "")))
+    assert [(c.name, c.finding) for c in verdict.checks if c.status == "failed"] == []
+    assert verdict.proved

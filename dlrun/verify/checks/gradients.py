@@ -105,7 +105,8 @@ def _problem(together: tuple[Use, ...]) -> Check | None:
         todo = "call dl.gradients(optimizer) after backward(), before clipping and before the step"
         finding = f"step {use.step} used gradients of {use.name} that were never averaged"
         return failed(NAME, finding, todo, "missing-average", **place, rank=rank)
-    if use.clip:
+    averaged_before = len({(u.own or {}).get("hash") for u in together}) == 1
+    if use.clip and not averaged_before:
         finding = f"step {use.step} averaged after {use.clip['function']}, which saw one rank's gradient only"
         todo = "move dl.gradients(optimizer) up, between backward() and the clipping"
         return failed(NAME, finding, todo, "average-after-clip", **place | {"where": use.clip.at})

@@ -9,10 +9,10 @@ from dlrun.verify.verdict import Check, distance, failed, passed
 ORDER = ("zero_grad", "backward", "clip", "unscale", "step")
 
 
-def same(name: str, serial: Run, again: Run, run: Run, port: str) -> Check:
+def same(name: str, serial: Run, again: Run, run: Run) -> Check:
     """Compare every rank of ``run`` with the serial run: parameters bit by bit after each step, then the output."""
     for trace in run.traces:
-        differing = _parameters(name, serial.root, trace, port)
+        differing = _parameters(name, serial.root, trace)
         if differing:
             return differing
     difference = first_difference(serial.root.printed, again.root.printed, run.root.printed)
@@ -31,7 +31,7 @@ def same(name: str, serial: Run, again: Run, run: Run, port: str) -> Check:
     return passed(name, f"{who} its parameters bit for bit after each of {steps} steps, and its output")
 
 
-def _parameters(name: str, serial: Trace, trace: Trace, port: str) -> Check | None:
+def _parameters(name: str, serial: Trace, trace: Trace) -> Check | None:
     for a, b in zip(serial.steps, trace.steps, strict=False):
         for i, (p, q) in enumerate(zip(a.params, b.params, strict=False)):
             if p["hash"] != q["hash"]:
@@ -52,7 +52,7 @@ def _parameters(name: str, serial: Trace, trace: Trace, port: str) -> Check | No
                 )
         if len(a.params) != len(b.params):
             finding = f"the optimizer holds {len(b.params)} parameters, the serial one {len(a.params)}"
-            return failed(name, finding, f"compare the optimizers' arguments in {port}", "other-model", where=b.at)
+            return failed(name, finding, "compare the optimizers' arguments", "other-model", where=b.at)
     if len(serial.steps) != len(trace.steps):
         last = trace.steps[-1].at if trace.steps else ""
         finding = f"the serial script makes {len(serial.steps)} steps, rank {trace.rank} of the port {len(trace.steps)}"

@@ -36,9 +36,13 @@ class Averaging:
     def wrap(self, face: ModuleType) -> None:
         """Put a wrapper around each function that a port calls."""
         self.recorder.note("face")
+        parts = [module for name, module in sys.modules.items() if name.startswith(f"{FACE}.")]
         for name in FOLLOWED:
-            if hasattr(face, name):
-                setattr(face, name, self._followed(name, getattr(face, name)))
+            if function := getattr(face, name, None):
+                followed = self._followed(name, function)
+                for module in (face, *parts):  # DistributedOptimizer calls gradients() under its module's name
+                    if vars(module).get(name) is function:
+                        setattr(module, name, followed)
 
     def _followed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         act = getattr(self, f"_{name}", None)
@@ -56,7 +60,7 @@ class Averaging:
         return followed
 
     def _broadcast(self, function: Any, *things: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        for tensor in _state_of(list(things)):
+        for tensor in tensors_in(list(things)):
             self.training.broadcast |= {id(tensor), tensor.data_ptr()}
         return function(*things, **kwargs), {}
 
@@ -101,15 +105,6 @@ class Averaging:
         local = _number(value)
         result = function(value, *args, **kwargs)
         return result, {"local": local, "mean": _number(result)}
-
-
-def _state_of(things: Any) -> list[torch.Tensor]:
-    """Return the tensors that ``broadcast`` overwrites: those of modules and in containers, not an optimizer's."""
-    if isinstance(things, torch.optim.Optimizer):
-        return []
-    if isinstance(things, (list, tuple, dict)):
-        return [t for part in (things.values() if isinstance(things, dict) else things) for t in _state_of(part)]
-    return list(tensors_in(things))
 
 
 def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:

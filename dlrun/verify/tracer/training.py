@@ -67,7 +67,7 @@ class Training:
             )
 
     def before_step(self, optimizer: Optimizer, *_: Any) -> None:
-        """Note the gradients that a step is about to use; on an optimizer's first step, its parameters too."""
+        """Note that a step begins; on an optimizer's first step, its parameters."""
         if id(optimizer) in self._stepping:
             return  # a step of a subclass calling its base's
         self._stepping.add(id(optimizer))
@@ -85,7 +85,12 @@ class Training:
                 broadcast=[bool({id(p), p.data_ptr()} & self.broadcast) for p in parameters],
                 params=[tensor_note(p) for p in parameters],
             )
-        self._grads = [tensor_note(p.grad) for p in parameters]
+            # The optimizer's own hooks come after this one and may average, or change the rate (a warm-up): look then.
+            optimizer.register_step_pre_hook(self._look)
+
+    def _look(self, optimizer: Optimizer, *_: Any) -> None:
+        """Note the gradients and rates with which the step is made."""
+        self._grads = [tensor_note(p.grad) for group in optimizer.param_groups for p in group["params"]]
         self._rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
 
     def after_step(self, optimizer: Optimizer, *_: Any) -> None:

@@ -1,0 +1,80 @@
+"""The verdict on three runs of a port, from what they left in their traces. Starts nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dlrun.verify.checks import data, gradients, ranks, rate
+from dlrun.verify.checks.same import same
+from dlrun.verify.trace import Run
+from dlrun.verify.verdict import Check, failed, skipped
+
+
+def compare(serial: Run, again: Run, identity: Run, replicate: Run, sharded: Run) -> list[Check]:
+    """Return the checks of a port: on 1 rank, on ranks that repeat the serial run, on ranks that share the data.
+
+    ``again`` is a second serial run: what differs between the two is not held against the port. What follows from
+    another fault fails without a fault of its own.
+    """
+    alone = ran(identity, "identity") or same("identity", serial, again, identity)
+    found = _sharded(serial, identity, sharded)
+    if alone.status == "failed":
+        return [alone, skipped("replicate", "1 rank differs already: see identity"), *found]
+    repeated = ran(replicate, "replicate") or same("replicate", serial, again, replicate)
+    return [alone, _own(repeated, found), *found]
+
+
+def _sharded(serial: Run, identity: Run, sharded: Run) -> list[Check]:
+    """Return the checks of the sharded run."""
+    if not sharded.root.steps:
+        return [ran(sharded, "sharded run") or failed("sharded run", "rank 0 makes no step", "", "fails")]
+    start, mean = ranks.broadcast(sharded), gradients.mean_gradients(sharded)
+    cause = next((check.name for check in (mean, start) if check.status == "failed"), "")
+    equal, shards, steps = ranks.equal(sharded, cause), data.shards(identity, sharded), ranks.steps(sharded)
+    if steps.fault == "uneven-steps" and (shards.fault == "uneven-steps" or cause):
+        steps = replace(steps, fault="", todo=f"see {shards.name if shards.fault else cause}")
+    if steps.fault == "rank-dependent-exit" and cause:
+        steps = replace(steps, fault="", todo=f"see {cause}")
+    checks = [start, mean, equal, shards, data.global_batch(serial, sharded), rate.learning_rate(serial, sharded)]
+    checks += [ranks.own_noise(sharded), steps, ranks.one_writer(sharded)]
+    if sharded.error and not sharded.hung:
+        rank, event = sharded.error
+        told = next((check.name for check in checks if check.fault), "")
+        said = f"rank {rank} fails: {event['type']}: {event['message']}".splitlines()[0][:300]
+        todo = f"see {told}" if told else "it runs on 1 rank"
+        checks.append(failed("sharded run", said, todo, "" if told else "fails", where=event["line"], rank=rank))
+    elif not sharded.whole and not sharded.hung:
+        told = next((check.name for check in checks if check.fault), "")
+        said = " ".join(sharded.log.strip().splitlines()[-3:])
+        said, todo = f"ended with code {sharded.code}: {said}"[:500], f"see {told}" if told else ""
+        checks.append(failed("sharded run", said, todo, "" if told else "fails"))
+    return checks
+
+
+def _own(repeated: Check, found: list[Check]) -> Check:
+    """Return the check of the replicated run, as a consequence where the ranks that share the data show its cause."""
+    cause = next((c.name for c in found if c.fault in ("uneven-steps", "rank-dependent-exit", "fails")), "")
+    if cause and repeated.fault in ("other-data", "fails", "uneven-steps", "rank-dependent-exit"):
+        return replace(repeated, fault="", todo=f"see {cause}")
+    return repeated
+
+
+def ran(run: Run, name: str) -> Check | None:
+    """Return a failed check where a run did not come to its end."""
+    if run.error:
+        rank, event = run.error
+        said = f"the port fails on rank {rank} of {len(run.traces)}: {event['type']}: {event['message']}"
+        said = said.splitlines()[0][:300]
+        return failed(name, said, "the serial script runs", "fails", where=event["line"], rank=rank)
+    if run.hung and len(run.traces) == 1:
+        said = f"the port makes no progress any more after {len(run.root.steps)} steps"
+        return failed(name, said, "the serial script comes to its end", "fails")
+    if run.hung:
+        check = ranks.steps(run)
+        return replace(check, name=name, status="failed", fault=check.fault or "uneven-steps")
+    if not run.whole:
+        said = " ".join(run.log.strip().splitlines()[-3:])
+        return failed(name, f"the port ended with code {run.code}: {said}"[:500], "", "fails")
+    if run.root.first("face") is None:
+        return failed(name, "the port never imported dl_comm.torch", "port it with dlrun port", "not-ported")
+    return None
