@@ -1,5 +1,5 @@
 // The kernels, written once. Each kernels_*.cc defines how its processor converts half types and streams to memory
-// (half_to_float, float_to_half, stream_bytes, stream_end, stream_line, line_bytes), includes this file, and is compiled with that processor's flags.
+// (half_to_float, float_to_half, sum_halves, stream_bytes, stream_end, stream_line, line_bytes), includes this file, and is compiled with that processor's flags.
 //
 // Everything is in an anonymous namespace, and nothing of the standard library with a body is used: a function that
 // this file shared with others would be merged by the linker, and then run on processors that lack its instructions.
@@ -8,19 +8,13 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "half_types.h"
 #include "reducer.h"
 
 namespace dl {
 namespace {
 
 constexpr size_t block = 1024;  // elements: a block of accumulators stays in the first cache
-
-struct Half {
-  uint16_t bits;
-};
-struct Brain {
-  uint16_t bits;
-};
 
 template <class T, class A>
 void load(A* acc, const T* in, size_t n) {
@@ -117,15 +111,24 @@ void partial_block(A* acc, const void* const* in, int n_in, size_t first, size_t
   for (int j = 1; j < n_in; ++j) fold<O>(acc, static_cast<const T*>(in[j]) + first, n);
 }
 
+// Integers are divided towards zero. By a power of two they are shifted, negative ones after adding what makes a shift,
+// which rounds down, round up.
+void divide(int64_t* acc, size_t n, double divisor) {
+  const int64_t by = static_cast<int64_t>(divisor);
+  if (by == 1) return;
+  if ((by & (by - 1)) != 0) {
+    for (size_t i = 0; i < n; ++i) acc[i] = acc[i] / by;
+    return;
+  }
+  const int shift = __builtin_ctzll(static_cast<unsigned long long>(by));
+  for (size_t i = 0; i < n; ++i) acc[i] = (acc[i] + ((acc[i] >> 63) & (by - 1))) >> shift;
+}
+
 // A power of two divides exactly by its reciprocal; other divisors are divided by, which rounds once.
 template <class A>
 void divide(A* acc, size_t n, double divisor) {
   if (divisor == 1) return;
   const A by = static_cast<A>(divisor);
-  if (static_cast<A>(0.5) == 0) {  // integers: towards zero
-    for (size_t i = 0; i < n; ++i) acc[i] = acc[i] / by;
-    return;
-  }
   const uint64_t whole = static_cast<uint64_t>(divisor);
   if ((whole & (whole - 1)) == 0) {
     const A reciprocal = static_cast<A>(1) / by;
@@ -212,6 +215,14 @@ struct Lines {
 template <>
 struct Lines<Sum, float, float> {
   static constexpr auto done = sum_lines<float>;
+};
+template <>
+struct Lines<Sum, Half, float> {
+  static constexpr auto done = sum_halves<Half>;
+};
+template <>
+struct Lines<Sum, Brain, float> {
+  static constexpr auto done = sum_halves<Brain>;
 };
 template <>
 struct Lines<Sum, double, double> {

@@ -306,3 +306,42 @@ def test_bytes_are_broadcast_and_gathered(threads):
     for text, all_texts in threads(4, body, hosts=["a", "b", "b", "a"]):
         assert text == b"xx"
         assert all_texts == [bytes([rank]) * rank for rank in range(4)]
+
+
+def test_all_kernels_round_every_bfloat16_mean_alike(threads):
+    here = _core.kernels()
+    every = np.arange(65536, dtype="u4").astype("u2")  # all bit patterns, infinities and NaNs too
+    arrays = [every, np.roll(every, 12_345), np.roll(every, 777)]
+    seen = {}
+    try:
+        for kernels in ("portable", "avx2", "avx512"):
+            if not _core.use_kernels(kernels):
+                continue
+            for n in (2, 3):
+
+                def body(session, rank):
+                    mine = arrays[rank].copy()
+                    session.allreduce([(mine.ctypes.data, mine.size, "bfloat16")], "mean")
+                    exponent, fraction = mine & 0x7F80, mine & 0x7F
+                    mine[(exponent == 0x7F80) & (fraction != 0)] = 0x7FC0  # one NaN is as good as another
+                    return mine.tobytes()
+
+                seen.setdefault(n, set()).update(threads(n, body))
+    finally:
+        _core.use_kernels(here)
+    assert [len(bits) for bits in seen.values()] == [1, 1]
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64"])
+def test_integer_means_round_towards_zero(threads, n, dtype):
+    arrays = [np.arange(-100, 100, dtype=dtype) // (rank + 1) for rank in range(n)]
+
+    def body(session, rank):
+        mine = arrays[rank].copy()
+        session.allreduce([buffer(mine)], "mean")
+        return mine
+
+    total = np.sum([array.astype("i8") for array in arrays], axis=0)
+    for result in threads(n, body):
+        np.testing.assert_array_equal(result, np.trunc(total / n).astype(dtype))

@@ -4,6 +4,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "half_types.h"
+
 namespace dl {
 namespace {
 
@@ -43,9 +45,33 @@ void stream_bytes(void* to, const void* from, size_t bytes) {
 // Streamed bytes become visible to other ranks in order with what follows.
 void stream_end() { _mm_sfence(); }
 
+// Eight half numbers at a time, in registers.
+typedef __m256 Floats;
+constexpr size_t floats = 8;
+
+__m256i lanes(const void* from) { return _mm256_cvtepu16_epi32(_mm_loadu_si128(static_cast<const __m128i*>(from))); }
+Floats widen(const Half* from) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))); }
+Floats widen(const Brain* from) { return _mm256_castsi256_ps(_mm256_slli_epi32(lanes(from), 16)); }
+__m128i narrow(Floats value, const Half*) {
+  return _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+__m128i narrow(Floats value, const Brain*) {
+  const __m256i bits = _mm256_castps_si256(value), high = _mm256_srli_epi32(bits, 16);
+  const __m256i even = _mm256_add_epi32(_mm256_set1_epi32(0x7fff), _mm256_and_si256(high, _mm256_set1_epi32(1)));
+  const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, even), 16);
+  const __m256i quiet = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
+  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
+  const __m256i chosen = _mm256_blendv_epi8(rounded, quiet, nan);
+  return _mm_packus_epi32(_mm256_castsi256_si128(chosen), _mm256_extracti128_si256(chosen, 1));
+}
+Floats all(float value) { return _mm256_set1_ps(value); }
+void store_halves(void* to, __m128i halves) { _mm_storeu_si128(static_cast<__m128i*>(to), halves); }
+void stream_halves(void* to, __m128i halves) { _mm_stream_si128(static_cast<__m128i*>(to), halves); }
+
 }  // namespace
 }  // namespace dl
 
+#include "half_lines.h"
 #include "kernels_body.h"
 
 namespace dl {
