@@ -9,8 +9,10 @@ from on_ranks import checks_in
 
 pytestmark = pytest.mark.skipif(find_spec("tensorflow") is None, reason="TensorFlow is not installed")
 
+FILES = ("tensorflow_everywhere.py", "tensorflow_drop_in.py")
+
 
 @pytest.mark.parametrize("n", [2, 3])
-@pytest.mark.parametrize("check", checks_in("tensorflow_everywhere.py"))
+@pytest.mark.parametrize("check", checks_in(*FILES))
 def test_tensorflow(check, n, assert_passed):
-    assert_passed(check, n, ("tensorflow_everywhere.py",))
+    assert_passed(check, n, FILES)

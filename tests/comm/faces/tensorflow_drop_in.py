@@ -1,0 +1,101 @@
+"""Scripts written for Cray's plugin and for IBM's DDL run unchanged."""
+
+import dl_comm.tensorflow as dl
+import numpy as np
+import tensorflow as tf
+
+_r, _n = dl.get_rank(), dl.get_nranks()
+_v1 = tf.compat.v1
+_x = np.random.default_rng(2).normal(size=(5, 12, 6))
+_y = np.random.default_rng(3).normal(size=(5, 12, 1))
+
+
+def _loss(first):
+    a, b = _v1.placeholder(tf.float64, [None, 6]), _v1.placeholder(tf.float64, [None, 1])
+    v = _v1.get_variable("v", initializer=np.linspace(-1, 1, 6)[:, None] + first)
+    return a, b, v, tf.reduce_mean((tf.tanh(a @ v) - b) ** 2)
+
+
+def _serial():
+    """Weights after five steps of one process, by hand. The optimizer keeps its rates in float32."""
+    v, velocity = np.linspace(-1, 1, 6)[:, None], 0.0
+    rate, momentum = float(np.float32(0.1)), float(np.float32(0.9))
+    for a, b in zip(_x, _y, strict=True):
+        t = np.tanh(a @ v)
+        velocity = momentum * velocity + a.T @ (2 * (t - b) * (1 - t**2)) / len(a)
+        v = v - rate * velocity
+    return v
+
+
+def the_script_of_the_manual_runs_under_both_names():
+    import dl_comm
+    import ml_comm
+
+    for mc in (dl_comm, ml_comm):
+        with tf.Graph().as_default():
+            a, b, v, loss = _loss(mc.get_rank())
+            opt = _v1.train.MomentumOptimizer(0.1, 0.9)
+            totsize = sum(int(np.prod(w.shape)) for w in _v1.trainable_variables())
+            mc.init(2, 1, totsize, "tensorflow")
+            mc.config_team(0, 0, 5, 5, 1, 100)
+
+            class BcastTensors(_v1.train.SessionRunHook):
+                def __init__(self):
+                    self.bcast = None
+
+                def begin(self):
+                    new_vals = mc.broadcast(_v1.trainable_variables(), 0)  # noqa: B023
+                    self.bcast = [_v1.assign(w, new_vals[k]) for k, w in enumerate(_v1.trainable_variables())]
+
+                def after_create_session(self, session, coord):
+                    session.run(self.bcast)
+
+            gvs = opt.compute_gradients(loss)
+            grads = mc.gradients([g for g, _ in gvs], 0)
+            step = opt.apply_gradients([(g, w) for g, (_, w) in zip(grads, gvs, strict=True)])
+            with _v1.train.MonitoredTrainingSession(hooks=[BcastTensors()]) as session:
+                for k in range(5):
+                    session.run(step, {a: _x[k][_r::_n], b: _y[k][_r::_n]})
+                got = session.run(v)
+        np.testing.assert_allclose(got, _serial(), rtol=1e-10)
+
+
+def importing_ddl_distributes_a_session():
+    import ddl
+
+    assert (ddl.rank(), ddl.size(), ddl.local_rank(), ddl.num_hosts()) == (_r, _n, _r, 1)
+    for monitored in (False, True):
+        with tf.Graph().as_default():
+            a, b, v, loss = _loss(_r)
+            step = _v1.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
+            with _v1.train.MonitoredTrainingSession() if monitored else _v1.Session() as session:
+                if not monitored:
+                    session.run(_v1.global_variables_initializer())
+                for k in range(5):
+                    session.run(step, {a: _x[k][_r::_n], b: _y[k][_r::_n]})
+                got = session.run(v)
+        np.testing.assert_allclose(got, _serial(), rtol=1e-10)
+
+
+def reductions_of_ddl_are_compared_with_those_of_mpi():
+    import ddl
+
+    given = [tf.fill([5, 2], float(_r)), None, tf.range(3.0) * _r]
+    for options, factor in (({}, 1), ({"average": False}, _n), ({"op": "sum"}, _n), ({"mpi": True}, 1)):
+        for check in (0.0, 1e-3):
+            if not (check and "mpi" in options):
+                a, none, b = ddl.allreduce_n(given, check=check, **options)
+                assert none is None
+                np.testing.assert_allclose(a.numpy(), factor * (_n - 1) / 2, rtol=1e-6)
+                np.testing.assert_allclose(b.numpy(), np.arange(3) * factor * (_n - 1) / 2, rtol=1e-6)
+    ours, theirs = tf.constant([1.0, 2.0]), tf.constant([1.0, 2.1])
+    ddl._checked(7, ours, theirs, 0.1)
+    try:
+        ddl._checked(7, ours, theirs, 0.01)
+    except Exception as error:
+        assert "tensor 7" in str(error), error
+        assert f"rank {_r}" in str(error), error
+        assert "0.0476" in str(error), error
+    else:
+        raise AssertionError("no error")
+    assert ddl.bcast(tf.constant(float(_r)), 1).numpy() == 1
