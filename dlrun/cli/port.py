@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from dlrun.port import Ported
 
 
 @click.command()
@@ -16,6 +20,7 @@ import click
 @click.option("--diff", is_flag=True, help="Show what would change, and write nothing.")
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if the output would change.")
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
+@click.option("--explain", metavar="STEP", help="Tell why STEP was done where, and write nothing.")
 @click.option("--lr-scaling", type=click.Choice(["linear", "sqrt", "none"]), default="linear", show_default=True,
               help="How the learning rate follows the number of ranks.")  # fmt: skip
 @click.option("--warmup-steps", type=click.IntRange(min=0), default=0, metavar="N",
@@ -23,10 +28,18 @@ import click
 @click.option("--verify", "proving", is_flag=True, help="Prove the port afterwards: dlrun verify, on 2 ranks.")
 @click.argument("args", nargs=-1)
 def command(
-    script: Path, output: Path | None, diff: bool, check: bool, as_json: bool, lr_scaling: str, warmup_steps: int,
-    proving: bool, args: tuple[str, ...],
+    script: Path,
+    output: Path | None,
+    diff: bool,
+    check: bool,
+    as_json: bool,
+    explain: str | None,
+    lr_scaling: str,
+    warmup_steps: int,
+    proving: bool,
+    args: tuple[str, ...],
 ) -> None:
-    """Turn a serial PyTorch script into a data-parallel one, SCRIPT_dist.py.
+    """Turn a serial PyTorch or Keras script into a data-parallel one, SCRIPT_dist.py.
 
     \b
       dlrun port train.py            writes train_dist.py and says what was done and why
@@ -38,7 +51,7 @@ def command(
 
     options = Options(lr_scaling=lr_scaling, warmup_steps=warmup_steps)  # type: ignore[arg-type]
     color = sys.stdout.isatty()
-    if not (diff or check):
+    if not (diff or check or explain):
         ported = port_file(script, output, options)
         if as_json:
             click.echo(json.dumps(ported.as_json(), indent=2))
@@ -57,7 +70,9 @@ def command(
     except OSError as error:
         raise DlrunError(f"{script}: cannot be read: {error.strerror}.", "Name the training script.") from None
     ported = port(source, options, str(script), script.parent)
-    if as_json:
+    if explain:
+        click.echo(_explained(ported, explain), nl=False)
+    elif as_json:
         click.echo(json.dumps(ported.as_json(), indent=2))
     elif diff:
         click.echo(ported.diff(color), nl=False)
@@ -67,3 +82,13 @@ def command(
             click.echo(f"{target} would change.", err=True)
             raise SystemExit(1)
         click.echo(f"{target} is up to date.", err=True)
+
+
+def _explained(ported: Ported, name: str) -> str:
+    """Return what ``--explain name`` prints; raises click.BadParameter for a step that does not exist."""
+    from dlrun.port.passes import GRID, STEPS
+
+    steps = {step.name: step for step in STEPS if step.name in GRID[ported.framework]}
+    if name not in steps:
+        raise click.BadParameter(f"{name!r} is no step; they are {', '.join(steps)}.", param_hint="--explain")
+    return ported.explain(name, steps[name].meaning, GRID[ported.framework][name].__doc__ or "")

@@ -59,7 +59,7 @@ def port(
     doubts = [f for f in found if isinstance(f, Doubt)]
     _complete(facts, edits, name)
     module = apply(script.module, edits, [step.name for step in STEPS])
-    return Ported(name, script.module.code, module.code, script, tuple(edits), tuple(doubts))
+    return Ported(name, script.module.code, module.code, script, tuple(edits), tuple(doubts), framework)
 
 
 def facts_of(script: Script, options: Options, name: str, folder: Path | None = None) -> Facts:

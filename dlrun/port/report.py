@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ class Ported:
     script: Script
     edits: tuple[Edit, ...]
     doubts: tuple[Doubt, ...]
+    framework: str
     path: Path | None = None
 
     def module_bytes(self) -> bytes:
@@ -54,6 +56,15 @@ class Ported:
             out.append(f"  {self._line(doubt):>5}  {_style(doubt.danger, color, fg=fg)}  {doubt.why}")
             if doubt.write:
                 out.append(f"         write: {doubt.write}")
+        return "\n".join(out) + "\n"
+
+    def explain(self, step: str, meaning: str, how: str) -> str:
+        """Return why ``step`` was done where it was done, below what it means and how it works."""
+        out = [f"{step}: {meaning}.", "", *(f"  {line}".rstrip() for line in inspect.cleandoc(how).splitlines()), ""]
+        places: list[Edit | Doubt] = [*self.edits, *self.doubts]
+        for found in sorted((f for f in places if f.step == step), key=self._line):
+            text = self.script.code(found.node).strip().splitlines()[0][:80]
+            out.append(f"  {self.name}:{self._line(found)}: {found.why}\n      {text}")
         return "\n".join(out) + "\n"
 
     def as_json(self) -> dict[str, Any]:

@@ -366,3 +366,26 @@ def test_a_keras_model_that_is_compiled_elsewhere_is_refused():
 def test_a_stateful_keras_model_is_refused():
     source = "import keras\nlayer = keras.layers.LSTM(3, stateful=True)\nmodel.compile('sgd')\nmodel.fit(x)\n"
     assert "carries its state" in refused(source).message
+
+
+def test_explain_tells_what_a_step_means_and_where_it_was_done(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(SERIAL)
+    result = CliRunner().invoke(command, ["--explain", "gradients", str(script)])
+    assert "gradients: average the gradients." in result.output
+    assert "train.py:7: opt: average before the step" in result.output
+    assert CliRunner().invoke(command, ["--explain", "nonsense", str(script)]).exit_code == 2
+    assert [p.name for p in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_doubts_come_with_the_line_to_write_the_most_dangerous_first():
+    source = FULL.replace("loss = (model(inputs) - y).pow(2).mean()", "loss = mse(model(inputs), y)").replace(
+        "model = torch.nn.Linear(3, 1)",
+        "model = torch.nn.Sequential(torch.nn.Linear(3, 1), torch.nn.BatchNorm1d(1))\n"
+        "mse = torch.nn.MSELoss(reduction='sum')",
+    )
+    ported = port(source)
+    dangers = [d["danger"] for d in ported.as_json()["doubts"]]
+    assert dangers == sorted(dangers, key=["high", "medium", "low"].index)
+    assert "write: multiply the loss by dl.get_nranks()" in ported.report()
+    assert "write: dl.average(model)" in ported.report()

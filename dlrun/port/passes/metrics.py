@@ -9,6 +9,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.insert import expression, statements
+from dlrun.port.passes import warnings
 from dlrun.port.scalars import Scalars
 from dlrun.port.script import children, dotted, walk
 from dlrun.port.taint import Taint
@@ -46,6 +47,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     yield from metrics.totals()
     yield from metrics.decisions()
     yield from metrics.shown()
+    yield from warnings.torch(facts)
 
 
 class _Metrics:
