@@ -3,27 +3,14 @@
 #include <algorithm>
 #include <vector>
 
-#include "wire.h"
+#include "across.h"
+#include "slice.h"
 
 namespace dl {
 namespace {
 
-constexpr std::size_t line = 64;                  // bytes of a cache line: slices do not share one
 constexpr std::size_t small = 64 * 1024;          // bytes over all ranks that are cheaper to combine n times than to meet twice
 constexpr std::size_t past_caches = 8u << 20;     // bytes over all ranks from which results are streamed to memory
-
-struct Slice {
-  std::size_t first, n;
-};
-
-// Slice `i` of n elements, cut for `owners`.
-Slice slice(std::size_t n, int owners, int i, std::size_t width) {
-  const auto parts = static_cast<std::size_t>(owners), at = static_cast<std::size_t>(i);
-  const std::size_t grain = line / width;
-  const std::size_t each = ((n + parts - 1) / parts + grain - 1) / grain * grain;
-  const std::size_t first = std::min(at * each, n);
-  return {first, std::min(each, n - first)};
-}
 
 std::size_t chunk_elements(const Lane& lane, const Part& part) { return lane.stage_bytes() / part.reducer.width; }
 
@@ -42,29 +29,9 @@ struct Places {
   int streamed = 0;  // the first so many outputs are written past the caches
 };
 
-// Combines `n` elements over the ranks of the node, then over the nodes. look(visit) calls visit(places, elements) for
-// each stretch of contiguous memory among them, in order.
-template <class Look>
-void combine(Lane& lane, const Part& part, std::size_t n, Look look) {
-  if (lane.layout().nodes == 1) {
-    look([&](const Places& at, std::size_t some) {
-      part.reducer.reduce(at.out.data(), static_cast<int>(at.out.size()), at.streamed, at.in.data(),
-                          static_cast<int>(at.in.size()), some, part.divisor);
-    });
-    return;
-  }
-  char* const acc = lane.accumulators(n * part.reducer.acc_width).data();
-  std::size_t done = 0;
-  look([&](const Places& at, std::size_t some) {
-    part.reducer.partial(acc + done, at.in.data(), static_cast<int>(at.in.size()), some);
-    done += some * part.reducer.acc_width;
-  });
-  wire_allreduce(lane.peers(), part.reducer, acc, n, lane.scratch());
-  done = 0;
-  look([&](const Places& at, std::size_t some) {
-    part.reducer.finish(at.out.data(), static_cast<int>(at.out.size()), at.streamed, acc + done, some, part.divisor);
-    done += some * part.reducer.acc_width;
-  });
+void combine(const Part& part, const Places& at, std::size_t n) {
+  part.reducer.reduce(at.out.data(), static_cast<int>(at.out.size()), at.streamed, at.in.data(),
+                      static_cast<int>(at.in.size()), n, part.divisor);
 }
 
 // Stages n elements from `first` on: what other ranks combine.
@@ -86,18 +53,16 @@ void combine_staged(Lane& lane, const Part& part, std::uint64_t chunk, std::size
   const Layout& layout = lane.layout();
   const std::size_t width = part.reducer.width;
   Places at(layout.local_size());
-  combine(lane, part, mine.n, [&](auto visit) {
-    std::size_t offset = mine.first * width;
-    part.flat.stretches(first + mine.first, mine.n, [&](char* own, std::size_t some) {
-      for (int j = 0; j < layout.local_size(); ++j) at.in[static_cast<std::size_t>(j)] = lane.stage(j, chunk) + offset;
-      at.in[static_cast<std::size_t>(layout.local_rank)] = own;
-      at.out.clear();
-      if (for_others) at.out.push_back(lane.stage(layout.local_rank, chunk) + offset);
-      at.streamed = for_others ? 1 : 0;
-      at.out.push_back(own);
-      visit(at, some);
-      offset += some * width;
-    });
+  std::size_t offset = mine.first * width;
+  part.flat.stretches(first + mine.first, mine.n, [&](char* own, std::size_t some) {
+    for (int j = 0; j < layout.local_size(); ++j) at.in[static_cast<std::size_t>(j)] = lane.stage(j, chunk) + offset;
+    at.in[static_cast<std::size_t>(layout.local_rank)] = own;
+    at.out.clear();
+    if (for_others) at.out.push_back(lane.stage(layout.local_rank, chunk) + offset);
+    at.streamed = for_others ? 1 : 0;
+    at.out.push_back(own);
+    combine(part, at, some);
+    offset += some * width;
   });
 }
 
@@ -141,18 +106,18 @@ std::uint64_t stage_first(Lane& lane, const Part& part) {
 }
 
 void allreduce_staged(Lane& lane, const Part& part, std::uint64_t chunk) {
-  if (is_small(lane, part)) combine_staged(lane, part, chunk, part.first, {0, part.n}, false);
+  if (lane.layout().nodes > 1) staged_across_nodes(lane, part, chunk);
+  else if (is_small(lane, part)) combine_staged(lane, part, chunk, part.first, {0, part.n}, false);
   else by_slices(lane, part, chunk);
 }
 
 // Each stretch of contiguous memory is cut into slices of its own; no rank waits for another before the end.
 void allreduce_direct(Lane& lane, const Part& part, const Arena& arena) {
   const Layout& layout = lane.layout();
+  if (layout.nodes > 1) return direct_across_nodes(lane, part, arena);
   const std::size_t width = part.reducer.width;
   const auto ranks = static_cast<std::size_t>(layout.local_size());
   const bool stream = part.flat.size() * width * ranks > past_caches;
-  const std::size_t most =
-      layout.nodes == 1 ? part.n : std::max<std::size_t>(1, lane.settings().pipeline_chunk_kb * 1024 / width);
   Places at(layout.local_size());
   at.out.resize(ranks);
   at.streamed = stream ? layout.local_size() : 0;
@@ -160,13 +125,11 @@ void allreduce_direct(Lane& lane, const Part& part, const Arena& arena) {
     part.flat.stretches(part.first, part.n, [&](char* stretch, std::size_t n) {
       const std::ptrdiff_t stride = arena.stride(stretch);
       const Slice mine = slice(n, layout.owners, layout.local_rank, width);
-      for (std::size_t done = 0; done < mine.n; done += most) {
-        char* const here = stretch + (mine.first + done) * width;
-        for (int j = 0; j < layout.local_size(); ++j)
-          at.in[static_cast<std::size_t>(j)] = at.out[static_cast<std::size_t>(j)] = here + (j - layout.local_rank) * stride;
-        const std::size_t some = std::min(most, mine.n - done);
-        combine(lane, part, some, [&](auto visit) { visit(at, some); });
-      }
+      if (mine.n == 0) return;
+      char* const here = stretch + mine.first * width;
+      for (int j = 0; j < layout.local_size(); ++j)
+        at.in[static_cast<std::size_t>(j)] = at.out[static_cast<std::size_t>(j)] = here + (j - layout.local_rank) * stride;
+      combine(part, at, mine.n);
     });
   lane.meet();
 }

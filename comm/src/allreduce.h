@@ -1,4 +1,4 @@
-// Allreduce over all ranks of all nodes: node reduce-scatter, wire, node allgather.
+// Allreduce over all ranks: node reduce-scatter, wire (across.h), node allgather.
 //
 // A part of the data is cut into as many slices as there are owners (layout.h). Each owner combines its slice over the
 // ranks of its node, in rank order, straight out of shared memory; then over the nodes, with its peers; then the result

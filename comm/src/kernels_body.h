@@ -78,15 +78,19 @@ void store(Brain* out, const double* acc, size_t n) { store_wide(out, acc, n); }
 
 // A NaN on any rank wins min and max, as in NumPy.
 struct Sum {
+  static constexpr Op op = Op::sum;
   template <class A> static A of(A a, A b) { return a + b; }
 };
 struct Min {
+  static constexpr Op op = Op::min;
   template <class A> static A of(A a, A b) { return a < b || a != a ? a : b; }
 };
 struct Max {
+  static constexpr Op op = Op::max;
   template <class A> static A of(A a, A b) { return a > b || a != a ? a : b; }
 };
 struct Product {
+  static constexpr Op op = Op::prod;
   template <class A> static A of(A a, A b) { return a * b; }
 };
 
@@ -240,9 +244,13 @@ void reduce(void* const* out, int n_out, int n_stream, const void* const* in, in
   if (n_stream > 0) stream_end();
 }
 
+constexpr Dtype dtype_of(float) { return Dtype::float32; }
+constexpr Dtype dtype_of(double) { return Dtype::float64; }
+constexpr Dtype dtype_of(int64_t) { return Dtype::int64; }
+
 template <class O, class T, class A>
 Reducer make() {
-  return {sizeof(T), sizeof(A), partial<O, T, A>, combine<O, A>, finish<T, A>, reduce<O, T, A>};
+  return {sizeof(T), sizeof(A), dtype_of(A()), O::op, partial<O, T, A>, combine<O, A>, finish<T, A>, reduce<O, T, A>};
 }
 
 template <class T, class A>

@@ -9,6 +9,9 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
+
+#include "element.h"
 
 namespace dl {
 
@@ -42,6 +45,11 @@ class Mpi {
   virtual Request irecv(void* data, int bytes, int from, int tag, Comm comm) = 0;
   virtual bool test(Request& request) = 0;
   virtual void cancel(Request& request) = 0;
+
+  // The communicator of `ranks` of `comm`. Collective over them alone; `tag` keeps concurrent calls apart.
+  virtual Comm group(Comm comm, const std::vector<int>& ranks, int tag) = 0;
+  // The library's own in-place sum of float32, float64 or int64.
+  virtual Request start_sum(void* data, int count, Dtype dtype, Comm comm) = 0;
   // The library's own in-place sum of floats, which benchmarks compare with.
   virtual void allreduce_float_sum(float* data, int count, Comm comm) = 0;
 };

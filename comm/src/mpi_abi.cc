@@ -10,6 +10,8 @@ std::unique_ptr<Mpi> bind_standard_abi(void* library) {
   is.comm_world = handle(0x101);
   is.byte_type = handle(0x247);
   is.float_type = handle(0x210);
+  is.double_type = handle(0x214);
+  is.int64_type = handle(0x258);
   is.sum = handle(0x21);
   is.errors_return = handle(0x143);
   is.in_place = handle(1);

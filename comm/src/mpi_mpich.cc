@@ -10,6 +10,8 @@ std::unique_ptr<Mpi> bind_mpich(void* library) {
   is.comm_world = 0x44000000;
   is.byte_type = 0x4c00010d;
   is.float_type = 0x4c00040a;
+  is.double_type = 0x4c00080b;
+  is.int64_type = 0x4c00083a;
   is.sum = 0x58000003;
   is.errors_return = 0x54000001;
   is.in_place = reinterpret_cast<void*>(-1);

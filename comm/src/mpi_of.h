@@ -17,6 +17,8 @@ struct MpiConstants {
   Handle comm_world;
   Handle byte_type;
   Handle float_type;
+  Handle double_type;
+  Handle int64_type;
   Handle sum;
   Handle errors_return;
   void* in_place;
@@ -48,6 +50,11 @@ class MpiOf : public Mpi {
     find(cancel_, "MPI_Cancel");
     find(request_free_, "MPI_Request_free");
     find(allreduce_, "MPI_Allreduce");
+    find(iallreduce_, "MPI_Iallreduce");
+    find(comm_group_, "MPI_Comm_group");
+    find(group_incl_, "MPI_Group_incl");
+    find(group_free_, "MPI_Group_free");
+    find(create_group_, "MPI_Comm_create_group");
   }
 
   MpiFamily family() const override { return is_.family; }
@@ -134,6 +141,26 @@ class MpiOf : public Mpi {
     request_free_(&handle);
   }
 
+  Comm group(Comm comm, const std::vector<int>& ranks, int tag) override {
+    Handle all{}, some{}, made{};
+    check(comm_group_(narrow(comm), &all), "MPI_Comm_group");
+    check(group_incl_(all, static_cast<int>(ranks.size()), ranks.data(), &some), "MPI_Group_incl");
+    check(create_group_(narrow(comm), some, tag, &made), "MPI_Comm_create_group");
+    group_free_(&all);
+    group_free_(&some);
+    check(set_errhandler_(made, is_.errors_return), "MPI_Comm_set_errhandler");
+    return widen(made);
+  }
+
+  Request start_sum(void* data, int count, Dtype dtype, Comm comm) override {
+    const Handle type = dtype == Dtype::float32   ? is_.float_type
+                        : dtype == Dtype::float64 ? is_.double_type
+                                                  : is_.int64_type;
+    Handle request{};
+    check(iallreduce_(is_.in_place, data, count, type, is_.sum, narrow(comm), &request), "MPI_Iallreduce");
+    return widen(request);
+  }
+
   void allreduce_float_sum(float* data, int count, Comm comm) override {
     check(allreduce_(is_.in_place, data, count, is_.float_type, is_.sum, narrow(comm)), "MPI_Allreduce");
   }
@@ -192,6 +219,11 @@ class MpiOf : public Mpi {
   int (*cancel_)(Handle*);
   int (*request_free_)(Handle*);
   int (*allreduce_)(const void*, void*, int, Handle, Handle, Handle);
+  int (*iallreduce_)(const void*, void*, int, Handle, Handle, Handle, Handle*);
+  int (*comm_group_)(Handle, Handle*);
+  int (*group_incl_)(Handle, int, const int*, Handle*);
+  int (*group_free_)(Handle*);
+  int (*create_group_)(Handle, Handle, int, Handle*);
 };
 
 }  // namespace dl

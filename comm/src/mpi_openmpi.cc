@@ -14,6 +14,8 @@ std::unique_ptr<Mpi> bind_openmpi(void* library) {
   is.comm_world = object("ompi_mpi_comm_world");
   is.byte_type = object("ompi_mpi_byte");
   is.float_type = object("ompi_mpi_float");
+  is.double_type = object("ompi_mpi_double");
+  is.int64_type = object("ompi_mpi_int64_t");
   is.sum = object("ompi_mpi_op_sum");
   is.errors_return = object("ompi_mpi_errors_return");
   is.in_place = reinterpret_cast<void*>(1);

@@ -14,6 +14,8 @@ namespace dl {
 struct Reducer {
   std::size_t width;      // bytes of an element
   std::size_t acc_width;  // bytes of an accumulator
+  Dtype acc_type;         // float32, float64 or int64
+  Op op;                  // sum for the mean
 
   // acc[k] = in[0][k] op in[1][k] op ... ; n elements
   void (*partial)(void* acc, const void* const* in, int n_in, std::size_t n);

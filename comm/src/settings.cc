@@ -55,6 +55,7 @@ Settings read_settings(const Look& look) {
   s.default_prec_level = static_cast<int>(number(look, "DL_COMM_DEFAULT_PREC_LEVEL", s.default_prec_level, 0, 1, true));
   s.stage_kb = static_cast<std::size_t>(number(look, "DL_COMM_STAGE_KB", 256, 4, 1 << 20, true));
   s.shared_memory = choice(look, "DL_COMM_SHARED_MEMORY", s.shared_memory, {"auto", "memfd", "shm", "none"});
+  s.wire = wire_table(text(look, "DL_COMM_WIRE"));
   s.host = text(look, "DL_COMM_HOST");
   s.mpi_library = text(look, "DL_COMM_MPI_LIBRARY");
   s.cooldown = choice(look, "DL_COMM_COOLDOWN", s.cooldown, {"step", "last"});

@@ -4,6 +4,9 @@
 #include <cstddef>
 #include <functional>
 #include <string>
+#include <vector>
+
+#include "wire_table.h"
 
 namespace dl {
 
@@ -15,6 +18,7 @@ struct Settings {
   int default_prec_level = 0;            // DL_COMM_DEFAULT_PREC_LEVEL: 0 sums floats as they are (halves in float32), 1 in double
   std::size_t stage_kb = 256;            // DL_COMM_STAGE_KB: chunk in which private arrays pass through shared memory
   std::string shared_memory = "auto";    // DL_COMM_SHARED_MEMORY: auto, memfd, shm (names in /dev/shm), none
+  std::vector<WireRule> wire;            // DL_COMM_WIRE: which allreduce between nodes, "65536:doubling,*:ring" (wire_table.h)
   std::string host;                      // DL_COMM_HOST: the name of this rank's node; empty: host name and boot id
   std::string mpi_library;               // DL_COMM_MPI_LIBRARY: the libmpi to load
   std::string cooldown = "step";         // DL_COMM_COOLDOWN: what ksteps < 0 means: "step": block from step |ksteps|; "last": block the last |ksteps|

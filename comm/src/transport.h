@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "element.h"
+
 namespace dl {
 
 class Transport {
@@ -25,6 +27,10 @@ class Transport {
 
   // Sends `out` to rank `to` and receives `in` from rank `from`, both at once. No bytes: nothing moves that way.
   virtual void exchange(const void* out, std::size_t out_bytes, int to, void* in, std::size_t in_bytes, int from) = 0;
+
+  // Sums n float32, float64 or int64 over the group, in place, by the communication library's own allreduce. Returns
+  // false, on all ranks, if there is none; nothing has moved then.
+  virtual bool sum(void* data, std::size_t n, Dtype dtype);
 
   // The group of `ranks` (of this group, which holds the caller), apart from all traffic of other lanes. Not
   // collective: it costs no message. Each member names the same ranks in the same order.

@@ -44,29 +44,56 @@ void MpiTransport::exchange(const void* out, std::size_t out_bytes, int to, void
   }
 }
 
+template <class Call>
+auto MpiTransport::locked(Call call) {
+  if (!world_->locks) return call();
+  const std::lock_guard<std::mutex> lock(world_->guard);
+  return call();
+}
+
+template <class Done>
+bool MpiTransport::poll(Done done) {
+  const auto deadline = Clock::now() + std::chrono::duration<double>(world_->timeout_s);
+  for (long polls = 0; !done(); ++polls) {
+    rest(polls);
+    if (polls % 64 == 63 && Clock::now() > deadline) return false;
+  }
+  return true;
+}
+
 void MpiTransport::exchange_piece(const char* out, int out_bytes, int to, char* in, int in_bytes, int from) {
   Mpi& mpi = world_->mpi;
-  auto locked = [&](auto call) {
-    if (!world_->locks) return call();
-    const std::lock_guard<std::mutex> lock(world_->guard);
-    return call();
-  };
   Mpi::Request incoming{}, outgoing{};
   bool received = in_bytes == 0, sent = out_bytes == 0;
   if (!received) incoming = locked([&] { return mpi.irecv(in, in_bytes, world_rank(from), lane_, world_->comm); });
   if (!sent) outgoing = locked([&] { return mpi.isend(out, out_bytes, world_rank(to), lane_, world_->comm); });
-  const auto deadline = Clock::now() + std::chrono::duration<double>(world_->timeout_s);
-  for (long polls = 0; !received || !sent; ++polls) {
+  const bool done = poll([&] {
     if (!received) received = locked([&] { return mpi.test(incoming); });
     if (!sent) sent = locked([&] { return mpi.test(outgoing); });
-    if (received && sent) return;
-    rest(polls);
-    if (polls % 64 == 63 && Clock::now() > deadline) {
-      if (!received) locked([&] { mpi.cancel(incoming); });
-      const int silent = world_rank(received ? to : from);
-      throw no_answer(silent, world_rank(rank_), world_->timeout_s);
-    }
+    return received && sent;
+  });
+  if (done) return;
+  if (!received) locked([&] { mpi.cancel(incoming); });
+  throw no_answer(world_rank(received ? to : from), world_rank(rank_), world_->timeout_s);
+}
+
+// Making the communicator blocks, which under the lock would keep other threads from ever joining in: there, no.
+bool MpiTransport::sum(void* data, std::size_t n, Dtype dtype) {
+  if (world_->locks) return false;
+  if (!has_own_) own_ = world_->mpi.group(world_->comm, ranks_, lane_);
+  has_own_ = true;
+  auto* at = static_cast<char*>(data);
+  while (n > 0) {
+    const std::size_t some = std::min(n, piece / width(dtype));
+    Mpi::Request request = world_->mpi.start_sum(at, static_cast<int>(some), dtype, own_);
+    if (!poll([&] { return world_->mpi.test(request); }))
+      throw CommError("the MPI library's allreduce among " + std::to_string(size()) + " nodes has not ended within " +
+                          std::to_string(static_cast<long>(world_->timeout_s)) + " s",
+                      "a rank of another node does not answer: its own output says why");
+    at += some * width(dtype);
+    n -= some;
   }
+  return true;
 }
 
 std::unique_ptr<Transport> MpiTransport::subset(const std::vector<int>& ranks, int lane) const {

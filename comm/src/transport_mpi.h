@@ -30,15 +30,23 @@ class MpiTransport : public Transport {
   int size() const override { return static_cast<int>(ranks_.size()); }
   int world_rank(int rank) const override { return ranks_[static_cast<std::size_t>(rank)]; }
   void exchange(const void* out, std::size_t out_bytes, int to, void* in, std::size_t in_bytes, int from) override;
+  bool sum(void* data, std::size_t n, Dtype dtype) override;  // the first call makes a communicator
   std::unique_ptr<Transport> subset(const std::vector<int>& ranks, int lane) const override;
 
  private:
+  template <class Call>
+  auto locked(Call call);
+  // Polls until done() or the timeout, and says whether it was done.
+  template <class Done>
+  bool poll(Done done);
   void exchange_piece(const char* out, int out_bytes, int to, char* in, int in_bytes, int from);
 
   std::shared_ptr<MpiWorld> world_;
   std::vector<int> ranks_;
   int rank_;
   int lane_;
+  bool has_own_ = false;
+  Mpi::Comm own_{};  // of this group alone, if has_own_
 };
 
 // The transport of the whole job. Collective: duplicates MPI_COMM_WORLD.

@@ -4,19 +4,14 @@
 #include <cstring>
 
 namespace dl {
-namespace {
-
-constexpr std::size_t ring_from = 64 * 1024;  // bytes from which bandwidth counts more than latency
-
-}  // namespace
-
-void wire_allreduce(Transport& transport, const Reducer& reducer, void* acc, std::size_t n,
-                    std::vector<char>& scratch) {
+void wire_allreduce(Transport& transport, const std::vector<WireRule>& table, const Reducer& reducer, void* acc,
+                    std::size_t n, std::vector<char>& scratch) {
   if (transport.size() == 1 || n == 0) return;
-  if (n * reducer.acc_width < ring_from || n < static_cast<std::size_t>(transport.size()))
-    allreduce_doubling(transport, reducer, acc, n, scratch);
-  else
-    allreduce_ring(transport, reducer, acc, n, scratch);
+  const WireAlgorithm algorithm = wire_algorithm(table, n * reducer.acc_width, transport.size());
+  if (algorithm == WireAlgorithm::mpi && reducer.op == Op::sum && transport.sum(acc, n, reducer.acc_type)) return;
+  if (algorithm == WireAlgorithm::doubling) allreduce_doubling(transport, reducer, acc, n, scratch);
+  else if (algorithm == WireAlgorithm::ring) allreduce_ring(transport, reducer, acc, n, scratch);
+  else allreduce_halving(transport, reducer, acc, n, scratch);
 }
 
 // The ranks beyond the last power of two fold their data into a partner first, and get the result back at the end.
@@ -48,6 +43,71 @@ void allreduce_doubling(Transport& transport, const Reducer& reducer, void* acc,
     }
   }
   if (folds) transport.exchange(acc, bytes, rank + core, nullptr, 0, 0);
+}
+
+namespace {
+
+// One round of halving: `parts` ranks, `apart` apart, of which this is number `mine`, hold the same stretch of data.
+struct Round {
+  int parts, apart, mine;
+  std::size_t first, n;  // the stretch
+
+  std::size_t begin(int part) const {
+    const auto of = static_cast<std::size_t>(parts), at = static_cast<std::size_t>(part);
+    return first + n / of * at + std::min(at, n % of);
+  }
+  std::size_t count(int part) const { return begin(part + 1) - begin(part); }
+  int member(int part, int rank) const { return rank + (part - mine) * apart; }
+};
+
+std::vector<Round> rounds_of(int size, int rank, std::size_t n) {
+  std::vector<Round> rounds;
+  std::size_t first = 0;
+  int apart = 1;
+  for (const int parts : prime_factors(size)) {
+    const Round round{parts, apart, rank / apart % parts, first, n};
+    rounds.push_back(round);
+    first = round.begin(round.mine);
+    n = round.count(round.mine);
+    apart *= parts;
+  }
+  return rounds;
+}
+
+}  // namespace
+
+// The nearest ranks first, since they swap the most. With 4 ranks (s: summed over all):
+//
+//   rank 0: A B C D     with 1: A+A B+B . .     with 2: sA .  .  .      the same
+//   rank 1: A B C D     with 0: . . C+C D+D     with 3: .  .  sC .      swaps back,
+//   rank 2: A B C D     with 3: A+A B+B . .     with 0: .  sB .  .      farthest first:
+//   rank 3: A B C D     with 2: . . C+C D+D     with 1: .  .  .  sD     sA sB sC sD
+//
+// A number of ranks that is no power of two takes its other prime factors the same way: p ranks swap p-ths.
+void allreduce_halving(Transport& transport, const Reducer& reducer, void* acc, std::size_t n,
+                       std::vector<char>& scratch) {
+  const int rank = transport.rank();
+  const std::size_t width = reducer.acc_width;
+  const std::vector<Round> rounds = rounds_of(transport.size(), rank, n);
+  auto* data = static_cast<char*>(acc);
+  for (const Round& at : rounds) {
+    const std::size_t own = at.count(at.mine);
+    scratch.resize(std::max(scratch.size(), own * width));
+    for (int step = 1; step < at.parts; ++step) {
+      const int to = (at.mine + step) % at.parts, from = (at.mine - step + at.parts) % at.parts;
+      transport.exchange(data + at.begin(to) * width, at.count(to) * width, at.member(to, rank), scratch.data(),
+                         own * width, at.member(from, rank));
+      reducer.combine(data + at.begin(at.mine) * width, scratch.data(), own);
+    }
+  }
+  for (auto round = rounds.rbegin(); round != rounds.rend(); ++round) {
+    const Round& at = *round;
+    for (int step = 1; step < at.parts; ++step) {
+      const int to = (at.mine + step) % at.parts, from = (at.mine - step + at.parts) % at.parts;
+      transport.exchange(data + at.begin(at.mine) * width, at.count(at.mine) * width, at.member(to, rank),
+                         data + at.begin(from) * width, at.count(from) * width, at.member(from, rank));
+    }
+  }
 }
 
 // With 3 ranks and segments A B C (s: summed over all):

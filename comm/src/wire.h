@@ -2,9 +2,13 @@
 //
 // n ranks hold B bytes each. With latency a and bandwidth b:
 //   doubling:  log2(n) rounds; in round k ranks 2^k apart swap everything:     log2(n) (a + B/b)
+//   halving:   for n = 2^m: in round k ranks 2^k apart swap the halves of what is left, each sums one; then the same
+//              backwards, sharing the sums:                                    2 m a + 2 B (n-1)/n / b
 //   ring:      the data cut into n segments; each travels once round the ring
-//              being summed, and once more being shared:                      2 (n-1) a + 2 B (n-1)/n / b
-// Both give every rank the same bits: doubling combines each pair in rank order, the ring sums a segment in one place.
+//              being summed, and once more being shared:                       2 (n-1) a + 2 B (n-1)/n / b
+//   mpi:       the MPI library's own allreduce; where it has none for the type or operation, halving
+// The first three give every rank the same bits: doubling combines each pair in rank order, the others sum a segment in
+// one place. Of mpi the library's maker says what it does.
 #pragma once
 
 #include <cstddef>
@@ -12,13 +16,18 @@
 
 #include "reducer.h"
 #include "transport.h"
+#include "wire_table.h"
 
 namespace dl {
 
-void wire_allreduce(Transport& transport, const Reducer& reducer, void* acc, std::size_t n, std::vector<char>& scratch);
+// n accumulators, by the algorithm that the table names for them. `scratch` is grown to what arrives at once.
+void wire_allreduce(Transport& transport, const std::vector<WireRule>& table, const Reducer& reducer, void* acc,
+                    std::size_t n, std::vector<char>& scratch);
 
 void allreduce_doubling(Transport& transport, const Reducer& reducer, void* acc, std::size_t n,
                         std::vector<char>& scratch);
+void allreduce_halving(Transport& transport, const Reducer& reducer, void* acc, std::size_t n,
+                       std::vector<char>& scratch);
 void allreduce_ring(Transport& transport, const Reducer& reducer, void* acc, std::size_t n, std::vector<char>& scratch);
 
 }  // namespace dl

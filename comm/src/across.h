@@ -1,0 +1,24 @@
+// Allreduce where there are several nodes. Each owner (layout.h) sums its slice over its node into accumulators, sums
+// these with its peers on the other nodes over the wire, and gives the result to its node:
+//
+//   node 0: ranks 0 1     rank 0 sums slice a, rank 1 slice b   |  0 <-wire-> 2 (slice a)   |  0 gives a to 1, 1 gives b to 0
+//   node 1: ranks 2 3     rank 2 sums slice a, rank 3 slice b   |  1 <-wire-> 3 (slice b)   |  2 gives a to 3, 3 gives b to 2
+//
+// All links are busy, not one leader's. The wire takes DL_COMM_PIPELINE_CHUNK_KB for each node at a time, so that the
+// messages stay long however many nodes share the data; while one thread of a team is on the wire, the others work on
+// their parts of the data.
+#pragma once
+
+#include <cstdint>
+
+#include "allreduce.h"
+#include "arena.h"
+#include "lane.h"
+
+namespace dl {
+
+// As allreduce_staged and allreduce_direct, for layouts of several nodes.
+void staged_across_nodes(Lane& lane, const Part& part, std::uint64_t chunk);
+void direct_across_nodes(Lane& lane, const Part& part, const Arena& arena);
+
+}  // namespace dl

@@ -1,0 +1,28 @@
+// Which allreduce is used between the nodes, by the size of the data.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace dl {
+
+enum class WireAlgorithm { doubling, halving, ring, mpi };  // wire.h says what they are
+
+struct WireRule {
+  std::size_t up_to;  // bytes that a rank brings to its peers; the last rule's is the largest number there is
+  WireAlgorithm algorithm;
+};
+
+// The table that DL_COMM_WIRE writes as "65536:doubling,*:ring": up to 65536 bytes doubling, beyond that the ring. An
+// empty text is an empty table. Throws CommError that shows the rule which is wrong.
+std::vector<WireRule> wire_table(const std::string& text);
+
+// The algorithm for `bytes` among `ranks`. Without a table: doubling for what fits into few packets, then halving, and
+// the ring where the number of ranks has a prime factor beyond 7, which would cost halving as many steps as the ring.
+WireAlgorithm wire_algorithm(const std::vector<WireRule>& table, std::size_t bytes, int ranks);
+
+// The prime factors of n, smallest first.
+std::vector<int> prime_factors(int n);
+
+}  // namespace dl

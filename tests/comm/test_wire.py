@@ -1,0 +1,96 @@
+"""The allreduce between nodes: every algorithm, any number of nodes, any length, and the table that chooses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+ALGORITHMS = ["doubling", "halving", "ring", "mpi"]  # threads have no MPI: there it means halving
+DTYPES = {"float32": "f4", "float64": "f8", "int64": "i8", "float16": "f2", "int8": "i1"}
+
+
+def means(threads, n, wire, arrays, **how):
+    """Return the mean that each rank got of arrays[rank], each rank a node of its own unless ``hosts`` says otherwise."""
+    hosts = how.pop("hosts", [f"node{rank}" for rank in range(n)])
+
+    def body(session, rank):
+        mine = arrays[rank].copy()
+        session.allreduce([(mine.ctypes.data, mine.size, mine.dtype.name)], "mean")
+        return mine
+
+    results = threads(n, body, hosts=hosts, wire=wire, pipeline_chunk_kb=how.pop("pipeline_chunk_kb", 256), **how)
+    assert all(isinstance(result, np.ndarray) for result in results), results
+    return results
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 6, 7, 8, 12, 13])
+def test_every_algorithm_gives_all_nodes_the_same_bits_of_the_right_mean(threads, algorithm, n):
+    for length in (1, n - 1, n + 1, 1000, 40_003):
+        arrays = [np.random.default_rng(rank).normal(size=length).astype("f4") for rank in range(n)]
+        results = means(threads, n, f"*:{algorithm}", arrays)
+        assert np.allclose(results[0], np.mean(np.array(arrays, "f8"), axis=0), atol=1e-5)
+        assert all(np.array_equal(result, results[0]) for result in results)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("pattern", ["aab", "abbb", "aabbcc", "abcabcab", "aaab"])
+def test_nodes_with_different_numbers_of_ranks_agree_too(threads, algorithm, pattern):
+    n = len(pattern)
+    for length in (1, 5, 20_001):
+        arrays = [np.random.default_rng(rank).normal(size=length) for rank in range(n)]
+        results = means(threads, n, f"*:{algorithm}", arrays, hosts=list(pattern), pipeline_chunk_kb=1, stage_kb=4)
+        assert np.allclose(results[0], np.mean(arrays, axis=0))
+        assert all(np.array_equal(result, results[0]) for result in results)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_all_types_cross_the_wire_in_their_accumulators(threads, dtype):
+    arrays = [(np.arange(3001) % 5 + rank * 2).astype(DTYPES[dtype]) for rank in range(4)]
+    results = means(threads, 4, "1024:doubling,*:halving", arrays, hosts=list("abab"))
+    assert all(np.array_equal(result, (np.arange(3001) % 5 + 3).astype(DTYPES[dtype])) for result in results)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("op", ["min", "max", "prod"])
+def test_operations_other_than_the_sum_cross_the_wire(threads, algorithm, op):
+    arrays = [np.random.default_rng(rank).uniform(0.5, 2, size=2000) for rank in range(6)]
+    arrays[4][7] = np.nan
+    expected = {"min": np.min, "max": np.max, "prod": np.prod}[op](arrays, axis=0)
+
+    def body(session, rank):
+        session.allreduce([(arrays[rank].ctypes.data, 2000, "float64")], op)
+        return np.allclose(arrays[rank], expected, equal_nan=True)
+
+    assert threads(6, body, hosts=list("aabbcc"), wire=f"*:{algorithm}") == [True] * 6
+
+
+@pytest.mark.parametrize("hosts", ["aabb", "abab", "abcd", "aaab"])
+def test_many_arrays_of_the_arena_share_the_wire(threads, hosts):
+    def body(session, rank):
+        memory = np.frombuffer(session.arena(120_000), "f4")
+        pieces = [
+            memory[first : first + length] for first, length in ((0, 7), (100, 9000), (9200, 1), (10_000, 19_000))
+        ]
+        for step in range(3):
+            for piece in pieces:
+                piece[:] = np.arange(piece.size) + rank * 2 + step
+            session.allreduce([(piece.ctypes.data, piece.size, "float32") for piece in pieces], "mean")
+            session.barrier()
+            for piece in pieces:
+                if not np.array_equal(piece, np.arange(piece.size, dtype="f4") + 3 + step):
+                    return piece
+        return True
+
+    assert threads(4, body, hosts=list(hosts), pipeline_chunk_kb=4) == [True] * 4
+
+
+@pytest.mark.parametrize(
+    "table",
+    ["ring", "*:tree", "100:ring", "*:ring,*:ring", "9:ring,4:halving,*:mpi", "0:ring,*:mpi", "*:ring,", "-1:ring"],
+)
+def test_a_table_that_cannot_be_is_refused_and_shown(table):
+    from dl_comm import CommError, _core
+
+    with pytest.raises(CommError, match=r"DL_COMM_WIRE is .* is no rule"):
+        _core.local_sessions(2, wire=table)
