@@ -164,3 +164,16 @@ def test_unknown_types_and_operations_are_refused_with_those_there_are(threads):
 
     assert "bfloat16" in texts(threads(1, body))[0]
     assert "prod" in texts(threads(1, lambda session, rank: session.allreduce([], "median")))[0]
+
+
+def test_on_several_nodes_every_rank_hears_which_rank_of_another_node_is_silent(threads):
+    def body(session, rank):
+        session.barrier()
+        if rank == 3:
+            return
+        session.allreduce([buffer(np.zeros(50_000, "f4"))], "mean", 0, ["w (50000,)"])
+
+    results = threads(4, body, hosts=["a", "a", "b", "b"], timeout_s=0.5)
+    for text in texts(results[:3]):
+        assert "w (50000,)" in text
+    assert "rank 3 has not come" in str(results[2])
