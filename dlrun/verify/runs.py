@@ -46,7 +46,8 @@ def execute(task: Task) -> Run:
     given = {"script": str(task.script.resolve()), "out": str(task.folder), "scratch": str(place), **task.orders}
     orders.write_text(json.dumps(given))
     words = [str(TRACER), str(orders), *task.args]
-    env = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1", **task.env}
+    inherited = {name: value for name, value in os.environ.items() if name != "DL_COMM_REPLICATE"}
+    env = {**inherited, "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1", **task.env}
     log = task.folder / "log.txt"
     with log.open("wb") as out:
         process = subprocess.Popen(

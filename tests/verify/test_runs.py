@@ -19,6 +19,7 @@ model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 torch.save(model.state_dict(), "model.pt")
 open("log.txt", "a").write("again")
+open(".cache/state", "w").write("again")
 {loop}
 """
 LOOP = """
@@ -32,6 +33,8 @@ for i in range(4):
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    Path(".cache").mkdir()
+    Path(".cache/state").write_text("mine")
     return tmp_path
 
 
@@ -67,7 +70,8 @@ def test_files_that_a_script_writes_over_stay_as_they_are(folder: Path) -> None:
     assert "at b.py:1" in said
     assert Path("model.pt").read_text() == "three weeks of training"
     assert Path("log.txt").read_text() == "mine"
-    assert sorted(p.name for p in folder.iterdir()) == ["a.py", "b.py", "log.txt", "model.pt"]
+    assert Path(".cache/state").read_text() == "mine"
+    assert sorted(p.name for p in folder.iterdir()) == [".cache", "a.py", "b.py", "log.txt", "model.pt"]
 
 
 def test_unseeded_random_numbers_are_named_instead_of_the_port(folder: Path) -> None:
@@ -84,7 +88,7 @@ def test_a_serial_script_that_fails_is_the_users_to_repair(folder: Path) -> None
     pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
     code, said = verify(script("a.py", loop="1 / 0"), script("b.py", head="import dl_comm.torch\n"))
     assert code == 1
-    assert "a.py fails: ZeroDivisionError: division by zero (a.py:9)" in said
+    assert "a.py fails: ZeroDivisionError: division by zero (a.py:10)" in said
 
 
 @pytest.mark.parametrize("framework", ["tensorflow as tf", "keras"])

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,9 +85,23 @@ def _note_save(owner: Any, argument: str, wrote: Any) -> None:
 
 
 def _own(path: Path, scratch: Path, keep: bool) -> None:
-    """Replace a link in the scratch folder by a file of its own, so that the user's file behind it stays as it is."""
-    if path.is_symlink() and path.is_relative_to(scratch):
+    """Replace links in the scratch folder, down to ``path``, by files and folders of its own.
+
+    The user's files behind them stay as they are. Several ranks may do so at once: what is gone or there already is
+    another's work.
+    """
+    if not path.is_relative_to(scratch):
+        return
+    for folder in reversed(path.parents):
+        if folder.is_relative_to(scratch) and folder.is_symlink():
+            behind = list(folder.resolve().iterdir())
+            folder.unlink(missing_ok=True)
+            folder.mkdir(exist_ok=True)
+            for entry in behind:
+                with suppress(FileExistsError):
+                    (folder / entry.name).symlink_to(entry)
+    if path.is_symlink():
         target = path.resolve()
-        path.unlink()
-        if keep and target.is_file():
+        path.unlink(missing_ok=True)
+        if keep and target.is_file() and not path.exists():
             shutil.copy2(target, path)
