@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
+
+SCRIPTS = Path(__file__).parent / "scripts"
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,17 @@ def test_the_right_port_is_proved(prove, port) -> None:
     assert [(c.name, c.finding) for c in verdict.checks if c.status == "failed"] == []
     assert verdict.proved
     assert {c.name for c in verdict.checks if c.status == "n/a"} == {"metrics", "own random numbers"}
+
+
+def test_ranks_of_an_unseeded_script_start_apart_without_a_broadcast(prove, port) -> None:
+    serial = (SCRIPTS / "train.py").read_text().replace("torch.manual_seed(0)\n", "")
+    text = port.replace("torch.manual_seed(0)\n", "").replace("dl.broadcast(model, optimizer)\n", "")
+    verdict = prove(text, serial=serial, seed=1)
+    failed = {check.name: check for check in verdict.checks if check.status == "failed"}
+    print(*failed.values(), sep="\n")
+    assert verdict.faults == {"missing-broadcast"}
+    assert set(failed) == {"broadcast", *APART}
+    assert "start from different weights" in failed["broadcast"].finding
 
 
 STYLES = {
