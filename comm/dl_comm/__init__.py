@@ -23,6 +23,7 @@ from dl_comm import _core, averaging, leaving, matching
 from dl_comm.arrays import bare, described, is_tensorflow, writable
 from dl_comm.errors import CommError
 from dl_comm.schedule import Phases
+from dl_comm.stopping import should_stop
 
 __all__ = [
     "CommError",
@@ -40,6 +41,7 @@ __all__ = [
     "gradients",
     "init",
     "init_mpi",
+    "should_stop",
 ]
 
 

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 @click.option("--save-time", type=float, default=60.0, help="Seconds to save in, when told to stop.")
 @click.option("--stall-timeout", type=float, default=300.0, help="Seconds without progress until that is told.")
 @click.option("--on-stall", type=click.Choice(["report", "abort"]), default="report", help="And then?")
+@click.option("--max-restarts", type=int, default=0, help="Start again so often when a rank fails.")
+@click.option("--resume", default="", metavar="ARGS", help="And then with these arguments added: '--resume last.pt'.")
 @click.option("--dry-run", is_flag=True, help="Print the command that would be run, and run nothing.")
 @click.option("--explain", is_flag=True, help="Like --dry-run, with a reason for each word and where each rank runs.")
 @click.option("--as", "as_", default="", metavar="SYSTEM", help="Like --explain, as if on slurm, pbs, alps, lsf, flux.")
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def command(dry_run: bool, explain: bool, as_: str, job: str, time_: str, account: str, queue: str,
-            **options: Any) -> None:  # fmt: skip
+            max_restarts: int, resume: str, **options: Any) -> None:  # fmt: skip
     """Run SCRIPT on many ranks, under whatever launcher is here.
 
     Rank 0's output is shown as it comes; every rank's is in the run directory. A rank that fails ends the job, and
@@ -54,7 +56,7 @@ def command(dry_run: bool, explain: bool, as_: str, job: str, time_: str, accoun
       dlrun launch -n 64 --dry-run train_dist.py
       dlrun launch -n 64 --ppn 8 --as slurm --job train.sh train_dist.py
     """
-    from dlrun.launch import launch
+    from dlrun.launch import launch, launch_again
 
     if as_ and options["backend"] == "auto" and not job:
         options["backend"] = _backend(as_)
@@ -64,7 +66,12 @@ def command(dry_run: bool, explain: bool, as_: str, job: str, time_: str, accoun
     elif dry_run or explain or as_:
         _print(plan, explain or bool(as_))
     else:
-        result = launch(plan, on_note=lambda note: click.echo(f"dlrun: {note}", err=True))
+
+        def note(text: str) -> None:
+            click.echo(f"dlrun: {text}", err=True)
+
+        again = tuple(shlex.split(resume))
+        result = launch_again(plan, max_restarts, again, note) if max_restarts > 0 else launch(plan, None, note)
         _report(result)
         sys.exit(result.returncode)
 

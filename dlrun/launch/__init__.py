@@ -24,7 +24,7 @@ from dlrun.launch.site import Site, look
 if TYPE_CHECKING:
     from dlrun.launch.process import Result
 
-__all__ = ["Command", "Host", "LaunchPlan", "launch", "look_here", "prepare"]
+__all__ = ["Command", "Host", "LaunchPlan", "launch", "launch_again", "look_here", "prepare"]
 
 
 def prepare(plan: LaunchPlan) -> tuple[LaunchPlan, Command]:
@@ -76,6 +76,25 @@ def launch(
     file.touch(0o600)
     file.write_text(json.dumps(details, indent=1))
     return run.run(line, os.environ)
+
+
+def launch_again(
+    plan: LaunchPlan, restarts: int, resume: tuple[str, ...], on_note: Callable[[str], None]
+) -> Result:
+    """Run ``plan``, and up to ``restarts`` times again where a rank failed, each time with the words ``resume`` added.
+
+    Each attempt has a run directory of its own, ``attempt-1`` and so on, inside the job's. A job that was told to end
+    is not started again.
+    """
+    run_dir = plan.run_dir or _new_run_dir(Path(plan.cwd))
+    for attempt in range(1, restarts + 2):
+        program = plan.program + (resume if attempt > 1 else ())
+        result = launch(replace(plan, program=program, run_dir=f"{run_dir}/attempt-{attempt}"), on_note=on_note)
+        if result.failure is None or attempt > restarts:
+            break
+        on_note(str(result.failure))
+        on_note(f"attempt {attempt + 1} of {restarts + 1}")
+    return result
 
 
 def _new_run_dir(cwd: Path) -> str:

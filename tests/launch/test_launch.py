@@ -150,3 +150,21 @@ def test_rank_0s_last_words_come_before_dlruns_on_lines_of_their_own(dlrun, mpie
         first = next(i for i, line in enumerate(lines) if line.startswith("dlrun: rank "))
         if "rank 0 (host" in lines[first]:
             assert lines[first - 1] == "ValueError: " + "x" * 3000
+
+
+def test_a_failed_job_is_started_again_with_the_words_that_resume_it(dlrun, any_mpiexec, tmp_path):
+    script = "import sys\nprint(sys.argv[1:])\nsys.exit(0 if '--resume' in sys.argv else 5)\n"
+    (tmp_path / "tries.py").write_text(script)
+    words = ["--log-dir", "runs", "--max-restarts", "2", "--resume", "--resume last.pt", "tries.py", "--lr", "1"]
+    done = dlrun("-n", "2", "--mpiexec", any_mpiexec, *words)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "['--lr', '1', '--resume', 'last.pt']"
+    assert "dlrun: attempt 2 of 3" in done.stderr
+    assert (tmp_path / "runs/attempt-1/failure.json").exists()
+    assert (tmp_path / "runs/attempt-2/rank-1.log").read_text() == "['--lr', '1', '--resume', 'last.pt']\n"
+    assert not (tmp_path / "runs/attempt-3").exists()
+
+
+def test_after_the_last_restart_the_failure_stands(dlrun, any_mpiexec, tmp_path):
+    (tmp_path / "fails.py").write_text("import sys\nsys.exit(5)\n")
+    assert dlrun("-n", "2", "--mpiexec", any_mpiexec, "--max-restarts", "1", "fails.py").returncode == 5

@@ -53,3 +53,33 @@ def test_an_early_warning_does_not_end_a_script_that_does_not_listen(any_mpiexec
     out, errors = process.communicate(timeout=10)
     assert (process.returncode, out) == (0, "done\n")
     assert "does not ask should_stop()" in errors
+
+
+AGREES = """
+import os, time
+import dl_comm
+for step in range(100000):
+    if step == 3 and dl_comm.get_rank() == 0:
+        print("up", flush=True)
+    if dl_comm.should_stop():
+        break
+    time.sleep(0.01)
+print("stopped at", step)
+"""
+
+
+def test_all_ranks_stop_at_the_same_step(mpiexec, tmp_path):
+    pytest.importorskip("dl_comm", reason="dl_comm's compiled core is not installed")
+    process = start(tmp_path, mpiexec, AGREES, "--log-dir", "runs")
+    process.send_signal(signal.SIGTERM)
+    out, errors = process.communicate(timeout=20)
+    assert process.returncode == 0, errors
+    logs = [(tmp_path / f"runs/rank-{rank}.log").read_text() for rank in range(2)]
+    assert logs[0] == "up\n" + logs[1]
+    assert out == logs[1] != ""
+
+
+def test_without_dlrun_launch_nobody_is_told_to_stop(monkeypatch):
+    dl_comm = pytest.importorskip("dl_comm", reason="dl_comm's compiled core is not installed")
+    monkeypatch.delenv("DLRUN_RUN_DIR", raising=False)
+    assert dl_comm.should_stop() is False

@@ -26,6 +26,7 @@ from __future__ import annotations
 from dl_comm.output import print, rank0, rank0_first
 from dl_comm.ranks import barrier, finalize, get_localrank, get_localsize, get_nranks, get_rank, is_rank0
 from dl_comm.rate import lr_scale, steps
+from dl_comm.stopping import should_stop
 from dl_comm.torch.averaging import average, gradients, total
 from dl_comm.torch.files import load, save
 from dl_comm.torch.normalization import SyncBatchNorm, sync_batchnorm
@@ -60,6 +61,7 @@ __all__ = [
     "reseed",
     "save",
     "shard",
+    "should_stop",
     "steps",
     "sync_batchnorm",
     "total",

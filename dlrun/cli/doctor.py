@@ -1,0 +1,31 @@
+"""``dlrun doctor``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+
+import click
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+def command(as_json: bool) -> None:
+    """Look at this machine and this environment: what works, what does not, and what to do.
+
+    Ends with exit code 1 when something is bad.
+    """
+    from dlrun.doctor import examine
+
+    findings = []
+    for finding in examine():
+        findings.append(finding)
+        if not as_json:
+            mark = {"ok": "ok  ", "note": "-   ", "bad": "BAD "}[finding.state]
+            click.echo(f"{mark} {finding.name:<12} {finding.what}")
+            if finding.todo:
+                click.echo(f"     {'':<12} -> {finding.todo}")
+    if as_json:
+        click.echo(json.dumps([asdict(finding) for finding in findings], indent=1))
+    sys.exit(1 if any(finding.state == "bad" for finding in findings) else 0)

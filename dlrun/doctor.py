@@ -1,0 +1,133 @@
+"""What this machine has, and what is wrong with it: each finding with what to do."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from dlrun.errors import DlrunError
+from dlrun.launch.site import Site, family_of, look
+
+_SHM_LEAST = 64 << 20  # bytes
+_PROBE = "import dl_comm; dl_comm.init_mpi(); print(dl_comm.get_nranks())"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at. ``state`` is "ok", "note" or "bad"; ``todo`` says what helps."""
+
+    name: str
+    state: str
+    what: str
+    todo: str = ""
+
+
+def examine() -> Iterator[Finding]:
+    """Yield what is found, cheap things first; the last one starts 2 ranks for real."""
+    site = look(os.environ)
+    yield Finding("python", "ok", f"{sys.version.split()[0]} at {sys.executable}")
+    yield Finding("cores", "ok", f"{site.cores} cores ({site.cpus} CPUs) for this process on {site.host}")
+    yield _gpus(site)
+    yield _shared_memory()
+    if site.allocation.system:
+        job = site.allocation
+        yield Finding("batch job", "ok", f"{job.system} job {job.job}: {job.nodes} nodes, {job.ranks or '?'} ranks")
+    else:
+        yield Finding("batch job", "note", "none; dlrun launch runs on this machine, or on --hosts")
+    yield from _frameworks()
+    yield from _launchers(site)
+    yield _two_ranks(site)
+
+
+def _gpus(site: Site) -> Finding:
+    known = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+    masks = [name for name in known if name in site.env]
+    if "ROCR_VISIBLE_DEVICES" in masks and len(masks) > 1:
+        return Finding("GPUs", "bad", f"{' and '.join(masks)} are set: one masks inside the other",
+                       "unset all but ROCR_VISIBLE_DEVICES")  # fmt: skip
+    if not site.gpus:
+        return Finding("GPUs", "note", "none here; ranks train on the CPU")
+    seen = f" (masked by {masks[0]}={site.env[masks[0]]})" if masks else ""
+    return Finding("GPUs", "ok", f"{site.gpus}{seen}")
+
+
+def _shared_memory() -> Finding:
+    try:
+        stat = os.statvfs("/dev/shm")
+    except OSError as error:
+        return Finding("/dev/shm", "bad", f"cannot be used: {error.strerror}", "mount a tmpfs there")
+    free = stat.f_bavail * stat.f_frsize
+    if free < _SHM_LEAST:
+        return Finding("/dev/shm", "bad", f"{free >> 20} MB free; gradients are exchanged through it",
+                       "give the container more: docker run --shm-size=1g")  # fmt: skip
+    return Finding("/dev/shm", "ok", f"{free >> 20} MB free")
+
+
+def _frameworks() -> Iterator[Finding]:
+    found = [name for name in ("torch", "tensorflow", "keras") if importlib.util.find_spec(name)]
+    if found:
+        yield Finding("frameworks", "ok", ", ".join(found))
+    else:
+        yield Finding("frameworks", "note", "neither torch nor tensorflow", 'pip install "dlrun[torch]"')
+    package = importlib.util.find_spec("dl_comm")
+    if package is None:
+        yield Finding("dl_comm", "bad", "is not installed", "pip install dlrun")
+    elif not any(Path(p).glob("_core*.so") for p in package.submodule_search_locations or []):
+        yield Finding("dl_comm", "bad", "is here without its compiled core", "install dlrun where a C++17 compiler is")
+    else:
+        yield Finding("dl_comm", "ok", str(next(iter(package.submodule_search_locations or [""]))))
+
+
+def _launchers(site: Site) -> Iterator[Finding]:
+    chosen = True
+    seen = set()
+    for launcher in site.launchers():
+        program = Path(launcher.path).resolve()
+        if program in seen:
+            continue
+        seen.add(program)
+        library = f", loads {launcher.library}" if launcher.library else ""
+        use = "  <- dlrun launch uses this" if chosen else ""
+        yield Finding("launcher", "ok", f"{launcher.backend} {launcher.version} at {launcher.path}{library}{use}")
+        chosen = False
+    if not seen:
+        yield Finding("launcher", "bad", "no MPI is here", 'pip install "dlrun[mpi]", or load the site\'s MPI module')
+    named = site.env.get("DL_COMM_MPI_LIBRARY")
+    if named:
+        family = family_of(named)
+        if family:
+            yield Finding("DL_COMM_MPI_LIBRARY", "ok", f"{named}: {family}")
+        else:
+            yield Finding("DL_COMM_MPI_LIBRARY", "bad", f"{named} is no MPI library", "unset it")
+
+
+def _two_ranks(site: Site) -> Finding:
+    """Start 2 ranks on this machine, have them meet, and say how long it took."""
+    from dlrun.launch import LaunchPlan, launch
+
+    folder = tempfile.mkdtemp(prefix="dlrun-doctor-")
+    lines: list[str] = []
+    try:
+        Path(folder, "probe.py").write_text(_PROBE)
+        start = time.perf_counter()
+        plan = LaunchPlan(("probe.py",), ranks=2, cwd=folder, start_timeout=30, tuned=False)
+        result = launch(plan, on_line=lambda rank, stream, line: lines.append(line))
+        seconds = time.perf_counter() - start
+    except (DlrunError, subprocess.SubprocessError, OSError) as error:
+        return Finding("2 ranks", "bad", str(error), getattr(error, "hint", ""))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if result.failure:
+        return Finding("2 ranks", "bad", str(result.failure), "dlrun launch --explain shows the line that was run")
+    if result.returncode or "2" not in lines:
+        return Finding("2 ranks", "bad", f"each saw {lines[-1:] or 'nothing'}: exit code {result.returncode}",
+                       "the launcher and the MPI library are of two kinds: see the launchers above")  # fmt: skip
+    return Finding("2 ranks", "ok", f"started, met and ended in {seconds:.1f} s")

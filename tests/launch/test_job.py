@@ -1,0 +1,94 @@
+"""Batch scripts, host files, logs and placement tables."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from dlrun.cli.logs import folded
+from dlrun.errors import DlrunError
+from dlrun.launch import Host, LaunchPlan
+from dlrun.launch.explain import placement
+from dlrun.launch.hosts import hostfile, hosts
+from dlrun.launch.job import SUBMIT, Job, script
+from dlrun.launch.site import look
+
+PLAN = LaunchPlan(("train.py", "--lr", "0.1"), ranks=8, per_node=4, cores=6, gpus=1, env=(("A", "b c"),))
+
+
+def test_a_slurm_script_asks_for_the_nodes_and_runs_the_same_launch():
+    text = script(PLAN, Job("slurm", "2:00:00", account="m42", queue="gpu"))
+    lines = text.splitlines()
+    wanted = ["--nodes=2", "--ntasks=8", "--ntasks-per-node=4", "--cpus-per-task=6", "--gpus-per-node=4"]
+    wanted += ["--time=2:00:00", "--account=m42", "--partition=gpu", "--job-name=train"]
+    assert {f"#SBATCH {word}" for word in wanted} <= set(lines)
+    assert lines[-1] == "exec dlrun launch -n 8 --per-node 4 --cores 6 --gpus 1 --env 'A=b c' train.py --lr 0.1"
+
+
+def test_pbs_counts_cores_and_gpus_per_node():
+    assert "#PBS -l select=2:ncpus=24:mpiprocs=4:ngpus=4" in script(PLAN, Job("pbs")).splitlines()
+
+
+@pytest.mark.parametrize("system", SUBMIT)
+def test_every_batch_script_is_valid_bash_and_ends_in_the_launch(system):
+    text = script(PLAN, Job(system, account="a", queue="q"))
+    assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
+    assert text.splitlines()[-1].startswith("exec dlrun launch -n 8 ")
+    assert "\n\n\n" not in text
+
+
+def test_a_time_that_is_none_is_refused():
+    with pytest.raises(DlrunError, match="--time 2h is no time"):
+        script(PLAN, Job("slurm", "2h"))
+
+
+def test_a_real_slurm_takes_the_script(lab, tmp_path):
+    plan = LaunchPlan(("who.py",), ranks=4, per_node=2, backend="srun", run_dir="runs")
+    (tmp_path / "who.py").write_text("import os, socket\nprint(os.environ['DLRUN_RANK'], socket.gethostname())\n")
+    (tmp_path / "job.sh").write_text(script(plan, Job("slurm")))
+    line = ["sbatch", "-W", "job.sh"]
+    done = subprocess.run(line, cwd=tmp_path, env=lab.env, capture_output=True, text=True, timeout=60, check=False)
+    out = "".join(path.read_text() for path in tmp_path.glob("slurm-*.out"))
+    assert done.returncode == 0, done.stderr + out
+    placed = {(tmp_path / f"runs/rank-{rank}.log").read_text() for rank in range(4)}
+    assert placed == {"0 n1\n", "1 n1\n", "2 n2\n", "3 n2\n"}
+
+
+def test_host_files_of_every_kind(tmp_path):
+    file = tmp_path / "hosts"
+    file.write_text("# mine\nn1 slots=4 max_slots=8\nn2:2\n\nn3   # one\nn4\nn4\n")
+    assert hostfile(str(file)) == (Host("n1", 4), Host("n2", 2), Host("n3"), Host("n4", 2))
+
+
+@pytest.mark.parametrize("text", ["", "# none\n"])
+def test_a_host_file_without_hosts_never_means_this_machine(tmp_path, text):
+    (tmp_path / "hosts").write_text(text)
+    with pytest.raises(DlrunError, match="names no host"):
+        hostfile(str(tmp_path / "hosts"))
+    with pytest.raises(DlrunError, match="No such file"):
+        hostfile(str(tmp_path / "none"))
+
+
+def test_a_mistake_in_a_host_file_has_its_line(tmp_path):
+    (tmp_path / "hosts").write_text("n1\nn2 slots=x\n")
+    with pytest.raises(DlrunError, match="hosts, line 2: 'n2 slots=x' is no host"):
+        hostfile(str(tmp_path / "hosts"))
+
+
+def test_hosts_are_filled_one_after_the_other():
+    plan = LaunchPlan(("t.py",), ranks=4, hosts=hosts("n1:3,n2:2"), local=False)
+    assert placement(plan, look({})) == [("n1", 0, 3), ("n1", 1, 3), ("n1", 2, 3), ("n2", 0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("a\n 10%\r 50%\r100%\nb\n", "a\n100%\nb\n"),
+        ("one\r\ntwo\r\n", "one\ntwo\n"),
+        (" 10%\r", " 10%"),
+        ("plain\n", "plain\n"),
+    ],
+)
+def test_progress_bars_are_shown_as_they_last_stood(written, shown):
+    assert folded(written) == shown

@@ -1,0 +1,32 @@
+"""What `dlrun doctor` finds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from dlrun import doctor
+from dlrun.launch.site import look
+
+
+def test_it_finds_a_word_for_everything_and_prints_json():
+    done = subprocess.run([sys.executable, "-m", "dlrun", "doctor", "--json"], capture_output=True, text=True,
+                          timeout=60, check=False)  # fmt: skip
+    found = {finding["name"]: finding for finding in json.loads(done.stdout)}
+    names = {"python", "cores", "GPUs", "/dev/shm", "batch job", "frameworks", "dl_comm", "launcher", "2 ranks"}
+    assert names <= set(found)
+    assert done.returncode == any(finding["state"] == "bad" for finding in found.values())
+    assert all(finding["todo"] for finding in found.values() if finding["state"] == "bad")
+
+
+def test_two_masks_for_amd_gpus_are_bad():
+    site = look({"ROCR_VISIBLE_DEVICES": "0", "HIP_VISIBLE_DEVICES": "0"})
+    finding = doctor._gpus(site)
+    assert finding.state == "bad" and finding.todo == "unset all but ROCR_VISIBLE_DEVICES"
+
+
+def test_a_library_that_is_no_mpi_is_bad(tmp_path):
+    (tmp_path / "libmpi.so").write_bytes(b"no library at all")
+    site = look({"DL_COMM_MPI_LIBRARY": str(tmp_path / "libmpi.so"), "PATH": ""})
+    assert [f.state for f in doctor._launchers(site)][-1] == "bad"
