@@ -72,20 +72,25 @@ def openmpi_env(plan: LaunchPlan, site: Site) -> Env:
 
 def srun(plan: LaunchPlan, site: Site) -> Flags:
     """Slurm. ``-c`` is always restated (22.05 and later do not inherit it); it counts CPUs, so SMT is switched off."""
+    uneven = any(host.slots for host in plan.hosts)
     yield _program(plan)
-    if plan.per_node:
+    if plan.per_node and not uneven:
         yield Flag(("-N", str(plan.nodes)), "nodes")
     yield Flag(("-n", str(plan.ranks)), "ranks")
-    if plan.per_node:
+    if plan.per_node and not uneven:
         yield Flag((f"--ntasks-per-node={plan.per_node}",), "ranks on each node")
     if plan.cores:
         yield Flag(("-c", str(plan.cores), "--hint=nomultithread"), "cores of a rank, not hardware threads")
         yield Flag(("--cpu-bind=cores",), "each rank on its own cores")
-    yield Flag(("-m", "block:block"), "neighbours in rank are neighbours on a node")
+    if uneven:
+        named = [host.name for host in plan.hosts for _ in range(host.slots or plan.per_node or 1)]
+        yield Flag(("-m", "arbitrary", "-w", ",".join(named[: plan.ranks])), "the host of each rank")
+    else:
+        yield Flag(("-m", "block:block"), "neighbours in rank are neighbours on a node")
     if plan.gpus:
         yield Flag((f"--gpus-per-node={plan.gpus * (plan.per_node or 1)}",), "GPUs on each node")
         yield Flag(("--gpu-bind=none",), "all of a node's GPUs stay visible; the shim puts the rank's own first")
-    if plan.hosts:
+    if plan.hosts and not uneven:
         yield Flag(("-w", ",".join(host.name for host in plan.hosts)), "the hosts")
     yield Flag(("--kill-on-bad-exit=1",), "a rank that fails ends the job")
     yield Flag(("--wait=0",), "ranks that end early are no failure")
@@ -105,6 +110,8 @@ def aprun(plan: LaunchPlan, site: Site) -> Flags:
         yield Flag(("-cc", "depth"), "each rank on its own cores")
     else:
         yield Flag(("-cc", "none"), "threads of a rank may use the whole node")
+    if plan.hosts:
+        yield Flag(("-L", ",".join(host.name for host in plan.hosts)), "the nodes")
     yield Flag(("-b",), "run python from where it is")
 
 

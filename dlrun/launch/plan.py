@@ -22,6 +22,9 @@ _STALE = (
     *("DLRUN_RANK", "DLRUN_SIZE", "DLRUN_LOCAL_", "DLRUN_NODE", "DLRUN_NNODES", "DLRUN_RUN_DIR"),
 )
 
+# Launchers that take hosts, but not a number of ranks for each.
+_EVEN = ("aprun", "pals", "jsrun", "flux")
+
 
 @dataclass(frozen=True)
 class Host:
@@ -142,7 +145,10 @@ def settle(plan: LaunchPlan, site: Site) -> LaunchPlan:
     if plan.cores and local and plan.cores * ranks > site.cores:
         raise DlrunError(f"--cores {plan.cores} for {ranks} ranks needs {plan.cores * ranks} cores; {site.host} has "
                          f"{site.cores}", f"give --cores {max(site.cores // ranks, 1)} or less")  # fmt: skip
-    known = local or (in_job and not plan.hosts)
+    if any(host.slots for host in plan.hosts) and launcher.backend in _EVEN:
+        raise DlrunError(f"{launcher.backend} starts the same number of ranks on every host", "leave out the ranks of "
+                         "each host, and give --per-node")  # fmt: skip
+    known = local or in_job or plan.hosts
     per_node = plan.per_node or (math.ceil(ranks / nodes) if known else None)
     return replace(plan, ranks=ranks, launcher=launcher, pmi=pmi, nodes=nodes, per_node=per_node, kind=kind,
                    local=local, notes=plan.notes + notes)  # fmt: skip

@@ -59,6 +59,60 @@ def test_srun_names_the_hosts():
     assert "-w n1,n2" in words("srun", SLURM, ranks=4, hosts=(Host("n1"), Host("n2")))
 
 
+def test_srun_with_uneven_hosts_names_the_host_of_each_rank():
+    hosts = (Host("n1", 3), Host("n2", 1))
+    assert " -n 4 -m arbitrary -w n1,n1,n1,n2 --kill" in words("srun", SLURM, ranks=4, hosts=hosts)
+
+
+def test_srun_with_hosts_gives_each_its_share():
+    assert " -N 2 -n 5 --ntasks-per-node=3 " in words("srun", SLURM, ranks=5, hosts=(Host("n1"), Host("n2")))
+
+
+@pytest.mark.parametrize("backend", ["aprun", "pals", "flux", "jsrun"])
+def test_uneven_hosts_are_refused_where_the_launcher_cannot(backend):
+    from dlrun.errors import DlrunError
+
+    with pytest.raises(DlrunError, match=f"{backend} starts the same number of ranks on every host"):
+        words(backend, ranks=4, hosts=(Host("n1", 3), Host("n2", 1)))
+
+
+def test_pals_with_cores():
+    assert words("pals", ranks=8, per_node=4, cores=8) == "mpiexec -n 8 --ppn 4 --depth 8 --cpu-bind depth"
+
+
+def test_pals_without_cores_leaves_binding_to_the_shim():
+    hosts = (Host("x1"), Host("x2"))
+    assert words("pals", ranks=8, hosts=hosts) == "mpiexec -n 8 --ppn 4 --cpu-bind none --hosts x1,x2"
+
+
+def test_jsrun_has_a_resource_set_for_each_rank():
+    assert words("jsrun", ranks=8, per_node=4, cores=7, gpus=1) == (
+        "jsrun -n 8 -r 4 -a 1 -c 7 -g 1 -b packed:7 -d packed -X 1"
+    )
+
+
+def test_flux_names_nodes_cores_and_gpus():
+    assert words("flux", ranks=8, per_node=4, cores=6, gpus=1) == (
+        "flux run -N 2 -n 8 -c 6 -o cpu-affinity=per-task -g 1 -o gpu-affinity=off -o exit-on-error -u"
+    )
+
+
+def test_intel_is_told_to_respect_the_ranks_per_node():
+    where = site(Allocation("pbs", "7", nodes=2, ranks=8), I_MPI_PMI_LIBRARY="/usr/lib64/libpmi.so")
+    assert words("intel", where, ranks=8) == "mpiexec.hydra -n 8 -ppn 4"
+    chosen = line("intel", where, ranks=8)
+    assert chosen.set["I_MPI_JOB_RESPECT_PROCESS_PLACEMENT"] == "0"
+    assert "I_MPI_PMI_LIBRARY" in chosen.unset
+
+
+def test_aprun_names_the_nodes():
+    assert words("aprun", ranks=4, hosts=(Host("20"), Host("21"))) == "aprun -n 4 -N 2 -cc none -L 20,21 -b"
+
+
+def test_words_for_the_launcher_itself_come_last_before_the_shim():
+    assert words("mpich", ranks=2, native=("-iface", "ib0")).endswith(" -bind-to none -iface ib0")
+
+
 def test_srun_takes_the_ranks_of_the_job_when_none_are_given():
     assert " -n 8 " in words("srun", SLURM)
 

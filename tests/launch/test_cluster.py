@@ -71,7 +71,7 @@ def words(backend: str) -> list[str]:
     dlrun = [sys.executable, "-m", "dlrun", "launch", "-n", "3", "--log-dir", "runs"]
     job = ["salloc", "-Q", "-w", "n1,n2", "-n4", "--ntasks-per-node=2"]
     if backend == "srun":
-        return [*dlrun, "--hosts", "n1,n2", "--per-node", "2", "--backend", "srun"]
+        return [*dlrun, "--hosts", "n1:2,n2:1", "--backend", "srun"]
     if backend == "srun in a job":
         return [*job, *dlrun, "--per-node", "2", "--backend", "srun"]
     if backend == "mpiexec in a job":
