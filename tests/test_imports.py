@@ -26,7 +26,8 @@ MAY_IMPORT = {
     "scale": {"errors", "render", "bench", "launch"},
     "verify": {"errors", "render", "launch"},
     "demo": {"errors", "port", "launch"},
-    "cli": {"errors", "port", "launch", "demo", "bench", "tune", "scale", "verify"},
+    "doctor": {"errors", "launch"},
+    "cli": {"errors", "port", "launch", "demo", "bench", "tune", "scale", "verify", "doctor"},
 }
 
 
