@@ -27,7 +27,7 @@ from dlrun.port.reading import read
 from dlrun.port.refusals import framework_of, imported, main_guard
 from dlrun.port.report import Ported
 from dlrun.port.script import Script
-from dlrun.port.taint import Taint, forwards
+from dlrun.port.taint import Taint, chances, forwards
 
 __all__ = ["Options", "Ported", "default_output", "port", "port_file"]
 
@@ -100,6 +100,7 @@ def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
         counted=tuple((loop, feeds.counts(loop) if isinstance(loop, cst.For) else None) for loop in feeds.counted),
         full_batch=feeds.full_batch,
         local=Taint(script, kinds, forwards(script, kinds, lambda call: True)),
+        unequal=Taint(script, kinds, [*forwards(script, kinds, lambda call: True), *chances(script)]),
         trained=Taint(script, kinds, forwards(script, kinds, loops.in_training)),
     )
 

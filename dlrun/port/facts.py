@@ -75,6 +75,7 @@ class Facts:
     alias: str  # the name that dl_comm's module gets in the script
     guard: cst.If | None  # if __name__ == "__main__"
     local: Taint  # which values may differ between the ranks
+    unequal: Taint  # the same, and what depends on the clock or on chance
     trained: Taint  # ... because they come from training batches
     steps: tuple[Step, ...] = ()
     tops: tuple[Top, ...] = ()

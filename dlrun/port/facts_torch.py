@@ -177,7 +177,7 @@ class Gradients:
             found.append(Step(call, optimizer, what, before, closure))
         done: set[cst.CSTNode] = set()
         for update in self.updates:
-            what, outer = self._owner(update)
+            what, outer = self.owner(update)
             before = self.first_reader(outer)
             if before not in done:
                 done.add(before)
@@ -199,7 +199,7 @@ class Gradients:
                     return function
         return None
 
-    def _owner(self, update: cst.CSTNode) -> tuple[str, cst.CSTNode]:
+    def owner(self, update: cst.CSTNode) -> tuple[str, cst.CSTNode]:
         """Return what owns the gradients of a manual update, and the outermost statement of the update."""
         for up in self.script.above(update):
             if isinstance(up, (cst.FunctionDef, cst.Module)):

@@ -180,7 +180,7 @@ class Loops:
         for name, node in candidates:
             kind = self.kinds.of(node)
             key = tuple(self.flow.origins(node)) or (name,)
-            if kind == "module":
+            if kind == "module" or name in self._by_hand:
                 modules.setdefault(key, name)
             elif kind == "optimizer" or (
                 kind == ""
@@ -189,6 +189,12 @@ class Loops:
             ):
                 optimizers.setdefault(key, name)
         return tuple(modules.values()), tuple(optimizers.values())
+
+    @cached_property
+    def _by_hand(self) -> set[str]:
+        """The names of the tensors that the script updates itself."""
+        owners = [self.gradients.owner(update)[0] for update in self.gradients.updates]
+        return {name for owner in owners if owner.startswith("[") for name in owner.strip("[]").split(", ")}
 
     def _same_name(self, name: str, node: cst.CSTNode) -> bool:
         return dotted(node).rsplit(".", 1)[-1] == name.rsplit(".", 1)[-1]

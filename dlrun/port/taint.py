@@ -135,5 +135,11 @@ def forwards(script: Script, kinds: Kinds, where: Callable[[cst.CSTNode], bool])
     return found
 
 
+def chances(script: Script) -> list[cst.CSTNode]:
+    """Return the calls that read the clock or draw at random: each rank sees something else."""
+    heads = ("time.", "datetime.", "random.", "numpy.random.", "torch.rand", "torch.bernoulli")
+    return [call for call in script.calls if script.name_of(call.func).startswith(heads)]
+
+
 def _functional(script: Script, call: cst.Call) -> bool:
     return script.name_of(call.func).startswith("torch.nn.functional.")

@@ -389,3 +389,53 @@ def test_doubts_come_with_the_line_to_write_the_most_dangerous_first():
     assert dangers == sorted(dangers, key=["high", "medium", "low"].index)
     assert "write: multiply the loss by dl.get_nranks()" in ported.report()
     assert "write: dl.average(model)" in ported.report()
+
+
+CHANCE = """
+import random, time
+import torch
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+shown = time.time()
+for x, y in DataLoader(data, shuffle=True):
+    loss = (model(x) - y).pow(2).mean()
+    if torch.isnan(loss):
+        break
+    loss.backward()
+    if random.random() < 0.9:
+        opt.step()
+    if time.time() - shown > 10:
+        print(loss.item())
+        shown = time.time()
+"""
+
+
+def test_nothing_is_averaged_where_clock_or_chance_decides_who_comes():
+    ported = port(CHANCE)
+    assert "print(loss.item())" in ported.text
+    assert "if torch.isnan(dl.average(loss)):" in ported.text
+    assert "ranks may not agree whether to update opt" in ported.report()
+
+
+MANUAL = """
+import torch
+x, y = load(), load()
+w1 = torch.randn(3, 5, requires_grad=True)
+w2 = torch.randn(5, 1, requires_grad=True)
+for step in range(100):
+    loss = (x.mm(w1).clamp(min=0).mm(w2) - y).pow(2).mean()
+    loss.backward()
+    with torch.no_grad():
+        w1 -= 0.1 * w1.grad
+        w2 -= 0.1 * w2.grad
+        w1.grad.zero_()
+        w2.grad.zero_()
+"""
+
+
+def test_weights_updated_by_hand_are_averaged_and_start_alike():
+    text = port(MANUAL).text
+    assert "dl.gradients([w1, w2])  # mean over the ranks\n        w1 -= 0.1 * w1.grad" in text
+    assert "dl.broadcast(w1, w2)" in text
+    assert "x = dl.shard(x)" in text

@@ -29,6 +29,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     script = facts.script
     done: set[tuple[cst.CSTNode, str]] = set()
     for step in facts.steps:
+        yield from _unequal(facts, step)
         if step.closure is not None:
             yield from _closure(facts, step)
         elif (step.before, step.what) not in done:
@@ -38,6 +39,20 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             )
             yield Edit(script.line_of(step.before), f"{step.what}: {why}",
                        before=statements("torch/gradients", dl=facts.alias, what=step.what))  # fmt: skip
+
+
+def _unequal(facts: Facts, step: Step) -> Iterator[Doubt]:
+    """Yield a doubt where chance, the clock or a rank's own loss decides whether a rank comes to ``step`` at all."""
+    for up in facts.script.above(step.node):
+        if isinstance(up, (cst.FunctionDef, cst.Module)):
+            return
+        tests = [n for n in walk(up.test) if isinstance(n, cst.Comparison)] if isinstance(up, cst.If) else []
+        if any(
+            facts.unequal(part) for test in tests for part in (test.left, *(c.comparator for c in test.comparisons))
+        ):
+            yield Doubt(up, f"ranks may not agree whether to update {step.what}: those that do wait for the others",
+                        "high", "let rank 0 decide: flag = dl.broadcast(float(condition))")  # fmt: skip
+            return
 
 
 def _closure(facts: Facts, step: Step) -> Iterator[Edit | Doubt]:

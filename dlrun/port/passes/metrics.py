@@ -9,7 +9,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.insert import expression, statements
-from dlrun.port.passes import warnings
+from dlrun.port.passes import doubts
 from dlrun.port.scalars import Scalars
 from dlrun.port.script import children, dotted, walk
 from dlrun.port.taint import Taint
@@ -47,7 +47,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     yield from metrics.totals()
     yield from metrics.decisions()
     yield from metrics.shown()
-    yield from warnings.torch(facts)
+    yield from doubts.torch(facts)
 
 
 class _Metrics:
@@ -133,11 +133,19 @@ class _Metrics:
                     yield Edit(value, "schedulers must see one value, or the ranks' rates drift apart", self._wrapped)
         for node in self.script.nodes:
             if isinstance(node, (cst.If, cst.While)) and self._decides(node):
+                yield from self._finite(node)
                 tests = [n for n in walk(node.test) if isinstance(n, cst.Comparison)]
                 yield from (found for test in tests for found in self._decision(node, test))
             elif isinstance(node, cst.Assign) and self._is_flag(node):
                 tests = [n for n in walk(node.value) if isinstance(n, cst.Comparison)]
                 yield from (found for test in tests for found in self._decision(node, test))
+
+    def _finite(self, node: cst.If | cst.While) -> Iterator[Edit | Doubt]:
+        """Yield averages inside tests for NaN and infinity, which a mean over the ranks passes on."""
+        for call in (n for n in walk(node.test) if isinstance(n, cst.Call)):
+            tests = self.script.name_of(call.func).endswith((".isnan", ".isinf", ".isfinite"))
+            if tests and call.args and self.local(call.args[0].value) and self._all_ranks(node):
+                yield Edit(call.args[0].value, "if one rank's value is not finite, all ranks must act", self._wrapped)
 
     def _is_plateau(self, scheduler: cst.BaseExpression) -> bool:
         return any(
@@ -221,7 +229,7 @@ class _Metrics:
             if isinstance(up, (cst.Lambda, cst.ListComp, cst.GeneratorExp, cst.DictComp, cst.IfExp)):
                 return False
             if isinstance(up, cst.If) and any(
-                self.local(side) and (function, self.script.code(side)) not in self.averaged
+                self.facts.unequal(side) and (function, self.script.code(side)) not in self.averaged
                 for n in walk(up.test)
                 if isinstance(n, cst.Comparison)
                 for side in self._sides(n)
