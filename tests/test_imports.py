@@ -23,11 +23,12 @@ MAY_IMPORT = {
     "launch": {"errors", "render", "rank"},
     "bench": {"errors", "launch"},
     "tune": {"errors", "bench", "launch", "scale"},
+    "timeline": {"errors", "bench"},
     "scale": {"errors", "render", "bench", "launch"},
     "verify": {"errors", "render", "launch"},
     "demo": {"errors", "port", "launch"},
     "doctor": {"errors", "launch"},
-    "cli": {"errors", "port", "launch", "demo", "bench", "tune", "scale", "verify", "doctor"},
+    "cli": {"errors", "port", "launch", "demo", "bench", "tune", "scale", "timeline", "verify", "doctor"},
 }
 
 

@@ -10,6 +10,7 @@ same shapes and types. Where they differ, every rank gets a :class:`CommError` t
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,11 +20,13 @@ if importlib.util.find_spec("dl_comm._core") is None:
         name="dl_comm._core",
     )
 
-from dl_comm import _core, averaging, leaving, matching
+from dl_comm import _core, averaging, leaving, matching, timeline
 from dl_comm.arrays import bare, described, is_tensorflow, writable
 from dl_comm.errors import CommError
 from dl_comm.schedule import Phases
 from dl_comm.stopping import should_stop
+
+timeline.record(os.environ)
 
 __all__ = [
     "CommError",

@@ -13,7 +13,7 @@ import click
 from dlrun import __version__
 
 # In the order in which a user meets them; `dlrun --help` lists them so.
-VERBS = ("demo", "port", "verify", "launch", "logs", "bench", "tune", "scale", "doctor")
+VERBS = ("demo", "port", "verify", "launch", "logs", "bench", "tune", "scale", "timeline", "doctor")
 
 
 class _Verbs(click.Group):

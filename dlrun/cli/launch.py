@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 @click.option("--show", default="0", help="The ranks whose output is shown, as 0,7 or all.")
 @click.option("--log-dir", default="", help="Where the ranks' logs go; dlrun-runs/<time> unless said.")
 @click.option("--tuned/--no-tuned", default=True, help="Use the settings that dlrun tune found, where they fit.")
+@click.option("--timeline", default="", metavar="FILE", help="Record what every rank does; the trace goes to FILE.")
+@click.option("--timeline-steps", metavar="A:B", help="Only from step A up to step B.")
 @click.option("--start-timeout", type=float, default=120.0, help="Seconds in which all ranks must have started.")
 @click.option("--save-time", type=float, default=60.0, help="Seconds to save in, when told to stop.")
 @click.option("--stall-timeout", type=float, default=300.0, help="Seconds without progress until that is told.")
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def command(dry_run: bool, explain: bool, as_: str, job: str, time_: str, account: str, queue: str,
-            max_restarts: int, resume: str, **options: Any) -> None:  # fmt: skip
+            max_restarts: int, resume: str, timeline: str, timeline_steps: str | None, **options: Any) -> None:  # fmt: skip
     """Run SCRIPT on many ranks, under whatever launcher is here.
 
     Rank 0's output is shown as it comes; every rank's is in the run directory. A rank that fails ends the job, and
@@ -60,6 +62,8 @@ def command(dry_run: bool, explain: bool, as_: str, job: str, time_: str, accoun
 
     if as_ and options["backend"] == "auto" and not job:
         options["backend"] = _backend(as_)
+    if timeline:
+        options["env"] = (*options["env"], "DL_COMM_TIMELINE=run")
     plan = _plan(**options)
     if job:
         _write_job(plan, job, as_, time_, account, queue)
@@ -73,6 +77,8 @@ def command(dry_run: bool, explain: bool, as_: str, job: str, time_: str, accoun
         again = tuple(shlex.split(resume))
         result = launch_again(plan, max_restarts, again, note) if max_restarts > 0 else launch(plan, None, note)
         _report(result)
+        if timeline:
+            _show_timeline(result, timeline, timeline_steps)
         sys.exit(result.returncode)
 
 
@@ -136,6 +142,20 @@ def _write_job(plan: LaunchPlan, file: str, system: str, time: str, account: str
     text = script(plan, Job(system or "slurm", time, account, queue))
     Path(file).write_text(text)
     click.echo(f"dlrun: wrote {file}; submit it: {SUBMIT[system or 'slurm']} {file}", err=True)
+
+
+def _show_timeline(result: Result, file: str, steps: str | None) -> None:
+    from pathlib import Path
+
+    from dlrun.cli.timeline import show
+    from dlrun.errors import DlrunError
+
+    try:
+        show(result.run_dir, Path(file), steps)
+    except DlrunError as error:
+        error.show()
+    else:
+        click.echo(f"dlrun: wrote {file}; ui.perfetto.dev opens it", err=True)
 
 
 def _report(result: Result) -> None:
