@@ -44,6 +44,7 @@ class Ring:
         self.names.write_text("")
         self.known: set[int] = set()
         self.count = 0
+        self.aligned = False
         here = {"rank": rank, "size": 1, "host": os.uname().nodename, "pid": os.getpid()}
         form = {"format": "dl_comm timeline 1", "slots": SLOTS, "kinds": KINDS, "offset": 0}
         self.head: dict[str, Any] = {**form, **here}
@@ -79,7 +80,7 @@ def process_began() -> int:
 
 def align(ring: Ring) -> None:
     """Find this node's offset to rank 0's clock: all ranks read theirs as they leave a barrier; one node, one clock."""
-    _core.barrier()
+    ring.aligned = True
     _core.barrier()
     now = time.monotonic_ns()
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -111,7 +112,6 @@ def record(environment: Mapping[str, str]) -> None:
         begin = time.monotonic_ns()
         result = joined(*args, **options)
         ring.add("init", ring.key("join the ranks"), 0, begin, time.monotonic_ns(), 0)
-        align(ring)
         return result
 
     for kind in ("barrier", "broadcast", "allreduce", "start", "wait"):
@@ -131,6 +131,8 @@ def timed(ring: Ring, kind: str, call: Callable[..., Any]) -> Callable[..., Any]
         count = bytes_of(args[0]) if args and isinstance(args[0], list) else 0
         ticket = result if kind == "start" else args[0] if kind == "wait" else 0
         ring.add(kind, ring.key(name), ticket, begin, end, count)
+        if not ring.aligned and kind != "start":
+            align(ring)  # not before: a team's first use settles it, and the script may still want to make its own
         return result
 
     return recorded
