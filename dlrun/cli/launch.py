@@ -47,7 +47,8 @@ if TYPE_CHECKING:
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def command(dry_run: bool, explain: bool, as_: str, job: str, time_: str, account: str, queue: str,
-            max_restarts: int, resume: str, timeline: str, timeline_steps: str | None, **options: Any) -> None:  # fmt: skip
+            max_restarts: int, resume: str, timeline: str, timeline_steps: str | None,
+            **options: Any) -> None:  # fmt: skip
     """Run SCRIPT on many ranks, under whatever launcher is here.
 
     Rank 0's output is shown as it comes; every rank's is in the run directory. A rank that fails ends the job, and
