@@ -168,3 +168,20 @@ def test_a_failed_job_is_started_again_with_the_words_that_resume_it(dlrun, any_
 def test_after_the_last_restart_the_failure_stands(dlrun, any_mpiexec, tmp_path):
     (tmp_path / "fails.py").write_text("import sys\nsys.exit(5)\n")
     assert dlrun("-n", "2", "--mpiexec", any_mpiexec, "--max-restarts", "1", "fails.py").returncode == 5
+
+
+def test_thirty_launches_of_eight_ranks_leave_no_process_and_no_file(any_mpiexec, tmp_path, monkeypatch):
+    from dlrun.launch import LaunchPlan, launch
+
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(temporary))  # where the launchers keep what they forget
+    (tmp_path / "script.py").write_text("")
+    fds = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(30):
+        assert launch(LaunchPlan(("script.py",), ranks=8, mpiexec=any_mpiexec, run_dir="runs")).returncode == 0
+    assert ours(tmp_path) == []
+    assert len(list(Path("/proc/self/fd").iterdir())) == fds
+    assert list(temporary.iterdir()) == []
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["runs", "script.py", "tmp"]

@@ -56,7 +56,15 @@ def test_nvidia_gpus_are_found_in_pci_order_when_their_device_is_here(tmp_path: 
     (tmp_path / "dev").mkdir()
     for minor in (0, 1):
         (tmp_path / f"dev/nvidia{minor}").write_text("")
-    assert gpus(tmp_path) == ("nvidia", ["GPU-y", "GPU-z"])
+    assert gpus(str(tmp_path)) == ("nvidia", ["GPU-y", "GPU-z"])
+
+
+def test_amd_gpus_are_the_topologys_nodes_that_have_one(tmp_path: Path):
+    for node, gpu in (("0", "0"), ("1", "51"), ("2", "52")):
+        folder = tmp_path / "sys/class/kfd/kfd/topology/nodes" / node
+        folder.mkdir(parents=True)
+        (folder / "gpu_id").write_text(gpu + "\n")
+    assert gpus(str(tmp_path)) == ("amd", ["0", "1"])
 
 
 def test_hardware_threads_of_a_core_stay_together_package_by_package(tmp_path: Path):
@@ -65,8 +73,8 @@ def test_hardware_threads_of_a_core_stay_together_package_by_package(tmp_path: P
         topology.mkdir(parents=True)
         (topology / "physical_package_id").write_text(str(cpu % 4 // 2))
         (topology / "thread_siblings_list").write_text(f"{cpu % 4},{cpu % 4 + 4}\n")
-    assert cores(set(range(8)), tmp_path) == [(0, 4), (1, 5), (2, 6), (3, 7)]
-    assert cores({1, 3, 5}, tmp_path) == [(1, 5), (3,)]
+    assert cores(set(range(8)), str(tmp_path)) == [(0, 4), (1, 5), (2, 6), (3, 7)]
+    assert cores({1, 3, 5}, str(tmp_path)) == [(1, 5), (3,)]
 
 
 @given(n=st.integers(1, 70), size=st.integers(1, 20))
