@@ -1,7 +1,8 @@
 """Proves that a port does what its serial script does, by running both for a few steps and comparing.
 
-``runs`` starts a script under ``tracer``, which writes a ``trace``; ``checks`` compare traces and start nothing;
-``verdict`` is what comes out, ``report`` shows it. ``verify`` below is the order of it all::
+``runs`` starts a script under ``tracer``, which writes a ``trace``; ``checks`` ask traces one question each and
+``compare`` puts the answers together, both without starting anything; ``verdict`` is what comes out, ``report`` shows
+it. ``job`` is the order of it all::
 
     verdict = verify(Job(Path("train.py"), Path("train_dist.py"), ranks=2), Path("/tmp/somewhere"))
     verdict.proved, verdict.faults

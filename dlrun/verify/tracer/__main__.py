@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> None:
     import torch
 
     from dlrun.verify.tracer import averaging, conditions, files, loaders, randomness, training
-    from dlrun.verify.tracer.recorder import Orders, Recorder, Stopped, rank_here, user_frame  # noqa: F401
+    from dlrun.verify.tracer.recorder import Orders, Recorder, Stopped, rank_here
 
     torch.set_num_threads(1)
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False

@@ -24,10 +24,10 @@ def states() -> dict[str, str]:
 
 
 class Draws:
-    """Which generators were drawn from since it was last asked, leaving out what happened under ``skip``.
+    """Which generators were drawn from since it was last asked.
 
     A DataLoader draws a base seed and its order whenever it is iterated: that is not noise in the training, so the
-    loader's instruments call ``mark`` around it.
+    loader's instruments call ``mark`` before it, and ``mark(count=False)`` after.
     """
 
     def __init__(self) -> None:
