@@ -69,11 +69,18 @@ void Session::create_team(int id, int threads, int precision) {
                     "it takes from 1 to " + std::to_string(most_threads - 1));
   if (precision != 0 && precision != 1)
     throw CommError("there is no precision level " + std::to_string(precision), "0 sums floats as they are, 1 in double");
+  std::unique_ptr<Team> used;
   {
     const std::lock_guard<std::mutex> lock(guard_);
-    if (teams_.count(id) != 0 || !being_made_.insert(id).second)
-      throw CommError("team " + std::to_string(id) + " exists already", "make a team before its first use");
+    const bool exists = teams_.count(id) != 0 && made_by_use_.erase(id) == 0;
+    if (exists || !being_made_.insert(id).second)
+      throw CommError("team " + std::to_string(id) + " exists already", "a team is made once");
+    if (teams_.count(id) != 0) {
+      used = std::move(teams_[id]);
+      teams_.erase(id);
+    }
   }
+  if (used) used->drain();
   make_team(id, threads, precision);
 }
 
@@ -111,6 +118,7 @@ Team& Session::team(int id) {
   }
   create_team(id, settings_.default_nthreads, settings_.default_prec_level);
   const std::lock_guard<std::mutex> lock(guard_);
+  made_by_use_.insert(id);
   return *teams_.at(id);
 }
 

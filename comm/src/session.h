@@ -39,7 +39,8 @@ class Session {
   const std::string& without_shared_memory() const { return why_not_; }  // why; empty: it has it
 
   // Makes the team with `threads` threads (fewer where the node has fewer cores) and the precision level. Collective.
-  // Teams that were not made are made at first use.
+  // Teams that were not made are made at first use, with the default settings; one that was only used so far is made
+  // anew.
   void create_team(int id, int threads, int precision);
 
   void allreduce(const Message& message, Op op, int team);
@@ -78,6 +79,7 @@ class Session {
   std::mutex guard_;                           // of teams_ and what being_made_ tells
   std::map<int, std::unique_ptr<Team>> teams_;
   std::set<int> being_made_;
+  std::set<int> made_by_use_;
   std::condition_variable made_;
 };
 

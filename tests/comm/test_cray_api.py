@@ -160,3 +160,22 @@ def test_arrays_that_are_not_contiguous_or_writable_are_copied_or_refused():
     """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (ended.stdout, ended.stderr) == ("right\n", "")
+
+
+def test_a_team_that_was_used_before_init_is_made_anew_with_its_threads_and_precision(job, any_mpi):
+    program = """
+        import numpy as np, dl_comm
+        dl_comm.init_mpi()
+        rank = dl_comm.get_rank()
+        large = [1e8, 1.0, -1e8]
+        assert dl_comm.average(np.full(3, float(rank)))[0] == 1
+        assert dl_comm.gradients([np.full(3, large[rank], "f4")])[0][0] == 0
+        dl_comm.create_team(0, 1, 1)
+        assert np.isclose(dl_comm.gradients([np.full(3, large[rank], "f4")])[0][0], 1 / 3)
+        dl_comm.init(2, 2, 1000)
+        dl_comm.init(2, 2, 1000)
+        dl_comm.barrier()
+        print("rank", rank, "right", flush=True)
+    """
+    ended = job(any_mpi, 3, program)
+    assert (len(ended.lines("rank")), ended.code) == (3, 0), ended.output
