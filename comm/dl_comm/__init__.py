@@ -72,7 +72,11 @@ def init(nthread_per_team: int = 2, nteams: int = 1, msglen: int = 0, framework:
 def create_team(team: int, nthreads: int, prec_level: int = 0) -> None:
     """Make team ``team`` with ``nthreads`` threads; level 1 sums floats in double. One made already stays as it is."""
     if team not in _teams:
-        _core.create_team(team, nthreads, prec_level)
+        try:
+            _core.create_team(team, nthreads, prec_level)
+        except CommError as error:
+            if "exists already" not in error.message:  # made at its first use, say by barrier()
+                raise
         _teams.add(team)
 
 

@@ -56,10 +56,14 @@ class Averaging:
             lagging = [fresh(array) for array in before.land()]
             result = [_blend(own, old, share) for own, old in zip(flight.land(), lagging, strict=True)]
         self.previous = flight if share > 0 else None
-        self.waited += time.perf_counter() - begun
+        self.note(time.perf_counter() - begun)
+        return result
+
+    def note(self, seconds: float) -> None:
+        """Count a call that waited so long, and report as configured."""
+        self.waited += seconds
         self._report()
         self.calls += 1
-        return result
 
     def settle(self) -> None:
         """Wait for what is still under way: nothing may be when the ranks leave."""

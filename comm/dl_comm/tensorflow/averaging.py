@@ -21,6 +21,8 @@ def gradients(grads: Sequence[Any], team: int = 0) -> list[Any]:
     ``None`` (a gradient must be ``None`` on all ranks or on none). ``IndexedSlices`` stay so: their rows are those of
     all ranks, divided by the number of ranks. float64, float32, float16, bfloat16 and complex gradients may be mixed.
 
+    ``team`` is whose ``config_team`` says how often the time waited is reported; calls always block.
+
     The sum is formed in rank order, so all ranks get the same bits. When the ranks bring different gradients, every
     rank gets an error (in a graph, at run time) that names the first one that differs.
     """

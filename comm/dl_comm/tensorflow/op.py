@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import time
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -12,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
-from dl_comm import CommError, _core
+from dl_comm import CommError, _core, averaging
 
 _REDUCE = ctypes.CFUNCTYPE(
     None,
@@ -32,6 +33,8 @@ _REDUCE = ctypes.CFUNCTYPE(
 _FIRST, _MOST = 100, 250
 _made: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 _teams: set[int] = set()
+# Which team of the user's an op of a graph stands for: time waited is counted for that one.
+_stands_for: dict[int, int] = {}
 
 
 def reduce(tensors: Sequence[Any], op: str, names: Sequence[str], team: int = 0) -> list[Any]:
@@ -49,6 +52,7 @@ def reduce(tensors: Sequence[Any], op: str, names: Sequence[str], team: int = 0)
     if graph is not None and not hasattr(graph, "outer_graph"):
         # Not in a tf.function, where stateful ops run in the order of the program.
         call["team"] = _own_team(graph)
+        _stands_for[call["team"]] = team
     with tf.device("/CPU:0"):
         return list(_library().dl_reduce(tensors, **call))
 
@@ -92,7 +96,9 @@ def _reduce(
             _core.broadcast(raw, int(root), labels)
         else:
             buffers = [_real(data[i] or 0, counts[i], kinds[i]) for i in range(n)]
+            begun = time.perf_counter()
             _core.allreduce(buffers, kind, team, labels)
+            averaging.of(_stands_for.get(team, team)).note(time.perf_counter() - begun)
     except BaseException as caught:
         text = str(caught).encode()[: room - 1] or type(caught).__name__.encode()
         ctypes.memmove(error, text + b"\0", len(text) + 1)

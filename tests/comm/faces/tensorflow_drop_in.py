@@ -3,6 +3,7 @@
 import dl_comm.tensorflow as dl
 import numpy as np
 import tensorflow as tf
+from dl_comm import averaging
 
 _r, _n = dl.get_rank(), dl.get_nranks()
 _v1 = tf.compat.v1
@@ -31,6 +32,7 @@ def the_script_of_the_manual_runs_under_both_names():
     import dl_comm
     import ml_comm
 
+    before = averaging.of(0).calls
     for mc in (dl_comm, ml_comm):
         with tf.Graph().as_default():
             a, b, v, loss = _loss(mc.get_rank())
@@ -58,6 +60,9 @@ def the_script_of_the_manual_runs_under_both_names():
                     session.run(step, {a: _x[k][_r::_n], b: _y[k][_r::_n]})
                 got = session.run(v)
         np.testing.assert_allclose(got, _serial(), rtol=1e-10)
+    team = averaging.of(0)
+    assert team.calls == before + 10
+    assert team.waited > 0
 
 
 def importing_ddl_distributes_a_session():
