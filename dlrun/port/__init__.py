@@ -120,7 +120,7 @@ def nothing_to_share(feeds: Feeds, name: str) -> DlrunError | None:
             "hang together and are no samples to share. Nothing was written.",
             "Split the graph (mini-batches of neighbourhoods) before going to many ranks.",
         )
-    if not feeds.found and not feeds.counted:
+    if not feeds.found and not feeds.counted and not feeds.episodes:
         line = script.line(feeds.loops.ends[0])
         return DlrunError(
             f"{name}:{line}: found no samples to share among the ranks: the loop around this update runs over no "

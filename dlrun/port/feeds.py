@@ -20,6 +20,8 @@ _DRAWS = re.compile(
 )
 # Calls that permute: where the loop then goes through the permutation, all ranks must use one and the same.
 _PERMUTES = ("torch.randperm", "numpy.random.permutation", "random.sample")
+_SHUFFLES = ("numpy.random.shuffle", "random.shuffle")
+_PLAYS = ("gym", "gymnasium", "envpool", "pettingzoo", "procgen", "stable_baselines3")
 _COUNTS = (
     "builtins.range", "itertools.count", "tqdm.trange", "tqdm.auto.trange", "tqdm.notebook.trange",
     "six.moves.range", "six.moves.xrange", "past.builtins.xrange",
@@ -40,6 +42,11 @@ class Feeds:
         self.carried: cst.CSTNode | None = None  # a hidden state that batches hand on: they may not be dealt out
         self.graph: cst.CSTNode | None = None  # data whose samples hang together
         self.full_batch = False
+        self.carries: tuple[cst.CSTNode, ...] = ()
+        # Where an environment is played, every rank makes samples of its own: there is nothing to deal out.
+        self.episodes = any(b.target.split(".")[0] in _PLAYS for b in self.script.imports())
+        if self.episodes:
+            return
         for loop in loops.training:
             self._of_loop(loop)
         innermost = [loop for loop in self._innermost() if loop not in self._fed]
@@ -241,7 +248,7 @@ class Feeds:
             outer = [loop for loop in self.loops.training if loop not in self._innermost()]
             seen: set[cst.CSTNode] = set()
             for call in (c for loop in outer or self._innermost() for c in self.reached(loop.body)):
-                if call not in seen and self.script.name_of(call.func) in _PERMUTES:
+                if call not in seen and self.script.name_of(call.func) in (*_PERMUTES, *_SHUFFLES):
                     seen.add(call)
                     yield call
 

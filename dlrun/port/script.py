@@ -260,6 +260,11 @@ class Script:
                 return f"{star}.{node.value}"
         return f"builtins.{node.value}" if hasattr(builtins, node.value) else ""
 
+    def imports(self) -> list[Binding]:
+        """Return the bindings by import, of all scopes."""
+        scopes = {id(s): s for s in self.scopes.values()}.values()
+        return [b for s in scopes for bs in s.names.values() for b in bs if b.how == "import"]
+
     def statement_of(self, node: cst.CSTNode) -> cst.CSTNode:
         """Return the smallest statement that holds ``node``: a small statement, or a compound one."""
         while not isinstance(node, (cst.BaseSmallStatement, cst.BaseCompoundStatement, cst.Module)):

@@ -439,3 +439,33 @@ def test_weights_updated_by_hand_are_averaged_and_start_alike():
     assert "dl.gradients([w1, w2])  # mean over the ranks\n        w1 -= 0.1 * w1.grad" in text
     assert "dl.broadcast(w1, w2)" in text
     assert "x = dl.shard(x)" in text
+
+
+INDEXED = """
+import numpy as np
+import torch
+x, y = load()
+model = torch.nn.Linear(3, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+order = np.arange(len(x))
+for epoch in range(10):
+    np.random.shuffle(order)
+    for start in range(0, len(x), 32):
+        batch = order[start:start + 32]
+        loss = (model(x[batch]) - y[batch]).pow(2).mean()
+        loss.backward()
+        opt.step()
+"""
+
+
+def test_batches_picked_by_number_are_dealt_out_in_one_order():
+    text = port(INDEXED).text
+    assert "for start in dl.shard(range(0, len(x), 32)):" in text
+    assert "np.random.shuffle(order)\n    order = dl.broadcast(order)" in text
+    assert "for epoch in range(10):" in text
+
+
+def test_where_an_environment_is_played_nothing_is_dealt_out():
+    ported = port("import gymnasium as gym\nenv = gym.make('CartPole-v1')\n" + INDEXED)
+    assert "dl.shard" not in ported.text
+    assert "env.reset(seed=seed + dl.get_rank())" in ported.report()

@@ -48,5 +48,19 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
         yield Doubt(node, "a hidden state is carried from batch to batch: dealt-out batches are no longer one stream",
                     "high", "give each rank a part of every stream instead of every n-th batch")  # fmt: skip
     for call in facts.permutations:
-        yield Edit(call, "the batches are dealt out, so all ranks must go through one order",
-                   lambda node: expression("torch/same", {"value": node}, dl=facts.alias))  # fmt: skip
+        yield from _one_order(facts, call)
+
+
+def _one_order(facts: Facts, call: cst.Call) -> Iterator[Edit | Doubt]:
+    """Yield what gives all ranks the order that rank 0 draws: of a permutation, or of what is shuffled in place."""
+    why = "the batches are dealt out, so all ranks must go through one order"
+    if not facts.script.name_of(call.func).endswith(".shuffle"):
+        yield Edit(call, why, lambda node: expression("torch/same", {"value": node}, dl=facts.alias))
+        return
+    place = facts.script.line_of(facts.script.statement_of(call))
+    shuffled = call.args[0].value if call.args else None
+    if isinstance(shuffled, (cst.Name, cst.Attribute)):
+        lines = statements("torch/same_order", dl=facts.alias, name=facts.script.code(shuffled))
+        yield Edit(place, why, after=lines)
+    else:
+        yield Doubt(call, f"{why}; this shuffle gives each rank another", "high")
