@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +15,29 @@ if TYPE_CHECKING:
     from dlrun.launch.process import Result
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
+class _WithDefaults(click.Command):
+    """A command whose options take their defaults from ``dlrun.yaml``, where there is one."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        from dlrun.launch.config import defaults, files
+
+        found: dict[str, Any] = {}
+        for path in files(os.environ, Path()):
+            found |= defaults(path, {p.name: _kind(p) for p in self.params if isinstance(p, click.Option) and p.name})
+        return super().make_context(info_name, args, parent, default_map=found, **extra)
+
+
+def _kind(option: click.Option) -> str:
+    if option.multiple:
+        return "variables"
+    if option.is_flag:
+        return "yes or no"
+    return {"integer": "count", "float": "seconds"}.get(option.type.name, "text")
+
+
+@click.command(cls=_WithDefaults, context_settings={"allow_interspersed_args": False})
 @click.option("-n", "--ranks", type=int, help="How many ranks; inside a batch job the job's own number.")
 @click.option("--per-node", "--ppn", type=int, help="Ranks on each node.")
 @click.option("--hosts", default="", help="Run on these hosts: n1,n2 or n1:4,n2:2 (ranks on each).")
@@ -118,6 +142,10 @@ def _print(plan: LaunchPlan, why: bool) -> None:
     """Print the command that would be run; ``why`` adds the reasons."""
     from dlrun.launch import look_here, prepare
 
+    context = click.get_current_context()
+    for name, value in (context.default_map or {}).items():
+        if context.get_parameter_source(name) == click.core.ParameterSource.DEFAULT_MAP:
+            click.echo(f"dlrun: --{name.replace('_', '-')} {value} (dlrun.yaml)", err=True)
     settled, line = prepare(plan)
     assert settled.launcher
     found = f"{settled.launcher.backend} {settled.launcher.version}".strip()
@@ -136,8 +164,6 @@ def _print(plan: LaunchPlan, why: bool) -> None:
 
 def _write_job(plan: LaunchPlan, file: str, system: str, time: str, account: str, queue: str) -> None:
     """Write a batch script that runs this very launch."""
-    from pathlib import Path
-
     from dlrun.launch.job import SUBMIT, Job, script
 
     text = script(plan, Job(system or "slurm", time, account, queue))

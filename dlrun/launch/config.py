@@ -1,0 +1,94 @@
+"""``dlrun.yaml``: a project's or a user's own defaults for the options of ``dlrun launch``.
+
+::
+
+    launch:
+      per-node: 4
+      cores: 8
+      env:
+        NCCL_DEBUG: WARN
+
+The project's lies where the job is started; the user's in ``$XDG_CONFIG_HOME/dlrun`` (``~/.config/dlrun``). The command
+line comes before the project's file, and that before the user's.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dlrun.errors import DlrunError
+
+if TYPE_CHECKING:
+    from yaml.nodes import Node
+
+# What an option takes: "count", "seconds", "yes or no", "text" or "variables".
+Kinds = Mapping[str, str]
+
+
+def files(env: Mapping[str, str], cwd: Path) -> list[Path]:
+    """Return the files that are there, the user's first: later ones override."""
+    home = Path(env.get("XDG_CONFIG_HOME") or Path(env.get("HOME", "/"), ".config"))
+    return [path for path in (home / "dlrun/dlrun.yaml", cwd / "dlrun.yaml") if path.is_file()]
+
+
+def defaults(path: Path, kinds: Kinds) -> dict[str, Any]:
+    """Return the defaults that the file holds, by option name with underscores; ``kinds`` are the options there are.
+
+    Raises :class:`DlrunError` that names the line for what is no YAML, no option, or no value for it.
+    """
+    import yaml
+
+    try:
+        root = yaml.compose(path.read_text())
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        raise DlrunError(f"{path}{line}: {getattr(error, 'problem', None) or 'no YAML'}") from error
+    found: dict[str, Any] = {}
+    for section, options in _pairs(root, path):
+        if section.value != "launch":
+            raise DlrunError(f"{_line(path, section)}: {section.value} is no section", "there is one: launch")
+        for option, value in _pairs(options, path):
+            name = option.value.replace("-", "_")
+            if name not in kinds:
+                close = difflib.get_close_matches(name, kinds, n=1)
+                hint = f"did you mean {close[0].replace('_', '-')}?" if close else "dlrun launch --help lists them"
+                raise DlrunError(f"{_line(path, option)}: {option.value} is no option of dlrun launch", hint)
+            found[name] = _value(path, option, value, kinds[name])
+    return found
+
+
+def _value(path: Path, option: Node, node: Node, kind: str) -> Any:
+    import yaml
+
+    value = yaml.safe_load(yaml.serialize(node))
+    if kind == "variables" and isinstance(value, dict):
+        return [f"{name}={text}" for name, text in value.items()]
+    fits = {
+        "count": isinstance(value, int) and not isinstance(value, bool),
+        "seconds": isinstance(value, (int, float)) and not isinstance(value, bool),
+        "yes or no": isinstance(value, bool),
+        "text": isinstance(value, (str, int)) and not isinstance(value, bool),
+    }
+    if not fits.get(kind):
+        wanted = {"count": "a whole number", "seconds": "a number", "yes or no": "true or false", "text": "text",
+                  "variables": "NAME: VALUE lines"}[kind]  # fmt: skip
+        raise DlrunError(f"{_line(path, node)}: {option.value} is {value!r}, not {wanted}")
+    return str(value) if kind == "text" else value
+
+
+def _pairs(node: Node | None, path: Path) -> list[tuple[Node, Node]]:
+    import yaml
+
+    if node is None:
+        return []
+    if not isinstance(node, yaml.MappingNode):
+        raise DlrunError(f"{_line(path, node)}: these are no NAME: VALUE lines")
+    return list(node.value)
+
+
+def _line(path: Path, node: Node) -> str:
+    return f"{path}, line {node.start_mark.line + 1}"

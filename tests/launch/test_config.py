@@ -1,0 +1,57 @@
+"""dlrun.yaml: defaults, and mistakes with their line."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlrun.errors import DlrunError
+from dlrun.launch.config import defaults
+
+KINDS = {"per_node": "count", "bind": "yes or no", "env": "variables", "backend": "text", "save_time": "seconds"}
+
+
+def test_options_are_read_with_either_dash(tmp_path):
+    (tmp_path / "dlrun.yaml").write_text(
+        "launch:\n  per-node: 4\n  save_time: 1.5\n  bind: false\n  env:\n    A: b\n    N: 1\n"
+    )
+    read = defaults(tmp_path / "dlrun.yaml", KINDS)
+    assert read == {"per_node": 4, "save_time": 1.5, "bind": False, "env": ["A=b", "N=1"]}
+
+
+def test_an_empty_file_says_nothing(tmp_path):
+    (tmp_path / "dlrun.yaml").write_text("# nothing yet\n")
+    assert defaults(tmp_path / "dlrun.yaml", KINDS) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "hint"),
+    [
+        ("launch:\n  per-nod: 4\n", "line 2: per-nod is no option of dlrun launch", "did you mean per-node?"),
+        ("launch:\n  per-node: many\n", "line 2: per-node is 'many', not a whole number", ""),
+        ("launch:\n  bind: 3\n", "line 2: bind is 3, not true or false", ""),
+        ("launch:\n  env: A\n", "line 2: env is 'A', not NAME: VALUE lines", ""),
+        ("start:\n  n: 4\n", "line 1: start is no section", "there is one: launch"),
+        ("launch:\n  - 4\n", "line 2: these are no NAME: VALUE lines", ""),
+        ("launch: [\n", "line 2: ", ""),
+    ],
+)
+def test_a_mistake_has_its_line(tmp_path, text, what, hint):
+    (tmp_path / "dlrun.yaml").write_text(text)
+    with pytest.raises(DlrunError) as caught:
+        defaults(tmp_path / "dlrun.yaml", KINDS)
+    assert what in caught.value.message and hint in caught.value.hint
+
+
+def test_the_command_line_comes_before_the_file_and_dry_run_says_what_came_from_it(dlrun, tmp_path):
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "dlrun.yaml").write_text("launch:\n  ranks: 8\n  per-node: 4\n  backend: aprun\n")
+    done = dlrun("--dry-run", "train.py")
+    assert done.stdout.startswith("aprun -n 8 -N 4 ")
+    assert "dlrun: --per-node 4 (dlrun.yaml)" in done.stderr
+    done = dlrun("--dry-run", "--per-node", "2", "train.py")
+    assert done.stdout.startswith("aprun -n 8 -N 2 ")
+    assert "--per-node" not in done.stderr
+    (tmp_path / "dlrun.yaml").write_text("launch:\n  rank: 8\n")
+    done = dlrun("--dry-run", "train.py")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[0] == "dlrun: dlrun.yaml, line 2: rank is no option of dlrun launch"
