@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from dlrun.bench.table import aligned, seconds_as_text
 from dlrun.timeline.rings import EXCHANGES, Track, marks
-from dlrun.timeline.trace import flights, with_gaps
+from dlrun.timeline.trace import OWN, flights, with_gaps
 
 WAITING = ("allreduce", "wait", "barrier", "broadcast")
 
@@ -54,7 +54,7 @@ def costs(tracks: Sequence[Track], most: int = 3) -> list[tuple[str, float]]:
     found: dict[str, float] = {}
     for track in tracks:
         for event in with_gaps(track):
-            name = event.name if event.kind in ("compute", "begin", "init") else event.kind
+            name = event.name if event.kind in OWN else event.kind
             found[name] = found.get(name, 0.0) + event.seconds / len(tracks)
     return sorted(found.items(), key=lambda item: -item[1])[:most]
 

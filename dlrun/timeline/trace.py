@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dlrun.timeline.rings import Event, Track
+from dlrun.timeline.rings import EXCHANGES, Event, Track
 
+OWN = ("begin", "init", "set-up", "compute")  # what a rank does for itself, by kind
 SCRIPT, FLIGHT = 0, 1  # rows of a rank: what the script did, and what was under way behind its back
 
 
 def with_gaps(track: Track) -> list[Event]:
-    """The events of the script's own row with what lies between them, which is the script's computing."""
+    """The script's events with what lies between them: set-up before the first exchange, computing after it."""
     events = sorted(track.events, key=lambda event: event.begin)
+    first = next((event.begin for event in events if event.kind in EXCHANGES), float("inf"))
     found: list[Event] = []
     reached = None
     for event in events:
         if reached is not None and event.begin > reached:
-            found.append(Event("compute", "compute", reached, event.begin))
+            kind = "compute" if event.begin > first else "set-up"
+            found.append(Event(kind, kind, reached, event.begin))
         found.append(event)
         reached = max(reached or event.end, event.end)
     return found
@@ -40,7 +43,7 @@ def to_chrome(tracks: Sequence[Track]) -> dict[str, Any]:
         for tid, name in ((SCRIPT, "script"), (FLIGHT, "in the background")):
             events.append({"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}})
         for event in with_gaps(track):
-            title = event.name if event.kind in ("compute", "begin", "init") else f"{event.kind}: {event.name}"
+            title = event.name if event.kind in OWN else f"{event.kind}: {event.name}"
             events.append(_complete(title, event.kind, event.begin, event.end, pid, SCRIPT, {"bytes": event.nbytes}))
         for start, wait in flights(track):
             args = {"bytes": start.nbytes, "waited_us": round(wait.seconds * 1e6, 3)}

@@ -86,8 +86,9 @@ def test_the_trace_holds_complete_events_and_names_as_its_readers_want_them() ->
     assert [e["args"]["name"] for e in events if e["name"] == "process_name"] == [
         "rank 0 on host, pid 100", "rank 1 on host, pid 101",
     ]  # fmt: skip
-    computing = [e for e in complete if e["pid"] == 1 and e["name"] == "compute"]
-    assert computing[0]["dur"] == pytest.approx(9000)
+    computing = [e["dur"] for e in complete if e["pid"] == 1 and e["name"] == "compute"]
+    assert computing == pytest.approx([9000] * 3)
+    assert [e["dur"] for e in complete if e["pid"] == 1 and e["name"] == "set-up"] == pytest.approx([9000])
 
 
 def test_a_folder_without_rings_says_how_to_record_one(tmp_path: Path) -> None:
