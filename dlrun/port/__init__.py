@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -58,7 +59,7 @@ def port(
     edits = [f for f in found if isinstance(f, Edit)]
     doubts = [f for f in found if isinstance(f, Doubt)]
     _complete(facts, edits, name)
-    module = apply(script.module, edits, [step.name for step in STEPS])
+    module = _carried_out(script, edits, name)
     return Ported(name, script.module.code, module.code, script, tuple(edits), tuple(doubts), framework)
 
 
@@ -134,6 +135,21 @@ def run_passes(facts: Facts | KerasFacts, order: Sequence[str]) -> list[Edit | D
     """Return what the passes of the script's framework yield, each marked with its step."""
     passes = GRID[facts.framework]
     return [replace(found, step=step) for step in order if step in passes for found in passes[step](facts)]
+
+
+def _carried_out(script: Script, edits: list[Edit], name: str) -> cst.Module:
+    """Return the module with the edits done; raises DlrunError where that is no Python."""
+    try:
+        module = apply(script.module, edits, [step.name for step in STEPS])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(module.bytes, name, "exec", dont_inherit=True)
+    except (SyntaxError, cst.CSTValidationError) as error:
+        raise DlrunError(
+            f"{name}: the edits do not fit together ({error}): nothing was written.",
+            "This is a fault of dlrun: please report it with the script.",
+        ) from None
+    return module
 
 
 def no_loop(gradients: Gradients, name: str, folder: Path | None = None) -> DlrunError:

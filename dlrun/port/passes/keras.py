@@ -135,6 +135,8 @@ def _first(call: cst.Call, keyword: str, value: cst.BaseExpression) -> cst.Call:
     tight = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
     arg = cst.Arg(value, keyword=cst.Name(keyword), equal=tight)
     comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    if any(a.star or a.keyword is None for a in call.args):
+        return call.with_changes(args=[*call.args[:-1], call.args[-1].with_changes(comma=comma), arg])
     return call.with_changes(args=[arg.with_changes(comma=comma), *call.args] if call.args else [arg])
 
 
