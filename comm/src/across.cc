@@ -29,7 +29,7 @@ class Block {
     const std::size_t each = std::max<std::size_t>(1, slice(step_, layout.owners, 0, part.reducer.width).n);
     const std::size_t chunks = std::max<std::size_t>(1, wire_elements(lane, part.reducer) / each);
     end_ = std::min(first + chunks * step_, part.first + part.n);
-    if (layout.owns()) acc_ = lane.accumulators(chunks * each * part.reducer.acc_width).data();
+    if (layout.owns()) acc_ = lane.accumulators(chunks * each * part.reducer.acc_width);
   }
 
   std::size_t end() const { return end_; }
@@ -170,7 +170,7 @@ void staged_across_nodes(Lane& lane, const Part& part, std::uint64_t chunk) {
 void direct_across_nodes(Lane& lane, const Part& part, const Arena& arena) {
   if (lane.layout().owns()) {
     const std::size_t most = std::min(wire_elements(lane, part.reducer), part.n);
-    char* const acc = lane.accumulators(most * part.reducer.acc_width).data();
+    char* const acc = lane.accumulators(most * part.reducer.acc_width);
     const std::vector<Piece> pieces = own_pieces(lane, part, most);
     for (std::size_t from = 0, to = 0; from < pieces.size(); from = to) {
       std::size_t held = 0;

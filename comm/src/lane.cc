@@ -133,11 +133,6 @@ void Lane::raise(const std::string& text) {
   alarm_->raised.store(2, std::memory_order_release);
 }
 
-std::vector<char>& Lane::accumulators(std::size_t bytes) {
-  if (accumulators_.size() < bytes) accumulators_.resize(bytes);
-  return accumulators_;
-}
-
 void Lane::leave() { desk(layout_.local_rank).left.store(1); }
 
 }  // namespace dl

@@ -15,6 +15,7 @@
 
 #include "layout.h"
 #include "message.h"
+#include "scratch.h"
 #include "segment.h"
 #include "settings.h"
 #include "transport.h"
@@ -74,8 +75,8 @@ class Lane {
   std::unique_ptr<Transport> among(const std::vector<int>& ranks) const { return everyone_->subset(ranks, number_); }
 
   // Memory of this lane for the wire, kept from call to call: at least `bytes` for accumulators, and for what arrives.
-  std::vector<char>& accumulators(std::size_t bytes);
-  std::vector<char>& scratch() { return scratch_; }
+  char* accumulators(std::size_t bytes) { return accumulators_.at_least(bytes); }
+  Scratch& scratch() { return scratch_; }
 
   void raise(const std::string& text);  // rings the alarm of the node
   void leave();                         // tells the node that this rank has finalized
@@ -97,7 +98,7 @@ class Lane {
   std::uint32_t now_ = 0;    // meetings this rank has come to
   std::uint64_t calls_ = 0;  // agreements so far
   std::uint64_t chunk_ = 0;
-  std::vector<char> accumulators_, scratch_;
+  Scratch accumulators_, scratch_;
   std::chrono::steady_clock::time_point waiting_since_{};
 };
 

@@ -5,7 +5,7 @@
 
 namespace dl {
 void wire_allreduce(Transport& transport, const std::vector<WireRule>& table, const Reducer& reducer, void* acc,
-                    std::size_t n, std::vector<char>& scratch) {
+                    std::size_t n, Scratch& scratch) {
   if (transport.size() == 1 || n == 0) return;
   const WireAlgorithm algorithm = wire_algorithm(table, n * reducer.acc_width, transport.size());
   if (algorithm == WireAlgorithm::mpi && reducer.op == Op::sum && transport.sum(acc, n, reducer.acc_type)) return;
@@ -16,10 +16,10 @@ void wire_allreduce(Transport& transport, const std::vector<WireRule>& table, co
 
 // The ranks beyond the last power of two fold their data into a partner first, and get the result back at the end.
 void allreduce_doubling(Transport& transport, const Reducer& reducer, void* acc, std::size_t n,
-                        std::vector<char>& scratch) {
+                        Scratch& scratch) {
   const int size = transport.size(), rank = transport.rank();
   const std::size_t bytes = n * reducer.acc_width;
-  scratch.resize(std::max(scratch.size(), bytes));
+  char* const arrived = scratch.at_least(bytes);
   int core = 1;
   while (core * 2 <= size) core *= 2;
   if (rank >= core) {
@@ -29,17 +29,17 @@ void allreduce_doubling(Transport& transport, const Reducer& reducer, void* acc,
   }
   const bool folds = rank + core < size;
   if (folds) {
-    transport.exchange(nullptr, 0, 0, scratch.data(), bytes, rank + core);
-    reducer.combine(acc, scratch.data(), n);
+    transport.exchange(nullptr, 0, 0, arrived, bytes, rank + core);
+    reducer.combine(acc, arrived, n);
   }
   for (int apart = 1; apart < core; apart *= 2) {
     const int partner = rank ^ apart;
-    transport.exchange(acc, bytes, partner, scratch.data(), bytes, partner);
+    transport.exchange(acc, bytes, partner, arrived, bytes, partner);
     if (partner > rank) {
-      reducer.combine(acc, scratch.data(), n);
+      reducer.combine(acc, arrived, n);
     } else {  // lower rank first, on both sides
-      reducer.combine(scratch.data(), acc, n);
-      std::memcpy(acc, scratch.data(), bytes);
+      reducer.combine(arrived, acc, n);
+      std::memcpy(acc, arrived, bytes);
     }
   }
   if (folds) transport.exchange(acc, bytes, rank + core, nullptr, 0, 0);
@@ -85,19 +85,19 @@ std::vector<Round> rounds_of(int size, int rank, std::size_t n) {
 //
 // A number of ranks that is no power of two takes its other prime factors the same way: p ranks swap p-ths.
 void allreduce_halving(Transport& transport, const Reducer& reducer, void* acc, std::size_t n,
-                       std::vector<char>& scratch) {
+                       Scratch& scratch) {
   const int rank = transport.rank();
   const std::size_t width = reducer.acc_width;
   const std::vector<Round> rounds = rounds_of(transport.size(), rank, n);
   auto* data = static_cast<char*>(acc);
   for (const Round& at : rounds) {
     const std::size_t own = at.count(at.mine);
-    scratch.resize(std::max(scratch.size(), own * width));
+    char* const arrived = scratch.at_least(own * width);
     for (int step = 1; step < at.parts; ++step) {
       const int to = (at.mine + step) % at.parts, from = (at.mine - step + at.parts) % at.parts;
-      transport.exchange(data + at.begin(to) * width, at.count(to) * width, at.member(to, rank), scratch.data(),
+      transport.exchange(data + at.begin(to) * width, at.count(to) * width, at.member(to, rank), arrived,
                          own * width, at.member(from, rank));
-      reducer.combine(data + at.begin(at.mine) * width, scratch.data(), own);
+      reducer.combine(data + at.begin(at.mine) * width, arrived, own);
     }
   }
   for (auto round = rounds.rbegin(); round != rounds.rend(); ++round) {
@@ -116,7 +116,7 @@ void allreduce_halving(Transport& transport, const Reducer& reducer, void* acc, 
 //   rank 1: A  B  C     0 -A-> 1, 1 -B-> 2, 2 -C-> 0     0 -C-> 1, 1 -A-> 2, 2 -B-> 0    segments go round
 //   rank 2: A  B  C     so 1 holds A+A, ...              now 1 has sC, 2 sA, 0 sB        in two more steps
 void allreduce_ring(Transport& transport, const Reducer& reducer, void* acc, std::size_t n,
-                    std::vector<char>& scratch) {
+                    Scratch& scratch) {
   const int size = transport.size(), rank = transport.rank();
   const std::size_t segment = (n + static_cast<std::size_t>(size) - 1) / static_cast<std::size_t>(size);
   auto* data = static_cast<char*>(acc);
@@ -125,11 +125,11 @@ void allreduce_ring(Transport& transport, const Reducer& reducer, void* acc, std
   auto at = [&](int i) { return data + begin(i) * reducer.acc_width; };
   auto bytes = [&](int i) { return count(i) * reducer.acc_width; };
   const int next = (rank + 1) % size, before = (rank - 1 + size) % size;
-  scratch.resize(std::max(scratch.size(), segment * reducer.acc_width));
+  char* const arrived = scratch.at_least(segment * reducer.acc_width);
   for (int step = 0; step < size - 1; ++step) {
     const int out = rank - step, in = rank - step - 1;
-    transport.exchange(at(out), bytes(out), next, scratch.data(), bytes(in), before);
-    reducer.combine(at(in), scratch.data(), count(in));
+    transport.exchange(at(out), bytes(out), next, arrived, bytes(in), before);
+    reducer.combine(at(in), arrived, count(in));
   }
   for (int step = 0; step < size - 1; ++step) {
     const int out = rank + 1 - step, in = rank - step;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "reducer.h"
+#include "scratch.h"
 #include "transport.h"
 #include "wire_table.h"
 
@@ -22,12 +23,12 @@ namespace dl {
 
 // n accumulators, by the algorithm that the table names for them. `scratch` is grown to what arrives at once.
 void wire_allreduce(Transport& transport, const std::vector<WireRule>& table, const Reducer& reducer, void* acc,
-                    std::size_t n, std::vector<char>& scratch);
+                    std::size_t n, Scratch& scratch);
 
 void allreduce_doubling(Transport& transport, const Reducer& reducer, void* acc, std::size_t n,
-                        std::vector<char>& scratch);
+                        Scratch& scratch);
 void allreduce_halving(Transport& transport, const Reducer& reducer, void* acc, std::size_t n,
-                       std::vector<char>& scratch);
-void allreduce_ring(Transport& transport, const Reducer& reducer, void* acc, std::size_t n, std::vector<char>& scratch);
+                       Scratch& scratch);
+void allreduce_ring(Transport& transport, const Reducer& reducer, void* acc, std::size_t n, Scratch& scratch);
 
 }  // namespace dl

@@ -9,7 +9,7 @@
 namespace dl {
 namespace {
 
-constexpr std::size_t few_packets = 16 * 1024;
+constexpr std::size_t few_packets = 8 * 1024;
 constexpr int largest_factor = 7;
 constexpr std::size_t no_limit = std::numeric_limits<std::size_t>::max();
 constexpr std::pair<const char*, WireAlgorithm> names[] = {{"doubling", WireAlgorithm::doubling},

@@ -10,7 +10,7 @@ DTYPES = {"float32": "f4", "float64": "f8", "int64": "i8", "float16": "f2", "int
 
 
 def means(threads, n, wire, arrays, **how):
-    """Return the mean that each rank got of arrays[rank], each rank a node of its own unless ``hosts`` says otherwise."""
+    """Return the mean that each rank got of arrays[rank], each a node of its own unless ``hosts`` says more."""
     hosts = how.pop("hosts", [f"node{rank}" for rank in range(n)])
 
     def body(session, rank):
