@@ -132,7 +132,8 @@ def compare_steps(network: Network, program: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Print the tables that the command line asks for."""
+    parser = argparse.ArgumentParser(description="Simulate allreduces between nodes.")
     parser.add_argument("--nodes", type=int, nargs="+", default=[64, 256, 1024], help="numbers of nodes")
     parser.add_argument("--network", nargs="+", default=["fat tree", "dragonfly"], choices=["fat tree", "dragonfly"])
     parser.add_argument("--bytes", type=int, nargs="+", default=[10**k for k in range(3, 9)], help="sizes")

@@ -26,7 +26,8 @@ void need(bool right, const std::string& what) {
 }
 
 // Runs `body` on n ranks; ranks i with the same hosts[i % hosts.size()] share a node.
-void on_ranks(int n, const std::vector<std::string>& hosts, const Body& body) {
+// `wire` is the table of DL_COMM_WIRE.
+void on_ranks(int n, const std::vector<std::string>& hosts, const std::string& wire, const Body& body) {
   auto transports = dl::local_transports(n, 60);
   std::vector<std::thread> ranks;
   for (int i = 0; i < n; ++i)
@@ -35,6 +36,8 @@ void on_ranks(int n, const std::vector<std::string>& hosts, const Body& body) {
       settings.timeout_s = 60;
       settings.shared_memory = "threads";
       settings.stage_kb = 4;
+      settings.pipeline_chunk_kb = 1;
+      settings.wire = dl::wire_table(wire);
       settings.host = hosts[static_cast<std::size_t>(i) % hosts.size()];
       dl::Session session(std::move(transports[static_cast<std::size_t>(i)]), settings);
       body(session);
@@ -123,9 +126,13 @@ int main() {
   const std::vector<std::vector<std::string>> shapes = {{"a"}, {"a", "b"}, {"a", "a", "b"}, {"a", "b", "c", "d"}};
   for (const auto& hosts : shapes)
     for (const int n : {2, 3, 4})
-      on_ranks(n, hosts, [](dl::Session& session) {
+      on_ranks(n, hosts, "", [](dl::Session& session) {
         for (const auto& part : {sums, arena, teams, background, disagreement, broadcast}) part(session);
       });
+  for (const char* wire : {"*:doubling", "*:ring", "*:halving"})
+    on_ranks(5, {"a", "b", "c", "a"}, wire, [](dl::Session& session) {
+      for (const auto& part : {sums, arena, teams}) part(session);
+    });
   std::printf("%d wrong\n", failures);
   return failures == 0 ? 0 : 1;
 }

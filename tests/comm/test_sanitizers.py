@@ -1,0 +1,35 @@
+"""dl_comm's collectives, compiled with each sanitizer, with threads as ranks: ``nox -s sanitize`` runs this."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import has
+
+ROOT = Path(__file__).resolve().parents[2]
+STOP = {"UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1", "TSAN_OPTIONS": "halt_on_error=1"}
+
+
+@pytest.mark.timeout(550)
+@pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
+def test_ranks_as_threads_are_right_under_the_sanitizer(sanitizer):
+    if not has("cmake"):
+        pytest.skip("cmake is not installed")
+    build = str(ROOT / "build" / f"sanitize-{sanitizer.split(',')[0]}")
+    options = ["-DDL_PYTHON=OFF", "-DDL_TESTS=ON", f"-DDL_SANITIZE={sanitizer}", "-DCMAKE_BUILD_TYPE=RelWithDebInfo"]
+    subprocess.run(["cmake", "-S", str(ROOT / "comm"), "-B", build, *options], check=True, timeout=60)
+    subprocess.run(["cmake", "--build", build, "-j2", "--target", "ranks_as_threads"], check=True, timeout=240)
+    ended = subprocess.run(
+        [f"{build}/ranks_as_threads"],
+        env={**os.environ, **STOP},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert ended.stdout == "0 wrong\n", ended.stdout
+    assert ended.returncode == 0
