@@ -20,6 +20,7 @@ _DRAWS = re.compile(
 )
 # Calls that permute: where the loop then goes through the permutation, all ranks must use one and the same.
 _PERMUTES = ("torch.randperm", "numpy.random.permutation", "random.sample")
+_NO_BATCHES = (".parameters", ".children", ".modules", ".items", ".values", ".keys", "trange")
 _SHUFFLES = ("numpy.random.shuffle", "random.shuffle")
 _PLAYS = ("gym", "gymnasium", "envpool", "pettingzoo", "procgen", "stable_baselines3")
 _COUNTS = (
@@ -89,7 +90,7 @@ class Feeds:
                 if self._is_innermost(loop) and self._indexes(loop):
                     self._indices(loop, iterated)
             else:
-                self._feed(iterated)
+                self._feed(iterated, innermost=self._is_innermost(loop))
         for call in self.reached(loop.body) if self._is_innermost(loop) else ():
             if self.script.name_of(call.func) == "builtins.next" and call.args:
                 self._feed(self.source(call.args[0].value), drawn=True)
@@ -132,11 +133,11 @@ class Feeds:
                 return True
         return False
 
-    def _feed(self, iterated: cst.BaseExpression, drawn: bool = False) -> None:
+    def _feed(self, iterated: cst.BaseExpression, drawn: bool = False, innermost: bool = True) -> None:
         """Note what a training loop runs over, or (``drawn``) draws from with next()."""
         if isinstance(iterated, cst.Call) and self.script.name_of(iterated.func) == "builtins.zip":
             for arg in iterated.args:
-                self._feed(self.source(arg.value))
+                self._feed(self.source(arg.value), innermost=innermost)
             return
         for origin in self.flow.origins(iterated):
             made = origin.node
@@ -148,7 +149,7 @@ class Feeds:
             elif drawn:
                 if isinstance(made, cst.Call) and origin.whole and self._may_be_batches(made, iterated):
                     self.found.setdefault(made, Feed(made, "loader"))
-            elif self._may_be_batches(made, iterated):
+            elif innermost and self._may_be_batches(made, iterated):  # further out: folds, tasks, settings
                 feed = self._where_assigned(made, iterated) or Feed(iterated, "iterable")
                 self.found.setdefault(feed.node, feed)
 
@@ -172,9 +173,11 @@ class Feeds:
     def _may_be_batches(self, made: cst.CSTNode, iterated: cst.BaseExpression) -> bool:
         name = dotted(iterated.value if isinstance(iterated, cst.Subscript) else iterated)
         if isinstance(made, cst.Call):
-            called = self.script.name_of(made.func)
+            called = self.script.name_of(made.func) or f".{dotted(made.func)}"
+            if self.kinds.of_call(made) in ("module", "optimizer", "loss", "scheduler"):
+                return False
             plain = ("builtins.", "numpy.arange", "numpy.linspace", "torch.arange", "itertools.count")
-            return not called.startswith(plain) and not called.endswith((".parameters", "trange"))
+            return not called.startswith(plain) and not called.endswith(_NO_BATCHES)
         return bool(re.search(r"loader|batches|_dl$|_iter$|iterator|dataset", name, re.IGNORECASE))
 
     def _evaluated(self, loader: cst.CSTNode) -> bool:

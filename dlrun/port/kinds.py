@@ -10,7 +10,7 @@ from dlrun.port.flow import Flow
 from dlrun.port.script import dotted
 
 _OPTIMIZERS = re.compile(
-    r"^(torch\.optim\.(?!lr_scheduler|swa_utils)|torch_optimizer\.|apex\.optimizers\.|bitsandbytes\.optim\.|"
+    r"^(torch\.optim\.(?!lr_scheduler|swa_utils)(\w+\.)?[A-Z?]|torch_optimizer\.|apex\.optimizers\.|bitsandbytes\.optim\.|"
     r"transformers\.(optimization\.)?(AdamW|Adafactor)|timm\.optim\.|lion_pytorch\.|adabound\.|pytorch_optimizer\.)"
 )
 _BY_NAME = re.compile(r"(^|_|\.)(optim|optimizer|optimiser|opt|optims|optimizers|solver|trainer)(_?[a-zA-Z0-9]{0,10})$")

@@ -469,3 +469,25 @@ def test_where_an_environment_is_played_nothing_is_dealt_out():
     ported = port("import gymnasium as gym\nenv = gym.make('CartPole-v1')\n" + INDEXED)
     assert "dl.shard" not in ported.text
     assert "env.reset(seed=seed + dl.get_rank())" in ported.report()
+
+
+FOLDS = """
+import torch
+from sklearn.model_selection import KFold
+from torch.utils.data import DataLoader, Subset
+for fold, (train, test) in enumerate(KFold(5).split(data)):
+    model = torch.nn.Linear(2, 1)
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(3):
+        for x, y in DataLoader(Subset(data, train), shuffle=True):
+            (model(x) - y).pow(2).mean().backward()
+            opt.step()
+"""
+
+
+def test_folds_are_not_samples_and_each_fold_starts_alike():
+    text = port(FOLDS).text
+    assert "enumerate(KFold(5).split(data)):" in text
+    assert "for x, y in dl.shard(DataLoader(Subset(data, train), shuffle=True)):" in text
+    assert "    dl.broadcast(model, opt)  # every rank starts from rank 0's state\n" in text
+    assert text.index("opt = torch") < text.index("dl.broadcast") < text.index("for epoch")
