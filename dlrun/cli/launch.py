@@ -12,7 +12,7 @@ import click
 
 if TYPE_CHECKING:
     from dlrun.launch.plan import LaunchPlan
-    from dlrun.launch.process import Result
+    from dlrun.launch.result import Result
 
 
 class _WithDefaults(click.Command):
@@ -60,6 +60,7 @@ def _kind(option: click.Option) -> str:
 @click.option("--on-stall", type=click.Choice(["report", "abort"]), default="report", help="And then?")
 @click.option("--max-restarts", type=int, default=0, help="Start again so often when a rank fails.")
 @click.option("--resume", default="", metavar="ARGS", help="And then with these arguments added: '--resume last.pt'.")
+@click.option("--silence", type=int, default=20, help="Seconds after which a node that does not answer is gone.")
 @click.option("--dry-run", is_flag=True, help="Print the command that would be run, and run nothing.")
 @click.option("--explain", is_flag=True, help="Like --dry-run, with a reason for each word and where each rank runs.")
 @click.option("--as", "as_", default="", metavar="SYSTEM", help="Like --explain, as if on slurm, pbs, alps, lsf, flux.")

@@ -22,7 +22,7 @@ from dlrun.launch.profile import with_profile
 from dlrun.launch.site import Site, look
 
 if TYPE_CHECKING:
-    from dlrun.launch.process import Result
+    from dlrun.launch.result import Result
 
 __all__ = ["Command", "Host", "LaunchPlan", "launch", "launch_again", "look_here", "prepare"]
 

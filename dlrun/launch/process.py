@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
@@ -20,43 +20,13 @@ from dlrun.launch.console import Console, OnLine
 from dlrun.launch.home import Call, Home
 from dlrun.launch.plan import Command, LaunchPlan
 from dlrun.launch.preflight import refusals, warnings
-from dlrun.launch.stall import Stack, frames, missing, verdict
+from dlrun.launch.result import Failure, Result
+from dlrun.launch.stall import Lookout, missing, verdict
 from dlrun.rank import wire
 
 _END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SAVE = (signal.SIGUSR1, signal.SIGXCPU)  # a batch system's early warning: the job is to save, and may go on until then
-_LOOK_AGAIN = 2.0  # seconds between the two looks at where the ranks stand
 _PATIENCE = 1.5  # seconds a launcher gets to end by itself after its ranks have ended
-
-
-@dataclass(frozen=True)
-class Failure:
-    """How the first rank failed. ``others`` ranks were then stopped, or failed after it."""
-
-    rank: int
-    host: str
-    pid: int
-    what: str
-    where: str
-    code: int
-    tail: tuple[str, ...] = ()
-    others: int = 0
-    time: float = 0.0
-
-    def __str__(self) -> str:
-        place = f" at {self.where}" if self.where else ""
-        return f"rank {self.rank} (host {self.host}, pid {self.pid}) ended the job: {self.what}{place}"
-
-
-@dataclass(frozen=True)
-class Result:
-    """How a job ended: the code of the first rank that failed (128 + signal), 0 when none did."""
-
-    returncode: int
-    run_dir: Path
-    failure: Failure | None = None
-    seconds: float = 0.0
-    serial: bool = False  # no rank ever loaded anything to talk to the others with
 
 
 class Run:
@@ -76,9 +46,7 @@ class Run:
         self.asked = 0  # how often we were told to stop
         self.saving = ""  # the signal that made the ranks save and stop
         self.save_by = float("inf")
-        self.moved = time.monotonic()  # when the job was last seen to make progress
-        self.look_at = self.moved + plan.stall_timeout  # when to look whether it does
-        self.stacks: list[dict[int, Stack]] = []  # what was seen then, twice
+        self.lookout = Lookout(plan.stall_timeout)
         self.end_by = float("inf")  # then the launcher itself is ended
         self.process: subprocess.Popen[bytes] | None = None
         self.said = bytearray()  # the launcher's own words
@@ -128,7 +96,7 @@ class Run:
         gone_at = float("inf")
         while True:
             now = time.monotonic()
-            deadline = min(self.end_by, gone_at + _PATIENCE, self._start_by(), self.save_by, self.look_at)
+            deadline = min(self.end_by, gone_at + _PATIENCE, self._start_by(), self.save_by, self.lookout.due)
             for key, _ in self.selector.select(min(max(deadline - now, 0), 0.25 if gone_at < now else 5.0)):
                 key.data()
             now = time.monotonic()
@@ -149,8 +117,8 @@ class Run:
             self.save_by = float("inf")
             self.signal = signal.SIGTERM
             self._stop(signal.SIGTERM, self.plan.grace)
-        if now >= self.look_at:
-            self._look_for_progress(now)
+        if now >= self.lookout.due:
+            self._look_for_progress()
         if now >= self.end_by:
             self._end_launcher()
 
@@ -158,43 +126,29 @@ class Run:
         """Take one message of a rank."""
         if kind in (wire.OUT, wire.ERR):
             self.console.show(call.rank, kind, body)
-            self._progress()
-        elif kind == wire.STACK and self.stacks:
-            seen = json.loads(body)
-            self.stacks[-1][call.rank] = Stack(call.rank, call.host, seen["pid"], frames(seen["dump"]), seen["written"])
+            self.lookout.moved()
+        elif kind == wire.STACK:
+            self.lookout.seen(call.rank, call.host, json.loads(body))
         elif kind == wire.HELLO:
             self._roll_call(call)
         elif kind == wire.FAILED and not self.asked:
             self._failed(json.loads(body))
 
-    def _progress(self) -> None:
-        self.moved = time.monotonic()
-        self.look_at = self.moved + self.plan.stall_timeout
-        self.stacks.clear()
-
-    def _look_for_progress(self, now: float) -> None:
+    def _look_for_progress(self) -> None:
         """Ask all ranks twice where they stand; tell if nobody has moved in between."""
         if not self.home.complete or self.asked or self._over():
-            self.look_at = now + self.plan.stall_timeout
-            return
-        if len(self.stacks) < 2:
-            self.stacks.append({})
+            self.lookout.moved()
+        elif self.lookout.look():
             self.home.ask_stacks()
-            self.look_at = now + _LOOK_AGAIN
-            return
-        before, after = self.stacks
-        if not after or before != after:
-            self._progress()
-            return
-        self.console.end_line()
-        for line in verdict(after, now - self.moved):
-            print(f"dlrun: {line}" if not line.startswith(" ") else line, file=sys.stderr, flush=True)
-        self.look_at = float("inf")
-        if self.plan.on_stall == "abort":
-            guilty = (missing(after) or list(after.values()))[0]
-            what = f"no progress for {now - self.moved:.0f} s"
-            self._failed({"rank": guilty.rank, "host": guilty.host, "pid": guilty.pid, "what": what,
-                          "where": guilty.own, "code": 124, "time": time.time()})  # fmt: skip
+        elif stacks := self.lookout.stalled():
+            still = self.lookout.still()
+            self.console.end_line()
+            for line in verdict(stacks, still):
+                print(line if line.startswith(" ") else f"dlrun: {line}", file=sys.stderr, flush=True)
+            if self.plan.on_stall == "abort":
+                guilty = (missing(stacks) or list(stacks.values()))[0]
+                self._failed({"rank": guilty.rank, "host": guilty.host, "pid": guilty.pid, "where": guilty.own,
+                              "what": f"no progress for {still:.0f} s", "code": 124, "time": time.time()})  # fmt: skip
 
     def lost(self, call: Call) -> None:
         """A watcher is gone without a word: it was killed, or its node was."""

@@ -7,13 +7,16 @@ nothing, make no progress. Nothing is needed of the script, nor of the library i
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from dlrun.rank.script import theirs
 
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)')
 _COMMUNICATION = ("dl_comm", "ml_comm", "mpi4py", "torch/distributed", "horovod")
+_LOOK_AGAIN = 2.0  # seconds between the two looks at where the ranks stand
 _SHOWN = 12  # frames of a missing rank's stack
 
 
@@ -37,6 +40,46 @@ class Stack:
     def waits(self) -> bool:
         """Whether it stands in a library that communicates."""
         return any(name in frame.partition(":")[0] for frame in self.frames[:6] for name in _COMMUNICATION)
+
+
+class Lookout:
+    """Watches for a stall: after ``timeout`` seconds of silence two looks at the ranks are due, some seconds apart."""
+
+    def __init__(self, timeout: float) -> None:
+        self.timeout = timeout
+        self.moved()
+
+    def moved(self) -> None:
+        """Note that the job makes progress."""
+        self.since = time.monotonic()
+        self.due = self.since + self.timeout
+        self.looks: list[dict[int, Stack]] = []
+
+    def still(self) -> float:
+        """Return for how many seconds nothing has moved."""
+        return time.monotonic() - self.since
+
+    def look(self) -> bool:
+        """Return whether the ranks are to be asked where they stand, now."""
+        if len(self.looks) == 2:
+            return False
+        self.looks.append({})
+        self.due = time.monotonic() + _LOOK_AGAIN
+        return True
+
+    def seen(self, rank: int, host: str, answer: Mapping[str, Any]) -> None:
+        """Take a rank's answer: its ``pid``, ``faulthandler``'s ``dump`` and the bytes that it has ``written``."""
+        if self.looks:
+            self.looks[-1][rank] = Stack(rank, host, answer["pid"], frames(answer["dump"]), answer["written"])
+
+    def stalled(self) -> dict[int, Stack]:
+        """Return where the ranks stand if none has moved between the looks (told once), else nothing."""
+        before, after = self.looks
+        if not after or before != after:
+            self.moved()
+            return {}
+        self.due = float("inf")
+        return after
 
 
 def frames(dump: str) -> tuple[str, ...]:

@@ -53,7 +53,7 @@ ENDS = {
     "SIGKILL": (137, "killed by SIGKILL", 3),
     "SIGSEGV": (139, "killed by SIGSEGV at fails.py:12", 3),
     "node dies": (137, LOST, 4),
-    "cable cut": (137, LOST, 25),
+    "cable cut": (137, LOST, 12),
     "SIGTERM to dlrun": (143, "", 3),
     "SIGKILL to dlrun": (-9, "", 3),
 }
@@ -68,7 +68,7 @@ def backends() -> list[str]:
 
 def words(backend: str) -> list[str]:
     """Return the words before ``script args`` that start 3 ranks, 2 on n1 and 1 on n2."""
-    dlrun = [sys.executable, "-m", "dlrun", "launch", "-n", "3", "--log-dir", "runs"]
+    dlrun = [sys.executable, "-m", "dlrun", "launch", "-n", "3", "--log-dir", "runs", "--silence", "6"]
     job = ["salloc", "-Q", "-w", "n1,n2", "-n4", "--ntasks-per-node=2"]
     if backend == "srun":
         return [*dlrun, "--hosts", "n1:2,n2:1", "--backend", "srun"]

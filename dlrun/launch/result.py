@@ -1,0 +1,36 @@
+"""How a job ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Failure:
+    """How the first rank failed. ``others`` ranks were then stopped, or failed after it."""
+
+    rank: int
+    host: str
+    pid: int
+    what: str
+    where: str
+    code: int
+    tail: tuple[str, ...] = ()
+    others: int = 0
+    time: float = 0.0
+
+    def __str__(self) -> str:
+        place = f" at {self.where}" if self.where else ""
+        return f"rank {self.rank} (host {self.host}, pid {self.pid}) ended the job: {self.what}{place}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a job ended: the code of the first rank that failed (128 + signal), 0 when none did."""
+
+    returncode: int
+    run_dir: Path
+    failure: Failure | None = None
+    seconds: float = 0.0
+    serial: bool = False  # no rank ever loaded anything to talk to the others with
