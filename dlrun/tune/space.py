@@ -81,6 +81,7 @@ VARIABLES = {
     "DL_COMM_DEFAULT_NTHREADS": ("1", "4"),
     "DL_COMM_STAGE_KB": ("32", "64", "128", "512", "1024"),
     "DL_COMM_PIPELINE_CHUNK_KB": ("64", "1024", "4096"),
+    "DL_COMM_WIRE": ("*:doubling", "*:halving", "*:ring", "*:mpi"),
     "DL_COMM_BUCKET_MB": ("4", "64"),
 }
 
@@ -99,6 +100,6 @@ def plugin_axes(nodes: int, script: bool, chosen: Sequence[str] = ()) -> tuple[A
             axes.append(axis_from_text(text, "env") if "=" in text else Axis(name, VARIABLES[name]))
         return tuple(axes)
     names = ["DL_COMM_DEFAULT_NTHREADS", "DL_COMM_STAGE_KB"]
-    names += ["DL_COMM_PIPELINE_CHUNK_KB"] if nodes > 1 else []
+    names += ["DL_COMM_PIPELINE_CHUNK_KB", "DL_COMM_WIRE"] if nodes > 1 else []
     names += ["DL_COMM_BUCKET_MB"] if script else []
     return tuple(Axis(name, VARIABLES[name]) for name in names)
