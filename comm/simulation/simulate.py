@@ -87,7 +87,8 @@ class Network:
             traces.append(f"{trace}\n")
         (self.folder / "traces").write_text("".join(traces))
         chosen = [f"--cfg=smpi/allreduce:{algorithm}", "--cfg=smpi/display-timing:yes"]
-        for line in self.run(*chosen, "--log=smpi_utils.thres:info", "-replay", str(self.folder / "traces")).splitlines():
+        said = self.run(*chosen, "--log=smpi_utils.thres:info", "-replay", str(self.folder / "traces"))
+        for line in said.splitlines():
             if "Simulated time:" in line:
                 return float(line.split(":")[-1].split()[0])
         raise SystemExit(f"replaying {algorithm} printed no time")

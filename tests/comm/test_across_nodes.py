@@ -162,3 +162,23 @@ def test_a_slow_network_changes_the_time_and_not_the_numbers(lab, tmp_path):
     ended = lab.run(find_mpi("mpich 5").mpiexec, 2, program, 2)
     assert ended.stdout.count("rank") == 4, ended.stdout + ended.stderr
     assert time.monotonic() - begun > 0.05
+
+
+KILLED = """
+    import os, time
+    import numpy as np, dl_comm
+    dl_comm.init()
+    for step in range(1000):
+        dl_comm.gradients([np.zeros(1000)])
+        if step == 3 and dl_comm.get_rank() == 1:
+            os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_rank_killed_on_another_host_ends_the_job_and_hangs_nobody(lab, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(KILLED))
+    begun = time.monotonic()
+    ended = lab.run(find_mpi("mpich 5").mpiexec, 1, program, 3)
+    assert ended.returncode != 0
+    assert time.monotonic() - begun < 60
