@@ -30,8 +30,8 @@ TOPOLOGIES = {
     ("dragonfly", 256): ("DRAGONFLY", "4,4;2,3;8,1;4"),
     ("dragonfly", 1024): ("DRAGONFLY", "8,4;4,3;8,1;4"),
 }
-# SimGrid's names of MPI's algorithms: recursive doubling, Rabenseifner's, the ring, Open MPI's segmented ring.
-PEERS = {"rdb": "doubling", "rab_rdb": "Rabenseifner", "lr": "ring", "ompi_ring_segmented": "segmented ring"}
+# SimGrid's names of MPI's algorithms: recursive doubling, Rabenseifner's, the ring.
+PEERS = {"rdb": "doubling", "rab_rdb": "Rabenseifner", "lr": "ring"}
 CONFIGURATION = [
     "--cfg=smpi/simulate-computation:no",
     "--cfg=smpi/host-speed:10Gf",
