@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from conftest import find_mpi
+from mpis import find_mpi
 
 # Called by mpiexec as its remote shell: agent HOST COMMAND. The host's ranks get its network, a name of their own, and
 # a /dev/shm of their own.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import has
 
 ROOT = Path(__file__).resolve().parents[2]
 STOP = {"UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1", "TSAN_OPTIONS": "halt_on_error=1"}
@@ -16,7 +16,7 @@ STOP = {"UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1", "TSAN_OPTIONS": "
 @pytest.mark.timeout(550)
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
 def test_ranks_as_threads_are_right_under_the_sanitizer(sanitizer):
-    if not has("cmake"):
+    if not shutil.which("cmake"):
         pytest.skip("cmake is not installed")
     build = str(ROOT / "build" / f"sanitize-{sanitizer.split(',')[0]}")
     options = ["-DDL_PYTHON=OFF", "-DDL_TESTS=ON", f"-DDL_SANITIZE={sanitizer}", "-DCMAKE_BUILD_TYPE=RelWithDebInfo"]

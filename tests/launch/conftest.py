@@ -11,26 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-from dlrun.launch.site import recognise
-
-# Launchers besides those of this environment and PATH, as paths: an Open MPI wheel, whose mpiexec would hide MPICH's.
-_EXTRA = os.environ.get("DLRUN_TEST_MPIEXEC", "").split(":")
-
-
-def mpi_launchers() -> dict[str, str]:
-    """Return what is installed: a name such as ``mpich-5.0.2`` -> the program's path."""
-    programs = [str(Path(sys.executable).parent / "mpiexec"), *filter(None, _EXTRA)]
-    programs += [path for name in ("mpiexec.mpich", "mpiexec.openmpi", "mpiexec") if (path := shutil.which(name))]
-    found = {}
-    for program in programs:
-        launcher = recognise(program)
-        if launcher and launcher.backend in ("mpich", "openmpi", "intel"):
-            found.setdefault(f"{launcher.backend}-{launcher.version}", launcher.path)
-    return found
-
-
-LAUNCHERS = mpi_launchers()
+from launchers import LAUNCHERS, Lab
 
 
 @pytest.fixture(params=sorted(LAUNCHERS) or [None])
@@ -68,27 +49,6 @@ def dlrun(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         return subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=30, **options)  # type: ignore
 
     return run
-
-
-class Lab:
-    """A Slurm cluster of three machines, n1 to n3, with four cores each, all on this one."""
-
-    def __init__(self, folder: Path, number: int) -> None:
-        self.folder = folder
-        self.env = {**os.environ, "LAB": str(folder), "P": f"dl{number}", "NET": f"10.77.{number}",
-                    "PORT": str(26817 + 10 * number), "NODES": "3", "WATCH": str(os.getpid())}  # fmt: skip
-        here = Path(__file__).parent / "lab"
-        self.up, self.down = here / "up.sh", here / "down.sh"
-        self.env["SLURM_CONF"] = f"{folder}/etc/slurm.conf"
-        # How the launchers reach the machines where there is no batch job: real ssh, with the lab's keys.
-        agents = ("HYDRA_LAUNCHER_EXEC", "PRTE_MCA_plm_ssh_agent", "OMPI_MCA_plm_rsh_agent")
-        self.ssh = {**self.env, **dict.fromkeys(agents, f"{folder}/ssh")}
-
-    def run(self, *words: str) -> str:
-        """Run one of the lab's own programs, as ``lab.run("poweroff", "n2")``."""
-        done = subprocess.run([self.folder / words[0], *words[1:]], env=self.env, capture_output=True, text=True,
-                              timeout=30, check=False)  # fmt: skip
-        return done.stdout
 
 
 def _missing() -> str:

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import LAUNCHERS  # type: ignore[import-not-found]
+from launchers import LAUNCHERS
 
 if TYPE_CHECKING:
-    from conftest import Lab
+    from launchers import Lab
 
 PLACE = """
 import os, socket
