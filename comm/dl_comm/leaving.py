@@ -1,8 +1,8 @@
 """How a rank ends: together with the others, or, when it dies of an error, without making them wait.
 
 MPI_Finalize waits for every rank. A rank that ends with an exception must therefore never reach it: the others
-would hang in whatever they are doing. So an exception or a non-zero exit code in flight ends the whole job by
-MPI_Abort, after the ranks of this node have been told why.
+would hang in whatever they are doing. So an exception or a non-zero exit code in flight ends the whole job, after the
+ranks of this node have been told why: by MPI_Abort, or under ``dlrun launch`` by leaving it to dlrun.
 """
 
 from __future__ import annotations
@@ -88,5 +88,6 @@ def _at_exit() -> None:
     _core.finalize(False)
     sys.stdout.flush()
     sys.stderr.flush()
-    _core.abort_job(_Ending.code)
+    if "DLRUN_RANK" not in os.environ:  # dlrun's watcher sees this end, says why, and ends the job: an abort would
+        _core.abort_job(_Ending.code)  # make the launcher kill the watcher first
     os._exit(_Ending.code)

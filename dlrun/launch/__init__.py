@@ -59,8 +59,8 @@ def launch(
 
     settled, line = prepare(plan)
     assert settled.launcher
-    if not settled.launcher.path and settled.launcher.backend != "local":
-        raise DlrunError(settled.notes[-1], settled.hint)
+    if settled.missing:
+        raise DlrunError(settled.missing, settled.hint)
     if on_note:
         for note in settled.notes:
             on_note(note)

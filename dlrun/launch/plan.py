@@ -82,6 +82,13 @@ class LaunchPlan:
         return f"{self.run_dir}/spec.json"
 
     @property
+    def missing(self) -> str:
+        """What is so when no launcher was found (its path is then a bare name), else ""."""
+        if self.launcher is None or not self.launcher.path or "/" in self.launcher.path:
+            return ""
+        return f"no {'MPI' if self.backend == 'auto' else self.backend} launcher is here"
+
+    @property
     def hint(self) -> str:
         """What to do when no launcher was found."""
         if self.backend in ("auto", "mpich"):
@@ -259,9 +266,14 @@ def _near(script: Path) -> str:
 
 
 def _check_counts(plan: LaunchPlan, ranks: int) -> None:
-    for option, value in (("-n", ranks), ("--per-node", plan.per_node), ("--cores", plan.cores)):
+    asked = (
+        ("-n", ranks, "a job has at least one rank"),
+        ("--per-node", plan.per_node, "a node has at least one rank"),
+        ("--cores", plan.cores, "a rank has at least one core"),
+    )
+    for option, value, least in asked:
         if value is not None and value < 1:
-            raise DlrunError(f"{option} {value}: a job has at least one", f"give {option} 1 or more")
+            raise DlrunError(f"{option} {value}: {least}", f"give {option} 1 or more")
     slots = [host.slots for host in plan.hosts if host.slots is not None]
     if plan.hosts and len(slots) == len(plan.hosts) and sum(slots) < ranks:
         raise DlrunError(f"-n {ranks} ranks, and the {len(slots)} hosts named take {sum(slots)}",
@@ -289,5 +301,5 @@ def _launcher(plan: LaunchPlan, site: Site, ranks: int) -> tuple[Launcher, tuple
     if plan.backend == "local" or (plan.backend == "auto" and ranks == 1):
         return Launcher("", "local", why="one rank needs no launcher"), ()
     name = "mpich" if plan.backend == "auto" else plan.backend
-    missing = "no MPI launcher is here" if plan.backend == "auto" else f"no {plan.backend} launcher is here"
-    return Launcher(BACKENDS[name].program, name), (missing,)
+    absent = Launcher(BACKENDS[name].program, name)
+    return absent, (replace(plan, launcher=absent).missing,)

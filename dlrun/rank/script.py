@@ -96,9 +96,9 @@ def where(trace: TracebackType | None, error: BaseException | None = None) -> st
 
 
 def theirs(file: str) -> bool:
-    """Return whether a source file is the shim's, Python's or an installed library's, not the user's own."""
+    """Return whether a source file is the shim's, Python's, dl_comm's or an installed library's, not the user's own."""
     shim, python = os.path.dirname(__file__), os.path.dirname(os.__file__)  # noqa: PTH120
-    return file.startswith((shim, python, "<")) or "site-packages" in file
+    return file.startswith((shim, python, "<")) or "site-packages" in file or "/dl_comm/" in file
 
 
 def _own(trace: TracebackType | None) -> TracebackType | None:

@@ -94,6 +94,25 @@ def test_a_signal_to_dlrun_ends_everything(mpiexec, tmp_path, number, code):
     assert ours(tmp_path) == []
 
 
+DISAGREES = """
+import numpy as np
+import dl_comm as mc
+
+mc.init(1, 1, 10)
+mc.gradients([np.ones(3 + mc.get_rank(), np.float32)], 0)
+"""
+
+
+def test_an_error_that_dl_comm_raises_on_every_rank_is_told_with_its_line_in_the_script(dlrun, mpiexec, tmp_path):
+    (tmp_path / "disagrees.py").write_text(DISAGREES)
+    for _ in range(3):  # the ranks end at nearly the same time, and their launcher with them: a race that was lost once
+        done = dlrun("-n", "2", "--mpiexec", mpiexec, "disagrees.py")
+        assert done.returncode == 1, done.stderr
+        told = [line for line in done.stderr.splitlines() if line.startswith("dlrun: rank ")]
+        assert "array 0 is (3,) float32, 3 elements on rank 0 but (4,)" in told[0], done.stderr
+        assert told[0].endswith(" at disagrees.py:6"), told[0]
+
+
 def test_a_progress_bar_is_shown_while_it_moves(any_mpiexec, tmp_path):
     (tmp_path / "bar.py").write_text("import time\nprint('\\r 10%', end='')\ntime.sleep(60)\n")
     line = [sys.executable, "-m", "dlrun", "launch", "-n", "2", "--mpiexec", any_mpiexec, "bar.py"]

@@ -15,7 +15,7 @@ def script(tmp_path):  # type: ignore
 @pytest.mark.parametrize(
     ("words", "what", "todo"),
     [
-        (["-n", "0", "train.py"], "-n 0: a job has at least one", "give -n 1 or more"),
+        (["-n", "0", "train.py"], "-n 0: a job has at least one rank", "give -n 1 or more"),
         (["-n", "2", "trian.py"], "there is no script trian.py", "did you mean train.py?"),
         (["-n", "2", "--backend", "lsf", "train.py"], "--backend lsf is not known", "known are auto, mpich"),
         (["-n", "2", "--show", "2", "train.py"], "--show 2: the ranks are 0 to 1", ""),
@@ -55,6 +55,14 @@ def test_without_any_launcher_dry_run_still_prints_and_a_launch_says_what_to_ins
     done = dlrun("-n", "2", "train.py")
     assert done.returncode == 1
     assert done.stderr.splitlines()[0] == "dlrun: no MPI launcher is here"
+
+
+def test_a_launch_by_a_launcher_that_is_not_here_starts_nothing(dlrun, tmp_path):
+    done = dlrun("-n", "2", "--backend", "jsrun", "train.py")
+    said = done.stderr.splitlines()
+    assert (done.returncode, said[0]) == (1, "dlrun: no jsrun launcher is here"), done.stderr
+    assert len(said) == 2
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["train.py"]
 
 
 def test_one_rank_needs_no_launcher(dlrun):
