@@ -42,7 +42,8 @@ def tests(session: nox.Session) -> None:
     """The main tests, with PyTorch; then mypy --strict over dlrun, whose tracer needs PyTorch's types."""
     session.install(".[test]", "mypy>=1.11", "types-PyYAML")
     session.env["DLRUN_TEST_MPIEXEC"] = open_mpi(session)
-    run_pytest(session, "tests", f"--ignore={SANITIZER_TESTS}")
+    elsewhere = [f"--ignore={file}" for file in (SANITIZER_TESTS, *FRAMEWORK_TESTS)]
+    run_pytest(session, "tests", *elsewhere)
     session.run("mypy")
 
 

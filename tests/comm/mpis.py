@@ -26,7 +26,10 @@ class Mpi:
 
     def for_mpi4py(self) -> dict[str, str]:
         """Where mpi4py finds the library of this MPI; dl_comm finds it by itself."""
-        libraries = sorted(Path(self.mpiexec).resolve().parent.parent.glob("lib/libmpi.so.*"))
+        names = ["libmpi.so.40"] if self.name.startswith("openmpi") else ["libmpi.so.12", "libmpich.so.12"]
+        prefix = Path(self.mpiexec).resolve().parent.parent
+        folders = [prefix / "lib", *prefix.glob("lib/*-linux-gnu")]  # Debian's lie in the second
+        libraries = [folder / name for folder in folders for name in names if (folder / name).exists()]
         return {"MPI4PY_LIBMPI": str(libraries[0])} if libraries else {}
 
 

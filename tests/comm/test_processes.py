@@ -45,8 +45,8 @@ def test_ranks_average_and_broadcast_under_each_mpi(job, each_mpi, n):
 
 @pytest.mark.parametrize("order", ["before", "after"])
 def test_mpi4py_uses_the_same_library_whoever_is_first(job, each_mpi, order):
-    if each_mpi.name == "mpich 4":
-        pytest.skip("mpi4py does not find Debian's libmpich.so.12")
+    if each_mpi.name == "mpich 4" and order == "before":
+        pytest.skip("mpi4py alone does not find Debian's libmpich.so.12")
     same = "from mpi4py import MPI; assert MPI.COMM_WORLD.size == 2, MPI.Get_library_version()"
     check = "assert MPI.COMM_WORLD.allreduce(1) == 2"
     if order == "before":
