@@ -22,13 +22,15 @@ def command(rank: int | None, lines: int, run: str | None) -> None:
     from dlrun.errors import DlrunError
 
     folder = Path(run) if run else latest(Path("dlrun-runs"))
+    if not folder.is_dir():
+        raise DlrunError(f"there is no run directory {folder}", "leave it out for the latest run in dlrun-runs")
     if rank is None:
         failure = folder / "failure.json"
         rank = int(json.loads(failure.read_text())["rank"]) if failure.exists() else 0
     log = folder / f"rank-{rank}.log"
     if not log.exists():
         ranks = sorted(int(p.stem[5:]) for p in folder.glob("rank-*.log"))
-        there = f"it has those of ranks {ranks[0]} to {ranks[-1]}" if ranks else "it has none"
+        there = f"it has those of ranks {ranks[0]} to {ranks[-1]}" if ranks else "it holds no rank-*.log"
         raise DlrunError(f"there is no log of rank {rank} in {folder}", there)
     click.echo(f"dlrun: {log}", err=True)
     text = folded(log.read_text(errors="replace"))

@@ -68,3 +68,16 @@ def test_a_launch_by_a_launcher_that_is_not_here_starts_nothing(dlrun, tmp_path)
 def test_one_rank_needs_no_launcher(dlrun):
     done = dlrun("-n", "1", "--backend", "local", "train.py")
     assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+
+
+def test_logs_of_a_run_that_is_not_there_are_refused_in_two_lines(tmp_path):
+    from click.testing import CliRunner
+
+    from dlrun.cli import main
+
+    done = CliRunner().invoke(main, ["logs", str(tmp_path / "nowhere")])
+    assert done.exit_code == 1
+    assert done.output.splitlines() == [
+        f"dlrun: there is no run directory {tmp_path / 'nowhere'}",
+        "  leave it out for the latest run in dlrun-runs",
+    ]
