@@ -17,7 +17,7 @@ import click
 
 from dlrun.errors import DlrunError
 from dlrun.launch import LaunchPlan, launch
-from dlrun.port import port_file
+from dlrun.port.files import port_file
 
 # What the example prints: after some batches, and after each epoch.
 BATCH = re.compile(r"epoch \d+ batch ")

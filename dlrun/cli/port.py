@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 @click.argument("script", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path),
               help="Where to write the ported script; default: SCRIPT_dist.py beside it.")  # fmt: skip
+@click.option("--out-dir", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
+              help="Write the script and the local modules it imports here, ported where they need it.")  # fmt: skip
 @click.option("--diff", is_flag=True, help="Show what would change, and write nothing.")
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if the output would change.")
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 def command(
     script: Path,
     output: Path | None,
+    out_dir: Path | None,
     diff: bool,
     check: bool,
     as_json: bool,
@@ -43,16 +46,19 @@ def command(
 
     \b
       dlrun port train.py            writes train_dist.py and says what was done and why
+      dlrun port train.py --out-dir DIR    ports the local modules that it imports too
       dlrun port --diff train.py     shows the changes only
       dlrun port --verify train.py -- ARGS     proves the port with a few steps of both
     """
-    from dlrun.errors import DlrunError
-    from dlrun.port import Options, default_output, port, port_file
+    from dlrun.port import Options
+    from dlrun.port.files import port_file, port_tree, read_and_port
 
+    if out_dir and output:
+        raise click.UsageError("--out-dir and -o exclude each other: a folder, or one file.")
     options = Options(lr_scaling=lr_scaling, warmup_steps=warmup_steps)  # type: ignore[arg-type]
     color = sys.stdout.isatty()
     if not (diff or check or explain):
-        ported = port_file(script, output, options)
+        ported = port_tree(script, out_dir, options) if out_dir else port_file(script, output, options)
         if as_json:
             click.echo(json.dumps(ported.as_json(), indent=2))
             return
@@ -65,11 +71,7 @@ def command(
             assert ported.path
             raise SystemExit(prove(Job(script, ported.path, args)))
         return
-    try:
-        source = script.read_bytes()
-    except OSError as error:
-        raise DlrunError(f"{script}: cannot be read: {error.strerror}.", "Name the training script.") from None
-    ported = port(source, options, str(script), script.parent)
+    ported = read_and_port(script, options)
     if explain:
         click.echo(_explained(ported, explain), nl=False)
     elif as_json:
@@ -77,11 +79,21 @@ def command(
     elif diff:
         click.echo(ported.diff(color), nl=False)
     if check:
-        target = output or default_output(script)
-        if not target.exists() or target.read_bytes() != ported.module_bytes():
-            click.echo(f"{target} would change.", err=True)
+        _checked(ported, script, output, out_dir)
+
+
+def _checked(ported: Ported, script: Path, output: Path | None, out_dir: Path | None) -> None:
+    """Say whether what is on disk is what a port would write; raises SystemExit(1) where it is not."""
+    from dlrun.port.files import alone, default_output, up_to_date
+
+    target = out_dir / script.name if out_dir else output or default_output(script)
+    modules = ported.modules if out_dir else alone(ported).modules
+    files = [(ported.script_part, target), *((m, target.parent / m.file) for m in modules)]
+    for part, file in files:
+        if not up_to_date(part, file):
+            click.echo(f"{file} would change.", err=True)
             raise SystemExit(1)
-        click.echo(f"{target} is up to date.", err=True)
+    click.echo(f"{target} is up to date.", err=True)
 
 
 def _explained(ported: Ported, name: str) -> str:

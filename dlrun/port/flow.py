@@ -54,13 +54,12 @@ class Flow:
     # -- classes and calls --------------------------------------------------------------------------------------
 
     def definition(self, node: cst.CSTNode) -> cst.ClassDef | cst.FunctionDef | None:
-        """Return the class or function of this module that the expression ``node`` names, if it names one."""
-        if isinstance(node, cst.Name):
-            for binding in self.script.scopes[node].lookup(node.value)[0]:
-                if isinstance(binding.node, (cst.ClassDef, cst.FunctionDef)):
-                    return binding.node
-                if binding.how == "assign" and not binding.path and isinstance(binding.value, cst.Name):
-                    return self.definition(binding.value) if binding.value is not node else None
+        """Return the class or function of this program that the expression ``node`` names, if it names one."""
+        for binding in self.script.bindings_of(node):
+            if isinstance(binding.node, (cst.ClassDef, cst.FunctionDef)):
+                return binding.node
+            if binding.how == "assign" and not binding.path and isinstance(binding.value, cst.Name):
+                return self.definition(binding.value) if binding.value is not node else None
         return None
 
     def bases(self, cls: cst.ClassDef, seen: frozenset[cst.CSTNode] = frozenset()) -> list[str]:
@@ -178,6 +177,8 @@ class Flow:
             case cst.Name():
                 return self._of_bindings(self.script.scopes[node].lookup(node.value)[0], path) or None
             case cst.Attribute():
+                if (there := self.script.member(node)) is not None:
+                    return self._of_bindings(there[0], path) or None
                 return [s for c in self.classes(node.value) for s in self._of_self(c, node.attr.value, path)] or None
             case cst.Tuple() | cst.List() if path and path[0] != "part":
                 values = [e.value for e in node.elements]
@@ -283,6 +284,8 @@ class Flow:
         name = self.script.name_of(func)
         first = node.args[0].value if node.args and not node.args[0].star and node.args[0].keyword is None else None
         method = func.attr.value if isinstance(func, cst.Attribute) and (not name or name.startswith(".")) else ""
+        if isinstance(func, cst.Attribute) and self.script.local_module(func.value) is not None:
+            method = ""
         own = method in self.methods and bool(self.classes(func.value)) if isinstance(func, cst.Attribute) else False
         if method in SAME and isinstance(func, cst.Attribute) and not own:
             return [(func.value, path)]

@@ -114,10 +114,10 @@ class Loops:
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the names of the modules and of the optimizers that are bound before ``loop`` in ``function``."""
         script = self.script
-        scope = script.scopes[function.body] if isinstance(function, cst.FunctionDef) else script.root
-        places = [scope] if scope is script.root else [scope, script.root]
+        scope = script.scopes[function.body if isinstance(function, cst.FunctionDef) else function]
+        places = [scope] if scope is scope.root else [scope, scope.root]
         inner = functions[functions.index(function) :]
-        bodies: list[cst.CSTNode] = [f.body for f in inner if isinstance(f, cst.FunctionDef)] or [script.module]
+        bodies: list[cst.CSTNode] = [f.body for f in inner if isinstance(f, cst.FunctionDef)] or [scope.root.node]
         used = {n.value for body in bodies for n in walk(body) if isinstance(n, cst.Name)}
         candidates: list[tuple[str, cst.CSTNode]] = []
         for place in places:
@@ -134,8 +134,9 @@ class Loops:
                     and not self._made_before(bindings, loop)
                 ):
                     continue
-                use = next((n for n in self._uses(name) if script.scopes[n].lookup(name)[1] is place), None)
-                if use is not None and any(b.how in ("assign", "param") for b in bindings):
+                there, home = place.lookup(name)  # a name from a local module has the bindings of that module
+                use = next((n for n in self._uses(name) if script.scopes[n].lookup(name)[1] is home), None)
+                if use is not None and any(b.how in ("assign", "param") for b in there):
                     candidates.append((name, use))
         owner = script.class_of(function) if isinstance(function, cst.FunctionDef) else None
         if owner is not None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import re
 import warnings
+from pathlib import Path
 
 import libcst as cst
 
 from dlrun.errors import DlrunError
+from dlrun.port import local
 from dlrun.port.script import Script
 
 # Constructs that parsed once and no longer do, and what to write instead. The first match on the line wins.
@@ -24,14 +26,15 @@ _OLD = (
 )
 
 
-def read(source: str | bytes, name: str) -> Script:
-    """Return the Script in ``source``; ``name`` is what errors call it.
+def read(source: str | bytes, name: str, path: Path | None = None) -> Script:
+    """Return the Script in ``source``; ``name`` is what errors call it. Local modules are read from beside ``path``.
 
     Raises:
         DlrunError: it does not parse (file, line, column, the line's text and, where known, the construct).
     """
     try:
-        script = Script(source)
+        text = source.encode() if isinstance(source, str) else source
+        script = Script(source, name, local.modules(path, text) if path is not None else ())
         _compiles(source, name)
         return script
     except cst.ParserSyntaxError as error:

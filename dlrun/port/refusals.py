@@ -44,7 +44,7 @@ _TRAINERS = {
 
 
 def imported(script: Script) -> list[tuple[str, cst.CSTNode]]:
-    """Return the dotted names that the script imports, with the statements."""
+    """Return the dotted names that the program imports, with the statements: the script's own first."""
     found = [
         (b.target, b.node)
         for s in set(script.scopes.values())
@@ -57,42 +57,48 @@ def imported(script: Script) -> list[tuple[str, cst.CSTNode]]:
     return sorted(found, key=lambda f: script.order[f[1]])
 
 
-def framework_of(script: Script, name: str) -> str:
+def framework_of(script: Script) -> str:
     """Return the framework that trains: "torch" or "keras".
 
     Raises:
         DlrunError: the script is ported or distributed already, or trains with something else.
     """
     imports = imported(script)
+    own = [(target, node) for target, node in imports if script.tree_of(node) is script.module]
     heads = {target.split(".")[0] for target, _ in imports}
     for target, node in imports:
         if target == "dl_comm" or target.startswith("dl_comm."):
-            raise DlrunError(f"{name}: already ported: line {script.line(node)} imports {target}. Nothing was written.",
+            line = f"line {script.line(node)}" if (target, node) in own else script.place(node)
+            raise DlrunError(f"{script.name}: already ported: {line} imports {target}. Nothing was written.",
                              "Port the serial script it came from.")  # fmt: skip
-    for target, node in imports:
+    for target, node in own:
         for module, tool in _DISTRIBUTED.items():
             if target == module or target.startswith(module + "."):
-                raise _distributed(script, name, node, tool)
+                raise _distributed(script, node, tool)
     for node in script.nodes:
         if isinstance(node, (cst.Name, cst.Attribute)) and not isinstance(script.parents.get(node), cst.Attribute):
             full = script.name_of(node)
             if full in _RANKED:
-                raise _distributed(script, name, node, _RANKED[full])
+                raise _distributed(script, node, _RANKED[full])
             if full in _TRAINERS and not isinstance(script.parents.get(node), cst.ImportAlias):
                 raise DlrunError(
-                    f"{name}:{script.line(node)}: {_TRAINERS[full]} runs the training loop; none to port here.",
+                    f"{script.place(node)}: {_TRAINERS[full]} runs the training loop; none to port here.",
                     "It brings its own way to run on many ranks.",
                 )
-    for target, node in imports:
+    for target, node in own:
         for module, tool in _TRAINERS.items():
             if target.split(".")[0] == module and not any(h == "torch" for h in heads):
-                raise DlrunError(
-                    f"{name}:{script.line(node)}: {tool} runs the training loop; there is none to port here."
-                )
+                raise DlrunError(f"{script.place(node)}: {tool} runs the training loop; there is none to port here.")
     for node in script.nodes:
         if isinstance(node, cst.Attribute) and (how := _strategy(script.name_of(node))):
-            raise _distributed(script, name, node, how)
-    if "keras" in heads or any(t.startswith(("tensorflow.keras", "tensorflow.python.keras")) for t, _ in imports):
+            raise _distributed(script, node, how)
+    return _trained_with(script, [target for target, _ in own]) or _trained_with(script, [t for t, _ in imports], True)
+
+
+def _trained_with(script: Script, imports: list[str], last: bool = False) -> str:
+    """Return the framework among ``imports``; where there is none, an empty string (or, if ``last``, the error)."""
+    name, heads = script.name, {target.split(".")[0] for target in imports}
+    if "keras" in heads or any(t.startswith(("tensorflow.keras", "tensorflow.python.keras")) for t in imports):
         return "keras"
     if "torch" in heads or "torchvision" in heads:
         return "torch"
@@ -101,6 +107,8 @@ def framework_of(script: Script, name: str) -> str:
             return "keras"
         raise DlrunError(f"{name}: trains with sessions or tapes of TensorFlow, which dlrun port does not know yet.",
                          "It ports PyTorch, and Keras models that are trained with fit().")  # fmt: skip
+    if not last:
+        return ""
     if "jax" in heads:
         raise DlrunError(f"{name}: trains with jax, which dlrun port does not know.", "It ports PyTorch and Keras.")
     known = ", ".join(sorted(h for h in heads if h)) or "nothing"
@@ -113,10 +121,10 @@ def _strategy(name: str) -> str:
     return f"tf.{name.removeprefix('tensorflow.')}" if found and name.endswith(("Strategy", "_model")) else ""
 
 
-def _distributed(script: Script, name: str, node: cst.CSTNode, tool: str) -> DlrunError:
+def _distributed(script: Script, node: cst.CSTNode, tool: str) -> DlrunError:
     how = "parallel" if "processing" in tool else "distributed"
     return DlrunError(
-        f"{name}:{script.line(node)}: already {how}, with {tool}. Nothing was written.",
+        f"{script.place(node)}: already {how}, with {tool}. Nothing was written.",
         "Port the serial version of this script instead.",
     )
 

@@ -17,43 +17,84 @@ _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 _DANGERS = ("high", "medium", "low")
 
 
-@dataclass(frozen=True, eq=False)
-class Ported:
-    """A ported script: the text, and the Edits and Doubts it came from. ``path`` is where it was written, if it was."""
+@dataclass(frozen=True)
+class Part:
+    """One file of a port, before and after; ``file`` is the script as it was named, or a path below its folder."""
 
-    name: str
+    file: str
     source: str
     text: str
+    encoding: str
+
+    def encoded(self) -> bytes:
+        """Return the text in the coding of the source."""
+        return self.text.encode(self.encoding)
+
+    def diff(self, after: str, color: bool = False) -> str:
+        """Return the unified diff from the serial to the ported text, which is called ``after``."""
+        lines = difflib.unified_diff(
+            self.source.splitlines(), self.text.splitlines(), self.file, after, lineterm="", n=2
+        )
+        return "".join(f"{_painted(line) if color else line}\n" for line in lines)
+
+
+@dataclass(frozen=True, eq=False)
+class Ported:
+    """A ported script, and the Edits and Doubts it came from.
+
+    ``modules`` are the local modules that need changes too. ``path`` is where the script was written, if it was.
+    """
+
+    name: str
+    script_part: Part
+    modules: tuple[Part, ...]
     script: Script
     edits: tuple[Edit, ...]
     doubts: tuple[Doubt, ...]
     framework: str
     path: Path | None = None
 
-    def module_bytes(self) -> bytes:
-        """Return the text in the coding of the source."""
-        return self.text.encode(self.script.module.encoding)
+    @property
+    def text(self) -> str:
+        """The text of the ported script."""
+        return self.script_part.text
 
     def diff(self, color: bool = False) -> str:
-        """Return the unified diff from the serial to the ported script."""
-        after = str(self.path) if self.path else "ported"
-        lines = difflib.unified_diff(
-            self.source.splitlines(), self.text.splitlines(), self.name, after, lineterm="", n=2
-        )
-        return "".join(f"{_painted(line) if color else line}\n" for line in lines)
+        """Return the unified diff from the serial to the ported script, and of its modules."""
+        folder = self.path.parent if self.path else Path()
+        mine = self.script_part.diff(str(self.path) if self.path else "ported", color)
+        return mine + "".join(m.diff(str(folder / m.file) if self.path else "ported", color) for m in self.modules)
+
+    def file_of(self, found: Edit | Doubt) -> str:
+        """Return the file in which ``found`` is."""
+        return self.script.files[self.script.tree_of(found.node)]
+
+    def part_of(self, found: Edit | Doubt) -> tuple[int, int]:
+        """Return what sorts edits and doubts: by file, the script first, then by line."""
+        return list(self.script.files.values()).index(self.file_of(found)), self._line(found)
 
     def report(self, color: bool = False) -> str:
         """Return the steps that were done and the doubts that are left, by line, for a terminal."""
-        out = [_style(f"{self.name}: {len(self.edits)} edits, {len(self.doubts)} doubts", color, bold=True)]
         width = max((len(e.step) for e in self.edits), default=0)
-        for edit in sorted(self.edits, key=lambda e: (self._line(e), e.step)):
-            step = _style(f"{edit.step:<{width}}", color, fg="green")
-            out.append(f"  {self._line(edit):>5}  {step}  {edit.why}")
+        out: list[str] = []
+        for part in (self.script_part, *self.modules):
+            edits = [e for e in self.edits if self.file_of(e) == part.file]
+            doubts = sum(self.file_of(d) == part.file for d in self.doubts)
+            out.append(_style(f"{part.file}: {len(edits)} edits, {doubts} doubts", color, bold=True))
+            for edit in sorted(edits, key=lambda e: (self._line(e), e.step)):
+                step = _style(f"{edit.step:<{width}}", color, fg="green")
+                out.append(f"  {self._line(edit):>5}  {step}  {edit.why}")
+        untouched = len(self.script.files) - 1 - len(self.modules)
+        if untouched:
+            out.append(f"{untouched} local module{'s' if untouched > 1 else ''} read and left as they are"
+                       if untouched > 1 else "1 local module read and left as it is")  # fmt: skip
         if self.doubts:
             out.append(_style("To look at yourself, the most dangerous first:", color, bold=True))
-        for doubt in sorted(self.doubts, key=lambda d: (_DANGERS.index(d.danger), self._line(d))):
+        for doubt in sorted(self.doubts, key=lambda d: (_DANGERS.index(d.danger), self.part_of(d))):
             fg = {"high": "red", "medium": "yellow", "low": "cyan"}[doubt.danger]
-            out.append(f"  {self._line(doubt):>5}  {_style(doubt.danger, color, fg=fg)}  {doubt.why}")
+            file = f"{self.file_of(doubt)}:" if self.file_of(doubt) != self.name else ""
+            place = f"{file}{self._line(doubt)}"
+            out.append(f"  {place:>5}  {_style(doubt.danger, color, fg=fg)}  {doubt.why}")
             if doubt.write:
                 out.append(f"         write: {doubt.write}")
         return "\n".join(out) + "\n"
@@ -62,9 +103,9 @@ class Ported:
         """Return why ``step`` was done where it was done, below what it means and how it works."""
         out = [f"{step}: {meaning}.", "", *(f"  {line}".rstrip() for line in inspect.cleandoc(how).splitlines()), ""]
         places: list[Edit | Doubt] = [*self.edits, *self.doubts]
-        for found in sorted((f for f in places if f.step == step), key=self._line):
+        for found in sorted((f for f in places if f.step == step), key=self.part_of):
             text = self.script.code(found.node).strip().splitlines()[0][:80]
-            out.append(f"  {self.name}:{self._line(found)}: {found.why}\n      {text}")
+            out.append(f"  {self.script.place(found.node)}: {found.why}\n      {text}")
         return "\n".join(out) + "\n"
 
     def as_json(self) -> dict[str, Any]:
@@ -73,13 +114,15 @@ class Ported:
             "script": self.name,
             "output": str(self.path) if self.path else None,
             "edits": [
-                {"step": e.step, "line": self._line(e), "why": e.why}
-                for e in sorted(self.edits, key=lambda e: (self._line(e), e.step))
+                {"step": e.step, "file": self.file_of(e), "line": self._line(e), "why": e.why}
+                for e in sorted(self.edits, key=lambda e: (self.part_of(e), e.step))
             ],
             "doubts": [
-                {"step": d.step, "line": self._line(d), "danger": d.danger, "why": d.why, "write": d.write}
-                for d in sorted(self.doubts, key=lambda d: (_DANGERS.index(d.danger), self._line(d)))
+                {"step": d.step, "file": self.file_of(d), "line": self._line(d), "danger": d.danger, "why": d.why,
+                 "write": d.write}
+                for d in sorted(self.doubts, key=lambda d: (_DANGERS.index(d.danger), self.part_of(d)))
             ],
+            "files": [part.file for part in (self.script_part, *self.modules)],
         }
 
     def _line(self, found: Edit | Doubt) -> int:

@@ -1,142 +1,75 @@
-"""A script as a tree with its names: who is whose parent, which scope binds a name, and to what."""
+"""A script as trees with their names: its own file and the local modules that it imports, read as one program."""
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from functools import cache
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 
-# How a value gets from the right-hand side of a binding to the name: an int picks from a tuple, "each" takes an
-# element of an iterable, "part" is anything this module does not follow.
-Path = tuple["int | str", ...]
+from dlrun.port.scopes import STARS, Binding, Path, Scope, children, dotted, walk
 
-# What `from module import *` brings, as far as a porter needs to know.
-STARS = {
-    "torch": ("nn", "optim", "utils", "save", "load", "device", "no_grad", "cuda", "manual_seed"),
-    "torch.nn": ("Module", "DataParallel", "Sequential", "Linear", "Conv2d", "CrossEntropyLoss", "MSELoss", "NLLLoss"),
-    "torch.optim": (
-        "SGD",
-        "Adam",
-        "AdamW",
-        "Adadelta",
-        "Adagrad",
-        "Adamax",
-        "RMSprop",
-        "LBFGS",
-        "ASGD",
-        "NAdam",
-        "RAdam",
-    ),
-    "torch.optim.lr_scheduler": (
-        "StepLR",
-        "MultiStepLR",
-        "ReduceLROnPlateau",
-        "CosineAnnealingLR",
-        "LambdaLR",
-        "OneCycleLR",
-    ),
-    "torch.utils.data": ("DataLoader", "Dataset", "TensorDataset", "random_split", "IterableDataset", "Subset"),
-    "tqdm": ("tqdm", "trange"),
-    "matplotlib.pyplot": ("savefig", "show"),
-    "os": ("makedirs", "mkdir"),
-}
-
-
-@dataclass(frozen=True, eq=False)
-class Binding:
-    """One place that gives a name its value: ``how`` is import, assign, param, def, class, or other."""
-
-    name: str
-    how: str
-    node: cst.CSTNode
-    value: cst.BaseExpression | None = None
-    path: Path = ()
-    target: str = ""  # for an import: the dotted name it stands for
-
-
-@dataclass(eq=False)
-class Scope:
-    """The module, a class, a function or a comprehension, and the names that it binds."""
-
-    node: cst.CSTNode
-    parent: Scope | None
-    names: dict[str, list[Binding]] = field(default_factory=dict)
-    outer: set[str] = field(default_factory=set)  # declared global or nonlocal
-
-    def lookup(self, name: str) -> tuple[list[Binding], Scope | None]:
-        """Return the bindings of ``name`` that an expression in this scope sees, and the scope that holds them."""
-        scope: Scope | None = self
-        while scope is not None:
-            skip = isinstance(scope.node, cst.ClassDef) and scope is not self
-            if name in scope.names and not skip and name not in scope.outer:
-                return scope.names[name], scope
-            scope = scope.parent
-        return [], None
-
-
-@cache
-def _fields(kind: type[cst.CSTNode]) -> tuple[str, ...]:
-    dull = ("whitespace", "lpar", "rpar", "leading_lines", "trailing", "header", "footer", "comma", "equal", "colon")
-    return tuple(f for f in kind.__dataclass_fields__ if not any(d in f for d in dull))
-
-
-def children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """Yield the child nodes in source order, without white space and commas."""
-    for name in _fields(type(node)):
-        value = getattr(node, name)
-        if isinstance(value, cst.CSTNode):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from (v for v in value if isinstance(v, cst.CSTNode))
-
-
-def walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """Yield ``node`` and everything below it, in source order."""
-    stack = [node]
-    while stack:
-        top = stack.pop()
-        yield top
-        stack.extend(reversed(list(children(top))))
-
-
-def dotted(node: cst.CSTNode) -> str:
-    """Return ``a.b.c`` for a chain of names, else an empty string."""
-    if isinstance(node, cst.Name):
-        return node.value
-    if isinstance(node, cst.Attribute):
-        head = dotted(node.value)
-        return f"{head}.{node.attr.value}" if head else ""
-    return ""
-
+__all__ = ["Binding", "Local", "Path", "Scope", "Script", "children", "dotted", "statements", "walk"]
 
 Comprehension = (cst.ListComp, cst.SetComp, cst.DictComp, cst.GeneratorExp)
 
 
-class Script:
-    """A parsed module with positions, parents, scopes and bindings."""
+@dataclass(frozen=True)
+class Local:
+    """A module beside the script: its dotted name, its file below the script's folder, its text.
 
-    def __init__(self, source: str | bytes) -> None:
+    ``live`` are the names of its functions and classes that the program uses; the others are not read.
+    """
+
+    name: str
+    file: str
+    source: bytes
+    live: frozenset[str]
+
+    @property
+    def package(self) -> str:
+        """Where its relative imports begin."""
+        return self.name if self.file.endswith("__init__.py") else self.name.rpartition(".")[0]
+
+
+class Script:
+    """A parsed module with positions, parents, scopes and bindings; and with it the local modules that it imports."""
+
+    def __init__(self, source: str | bytes, name: str = "script", modules: Sequence[Local] = ()) -> None:
         """Parse ``source``; raises ``libcst.ParserSyntaxError`` where it is not Python 3."""
-        wrapper = MetadataWrapper(cst.parse_module(source), unsafe_skip_copy=True)
-        self.module = wrapper.module
-        self._positions = wrapper.resolve(PositionProvider)
+        self.name = name
         self.parents: dict[cst.CSTNode, cst.CSTNode] = {}
         self.scopes: dict[cst.CSTNode, Scope] = {}
         self.nodes: list[cst.CSTNode] = []
-        self.stars: list[str] = []
         self.attributes: dict[tuple[cst.ClassDef, str], list[Binding]] = {}
-        self.root = Scope(self.module, None)
-        self._enter(self.module, self.root)
+        self.files: dict[cst.Module, str] = {}  # the trees: first the script's own, then those of its modules
+        self._positions: dict[cst.CSTNode, CodeRange] = {}
+        locals_: dict[str, Scope] = {}
+        self.module, self.root = self._read(source, name, Scope(cst.Module([]), None, locals=locals_))
+        for module in modules:
+            scope = Scope(cst.Module([]), None, locals=locals_, package=module.package)
+            try:
+                _, locals_[module.name] = self._read(module.source, module.file, scope, module.live)
+            except (cst.ParserSyntaxError, UnicodeDecodeError, LookupError):
+                continue  # what cannot be read is a foreign module
         self.order = {node: i for i, node in enumerate(self.nodes)}
         self.calls = [n for n in self.nodes if isinstance(n, cst.Call)]
 
     # -- building -----------------------------------------------------------------------------------------------
 
-    def _enter(self, node: cst.CSTNode, scope: Scope) -> None:
+    def _read(
+        self, source: str | bytes, file: str, root: Scope, live: frozenset[str] | None = None
+    ) -> tuple[cst.Module, Scope]:
+        wrapper = MetadataWrapper(cst.parse_module(source), unsafe_skip_copy=True)
+        self._positions.update(wrapper.resolve(PositionProvider))
+        self.files[wrapper.module] = file
+        root.node = wrapper.module
+        self._enter(wrapper.module, root, live)
+        return wrapper.module, root
+
+    def _enter(self, node: cst.CSTNode, scope: Scope, live: frozenset[str] | None = None) -> None:
         self.nodes.append(node)
         self.scopes[node] = scope
         inner = scope
@@ -148,6 +81,8 @@ class Script:
         self._bindings(node, inner)
         for child in children(node):
             self.parents[child] = node
+            if live is not None and isinstance(node, cst.Module) and _is_dead(child, live):
+                continue
             outside = isinstance(node, (cst.FunctionDef, cst.ClassDef)) and isinstance(child, (cst.Decorator, cst.Arg))
             self._enter(child, scope if outside else inner)
 
@@ -165,7 +100,7 @@ class Script:
             case cst.ImportFrom():
                 module = "." * len(node.relative) + (dotted(node.module) if node.module else "")
                 if isinstance(node.names, cst.ImportStar):
-                    self.stars.append(module)
+                    scope.root.stars.append(module)
                     return
                 for alias in node.names:
                     name = dotted(alias.asname.name) if alias.asname else dotted(alias.name)
@@ -196,7 +131,7 @@ class Script:
         if isinstance(target, cst.Name):
             home = scope
             if target.value in scope.outer:
-                home = self.root
+                home = scope.root
             while isinstance(home.node, Comprehension) and isinstance(node, cst.NamedExpr) and home.parent:
                 home = home.parent
             self._bind(home, Binding(target.value, "assign", node, value, path))
@@ -227,6 +162,16 @@ class Script:
         """Return the line on which ``node`` starts, from 1."""
         return self.where(node).start.line
 
+    def tree_of(self, node: cst.CSTNode) -> cst.Module:
+        """Return the module in whose file ``node`` stands."""
+        while node in self.parents:
+            node = self.parents[node]
+        return node if isinstance(node, cst.Module) else self.module
+
+    def place(self, node: cst.CSTNode) -> str:
+        """Return file and line of ``node``, as people write it: ``train.py:12``."""
+        return f"{self.files[self.tree_of(node)]}:{self.line(node)}"
+
     def code(self, node: cst.CSTNode) -> str:
         """Return the text of ``node``."""
         return self.module.code_for_node(node)
@@ -241,24 +186,56 @@ class Script:
         A name that this module defines comes back as ``.name``; an unknown one as an empty string.
         """
         if isinstance(node, cst.Attribute):
+            if (there := self.member(node)) is not None:
+                return self._name_by(there[0], node.attr.value)
             head = self.name_of(node.value)
             return f"{head}.{node.attr.value}" if head else ""
         if not isinstance(node, cst.Name):
             return ""
         bindings, _ = self.scopes[node].lookup(node.value)
-        for binding in bindings:
-            if binding.how == "import":
-                return binding.target
         if bindings:
-            # `save = torch.save` is an alias as good as an import.
-            only = bindings[0]
-            if len(bindings) == 1 and only.how == "assign" and not only.path and isinstance(only.value, cst.Attribute):
-                return self.name_of(only.value) or f".{node.value}"
-            return f".{node.value}"
-        for star in self.stars:
+            return self._name_by(bindings, node.value)
+        for star in self.scopes[node].root.stars:
             if node.value in STARS.get(star, ()):
                 return f"{star}.{node.value}"
         return f"builtins.{node.value}" if hasattr(builtins, node.value) else ""
+
+    def _name_by(self, bindings: list[Binding], name: str) -> str:
+        for binding in bindings:
+            if binding.how == "import":
+                return binding.target
+        # `save = torch.save` is an alias as good as an import.
+        only = bindings[0]
+        if len(bindings) == 1 and only.how == "assign" and not only.path and isinstance(only.value, cst.Attribute):
+            return self.name_of(only.value) or f".{name}"
+        return f".{name}"
+
+    def local_module(self, node: cst.CSTNode) -> Scope | None:
+        """Return the local module that the expression ``node`` names, as its scope: ``lab.net`` in ``lab.net.Net``."""
+        root = self.scopes[node].root if node in self.scopes else self.root
+        if not root.locals:
+            return None
+        if isinstance(node, cst.Attribute):
+            outer = self.local_module(node.value)
+            name = next((n for n, s in root.locals.items() if s is outer), "") if outer is not None else ""
+            return root.locals.get(f"{name}.{node.attr.value}") if name else None
+        if isinstance(node, cst.Name):
+            for binding in self.scopes[node].lookup(node.value)[0]:
+                if binding.how == "import" and (there := root.module(binding.target)) is not None:
+                    return there
+        return None
+
+    def member(self, node: cst.Attribute) -> tuple[list[Binding], Scope] | None:
+        """Return what ``node`` is bound to in the local module before its dot, or None where that is no module."""
+        there = self.local_module(node.value) if self.root.locals else None
+        return there.member(node.attr.value) if there is not None else None
+
+    def bindings_of(self, node: cst.CSTNode) -> list[Binding]:
+        """Return the bindings of a name, or of a local module's name behind a dot."""
+        if isinstance(node, cst.Name):
+            return self.scopes[node].lookup(node.value)[0]
+        there = self.member(node) if isinstance(node, cst.Attribute) else None
+        return there[0] if there is not None else []
 
     def imports(self) -> list[Binding]:
         """Return the bindings by import, of all scopes."""
@@ -289,7 +266,7 @@ class Script:
         for up in self.above(node):
             if isinstance(up, (cst.FunctionDef, cst.Module)):
                 return up
-        return self.module
+        return node if isinstance(node, cst.Module) else self.module
 
     def outermost_loop(self, node: cst.CSTNode) -> cst.For | cst.While | None:
         """Return the outermost loop around ``node`` in its function."""
@@ -307,6 +284,15 @@ class Script:
     def inside(self, node: cst.CSTNode, outer: cst.CSTNode) -> bool:
         """Tell whether ``node`` is ``outer`` or lies in it."""
         return node is outer or any(up is outer for up in self.above(node))
+
+
+def _is_dead(statement: cst.CSTNode, live: frozenset[str]) -> bool:
+    """Tell whether a statement at the top of a local module never runs: an unused definition, or the main guard."""
+    if isinstance(statement, (cst.FunctionDef, cst.ClassDef)):
+        return statement.name.value not in live
+    if isinstance(statement, cst.If):
+        return any(isinstance(n, cst.Name) and n.value == "__name__" for n in walk(statement.test))
+    return False
 
 
 def statements(block: cst.CSTNode) -> list[cst.CSTNode]:

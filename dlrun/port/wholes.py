@@ -77,7 +77,7 @@ class Wholes:
                 made_by = [n for b in made if b.value for n in walk(b.value) if isinstance(n, cst.Call)]
                 if any(_RANDOM.search(self.script.name_of(c.func)) for c in made_by):
                     self.drawn.add(name.value)
-        elif scope is self.script.root and scope is not self.home:
+        elif scope is scope.root and scope is not self.home:
             return  # a global of a function: it cannot be given another value there
         for binding in inside:
             if binding.value is not None:

@@ -8,7 +8,8 @@ from click.testing import CliRunner
 
 from dlrun.cli.port import command
 from dlrun.errors import DlrunError
-from dlrun.port import port, port_file
+from dlrun.port import port
+from dlrun.port.files import port_file
 
 HEAD = "import torch\nfrom torch.utils.data import DataLoader\nmodel = torch.nn.Linear(2, 1)\n"
 LOOP = """opt = torch.optim.Adam(model.parameters())
@@ -271,15 +272,6 @@ def test_fixed_gpus_become_this_ranks_gpu():
     assert "x.to('cuda')" in text
     assert "model.cuda()," in text
     assert "device_ids=[torch.cuda.current_device()] if torch.cuda.is_available() else None)" in text
-
-
-def test_a_loop_in_a_local_module_is_named(tmp_path):
-    (tmp_path / "engine.py").write_text("import torch\n\ndef fit(model, opt, loader):\n    for x, y in loader:\n"
-                                        "        model(x).sum().backward()\n        opt.step()\n")  # fmt: skip
-    script = tmp_path / "train.py"
-    script.write_text("import torch\nfrom engine import fit\nfit(torch.nn.Linear(2, 1), None, None)\n")
-    with pytest.raises(DlrunError, match=r"engine\.py:6 holds one, in fit\(\)"):
-        port_file(script)
 
 
 def test_what_only_the_interpreter_refuses_is_refused_in_its_words():

@@ -50,19 +50,35 @@ def beside_imports(facts: Facts | KerasFacts, frameworks: tuple[str, ...]) -> It
         block[0] = head.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
     anchor = last_import(script.module, frameworks)
     why = "the ranks meet before anything else happens" if facts.guard is None else "dl_comm beside the other imports"
-    if anchor is None:
-        # Without imports at the top, a docstring or the first statement is the place.
-        yield Edit(script.module.body[0], why, before=(*after, *block))
-    else:
-        yield Edit(anchor, why, after=(*after, *block))
+    yield _at_the_top(script.module, anchor, why, (*after, *block))
 
 
-def prints(facts: Facts | KerasFacts) -> bool:
-    """Tell whether the script prints, and has not given ``print`` a meaning of its own."""
+def into_module(facts: Facts | KerasFacts, tree: cst.Module) -> Iterator[Edit]:
+    """Yield the import for a local module that other steps have changed; joining the ranks is the script's part."""
+    lines = list(statements(f"{facts.framework}/import", dl=facts.alias))
+    if prints(facts, tree):
+        (head,) = statements(f"{facts.framework}/print", dl=facts.alias)
+        lines.append(head.with_changes(leading_lines=[cst.EmptyLine(indent=False)]))
+    anchor = last_import(tree, ("keras", "tensorflow", "torch"))
+    yield _at_the_top(tree, anchor, "dl_comm beside the other imports", tuple(lines))
+
+
+def _at_the_top(tree: cst.Module, anchor: cst.CSTNode | None, why: str, lines: tuple[cst.CSTNode, ...]) -> Edit:
+    """Return the Edit that puts ``lines`` below the imports, or below the docstring, or first."""
+    if anchor is None and tree.get_docstring() is not None:
+        anchor = tree.body[0]
+    return Edit(tree.body[0], why, before=lines) if anchor is None else Edit(anchor, why, after=lines)
+
+
+def prints(facts: Facts | KerasFacts, tree: cst.Module | None = None) -> bool:
+    """Tell whether the script (or its module ``tree``) prints, and has not given ``print`` a meaning of its own."""
     script = facts.script
-    return "print" not in script.root.names and any(
-        isinstance(c.func, cst.Name) and script.name_of(c.func) == "builtins.print" for c in script.calls
-    )
+    tree = tree or script.module
+    return "print" not in script.scopes[tree].names and any(
+        isinstance(c.func, cst.Name) and c.func.value == "print" and script.name_of(c.func) == "builtins.print"
+        and script.tree_of(c) is tree
+        for c in script.calls
+    )  # fmt: skip
 
 
 def last_import(module: cst.Module, frameworks: tuple[str, ...]) -> cst.CSTNode | None:

@@ -1,0 +1,153 @@
+"""The names of a module: which scope binds a name, and to what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+
+import libcst as cst
+
+# How a value gets from the right-hand side of a binding to the name: an int picks from a tuple, "each" takes an
+# element of an iterable, "part" is anything this module does not follow.
+Path = tuple["int | str", ...]
+
+# What `from module import *` brings, as far as a porter needs to know.
+STARS = {
+    "torch": ("nn", "optim", "utils", "save", "load", "device", "no_grad", "cuda", "manual_seed"),
+    "torch.nn": ("Module", "DataParallel", "Sequential", "Linear", "Conv2d", "CrossEntropyLoss", "MSELoss", "NLLLoss"),
+    "torch.optim": (
+        "SGD", "Adam", "AdamW", "Adadelta", "Adagrad", "Adamax", "RMSprop", "LBFGS", "ASGD", "NAdam", "RAdam",
+    ),
+    "torch.optim.lr_scheduler": (
+        "StepLR", "MultiStepLR", "ReduceLROnPlateau", "CosineAnnealingLR", "LambdaLR", "OneCycleLR",
+    ),
+    "torch.utils.data": ("DataLoader", "Dataset", "TensorDataset", "random_split", "IterableDataset", "Subset"),
+    "tqdm": ("tqdm", "trange"),
+    "matplotlib.pyplot": ("savefig", "show"),
+    "os": ("makedirs", "mkdir"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Binding:
+    """One place that gives a name its value: ``how`` is import, assign, param, def, class, or other."""
+
+    name: str
+    how: str
+    node: cst.CSTNode
+    value: cst.BaseExpression | None = None
+    path: Path = ()
+    target: str = ""  # for an import: the dotted name it stands for
+
+
+@dataclass(eq=False)
+class Scope:
+    """The module, a class, a function or a comprehension, and the names that it binds.
+
+    ``locals`` are the local modules that the program imports, by dotted name; ``package`` is where this module's
+    relative imports begin.
+    """
+
+    node: cst.CSTNode
+    parent: Scope | None
+    names: dict[str, list[Binding]] = field(default_factory=dict)
+    outer: set[str] = field(default_factory=set)  # declared global or nonlocal
+    stars: list[str] = field(default_factory=list)  # modules of which this one imports everything
+    locals: Mapping[str, Scope] = field(default_factory=dict)
+    package: str = ""
+
+    @property
+    def root(self) -> Scope:
+        """The scope of the module."""
+        return self if self.parent is None else self.parent.root
+
+    def lookup(self, name: str) -> tuple[list[Binding], Scope | None]:
+        """Return the bindings of ``name`` that an expression in this scope sees, and the scope that holds them.
+
+        A name that a local module binds and this one imports has the bindings of that module.
+        """
+        scope: Scope | None = self
+        while scope is not None:
+            skip = isinstance(scope.node, cst.ClassDef) and scope is not self
+            if name in scope.names and not skip and name not in scope.outer:
+                found = scope.names[name]
+                for binding in found if scope.root.locals else ():
+                    if binding.how == "import" and (there := scope.root.imported(binding.target)) is not None:
+                        return there
+                return found, scope
+            scope = scope.parent
+        starred = self.root.starred(name) if self.root.locals else None
+        return starred or ([], None)
+
+    def module(self, target: str) -> Scope | None:
+        """Return the scope of the local module that ``target`` names as it stands in an import of this module."""
+        return self.locals.get(absolute(target, self.package))
+
+    def imported(self, target: str, depth: int = 0) -> tuple[list[Binding], Scope] | None:
+        """Return what a local module binds to the last name of ``target``, or None."""
+        module, _, name = absolute(target, self.package).rpartition(".")
+        there = self.locals.get(module)
+        return there.member(name, depth) if there is not None else None
+
+    def member(self, name: str, depth: int = 0) -> tuple[list[Binding], Scope] | None:
+        """Return what this module binds to ``name``, be it imported from another local module, or None."""
+        if depth > 8:
+            return None
+        for binding in self.names.get(name, []):
+            if binding.how == "import" and (there := self.imported(binding.target, depth + 1)) is not None:
+                return there
+        return (self.names[name], self) if name in self.names else self.starred(name, depth + 1)
+
+    def starred(self, name: str, depth: int = 0) -> tuple[list[Binding], Scope] | None:
+        """Return what ``name`` is in the local modules of which this one imports everything, or None."""
+        for star in self.stars:
+            there = self.module(star)
+            if there is not None and there is not self and (found := there.member(name, depth + 1)) is not None:
+                return found
+        return None
+
+
+def absolute(target: str, package: str) -> str:
+    """Return the dotted name without leading dots: ``..data.load`` in the package ``lab.net`` is ``lab.data.load``."""
+    name = target.lstrip(".")
+    above = len(target) - len(name) - 1
+    if above < 0:
+        return name
+    parts = package.split(".") if package else []
+    return ".".join([*parts[: len(parts) - above], name]) if above <= len(parts) else ""
+
+
+@cache
+def _fields(kind: type[cst.CSTNode]) -> tuple[str, ...]:
+    dull = ("whitespace", "lpar", "rpar", "leading_lines", "trailing", "header", "footer", "comma", "equal", "colon")
+    return tuple(f for f in kind.__dataclass_fields__ if not any(d in f for d in dull))
+
+
+def children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """Yield the child nodes in source order, without white space and commas."""
+    for name in _fields(type(node)):
+        value = getattr(node, name)
+        if isinstance(value, cst.CSTNode):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from (v for v in value if isinstance(v, cst.CSTNode))
+
+
+def walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """Yield ``node`` and everything below it, in source order."""
+    stack = [node]
+    while stack:
+        top = stack.pop()
+        yield top
+        stack.extend(reversed(list(children(top))))
+
+
+def dotted(node: cst.CSTNode) -> str:
+    """Return ``a.b.c`` for a chain of names, else an empty string."""
+    if isinstance(node, cst.Name):
+        return node.value
+    if isinstance(node, cst.Attribute):
+        head = dotted(node.value)
+        return f"{head}.{node.attr.value}" if head else ""
+    return ""

@@ -1,0 +1,58 @@
+"""What stands in the way of porting a PyTorch script: nothing that trains, or nothing to share among the ranks."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from dlrun.errors import DlrunError
+from dlrun.port.facts_torch import Gradients
+from dlrun.port.feeds import Feeds
+from dlrun.port.script import Script
+
+
+def uncalled(script: Script, function: cst.FunctionDef) -> DlrunError:
+    """Return the error for a training function that nothing calls: this file is a module of another script."""
+    return DlrunError(
+        f"{script.place(function)}: nothing in this file calls {function.name.value}(), which trains.",
+        "Port the script that calls it: dlrun port THAT_SCRIPT --out-dir FOLDER follows its imports to this file.",
+    )
+
+
+def nothing_to_share(feeds: Feeds) -> DlrunError | None:
+    """Return the error for a script whose samples cannot be dealt out to the ranks, or None."""
+    script = feeds.script
+    if feeds.carried is not None:
+        return DlrunError(
+            f"{script.place(feeds.carried)}: a hidden state is carried from batch to batch, so the batches form "
+            "one stream and cannot be dealt out. Nothing was written.",
+            "Give each rank a part of every stream (columns of the batchified data), or reset the state per batch.",
+        )
+    if feeds.graph is not None:
+        return DlrunError(
+            f"{script.place(feeds.graph)}: trains on one whole graph ({script.code(feeds.graph)}): its nodes "
+            "hang together and are no samples to share. Nothing was written.",
+            "Split the graph (mini-batches of neighbourhoods) before going to many ranks.",
+        )
+    if not feeds.found and not feeds.counted and not feeds.episodes:
+        return DlrunError(
+            f"{script.place(feeds.loops.ends[0])}: found no samples to share among the ranks: the loop around this "
+            "update runs over no DataLoader and draws nothing at random. Nothing was written.",
+            "Every rank would compute the same update. Feed the loop from a DataLoader and port again.",
+        )
+    return None
+
+
+def no_loop(gradients: Gradients) -> DlrunError:
+    """Return the error for a script in which nothing trains: what was looked for, and where."""
+    script = gradients.script
+    others = [file for file in script.files.values() if file != script.name]
+    looked = f"Looked for `optimizer.step()` and for updates from `.grad` in {len(script.calls)} calls"
+    if others:
+        shown = ", ".join(others[:4]) + (f" and {len(others) - 4} more" if len(others) > 4 else "")
+        looked += f", here and in what is used of {shown}"
+    if gradients.backwards:
+        place = script.place(gradients.backwards[0])
+        return DlrunError(f"{script.name}: gradients are computed ({place}) but no step that uses them was found.",
+                          f"{looked}; the update may be in another file: port that file.")  # fmt: skip
+    return DlrunError(f"{script.name}: no training loop: no backward pass and no optimizer step.",
+                      f"{looked}; the loop may be in a module that this file imports: port that file.")  # fmt: skip

@@ -1,0 +1,147 @@
+"""Local imports: a script and the modules beside it are read as one program, and ported together."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from projects import PROJECT, lay
+
+from dlrun.cli.port import command
+from dlrun.errors import DlrunError
+from dlrun.port.files import port_file, port_tree, read_and_port
+
+
+@pytest.fixture
+def script(tmp_path):
+    return lay(tmp_path / "project")
+
+
+@pytest.fixture
+def ported(script, tmp_path):
+    """The project, ported; its files by path."""
+    port_tree(script, tmp_path / "out")
+    return {name: (tmp_path / "out" / name).read_text() for name in PROJECT}
+
+
+def test_facts_cross_the_borders_of_modules(ported):
+    assert "return dl.shard(DataLoader(train, batch_size, shuffle=True)), DataLoader(test, batch" in (
+        ported["lab/data/digits.py"]
+    )
+    assert "SGD(model.parameters(), lr=dl.lr_scale(lr)" in ported["lab/utils.py"]
+    assert "dl.save(model.state_dict(), path)" in ported["lab/utils.py"]
+    assert "dl.gradients(optimizer)  # mean over the ranks\n        torch.nn.utils.clip" in ported["lab/engine.py"]
+    assert "    dl.broadcast(model, optimizer)" in ported["train.py"]
+    assert "loss {dl.average(loss):.4f} accuracy {accuracy:.3f}" in ported["train.py"]
+
+
+def test_what_needs_no_change_and_what_nothing_calls_stays_as_it_is(ported):
+    for name in ("lab/__init__.py", "lab/data/__init__.py", "lab/model.py"):
+        assert ported[name] == PROJECT[name].lstrip("\n")
+    tail = ported["lab/engine.py"].partition("def never_called")[2]
+    assert tail == PROJECT["lab/engine.py"].partition("def never_called")[2]
+
+
+def test_only_the_script_joins_and_leaves_the_ranks(ported):
+    assert [n for n, text in ported.items() if "dl.init()" in text or "dl.finalize()" in text] == ["train.py"]
+    changed = [n for n, text in ported.items() if "import dl_comm.torch as dl" in text]
+    assert changed == ["train.py", "lab/data/digits.py", "lab/engine.py", "lab/utils.py"]
+    assert ported["lab/engine.py"].startswith('"""The loops."""\nimport torch\n')
+    assert "print = dl.print" in ported["lab/engine.py"]
+
+
+def test_without_a_folder_the_modules_and_the_command_are_named(script):
+    with pytest.raises(DlrunError) as error:
+        port_file(script)
+    assert "3 local modules that it imports must change too" in error.value.message
+    assert "lab/engine.py: 2 edits (gradients)" in error.value.message
+    assert f"dlrun port {script} --out-dir train_dist" in error.value.hint
+    assert not list(script.parent.glob("*_dist*"))
+
+
+def test_a_script_whose_modules_need_nothing_is_one_file(tmp_path):
+    files = {
+        "train.py": "import torch\nfrom net import Net\nfrom torch.utils.data import DataLoader\nmodel = Net()\n"
+        "opt = torch.optim.SGD(model.parameters(), lr=1.0)\nfor x, y in DataLoader(data):\n"
+        "    model(x).sum().backward()\n    opt.step()\n",
+        "net.py": "import torch\nclass Net(torch.nn.Linear):\n    pass\nprint('made')\n",
+    }
+    ported = port_file(lay(tmp_path, files))
+    assert ported.path.name == "train_dist.py"
+    assert "dl.broadcast(model, opt)" in ported.text
+
+
+def test_the_source_is_never_overwritten(script, tmp_path):
+    with pytest.raises(DlrunError, match="holds the script itself"):
+        port_tree(script, script.parent)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "train.py").write_text("print()\n")
+    with pytest.raises(DlrunError, match="is no port"):
+        port_tree(script, tmp_path / "other")
+
+
+def test_what_the_modules_read_comes_along_and_a_second_port_changes_nothing(script, tmp_path):
+    (script.parent / "lab" / "names.txt").write_text("a\n")
+    (script.parent / "conf.yaml").write_text("a: 1\n")
+    script.write_text(script.read_text().replace("best = 0.0", "best = float(open('conf.yaml').read()[3:])"))
+    out = tmp_path / "out"
+    port_tree(script, out)
+    before = {p: p.read_bytes() for p in sorted(out.rglob("*")) if p.is_file()}
+    assert {"names.txt", "conf.yaml"} <= {p.name for p in before}
+    port_tree(script, out)
+    assert {p: p.read_bytes() for p in sorted(out.rglob("*")) if p.is_file()} == before
+    result = CliRunner().invoke(command, ["--check", str(script), "--out-dir", str(out)])
+    assert result.exit_code == 0, result.output
+    (out / "lab" / "utils.py").write_text("")
+    result = CliRunner().invoke(command, ["--check", str(script), "--out-dir", str(out)])
+    assert "utils.py would change" in result.output
+
+
+@pytest.mark.parametrize(
+    "imports",
+    ["from lab.utils import make_optimizer as made", "import lab.utils\nmade = lab.utils.make_optimizer",
+     "from lab.utils import *\nmade = make_optimizer", "import lab.utils as u\nmade = u.make_optimizer"],
+)  # fmt: skip
+def test_an_optimizer_from_a_factory_is_found_however_it_is_imported(imports, tmp_path):
+    text = PROJECT["train.py"].replace("from lab import engine, utils", f"from lab import engine, utils\n{imports}")
+    script = lay(tmp_path, {**PROJECT, "train.py": text.replace("utils.make_optimizer(", "made(")})
+    ported = read_and_port(script)
+    assert "dl.broadcast(model, optimizer)" in ported.text
+    (utils,) = [m for m in ported.modules if m.file == "lab/utils.py"]
+    assert "lr=dl.lr_scale(lr)" in utils.text
+
+
+def test_circular_imports_and_modules_that_do_not_parse_are_no_obstacle(tmp_path):
+    files = {
+        **PROJECT,
+        "lab/model.py": PROJECT["lab/model.py"] + "\nfrom lab.engine import evaluate\nfrom lab.old import x\n",
+        "lab/engine.py": "from lab.model import Net\n" + PROJECT["lab/engine.py"],
+        "lab/old.py": "print 'x'\n",
+    }  # fmt: skip
+    assert len(read_and_port(lay(tmp_path, files)).modules) == 3
+
+
+def ran(script, folder, ranks=0, **env):
+    folder.mkdir()
+    command = [sys.executable, str(script)]
+    if ranks:
+        command = [str(Path(sys.executable).with_name("mpiexec")), "-n", str(ranks), *command]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **env}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, torch.load(folder / "last.pt")
+
+
+def test_the_ported_project_runs_and_trains_as_the_serial_one(script, tmp_path):
+    port_tree(script, tmp_path / "out")
+    said, serial = ran(script, tmp_path / "a")
+    alone, one = ran(tmp_path / "out" / "train.py", tmp_path / "b")
+    assert alone == said
+    _, twins = ran(tmp_path / "out" / "train.py", tmp_path / "c", 2, DL_COMM_REPLICATE="1")
+    shared, _ = ran(tmp_path / "out" / "train.py", tmp_path / "d", 2)
+    assert all(torch.equal(serial[k], one[k]) and torch.equal(serial[k], twins[k]) for k in serial)
+    assert "seen 24" in said
+    assert shared.count("seen 12") == 2
