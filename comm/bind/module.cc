@@ -86,7 +86,7 @@ nb::object arena(Session& session, std::size_t bytes) {
 
 // n sessions whose ranks are threads of this process; hosts[i] names the node of rank i (all on one if empty).
 std::vector<Session*> local_sessions(int n, const Names& hosts, double timeout_s, const std::string& shared_memory,
-                                     int stage_kb, int threads, const std::string& wire, int pipeline_chunk_kb) {
+                                     int stage_kb, int threads, const std::string& wire, int pipeline_chunk_kb, double check) {
   const nb::gil_scoped_release released;
   auto transports = dl::local_transports(n, timeout_s);
   std::vector<Session*> sessions(static_cast<std::size_t>(n));
@@ -103,6 +103,7 @@ std::vector<Session*> local_sessions(int n, const Names& hosts, double timeout_s
         settings.default_nthreads = threads;
         settings.wire = dl::wire_table(wire);
         settings.pipeline_chunk_kb = static_cast<std::size_t>(pipeline_chunk_kb);
+        settings.check = check;
         settings.host = hosts.empty() ? "one" : hosts[i];
         sessions[i] = new Session(std::move(transports[i]), settings);
       } catch (...) {
@@ -202,5 +203,5 @@ NB_MODULE(_core, m) {
   m.def("use_kernels", &dl::use_kernels, nb::arg("name"));
   m.def("local_sessions", local_sessions, nb::arg("n"), nb::arg("hosts") = Names(), nb::arg("timeout_s") = 10.0,
         nb::arg("shared_memory") = "threads", nb::arg("stage_kb") = 16, nb::arg("threads") = 1, nb::arg("wire") = "",
-        nb::arg("pipeline_chunk_kb") = 256, nb::rv_policy::reference);
+        nb::arg("pipeline_chunk_kb") = 256, nb::arg("check") = 0.0, nb::rv_policy::reference);
 }

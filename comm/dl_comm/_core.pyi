@@ -59,4 +59,7 @@ def local_sessions(
     shared_memory: str = "threads",
     stage_kb: int = 16,
     threads: int = 1,
+    wire: str = "",
+    pipeline_chunk_kb: int = 256,
+    check: float = 0.0,
 ) -> list[Session]: ...

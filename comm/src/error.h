@@ -17,7 +17,7 @@ class CommError : public std::runtime_error {
   std::string hint_;
 };
 
-// The ranks called with different arguments. Every rank throws it at the same point, so all can go on.
+// The ranks called with different arguments, or were found to have wrong results. Every rank throws it at the same point, so all can go on.
 class Disagreement : public CommError {
  public:
   using CommError::CommError;

@@ -58,6 +58,7 @@ Settings read_settings(const Look& look) {
   s.wire = wire_table(text(look, "DL_COMM_WIRE"));
   s.host = text(look, "DL_COMM_HOST");
   s.mpi_library = text(look, "DL_COMM_MPI_LIBRARY");
+  s.check = number(look, "DL_COMM_CHECK", s.check, 0, 1, false);
   s.cooldown = choice(look, "DL_COMM_COOLDOWN", s.cooldown, {"step", "last"});
   return s;
 }

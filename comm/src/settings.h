@@ -21,6 +21,7 @@ struct Settings {
   std::vector<WireRule> wire;            // DL_COMM_WIRE: which allreduce between nodes, "65536:doubling,*:ring" (wire_table.h)
   std::string host;                      // DL_COMM_HOST: the name of this rank's node; empty: host name and boot id
   std::string mpi_library;               // DL_COMM_MPI_LIBRARY: the libmpi to load
+  double check = 0;                      // DL_COMM_CHECK: compare every reduction with another way's, within this; 0: do not (check.h)
   std::string cooldown = "step";         // DL_COMM_COOLDOWN: what ksteps < 0 means: "step": block from step |ksteps|; "last": block the last |ksteps|
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "check.h"
 #include "error.h"
 #include "flat.h"
 
@@ -38,11 +39,11 @@ Team::Team(int id, int threads, int precision, const Layout& layout, const Trans
 }
 
 void Team::allreduce(const Message& message, Op op) {
-  queue_.run([&] { guarded(message, [&] { reduce(message, op); }); });
+  queue_.run([&] { guarded(message, [&] { reduce_checked(message, op); }); });
 }
 
 std::uint64_t Team::start(Message message, Op op) {
-  return queue_.start([this, op, message = std::move(message)] { guarded(message, [&] { reduce(message, op); }); });
+  return queue_.start([this, op, message = std::move(message)] { guarded(message, [&] { reduce_checked(message, op); }); });
 }
 
 void Team::wait(std::uint64_t ticket) { queue_.wait(ticket); }
@@ -95,6 +96,15 @@ void Team::reduce_parts(const std::vector<Part>& parts, Lane& lane, bool direct,
     }
     allreduce_staged(lane, part, chunk);
   }
+}
+
+void Team::reduce_checked(const Message& message, Op op) {
+  Lane& lane = *lanes_.front();
+  const double tolerance = lane.settings().check;
+  if (tolerance <= 0) return reduce(message, op);
+  const Check check(message, op);
+  reduce(message, op);
+  check.compare(lane.everyone(), tolerance);
 }
 
 void Team::reduce(const Message& message, Op op) {

@@ -50,6 +50,7 @@ class Team {
 
  private:
   void reduce(const Message& message, Op op);
+  void reduce_checked(const Message& message, Op op);  // as the settings say
   void reduce_parts(const std::vector<Part>& parts, Lane& lane, bool direct, const std::uint64_t* staged);
   void guarded(const Message& message, const std::function<void()>& work);
 
