@@ -42,11 +42,11 @@ def any_mpiexec() -> str:
 
 @pytest.fixture
 def dlrun(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run ``dlrun launch`` with the given words in ``tmp_path``, for at most 30 seconds."""
+    """Run ``dlrun launch`` with the given words in ``tmp_path``, for at most two minutes."""
 
     def run(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
         line = [sys.executable, "-m", "dlrun", "launch", *words]
-        return subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=30, **options)  # type: ignore
+        return subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=120, **options)  # type: ignore
 
     return run
 
@@ -68,8 +68,8 @@ def lab() -> Iterator[Lab]:
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
     folder = Path(tempfile.mkdtemp(prefix="dlab", dir="/tmp"))
     cluster = Lab(folder, number)
-    started = subprocess.run([cluster.up], env=cluster.env, capture_output=True, text=True, timeout=60, check=False)
+    started = subprocess.run([cluster.up], env=cluster.env, capture_output=True, text=True, timeout=120, check=False)
     if started.returncode:
         pytest.skip(f"the Slurm lab did not come up: {started.stderr.strip().splitlines()[-1:]}")
     yield cluster
-    subprocess.run([cluster.down], env=cluster.env, timeout=30, check=False)
+    subprocess.run([cluster.down], env=cluster.env, timeout=60, check=False)

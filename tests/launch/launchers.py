@@ -44,7 +44,8 @@ class Lab:
         self.ssh = {**self.env, **dict.fromkeys(agents, f"{folder}/ssh")}
 
     def run(self, *words: str) -> str:
-        """Run one of the lab's own programs, as ``lab.run("poweroff", "n2")``."""
+        """Run one of the lab's own programs, as ``lab.run("poweroff", "n2")``; what cannot be done is an error."""
         done = subprocess.run([self.folder / words[0], *words[1:]], env=self.env, capture_output=True, text=True,
-                              timeout=30, check=False)  # fmt: skip
+                              timeout=120, check=False)  # fmt: skip
+        assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
         return done.stdout

@@ -45,7 +45,8 @@ if os.environ["DLRUN_RANK"] == "2":
 time.sleep(300)
 """
 LOST = "lost without a word: its node or the network to it is gone, or its watcher was killed"
-# how -> exit code, what is said, seconds from the failure to the end of everything
+BUSY = 30  # more seconds on a busy machine; the ranks would go on for 300
+# how -> exit code, what is said, seconds from the failure to the end of everything on an idle machine
 ENDS = {
     "exception": (1, "ValueError: bad shape (3, 4) at fails.py:7", 3),
     "sys.exit": (7, "sys.exit(7) at fails.py:8", 3),
@@ -107,7 +108,7 @@ def test_uneven_ranks_over_two_machines_know_their_places(lab: Lab, tmp_path: Pa
     (tmp_path / "place.py").write_text(PLACE)
     line = [*words(backend), "place.py"]
     env = lab.ssh if backend.endswith("ssh") else lab.env
-    done = subprocess.run(line, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(line, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout) == (0, UNEVEN), done.stderr
 
 
@@ -124,14 +125,14 @@ def test_every_failure_has_one_end(lab: Lab, tmp_path: Path, backend: str, how: 
     start = time.monotonic()
     act(lab, how, process)
     try:
-        errors = process.communicate(timeout=limit + 20)[1]
+        errors = process.communicate(timeout=limit + 2 * BUSY)[1]
         seconds = time.monotonic() - start
     finally:
         process.kill()
         if how in ("node dies", "cable cut"):
             lab.run("mend", "n2")
     left = ours(tmp_path)
-    patience = limit + (8 if how == "cable cut" else 0)  # Open MPI 4's daemon ends when its cable is mended
+    patience = limit + BUSY  # Open MPI 4's daemon ends when its cable is mended
     while left and time.monotonic() - start < patience:
         time.sleep(0.1)
         left = ours(tmp_path)
@@ -140,7 +141,7 @@ def test_every_failure_has_one_end(lab: Lab, tmp_path: Path, backend: str, how: 
     if not (how == "SIGKILL to dlrun" and "in a job" in backend):  # salloc then says 0
         assert process.returncode == code, errors
     assert (not what and not said) or said.endswith(what), errors
-    assert seconds < limit + 1.5, "0.5 s before the failure; a second for two busy cores"
+    assert seconds < limit + BUSY
     assert not left
 
 

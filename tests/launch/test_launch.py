@@ -74,7 +74,7 @@ def test_a_rank_that_fails_ends_the_job_with_its_code(dlrun, mpiexec, tmp_path, 
     first = next(x for x in done.stderr.splitlines() if x.startswith("dlrun: rank"))
     assert first.startswith("dlrun: rank 1 (host ")
     assert first.endswith("ended the job: " + what.format(line=line)), done.stderr
-    assert seconds < 0.2 + 3 + 2, "3 s for the end; the rest is for two cores that start 3 interpreters"
+    assert seconds < 50, "the others would have slept for 60 s, or waited in the barrier for ever"
     assert json.loads((tmp_path / "runs/failure.json").read_text())["rank"] == 1
     assert ours(tmp_path) == []
 
@@ -86,9 +86,9 @@ def test_a_signal_to_dlrun_ends_everything(mpiexec, tmp_path, number, code):
     process = subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert process.stdout and process.stdout.readline() == "up\n"
     process.send_signal(number)
-    assert process.wait(5) == code
+    assert process.wait(40) == code
     process.stdout.close()
-    deadline = time.monotonic() + 3
+    deadline = time.monotonic() + 40
     while ours(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert ours(tmp_path) == []
@@ -119,7 +119,7 @@ def test_a_progress_bar_is_shown_while_it_moves(any_mpiexec, tmp_path):
     process = subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert process.stdout and process.stdout.read(5) == b"\r 10%"
     process.terminate()
-    process.wait(5)
+    process.wait(40)
     process.stdout.close()
 
 

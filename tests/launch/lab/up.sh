@@ -120,34 +120,51 @@ for n; do
 done
 for n; do
   p=\$(child "\$(cat $LAB/run/\$n.unshare)"); echo "\$p" > $LAB/run/\$n.init
-  nsenter -t $sw -n sh -c "ip link add \$n type veth peer name eth0 netns \$p; ip link set \$n master br0 up"
+  # Always the same address: others keep a machine's for half a minute, and would speak to the one that is gone.
+  mac=02:00:00:00:00:\$(printf %02x \${n#n})
+  nsenter -t $sw -n sh -c "ip link del \$n 2>/dev/null
+    ip link add \$n type veth peer name eth0 address \$mac netns \$p; ip link set \$n master br0 up"
   nsenter -t "\$p" -n sh -c "ip link set lo up; ip addr add $NET.1\${n#n}/24 dev eth0; ip link set eth0 up"
   : > $LAB/run/\$n.go
 done
 X
 cat > "$LAB/mend" <<X
 #!/bin/bash
-# Have machine \$1 working again, whatever was done to it, and Slurm know it.
+# Have machine \$1 working again, whatever was done to it, and everybody know it.
 if grep -q "^State:.[^Z]" "/proc/\$(cat $LAB/run/\$1.unshare)/status" 2>/dev/null; then $LAB/link \$1 up; else $LAB/poweron \$1; fi
-for _ in \$(seq 150); do
-  [ "\$(timeout 5 sinfo -h -n \$1 -o %T)" = idle ] && exit 0
-  scontrol update NodeName=\$1 State=RESUME 2>/dev/null
-  sleep 0.2
-done
-exit 1
+exec $LAB/ready \$1
 X
-printf '#!/bin/sh\nkill -9 $(cat %s/run/$1.unshare)\n' "$LAB" > "$LAB/poweroff"
+cat > "$LAB/ready" <<X
+#!/bin/bash
+# Return when all the machines named do work: ssh answers, from here and from the others, and Slurm runs a job there.
+wait_for() { for _ in \$(seq 300); do "\$@" >/dev/null 2>&1 && return; sleep 0.1; done; echo "not so: \$*" >&2; exit 1; }
+runs_jobs() {
+  [ "\$(timeout 5 sinfo -h -n \$1 -o %T)" = idle ] || timeout 5 scontrol update NodeName=\$1 State=RESUME
+  timeout 10 srun -Q -w \$1 --input=none true
+}
+for n; do
+  wait_for timeout 5 $LAB/ssh \$n true &
+  for other in $(seq -s ' ' -f n%g "$NODES"); do
+    [ \$other = \$n ] || wait_for timeout 5 $LAB/on \$other $LAB/ssh \$n true &
+  done
+  wait_for runs_jobs \$n &
+done
+for job in \$(jobs -p); do wait \$job || exit 1; done
+X
+cat > "$LAB/poweroff" <<X
+#!/bin/bash
+# Pull the plug of machine \$1; return when nothing of it lives.
+pids="\$(cat $LAB/run/\$1.unshare $LAB/run/\$1.init)"
+kill -9 \${pids%%[^0-9]*}
+for p in \$pids; do while grep -q "^State:.[^ZX]" /proc/\$p/status 2>/dev/null; do sleep 0.01; done; done
+X
 printf '#!/bin/sh\nexec nsenter -t %s -n ip link set "$1" "$2"\n' "$sw" > "$LAB/link"
 printf '#!/bin/sh\nn=$1; shift\nexec nsenter -t "$(cat %s/run/$n.init)" -m -u -i -n -p -- "$@"\n' "$LAB" > "$LAB/on"
-chmod +x "$LAB/poweron" "$LAB/poweroff" "$LAB/link" "$LAB/on" "$LAB/mend"
+chmod +x "$LAB/poweron" "$LAB/poweroff" "$LAB/link" "$LAB/on" "$LAB/mend" "$LAB/ready"
 slurmctld   # before the machines: a slurmd that finds no controller sleeps for a second
 "$LAB/poweron" $(seq -f n%g "$NODES")
 
-for _ in $(seq 200); do
-  [ "$(timeout 5 sinfo -h -N -t idle -o %N 2>/dev/null | wc -l)" = "$NODES" ] && ready=1 && break
-  sleep 0.1
-done
-[ -n "${ready:-}" ] || { sinfo -N -l >&2; exit 4; }
+"$LAB/ready" $(seq -f n%g "$NODES")
 if [ -n "${WATCH:-}" ]; then
   LAB=$LAB setsid sh -c 'tail --pid="$1" -f /dev/null; exec "$2"' sh "$WATCH" "$here/down.sh" </dev/null >/dev/null 2>&1 &
 fi
