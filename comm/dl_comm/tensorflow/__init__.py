@@ -10,7 +10,7 @@ must be so; they may then run in any order.
 
     dl.init()
     dataset = dl.shard(dataset)                     # every n-th batch
-    dl.broadcast_variables(model.variables + optimizer.variables)
+    dl.broadcast_variables(model, optimizer)
     grads = dl.gradients(tape.gradient(loss, model.trainable_variables))
     optimizer.apply_gradients(zip(grads, model.trainable_variables))
 """

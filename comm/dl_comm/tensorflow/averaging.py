@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,13 @@ import tensorflow as tf
 from dl_comm import _core
 from dl_comm.ranks import get_nranks
 from dl_comm.tensorflow.op import reduce
+from dl_comm.tensorflow.state import settle
 
 
-def gradients(grads: Sequence[Any], team: int = 0) -> list[Any]:
+def gradients(grads: Any, team: int = 0) -> Any:
     """Return the means over ranks of a list of gradients, in the same order; in a graph, the tensors that will be.
+
+    What ``tape.gradient`` returned for other structures than a list (one tensor, a dict, nested lists) is taken, too.
 
     Put it between what computes the gradients and what reads them (clipping, ``apply_gradients``). ``None`` stays
     ``None`` (a gradient must be ``None`` on all ranks or on none). ``IndexedSlices`` stay so: their rows are those of
@@ -26,14 +29,23 @@ def gradients(grads: Sequence[Any], team: int = 0) -> list[Any]:
     The sum is formed in rank order, so all ranks get the same bits. When the ranks bring different gradients, every
     rank gets an error (in a graph, at run time) that names the first one that differs.
     """
+    if tf.is_tensor(grads) or isinstance(grads, (tf.IndexedSlices, Mapping)) or _is_nested(grads):
+        flat = gradients(tf.nest.flatten(grads), team)
+        return tf.nest.pack_sequence_as(grads, flat)
     grads = list(grads)
     if get_nranks() == 1:
         return grads
+    if tf.executing_eagerly() or tf.inside_function():
+        settle()
     dense = [i for i, g in enumerate(grads) if g is not None and not isinstance(g, tf.IndexedSlices)]
     names = [f"gradient {i} of {len(grads)}" for i in dense]
     for i, mean in zip(dense, reduce([grads[i] for i in dense], "mean", names, team), strict=True):
         grads[i] = mean
     return [_mean_of_slices(g) if isinstance(g, tf.IndexedSlices) else g for g in grads]
+
+
+def _is_nested(grads: Any) -> bool:
+    return isinstance(grads, (list, tuple)) and any(isinstance(g, (list, tuple, Mapping)) for g in grads)
 
 
 def _mean_of_slices(grad: Any) -> Any:

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from dl_comm.ranks import check_enough, get_rank, parts, share
+from dl_comm.tensorflow.state import settle
 
 
 def shard(data: Any) -> Any:
@@ -22,6 +23,8 @@ def shard(data: Any) -> Any:
     *Arrays, tensors, lists* give the entries r, r + n, ... of axis 0, padded from the beginning to equal lengths;
     tuples and dicts of arrays are shared array by array. Raises ``TypeError`` for anything else.
     """
+    if tf.executing_eagerly():
+        settle()
     n = parts()
     if n == 1 or data is None:
         return data
@@ -43,7 +46,8 @@ def shard(data: Any) -> Any:
 
 
 def _shard_dataset(dataset: Any, rank: int, n: int) -> Any:
-    length = int(dataset.cardinality())  # negative: endless, or not known
+    # Negative: endless, or not known, as it never is in a graph.
+    length = int(dataset.cardinality()) if tf.executing_eagerly() else tf.data.UNKNOWN_CARDINALITY
     check_enough(length, n, "elements of the data set")
     if length > 0 and length % n:
         missing = n - length % n

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import random
 
 import numpy as np
@@ -11,6 +12,8 @@ import tensorflow as tf
 from dl_comm import _core
 from dl_comm.machine import share_of_machine
 from dl_comm.ranks import get_localsize, get_nranks, get_rank, parts, shifted_seed
+from dl_comm.tensorflow.shuffling import shuffle_alike
+from dl_comm.tensorflow.state import models, when_built
 
 _joined = False
 
@@ -19,8 +22,9 @@ def init() -> None:
     """Join the ranks of the job. A second call does nothing. Call it before TensorFlow does any work.
 
     On several ranks it makes one GPU visible to this rank (and lets it grow its memory), divides the node's cores among
-    its ranks where neither OMP_NUM_THREADS nor TensorFlow's own settings say otherwise, and gives all ranks the same
-    global seed, rank 0's: data sets that shuffle then shuffle alike. A seed that the script sets later replaces it.
+    its ranks where neither OMP_NUM_THREADS nor TensorFlow's own settings say otherwise, and gives all ranks rank 0's
+    random numbers (NumPy's, ``random``'s, and a common global seed): models start alike. Seeds that the script sets
+    later replace them. Data sets shuffle alike on all ranks from here on, whatever their seeds (see ``shuffling``).
     """
     global _joined
     if get_nranks() == 1 or _joined:
@@ -35,16 +39,26 @@ def init() -> None:
     untouched = tf.config.threading.get_intra_op_parallelism_threads() == 0
     if "OMP_NUM_THREADS" not in os.environ and untouched and get_localsize() > 1:
         tf.config.threading.set_intra_op_parallelism_threads(share.threads)
-    seed = int.from_bytes(_core.broadcast_bytes(os.urandom(4), 0), "little") >> 1
+    state = pickle.dumps((int.from_bytes(os.urandom(4), "little") >> 1, random.getstate(), np.random.get_state()))
+    seed, python, numpy = pickle.loads(_core.broadcast_bytes(state, 0))
     tf.random.set_seed(seed)
+    if parts() > 1:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        shuffle_alike(seed)
 
 
 def reseed() -> None:
     """Give every rank its own random numbers; rank 0 keeps the serial script's.
 
-    On rank r > 0 NumPy, ``random`` and TensorFlow's global seed are replaced by a hash of NumPy's state and r. Call it
-    after the model and the data sets are made, so that these are alike on all ranks.
+    On rank r > 0 NumPy, ``random``, TensorFlow's global seed and the seeds in Keras models that were broadcast are
+    replaced by a hash of NumPy's state and r. Call it after the broadcast; where a model given to that is not built
+    yet, it happens when it is.
     """
+    when_built(_reseed)
+
+
+def _reseed() -> None:
     rank = get_rank() if parts() > 1 else 0
     if rank == 0:
         return
@@ -53,3 +67,7 @@ def reseed() -> None:
     np.random.seed(seed)
     random.seed(shifted_seed(repr(random.getstate()).encode(), rank))
     tf.random.set_seed(seed)
+    for model in models:
+        for variable in model.variables:
+            if "seed_generator" in getattr(variable, "path", "") and variable.shape == (2,):
+                variable.assign(variable.numpy() + np.array([rank, 0], "uint32"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -27,15 +27,80 @@ def broadcast(tensors: Sequence[Any], root: int = 0) -> list[Any]:
     )
 
 
-def broadcast_variables(variables: Sequence[Any], root: int = 0) -> Any:
-    """Give the variables rank ``root``'s values: at once in eager code; in a graph return the op that does.
+def broadcast_variables(*things: Any, root: int = 0) -> Any:
+    """Give variables rank ``root``'s values: at once in eager code; in a graph return the op that does.
 
-    Pass the optimizer's variables too, once they exist. Variables may be TensorFlow's or Keras's.
+    ``things`` are variables (TensorFlow's or Keras's), lists and dicts of them, and models, optimizers and modules,
+    which stand for their variables. In eager code, a model that is not built yet gets its values at the first call of
+    ``gradients``. Slots that an optimizer makes later start alike anyway.
     """
-    native = [getattr(v, "value", v) if not isinstance(v, tf.Variable) else v for v in variables]
-    native = [v() if callable(v) and not isinstance(v, tf.Variable) else v for v in native]
     if get_nranks() == 1:
         return None if tf.executing_eagerly() else tf.no_op()
+    if tf.executing_eagerly():
+        models.extend(t for t in things if hasattr(t, "layers"))
+        _unbuilt.extend((t, root) for t in things if getattr(t, "built", None) is False and hasattr(t, "layers"))
+    return _assign([v for t in things for v in variables_of(t)], root)
+
+
+# Models that were given: those still without variables, to be broadcast later; and all, whose seeds reseed() shifts.
+_unbuilt: list[tuple[Any, int]] = []
+models: list[Any] = []
+_then: list[Callable[[], None]] = []
+
+
+def when_built(act: Callable[[], None]) -> None:
+    """Call ``act`` once all models given to ``broadcast_variables`` have variables: now, or at the first gradients."""
+    if _unbuilt:
+        _then.append(act)
+    else:
+        act()
+
+
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+def settle() -> None:
+    """Broadcast the models that were not built when they should have been, before the first gradients are averaged.
+
+    Keras 3 fills variables that a ``tf.function`` makes only after it is traced: they start alike as all ranks have
+    the same seeds by then, and are broadcast the next time (``shard`` comes here, too).
+    """
+    if not _unbuilt:
+        return
+    late, then = list(_unbuilt), list(_then)
+    _unbuilt.clear()
+    _then.clear()
+    with tf.init_scope():  # also while a tf.function is traced: variables live outside of it
+        for model, root in late:
+            variables = variables_of(model)
+            if variables and all(v.is_initialized() for v in native_of(variables)):
+                _assign(variables, root)
+            else:
+                _unbuilt.append((model, root))
+        for act in then:
+            act()
+
+
+def variables_of(thing: Any) -> list[Any]:
+    """Return the variables that ``thing`` is or holds, each once."""
+    if isinstance(thing, tf.Variable) or type(thing).__name__ in ("Variable", "KerasVariable"):
+        return [thing]
+    if isinstance(thing, Mapping):
+        return [v for part in thing.values() for v in variables_of(part)]
+    if isinstance(thing, Iterable) and not hasattr(thing, "variables"):
+        return [v for part in thing for v in variables_of(part)]
+    if getattr(thing, "built", None) is False and hasattr(thing, "layers"):
+        return [v for layer in thing.layers for v in variables_of(layer)]  # Keras 2 minds being asked
+    found = getattr(thing, "variables", ())
+    return list({id(v): v for v in (found() if callable(found) else found)}.values())
+
+
+def native_of(variables: Sequence[Any]) -> list[Any]:
+    """Return TensorFlow's variables behind Keras's."""
+    native = [getattr(v, "value", v) if not isinstance(v, tf.Variable) else v for v in variables]
+    return [v() if callable(v) and not isinstance(v, tf.Variable) else v for v in native]
+
+
+def _assign(variables: Sequence[Any], root: int) -> Any:
+    native = native_of(variables)
     assigned = [v.assign(value) for v, value in zip(native, broadcast(native, root), strict=True)]
     return None if tf.executing_eagerly() else tf.group(*[getattr(a, "op", a) for a in assigned])
 
@@ -52,7 +117,7 @@ class BroadcastHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
 
     def begin(self) -> None:
         """Add the broadcast to the graph that is now complete."""
-        self._op = broadcast_variables(self._variables(), self._root)
+        self._op = broadcast_variables(self._variables(), root=self._root)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         """Run it."""
