@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 if TYPE_CHECKING:
     from dlrun.port import Ported
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if the output would change.")
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
 @click.option("--explain", metavar="STEP", help="Tell why STEP was done where, and write nothing.")
+@click.option("--batch", type=click.Choice(["local", "global"]), default="local", show_default=True,
+              help="What stays: each rank's batch (the global one grows n-fold), or the global batch (each rank takes "
+              "1/n; rate and steps stay).")  # fmt: skip
 @click.option("--lr-scaling", type=click.Choice(["linear", "sqrt", "none"]), default="linear", show_default=True,
               help="How the learning rate follows the number of ranks.")  # fmt: skip
 @click.option("--warmup-steps", type=click.IntRange(min=0), default=0, metavar="N",
@@ -37,6 +41,7 @@ def command(
     check: bool,
     as_json: bool,
     explain: str | None,
+    batch: str,
     lr_scaling: str,
     warmup_steps: int,
     proving: bool,
@@ -55,7 +60,10 @@ def command(
 
     if out_dir and output:
         raise click.UsageError("--out-dir and -o exclude each other: a folder, or one file.")
-    options = Options(lr_scaling=lr_scaling, warmup_steps=warmup_steps)  # type: ignore[arg-type]
+    source = click.get_current_context().get_parameter_source
+    if batch == "global" and any(source(p) is ParameterSource.COMMANDLINE for p in ("lr_scaling", "warmup_steps")):
+        raise click.UsageError("--lr-scaling and --warmup-steps go with --batch local; --batch global keeps the rate.")
+    options = Options(lr_scaling=lr_scaling, warmup_steps=warmup_steps, batch=batch)  # type: ignore[arg-type]
     color = sys.stdout.isatty()
     if not (diff or check or explain):
         ported = port_tree(script, out_dir, options) if out_dir else port_file(script, output, options)

@@ -15,7 +15,7 @@ import libcst as cst
 from dlrun.errors import DlrunError
 from dlrun.port import facts_keras
 from dlrun.port.edits import Doubt, Edit, apply
-from dlrun.port.facts import Facts, Options
+from dlrun.port.facts import FULL_BATCH, Facts, Options
 from dlrun.port.facts_keras import KerasFacts
 from dlrun.port.facts_torch import Gradients
 from dlrun.port.feeds import Feeds
@@ -27,7 +27,7 @@ from dlrun.port.refusals import framework_of, main_guard
 from dlrun.port.report import Part, Ported
 from dlrun.port.script import Script
 from dlrun.port.taint import Taint, chances, forwards
-from dlrun.port.untrained import no_loop, nothing_to_share, uncalled
+from dlrun.port.untrained import no_loop, not_globally, nothing_to_share, uncalled
 
 __all__ = ["Options", "Ported", "port"]
 
@@ -48,11 +48,15 @@ def port(source: str | bytes, options: Options | None = None, name: str = "scrip
     """
     script = read(source, name, path)
     framework = framework_of(script)
+    options = options or Options()
     facts: Facts | KerasFacts
+    if framework != "torch" and options.batch == "global":
+        raise DlrunError(f"{name}: --batch global is for PyTorch so far; this script trains with {framework}.",
+                         "Port it with --batch local.")  # fmt: skip
     if framework == "keras":
-        facts = facts_keras.read(Flow(script), options or Options(), name, main_guard(script))
+        facts = facts_keras.read(Flow(script), options, name, main_guard(script))
     else:
-        facts = facts_of(script, options or Options())
+        facts = facts_of(script, options)
     found = run_passes(facts, [step.name for step in STEPS])
     edits = [f for f in found if isinstance(f, Edit)]
     doubts = [f for f in found if isinstance(f, Doubt)]
@@ -67,7 +71,8 @@ def port(source: str | bytes, options: Options | None = None, name: str = "scrip
             after = _carried_out(tree, file, [*mine, *joined])
         if tree is script.module or mine:
             modules.append(Part(file, tree.code, after.code, tree.encoding))
-    return Ported(name, modules[0], tuple(modules[1:]), script, tuple(edits), tuple(doubts), framework)
+    contract = options.contract if not getattr(facts, "full_batch", False) else FULL_BATCH
+    return Ported(name, modules[0], tuple(modules[1:]), script, tuple(edits), tuple(doubts), framework, contract)
 
 
 def facts_of(script: Script, options: Options) -> Facts:
@@ -79,6 +84,8 @@ def facts_of(script: Script, options: Options) -> Facts:
         raise uncalled(script, function)
     feeds = Feeds(loops)
     if (reason := nothing_to_share(feeds)) is not None:
+        raise reason
+    if options.batch == "global" and (reason := not_globally(feeds)) is not None:
         raise reason
     return gather(loops, feeds, options)
 

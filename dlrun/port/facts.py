@@ -13,14 +13,34 @@ from dlrun.port.script import Script
 from dlrun.port.taint import Taint
 
 Rule = Literal["linear", "sqrt", "none"]
+FULL_BATCH = "keeps the global batch, all samples: each of n ranks takes 1/n of them; learning rate and steps stay"
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the user may choose: how the learning rate follows the number of ranks, and warm-up steps (0: none)."""
+    """What the user may choose: the contract, how the learning rate follows the number of ranks, and warm-up steps.
+
+    ``batch`` "local" keeps each rank's batch, so that the global batch grows n-fold; "global" keeps the global batch,
+    and with it the learning rate and the number of steps: n ranks leave the serial script's parameters, to rounding.
+    """
 
     lr_scaling: Rule = "linear"
-    warmup_steps: int = 0
+    warmup_steps: int = 0  # 0: none
+    batch: Literal["local", "global"] = "local"
+
+    @property
+    def contract(self) -> str:
+        """What stays the same and what follows the number of ranks, in a sentence."""
+        if self.batch == "global":
+            return "keeps the global batch: each of n ranks takes 1/n of it; learning rate and steps stay"
+        rate = {"linear": "n times the learning rate", "sqrt": "sqrt(n) times the learning rate",
+                "none": "the learning rate stays"}[self.lr_scaling]  # fmt: skip
+        return f"keeps each rank's batch: n ranks make a global batch n times as large, {rate}, 1/n of the steps"
+
+    @property
+    def keeps_rate(self) -> bool:
+        """Whether the learning rate stays what it is."""
+        return self.lr_scaling == "none" or self.batch == "global"
 
 
 @dataclass(frozen=True, eq=False)

@@ -52,6 +52,7 @@ class Ported:
     edits: tuple[Edit, ...]
     doubts: tuple[Doubt, ...]
     framework: str
+    contract: str
     path: Path | None = None
 
     @property
@@ -84,6 +85,7 @@ class Ported:
             for edit in sorted(edits, key=lambda e: (self._line(e), e.step)):
                 step = _style(f"{edit.step:<{width}}", color, fg="green")
                 out.append(f"  {self._line(edit):>5}  {step}  {edit.why}")
+        out.append(self.contract)
         untouched = len(self.script.files) - 1 - len(self.modules)
         if untouched:
             out.append(f"{untouched} local module{'s' if untouched > 1 else ''} read and left as they are"
@@ -113,6 +115,7 @@ class Ported:
         return {
             "script": self.name,
             "output": str(self.path) if self.path else None,
+            "contract": self.contract,
             "edits": [
                 {"step": e.step, "file": self.file_of(e), "line": self._line(e), "why": e.why}
                 for e in sorted(self.edits, key=lambda e: (self.part_of(e), e.step))

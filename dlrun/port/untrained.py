@@ -42,6 +42,23 @@ def nothing_to_share(feeds: Feeds) -> DlrunError | None:
     return None
 
 
+def not_globally(feeds: Feeds) -> DlrunError | None:
+    """Return the error for a script whose batches cannot be divided among the ranks, or None."""
+    script = feeds.script
+    drawn = [loop for loop in feeds.counted if not any(
+        script.name_of(c.func) == "builtins.next" for c in feeds.reached(loop.body))]  # fmt: skip
+    indexed = [f.node for f in feeds.found.values() if f.how == "indices"]
+    if feeds.episodes or drawn or indexed:
+        node = (indexed or drawn or feeds.loops.ends)[0]
+        how = "picked by number" if indexed else "drawn by the script itself"
+        return DlrunError(
+            f"{script.place(node)}: --batch global divides the batches of a DataLoader; here they are {how}. "
+            "Nothing was written.",
+            "Feed the loop from a DataLoader, or port with --batch local and divide the batch size yourself.",
+        )
+    return None
+
+
 def no_loop(gradients: Gradients) -> DlrunError:
     """Return the error for a script in which nothing trains: what was looked for, and where."""
     script = gradients.script

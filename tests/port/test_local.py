@@ -1,14 +1,10 @@
 """Local imports: a script and the modules beside it are read as one program, and ported together."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from click.testing import CliRunner
 from projects import PROJECT, lay
+from running import ran
 
 from dlrun.cli.port import command
 from dlrun.errors import DlrunError
@@ -122,17 +118,6 @@ def test_circular_imports_and_modules_that_do_not_parse_are_no_obstacle(tmp_path
         "lab/old.py": "print 'x'\n",
     }  # fmt: skip
     assert len(read_and_port(lay(tmp_path, files)).modules) == 3
-
-
-def ran(script, folder, ranks=0, **env):
-    folder.mkdir()
-    command = [sys.executable, str(script)]
-    if ranks:
-        command = [str(Path(sys.executable).with_name("mpiexec")), "-n", str(ranks), *command]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **env}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    return done.stdout, torch.load(folder / "last.pt")
 
 
 def test_the_ported_project_runs_and_trains_as_the_serial_one(script, tmp_path):

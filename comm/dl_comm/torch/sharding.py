@@ -26,8 +26,13 @@ _BLOCK = 1024
 _sharded: WeakKeyDictionary[DataLoader[Any], DataLoader[Any]] = WeakKeyDictionary()
 
 
-def shard(data: Any) -> Any:
+def shard(data: Any, batch: str = "local") -> Any:
     """Return this rank's 1/n of ``data``; on 1 rank ``data`` itself.
+
+    ``batch`` says what a loader's batch size stands for. ``"local"``: for what each rank takes at a step, so that the
+    global batch is n times as large. ``"global"``: for what all ranks take together, so that each takes B/n and the
+    k-th batch of the n ranks is the serial run's k-th batch, as many of them as there, for an unchanged learning rate.
+    A last batch that n does not divide is padded.
 
     *A DataLoader* becomes a loader with the same local batch size, so that the global batch is n times as large.
     Whatever it was given stays: sampler or batch sampler, workers, collate function, pinning, generator. At each
@@ -47,8 +52,11 @@ def shard(data: Any) -> Any:
     array; *a generator* or other iterable is read by every rank, like an IterableDataset.
 
     What ``shard`` returned for a loader or data set is not divided a second time. Raises ``TypeError`` for anything
-    else, ``dl_comm.CommError`` on every rank when the ranks' data differ in length or are fewer than the ranks.
+    else, ``dl_comm.CommError`` on every rank when the ranks' data differ in length or are fewer than the ranks, or when
+    n does not divide a ``"global"`` batch size.
     """
+    if batch not in ("local", "global"):
+        raise ValueError(f"shard() got batch={batch!r}; it is 'local' or 'global'")
     n = parts()
     if isinstance(data, Mapping):
         return {name: shard(part) for name, part in data.items()} if n > 1 else data
@@ -63,8 +71,11 @@ def shard(data: Any) -> Any:
         return data
     if isinstance(data, DataLoader):
         if data not in _sharded:
-            _sharded[data] = _shard_loader(data, get_rank(), n)
+            _sharded[data] = _shard_loader(data, get_rank(), n, n if batch == "global" else 1)
         return _sharded[data]
+    if batch == "global" and not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+        raise TypeError(f"shard(batch='global') got {type(data).__name__}, whose batches it cannot divide; it takes a "
+                        "DataLoader")  # fmt: skip
     if hasattr(data, "__len__") and hasattr(data, "__getitem__") and not isinstance(data, IterableDataset):
         return _shard_sequence(data, get_rank(), n)
     stream = ShardedStream(data, get_rank(), n)
@@ -99,7 +110,8 @@ def _check_equal_lengths(data: Any) -> None:
         )
 
 
-def _shard_loader(loader: DataLoader[Any], rank: int, n: int) -> DataLoader[Any]:
+def _shard_loader(loader: DataLoader[Any], rank: int, n: int, divide: int) -> DataLoader[Any]:
+    """Return the loader of one rank of n, whose batches are 1/``divide`` of those that ``loader`` has."""
     if isinstance(loader.dataset, ShardedStream) or isinstance(loader.batch_sampler, ShardedSampler):
         return loader
     if isinstance(loader.sampler, ShardedSampler):
@@ -119,9 +131,12 @@ def _shard_loader(loader: DataLoader[Any], rank: int, n: int) -> DataLoader[Any]
         changes["generator"] = torch.Generator()
         seed = shifted_seed(torch.get_rng_state().numpy().tobytes(), n)
         changes["generator"].manual_seed(int(_core.broadcast_bytes(str(seed).encode(), 0)))
+        if divide > 1:
+            size = _local_batch(loader.batch_size, divide)
+            changes |= {"batch_size": size, "batch_sampler": BatchSampler(loader.sampler, size, loader.drop_last)}
     else:
         _check_equal_lengths(loader.dataset)
-        changes |= _sharded_samplers(loader, rank, n)
+        changes |= _sharded_samplers(loader, rank, n, divide)
         if loader.generator is not None and rank > 0:
             # The seeds of the workers come from it: other ranks' workers shall augment differently.
             changes["generator"] = torch.Generator()
@@ -131,17 +146,38 @@ def _shard_loader(loader: DataLoader[Any], rank: int, n: int) -> DataLoader[Any]
     return sharded
 
 
-def _sharded_samplers(loader: DataLoader[Any], rank: int, n: int) -> dict[str, Any]:
+def _local_batch(size: int | None, divide: int) -> int:
+    """Return a rank's batch size: ``size`` divided by ``divide``, which must go into it."""
+    if size is None:
+        raise CommError("shard(batch='global') got a DataLoader with batch_size=None, which makes no batches to divide.",
+                        "Give it a batch_size, or keep the local batch: shard(loader).")  # fmt: skip
+    if size % divide:
+        fits = [m for m in range(1, min(size, 2 * divide) + 1) if size % m == 0]
+        raise CommError(
+            f"shard(batch='global'): a global batch of {size} cannot be divided among {divide} ranks",
+            f"Launch {' or '.join(map(str, fits))} ranks, or choose a batch size that is a multiple of {divide}.",
+        )
+    return size // divide
+
+
+def _sharded_samplers(loader: DataLoader[Any], rank: int, n: int, divide: int) -> dict[str, Any]:
     batches = loader.batch_sampler
     own = batches is not None and type(batches) is not BatchSampler
     drawn: Any = batches if own else loader.sampler
     if hasattr(drawn, "__len__"):
         check_enough(len(drawn), n, "batches of its batch sampler" if own else "entries of its sampler")
+    if batches is None and divide > 1:
+        _local_batch(None, divide)
     if batches is None:  # no automatic batching: the sampler's entries are the batches
         return {"sampler": ShardedSampler(loader.sampler, rank, n)}
     if type(batches) is BatchSampler:
         sampler = ShardedSampler(batches.sampler, rank, n, batches.drop_last)
-        return {"sampler": sampler, "batch_sampler": BatchSampler(sampler, batches.batch_size, batches.drop_last)}
+        size = _local_batch(batches.batch_size, divide)
+        changes: dict[str, Any] = {"batch_size": size} if divide > 1 and loader.batch_size else {}
+        return {**changes, "sampler": sampler, "batch_sampler": BatchSampler(sampler, size, batches.drop_last)}
+    if divide > 1:
+        raise TypeError(f"shard(batch='global') got a DataLoader with a {type(batches).__name__} of its own; "
+                        "its batches are dealt out whole: shard(loader)")  # fmt: skip
     return {"batch_sampler": ShardedSampler(batches, rank, n)}
 
 

@@ -30,7 +30,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     """
     for top in facts.tops:
         lines = list(statements("torch/broadcast", dl=facts.alias, things=top.things))
-        if facts.options.warmup_steps:
+        if facts.options.warmup_steps and facts.options.batch == "local":
             for optimizer in top.optimizers:
                 lines.extend(statements("torch/warmup", dl=facts.alias, optimizer=optimizer,
                                         steps=facts.options.warmup_steps))  # fmt: skip

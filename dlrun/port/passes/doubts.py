@@ -8,7 +8,8 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts
-from dlrun.port.script import walk
+from dlrun.port.passes.rate import argument
+from dlrun.port.script import dotted, walk
 
 
 def torch(facts: Facts) -> Iterator[Doubt]:
@@ -17,12 +18,19 @@ def torch(facts: Facts) -> Iterator[Doubt]:
     yield from _environments(facts)
     yield from _sums(facts)
     yield from _hand_made(facts)
+    if facts.options.batch == "global":
+        yield from _batch_sizes(facts)
 
 
 def _statistics(facts: Facts) -> Iterator[Doubt]:
     for call in facts.script.calls:
         if "BatchNorm" in facts.script.name_of(call.func):
             model = next((t for top in facts.tops for t in top.things if t not in top.optimizers), "model")
+            if facts.options.batch == "global":
+                why = "BatchNorm takes its statistics from a rank's 1/n of the batch, unlike the serial run"
+                write = f"{model} = {facts.alias}.sync_batchnorm({model}) before the optimizer is made"
+                yield Doubt(call, why, "medium", write)
+                return
             yield Doubt(call, "each rank's BatchNorm keeps statistics of its own samples; saved are rank 0's", "low",
                         f"{facts.alias}.average({model}) before evaluating or saving")  # fmt: skip
             return
@@ -38,7 +46,7 @@ def _environments(facts: Facts) -> Iterator[Doubt]:
 
 def _sums(facts: Facts) -> Iterator[Doubt]:
     """Yield a doubt where a loss is a sum over a full batch: the mean over ranks is 1/n of it."""
-    if not facts.full_batch:
+    if not facts.full_batch and facts.options.batch == "local":
         return
     for node in facts.script.nodes:
         sums = isinstance(node, cst.Arg) and node.keyword is not None and (
@@ -49,10 +57,44 @@ def _sums(facts: Facts) -> Iterator[Doubt]:
             yield Doubt(node, "this loss is a sum: the ranks' mean is 1/n of the serial gradient (Adam does not mind)",
                         "high", f"multiply the loss by {facts.alias}.get_nranks()")  # fmt: skip
             return
+    for step in facts.steps if facts.options.batch == "global" else ():
+        for call in _summed(facts, step.node):
+            yield Doubt(call, "if this loss is a sum over the batch, the ranks' mean is 1/n of the serial gradient",
+                        "high", f"multiply the loss by {facts.alias}.get_nranks()")  # fmt: skip
+            return
+
+
+def _summed(facts: Facts, node: cst.CSTNode) -> Iterator[cst.Call]:
+    """Yield the sums over whole tensors in the loops around ``node`` that lead to a loss."""
+    function = facts.script.function_of(node)
+    for call in facts.script.calls:
+        summed = isinstance(call.func, cst.Attribute) and call.func.attr.value == "sum"
+        if summed and not call.args and facts.script.function_of(call) is function:
+            user = facts.script.parents[call]
+            if isinstance(user, (cst.Assign, cst.BinaryOperation)) or (
+                isinstance(user, cst.Attribute) and user.attr.value == "backward"
+            ):
+                yield call
+
+
+def _batch_sizes(facts: Facts) -> Iterator[Doubt]:
+    """Yield a doubt where a training loop uses the batch size itself: each rank's batches are 1/n of it."""
+    for feed in facts.feeds:
+        size = argument(feed.node, "batch_size", 1) if isinstance(feed.node, cst.Call) else None
+        if not isinstance(size, (cst.Name, cst.Attribute)):
+            continue
+        for node in facts.script.nodes:
+            if not isinstance(node, type(size)) or dotted(node) != dotted(size):
+                continue
+            inside = any(facts.script.inside(node, loop.body) for loop in facts.loops)  # type: ignore[attr-defined]
+            if inside and not facts.script.inside(node, feed.node):
+                yield Doubt(node, f"{dotted(size)} is the global batch; a rank's batch is 1/n of it", "medium",
+                            "take the size from the batch itself: x.size(0)")  # fmt: skip
+                return
 
 
 def _hand_made(facts: Facts) -> Iterator[Doubt]:
-    if facts.full_batch or facts.options.lr_scaling == "none":
+    if facts.full_batch or facts.options.keeps_rate:
         return
     for step in facts.steps:
         if step.optimizer is None and any(isinstance(n, cst.Attribute) for n in walk(step.node)):

@@ -43,7 +43,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
                 (model(x) - y).pow(2).mean().backward()
                 opt.step()
     """
-    if facts.options.lr_scaling == "none" or facts.full_batch:
+    if facts.options.keeps_rate or facts.full_batch:
         return
 
     def scale(node: cst.BaseExpression) -> cst.BaseExpression:

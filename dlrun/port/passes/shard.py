@@ -28,18 +28,24 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     """
 
     def wrap(node: cst.BaseExpression) -> cst.BaseExpression:
-        return expression("torch/shard", {"loader": node}, dl=facts.alias)
+        return expression("torch/shard", {"loader": node}, dl=facts.alias, batch=facts.options.batch)
+
+    deals = "every epoch's order is drawn once and dealt out to the ranks"
+    if facts.options.batch == "global":
+        deals = "each rank takes 1/n of every batch"
 
     for feed in facts.feeds:
         if feed.how == "loader":
-            yield Edit(feed.node, "every epoch's order is drawn once and dealt out to the ranks", wrap)
+            yield Edit(feed.node, deals, wrap)
         elif feed.how == "named":
-            yield Edit(facts.script.line_of(feed.node), f"{feed.names[0]}: every epoch is dealt out to the ranks",
-                       after=statements("torch/shard_name", dl=facts.alias, name=feed.names[0]))  # fmt: skip
+            yield Edit(facts.script.line_of(feed.node), f"{feed.names[0]}: {deals}",
+                       after=statements("torch/shard_name", dl=facts.alias, name=feed.names[0],
+                                        batch=facts.options.batch))  # fmt: skip
         elif feed.how == "indices":
             yield Edit(feed.node, "the ranks take the batches of the serial run in turn", wrap)
         elif feed.how == "iterable":
-            yield Edit(feed.node, "the training loop takes this rank's share of the batches", wrap)
+            why = "the training loop takes this rank's share of the batches"
+            yield Edit(feed.node, deals if facts.options.batch == "global" else why, wrap)
         elif feed.how == "arrays":
             lines = statements("torch/shard_arrays", dl=facts.alias, names=feed.names, drawn=feed.drawn)
             yield Edit(feed.node, f"{', '.join(feed.names)}: each rank takes every n-th sample", before=lines)

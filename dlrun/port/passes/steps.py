@@ -46,8 +46,8 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             opt.step()
             sched.step()
     """
-    if facts.full_batch:
-        return
+    if facts.full_batch or facts.options.batch == "global":
+        return  # as many steps as before
 
     def divide(node: cst.BaseExpression) -> cst.BaseExpression:
         return expression("torch/steps", {"count": node}, dl=facts.alias)
