@@ -149,7 +149,7 @@ def _shard_loader(loader: DataLoader[Any], rank: int, n: int, divide: int) -> Da
 def _local_batch(size: int | None, divide: int) -> int:
     """Return a rank's batch size: ``size`` divided by ``divide``, which must go into it."""
     if size is None:
-        raise CommError("shard(batch='global') got a DataLoader with batch_size=None, which makes no batches to divide.",
+        raise CommError("shard(batch='global') got a DataLoader with batch_size=None: no batches to divide.",
                         "Give it a batch_size, or keep the local batch: shard(loader).")  # fmt: skip
     if size % divide:
         fits = [m for m in range(1, min(size, 2 * divide) + 1) if size % m == 0]
