@@ -62,4 +62,5 @@ def local_sessions(
     wire: str = "",
     pipeline_chunk_kb: int = 256,
     check: float = 0.0,
+    wire_dtype: str = "same",
 ) -> list[Session]: ...

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "packed.h"
 #include "slice.h"
 #include "wire.h"
 
@@ -16,7 +17,12 @@ std::size_t wire_elements(const Lane& lane, const Reducer& reducer) {
 }
 
 void over_the_wire(Lane& lane, const Part& part, char* acc, std::size_t n) {
-  wire_allreduce(lane.peers(), lane.settings().wire, part.reducer, acc, n, lane.scratch());
+  const Settings& settings = lane.settings();
+  if (settings.wire_dtype != "same" && worth_packing(part.reducer, n * part.reducer.acc_width))
+    packed_allreduce(lane.peers(), dtype_named(settings.wire_dtype), part.reducer, reinterpret_cast<float*>(acc), n,
+                     lane.scratch());
+  else
+    wire_allreduce(lane.peers(), settings.wire, part.reducer, acc, n, lane.scratch());
 }
 
 // Some chunks of a part, as many as the wire takes at once, on their way through the stages of a node.

@@ -20,10 +20,27 @@ int cores_of_this_process() {
   return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
+// Ranks with other settings would send other messages. Throws on every rank, naming the first that differs.
+void check_settings(Transport& world, const Settings& settings) {
+  std::string mine;
+  for (const auto& entry : shared_settings(settings)) mine += entry.second + "\n";
+  const std::vector<std::string> all = allgather(world, mine);
+  if (std::count(all.begin(), all.end(), mine) == world.size()) return;
+  for (const auto& [name, value] : shared_settings(settings)) {
+    const std::vector<std::string> values = allgather(world, value);
+    for (std::size_t rank = 1; rank < values.size(); ++rank)
+      if (values[rank] != values[0])
+        throw CommError("the ranks do not agree: " + name + " is '" + values[0] + "' on rank 0 but '" + values[rank] +
+                            "' on rank " + std::to_string(rank),
+                        "every rank has to be given the same setting");
+  }
+}
+
 }  // namespace
 
 Session::Session(std::unique_ptr<Transport> world, Settings settings)
     : settings_(std::move(settings)), world_(std::move(world)), pid_(getpid()) {
+  check_settings(*world_, settings_);
   find_shared_memory();
   const long online = sysconf(_SC_NPROCESSORS_ONLN);
   int usable = std::min(cores_of_this_process(), static_cast<int>(online) / layout_.local_size());

@@ -56,11 +56,23 @@ Settings read_settings(const Look& look) {
   s.stage_kb = static_cast<std::size_t>(number(look, "DL_COMM_STAGE_KB", 256, 4, 1 << 20, true));
   s.shared_memory = choice(look, "DL_COMM_SHARED_MEMORY", s.shared_memory, {"auto", "memfd", "shm", "none"});
   s.wire = wire_table(text(look, "DL_COMM_WIRE"));
+  s.wire_dtype = choice(look, "DL_COMM_WIRE_DTYPE", s.wire_dtype, {"same", "float16", "bfloat16"});
   s.host = text(look, "DL_COMM_HOST");
   s.mpi_library = text(look, "DL_COMM_MPI_LIBRARY");
   s.check = number(look, "DL_COMM_CHECK", s.check, 0, 1, false);
   s.cooldown = choice(look, "DL_COMM_COOLDOWN", s.cooldown, {"step", "last"});
   return s;
+}
+
+std::vector<std::pair<std::string, std::string>> shared_settings(const Settings& settings) {
+  return {{"DL_COMM_DEFAULT_NTHREADS", std::to_string(settings.default_nthreads)},
+          {"DL_COMM_DEFAULT_PREC_LEVEL", std::to_string(settings.default_prec_level)},
+          {"DL_COMM_PIPELINE_CHUNK_KB", std::to_string(settings.pipeline_chunk_kb)},
+          {"DL_COMM_STAGE_KB", std::to_string(settings.stage_kb)},
+          {"DL_COMM_WIRE", shown(settings.wire)},
+          {"DL_COMM_WIRE_DTYPE", settings.wire_dtype},
+          {"DL_COMM_CHECK", settings.check > 0 ? "on" : "0"},
+          {"DL_COMM_COOLDOWN", settings.cooldown}};
 }
 
 }  // namespace dl

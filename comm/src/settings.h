@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "wire_table.h"
@@ -19,6 +20,7 @@ struct Settings {
   std::size_t stage_kb = 256;            // DL_COMM_STAGE_KB: chunk in which private arrays pass through shared memory
   std::string shared_memory = "auto";    // DL_COMM_SHARED_MEMORY: auto, memfd, shm (names in /dev/shm), none
   std::vector<WireRule> wire;            // DL_COMM_WIRE: which allreduce between nodes, "65536:doubling,*:ring" (wire_table.h)
+  std::string wire_dtype = "same";       // DL_COMM_WIRE_DTYPE: what float32 sums are written as between nodes: same, float16, bfloat16
   std::string host;                      // DL_COMM_HOST: the name of this rank's node; empty: host name and boot id
   std::string mpi_library;               // DL_COMM_MPI_LIBRARY: the libmpi to load
   double check = 0;                      // DL_COMM_CHECK: compare every reduction with another way's, within this; 0: do not (check.h)
@@ -27,5 +29,8 @@ struct Settings {
 
 // Reads the settings through `look` (getenv's shape). Throws CommError that names the variable and the bad value.
 Settings read_settings(const std::function<const char*(const char*)>& look);
+
+// The settings that decide which messages are sent, and so have to be the same on all ranks: names and values.
+std::vector<std::pair<std::string, std::string>> shared_settings(const Settings& settings);
 
 }  // namespace dl

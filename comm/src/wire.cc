@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "wire_rounds.h"
+
 namespace dl {
+
 void wire_allreduce(Transport& transport, const std::vector<WireRule>& table, const Reducer& reducer, void* acc,
                     std::size_t n, Scratch& scratch) {
   if (transport.size() == 1 || n == 0) return;
@@ -44,37 +47,6 @@ void allreduce_doubling(Transport& transport, const Reducer& reducer, void* acc,
   }
   if (folds) transport.exchange(acc, bytes, rank + core, nullptr, 0, 0);
 }
-
-namespace {
-
-// One round of halving: `parts` ranks, `apart` apart, of which this is number `mine`, hold the same stretch of data.
-struct Round {
-  int parts, apart, mine;
-  std::size_t first, n;  // the stretch
-
-  std::size_t begin(int part) const {
-    const auto of = static_cast<std::size_t>(parts), at = static_cast<std::size_t>(part);
-    return first + n / of * at + std::min(at, n % of);
-  }
-  std::size_t count(int part) const { return begin(part + 1) - begin(part); }
-  int member(int part, int rank) const { return rank + (part - mine) * apart; }
-};
-
-std::vector<Round> rounds_of(int size, int rank, std::size_t n) {
-  std::vector<Round> rounds;
-  std::size_t first = 0;
-  int apart = 1;
-  for (const int parts : prime_factors(size)) {
-    const Round round{parts, apart, rank / apart % parts, first, n};
-    rounds.push_back(round);
-    first = round.begin(round.mine);
-    n = round.count(round.mine);
-    apart *= parts;
-  }
-  return rounds;
-}
-
-}  // namespace
 
 // The nearest ranks first, since they swap the most. With 4 ranks (s: summed over all):
 //

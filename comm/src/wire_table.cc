@@ -50,6 +50,16 @@ std::vector<WireRule> wire_table(const std::string& text) {
   return table;
 }
 
+std::string shown(const std::vector<WireRule>& table) {
+  std::string text;
+  for (const WireRule& rule : table) {
+    text += (text.empty() ? "" : ",") + (rule.up_to == no_limit ? "*" : std::to_string(rule.up_to)) + ":";
+    for (const auto& [name, algorithm] : names)
+      if (algorithm == rule.algorithm) text += name;
+  }
+  return text;
+}
+
 WireAlgorithm wire_algorithm(const std::vector<WireRule>& table, std::size_t bytes, int ranks) {
   for (const WireRule& rule : table)
     if (bytes <= rule.up_to) return rule.algorithm;

@@ -18,6 +18,9 @@ struct WireRule {
 // empty text is an empty table. Throws CommError that shows the rule which is wrong.
 std::vector<WireRule> wire_table(const std::string& text);
 
+// The text of a table.
+std::string shown(const std::vector<WireRule>& table);
+
 // The algorithm for `bytes` among `ranks`. Without a table: doubling for what fits into few packets; the ring where its
 // segments are long, since it talks to neighbours only and far links stay free; halving between. The ring also where the
 // number of ranks has a prime factor beyond 7, which would cost halving as many steps.

@@ -42,7 +42,9 @@ class Lab:
             netem = ["tc", "qdisc", "replace", "dev", "eth0", "root", "netem", "delay", delay, "rate", rate]
             subprocess.run(["ip", "netns", "exec", f"{self.prefix}{host}", *netem], check=True, capture_output=True)
 
-    def run(self, mpiexec: str, per_host: int, program: Path, hosts: int) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, mpiexec: str, per_host: int, program: Path, hosts: int, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         names = ",".join(f"10.99.0.{host}" for host in range(1, hosts + 1))
         launch = [mpiexec, "-localhost", "10.99.0.254", "-launcher", "rsh", "-launcher-exec", str(self.agent)]
         ranks = ["-hosts", names, "-ppn", str(per_host), "-n", str(hosts * per_host), sys.executable, str(program)]
@@ -53,7 +55,7 @@ class Lab:
             capture_output=True,
             text=True,
             timeout=120,
-            env={**env, "DL_COMM_TIMEOUT_S": "60"},
+            env={**env, "DL_COMM_TIMEOUT_S": "60", **environment},
             check=False,
         )
 
@@ -147,6 +149,44 @@ def test_ranks_on_several_hosts_average_over_the_network(lab, tmp_path, hosts, p
     ]
     assert lines == expected, ended.stdout + ended.stderr
     assert ended.returncode == 0
+
+
+PACKED = """
+    import sys
+    import numpy as np, dl_comm
+
+    def sent():
+        with open("/proc/net/dev") as lines:
+            return sum(int(line.split(":")[1].split()[8]) for line in lines if "eth0" in line)
+
+    dl_comm.init()
+    n, rank = dl_comm.get_nranks(), dl_comm.get_rank()
+    arrays = [np.random.default_rng(one).normal(size=500_001).astype("f4") for one in range(n)]
+    dl_comm.gradients([arrays[rank]])
+    dl_comm.barrier()
+    before = sent()
+    mean = dl_comm.gradients([arrays[rank]])[0]
+    dl_comm.barrier()
+    after = sent()
+    assert dl_comm.check_buffers_match([mean]) == 0
+    worst = np.max(np.abs(mean - np.mean(np.array(arrays, "f8"), axis=0)))
+    if rank == 0:
+        print("sent", after - before, "worst", worst, flush=True)
+"""
+
+
+def test_sums_packed_as_half_types_send_half_the_bytes(lab, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(PACKED))
+    sent, worst = {}, {}
+    for how in ("same", "float16", "bfloat16"):
+        ended = lab.run(find_mpi("mpich 5").mpiexec, 2, program, 2, DL_COMM_WIRE_DTYPE=how)
+        words = ended.stdout.split()
+        assert words[:1] == ["sent"] and ended.returncode == 0, ended.stdout + ended.stderr
+        sent[how], worst[how] = int(words[1]), float(words[3])
+    assert sent["same"] > 2_000_000
+    assert max(sent["float16"], sent["bfloat16"]) < 0.65 * sent["same"], sent
+    assert worst["same"] < 1e-6 < worst["float16"] < 3e-3 < worst["bfloat16"] < 3e-2, worst
 
 
 def test_a_slow_network_changes_the_time_and_not_the_numbers(lab, tmp_path):

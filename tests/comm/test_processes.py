@@ -149,7 +149,10 @@ def test_a_size_other_than_dlrun_asked_for_is_refused(job, any_mpi):
     assert "asked 8 ranks, the library sees 2" in ended.output
 
 
-@pytest.mark.parametrize(("variable", "value"), [("DL_COMM_TIMEOUT_S", "soon"), ("DL_COMM_DEFAULT_PREC_LEVEL", "2")])
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("DL_COMM_TIMEOUT_S", "soon"), ("DL_COMM_DEFAULT_PREC_LEVEL", "2"), ("DL_COMM_WIRE_DTYPE", "float8")],
+)
 def test_a_bad_setting_is_refused_by_its_name(variable, value):
     env = {**os.environ, variable: value}
     program = "import dl_comm; dl_comm.init()"
@@ -158,6 +161,22 @@ def test_a_bad_setting_is_refused_by_its_name(variable, value):
     )
     assert ended.returncode != 0
     assert f"{variable} is '{value}'" in ended.stderr
+
+
+def test_ranks_with_different_settings_are_refused_by_the_name_of_the_setting(job, any_mpi):
+    program = """
+        import os
+        rank = os.environ.get("PMI_RANK") or os.environ["OMPI_COMM_WORLD_RANK"]
+        os.environ["DL_COMM_STAGE_KB"] = "64" if rank == "1" else "256"
+        import dl_comm
+        try:
+            dl_comm.init()
+        except dl_comm.CommError as error:
+            print("rank", rank, error.message, flush=True)
+    """
+    ended = job(any_mpi, 2, program)
+    said = "the ranks do not agree: DL_COMM_STAGE_KB is '256' on rank 0 but '64' on rank 1"
+    assert ended.lines("rank") == [f"rank {rank} {said}" for rank in range(2)], ended.output
 
 
 def test_two_hosts_on_one_machine_use_the_wire_between_them(job, each_mpi):

@@ -94,3 +94,66 @@ def test_a_table_that_cannot_be_is_refused_and_shown(table):
 
     with pytest.raises(CommError, match=r"DL_COMM_WIRE is .* is no rule"):
         _core.local_sessions(2, wire=table)
+
+
+HALVES = {"float16": 2.0**-11, "bfloat16": 2.0**-8}  # what one rounding changes, at most, relatively
+
+
+def summed_error(arrays, result):
+    """Return the largest error of a mean, relative to what was summed."""
+    wide = np.array(arrays, "f8")
+    return np.max(np.abs(result - wide.mean(axis=0)) / np.abs(wide).mean(axis=0).max())
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("n", [2, 3, 4, 6, 7, 8, 13])
+def test_packed_sums_are_the_same_bits_everywhere_and_rounded_once_a_round(threads, half, n):
+    for length in (3000, 40_003):
+        arrays = [np.random.default_rng(rank).normal(size=length).astype("f4") for rank in range(n)]
+        results = means(threads, n, "", arrays, wire_dtype=half)
+        assert all(np.array_equal(result, results[0]) for result in results)
+        assert 0 < summed_error(arrays, results[0]) < (np.log2(n) + 1) * HALVES[half]
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("pattern", ["aab", "abcabcab", "aaab"])
+@pytest.mark.parametrize("dtype", ["f4", "f2"])
+def test_packed_sums_of_uneven_nodes_agree_too(threads, half, pattern, dtype):
+    n = len(pattern)
+    arrays = [np.random.default_rng(rank).normal(size=50_001).astype(dtype) for rank in range(n)]
+    results = means(threads, n, "", arrays, hosts=list(pattern), stage_kb=4, wire_dtype=half)
+    assert all(np.array_equal(result, results[0]) for result in results)
+    assert summed_error(arrays, results[0]) < 3 * HALVES[half]
+
+
+def test_packed_as_float16_neither_large_sums_nor_small_gradients_are_lost(threads):
+    for scale in (1e-42, 1e-30, 1e-8, 1.0, 1e5, 1e30):
+        arrays = [np.full(5000, scale, "f4") for _ in range(4)]
+        result = means(threads, 4, "", arrays, wire_dtype="float16")[0]
+        np.testing.assert_allclose(result, arrays[0], rtol=2e-3, atol=1.5e-45)
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_inf_and_nan_pass_packed_and_spoil_nothing_else(threads, half):
+    arrays = [np.ones(5000, "f4") for _ in range(4)]
+    arrays[1][7], arrays[2][8], arrays[3][4999] = np.inf, np.nan, -np.inf
+    for result in means(threads, 4, "", arrays, wire_dtype=half):
+        assert result[7] == np.inf and np.isnan(result[8]) and result[4999] == -np.inf
+        assert np.count_nonzero(result == 1) == 4997
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_what_is_no_float32_sum_or_is_small_crosses_the_wire_as_it_is(threads, half):
+    rng = np.random.default_rng(3)
+    for dtype, length in (("f8", 5000), ("i8", 5000), ("f4", 500)):
+        arrays = [(rng.normal(size=length) * 1000).astype(dtype) for _ in range(4)]
+        packed = means(threads, 4, "*:halving", arrays, wire_dtype=half)
+        plain = means(threads, 4, "8192:doubling,*:halving", arrays)
+        assert np.allclose(packed[0], plain[0], rtol=1e-6)
+
+    def largest(session, rank):
+        mine = np.full(5000, 1.0 + rank * 1e-6, "f4")
+        session.allreduce([(mine.ctypes.data, mine.size, "float32")], "max")
+        return mine[0] == np.float32(1.0 + 3e-6)
+
+    assert threads(4, largest, hosts=list("abcd"), wire_dtype=half) == [True] * 4
