@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if the output would change.")
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
 @click.option("--explain", metavar="STEP", help="Tell why STEP was done where, and write nothing.")
+@click.option("--from", "origin", type=click.Choice(["horovod", "ddl"]), default=None,
+              help="The script is distributed already, with Horovod or IBM DDL: translate its calls to dl_comm.")  # fmt: skip
 @click.option("--batch", type=click.Choice(["local", "global"]), default="local", show_default=True,
               help="What stays: each rank's batch (the global one grows n-fold), or the global batch (each rank takes "
               "1/n; rate and steps stay).")  # fmt: skip
@@ -41,6 +43,7 @@ def command(
     check: bool,
     as_json: bool,
     explain: str | None,
+    origin: str | None,
     batch: str,
     lr_scaling: str,
     warmup_steps: int,
@@ -63,7 +66,7 @@ def command(
     source = click.get_current_context().get_parameter_source
     if batch == "global" and any(source(p) is ParameterSource.COMMANDLINE for p in ("lr_scaling", "warmup_steps")):
         raise click.UsageError("--lr-scaling and --warmup-steps go with --batch local; --batch global keeps the rate.")
-    options = Options(lr_scaling=lr_scaling, warmup_steps=warmup_steps, batch=batch)  # type: ignore[arg-type]
+    options = Options(lr_scaling, warmup_steps, batch, origin or "")  # type: ignore[arg-type]
     color = sys.stdout.isatty()
     if not (diff or check or explain):
         ported = port_tree(script, out_dir, options) if out_dir else port_file(script, output, options)

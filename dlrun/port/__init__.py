@@ -27,6 +27,8 @@ from dlrun.port.refusals import framework_of, main_guard
 from dlrun.port.report import Part, Ported
 from dlrun.port.script import Script
 from dlrun.port.taint import Taint, chances, forwards
+from dlrun.port.translation import translated
+from dlrun.port.translation.libraries import LIBRARIES
 from dlrun.port.untrained import no_loop, not_globally, nothing_to_share, uncalled
 
 __all__ = ["Options", "Ported", "port"]
@@ -46,9 +48,11 @@ def port(source: str | bytes, options: Options | None = None, name: str = "scrip
         DlrunError: it does not parse, is ported or distributed already, has no training loop, or a required step
             finds no place. Never half a port.
     """
-    script = read(source, name, path)
-    framework = framework_of(script)
     options = options or Options()
+    script = read(source, name, path)
+    if options.origin:
+        return _translated(script, options)
+    framework = framework_of(script)
     facts: Facts | KerasFacts
     if framework != "torch" and options.batch == "global":
         raise DlrunError(f"{name}: --batch global is for PyTorch so far; this script trains with {framework}.",
@@ -73,6 +77,17 @@ def port(source: str | bytes, options: Options | None = None, name: str = "scrip
             modules.append(Part(file, tree.code, after.code, tree.encoding))
     contract = options.contract if not getattr(facts, "full_batch", False) else FULL_BATCH
     return Ported(name, modules[0], tuple(modules[1:]), script, tuple(edits), tuple(doubts), framework, contract)
+
+
+def _translated(script: Script, options: Options) -> Ported:
+    """Return the script with another library's calls translated."""
+    translation, found = translated(script, LIBRARIES[options.origin])
+    edits = [f for f in found if isinstance(f, Edit)]
+    doubts = [f for f in found if isinstance(f, Doubt)]
+    after = _carried_out(script.module, script.name, edits)
+    part = Part(script.name, script.module.code, after.code, script.module.encoding)
+    contract = f"does what it did with {translation.library.name}: its shards, rates and steps stay"
+    return Ported(script.name, part, (), script, tuple(edits), tuple(doubts), translation.framework, contract)
 
 
 def facts_of(script: Script, options: Options) -> Facts:

@@ -27,6 +27,7 @@ class Options:
     lr_scaling: Rule = "linear"
     warmup_steps: int = 0  # 0: none
     batch: Literal["local", "global"] = "local"
+    origin: Literal["", "horovod", "ddl"] = ""  # the library whose calls are translated
 
     @property
     def contract(self) -> str:

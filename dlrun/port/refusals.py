@@ -22,6 +22,11 @@ _DISTRIBUTED = {
     "ray.train": "Ray Train",
     "torch_xla": "PyTorch/XLA",
     "dl_comm_cray": "the Cray PE DL Plugin",
+    "ddl": "IBM DDL",
+}
+_TRANSLATED = {
+    "Horovod": "dlrun port --from horovod SCRIPT translates its calls to dl_comm; or port the serial version.",
+    "IBM DDL": "dlrun port --from ddl SCRIPT translates its calls to dl_comm; or port the serial version.",
 }
 # Names that only appear where ranks exist.
 _RANKED = {
@@ -125,7 +130,7 @@ def _distributed(script: Script, node: cst.CSTNode, tool: str) -> DlrunError:
     how = "parallel" if "processing" in tool else "distributed"
     return DlrunError(
         f"{script.place(node)}: already {how}, with {tool}. Nothing was written.",
-        "Port the serial version of this script instead.",
+        _TRANSLATED.get(tool, "Port the serial version of this script instead."),
     )
 
 

@@ -1,0 +1,138 @@
+"""Horovod's calls and what stands for them in dl_comm."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from dlrun.port.edits import Doubt, Edit
+from dlrun.port.insert import expression
+from dlrun.port.translation import Found, Library, Rule, Translation
+
+_MODULES = {
+    "horovod.torch": "torch",
+    "horovod.tensorflow.keras": "keras",
+    "horovod.keras": "keras",
+    "horovod.tensorflow": "tensorflow",
+}
+
+
+def _reduction(translation: Translation, call: cst.Call) -> str:
+    """Return which reduction ``call`` asks for: Average, Sum, or what else its ``op`` says."""
+    op, average = translation.argument(call, "op"), translation.argument(call, "average", -1)
+    if average is not None:
+        return "Sum" if translation.script.code(average.value) == "False" else "Average"
+    return translation.script.code(op.value).rsplit(".", 1)[-1] if op is not None else "Average"
+
+
+def _mean_or_sum(translation: Translation, call: cst.Call) -> str:
+    """Return the template of an allreduce: only dl_comm.torch has sums."""
+    return "total" if translation.framework == "torch" and _reduction(translation, call) == "Sum" else "average"
+
+
+def _mean(translation: Translation, call: cst.Call) -> Found:
+    """Yield the doubts about what an average leaves out."""
+    how = _reduction(translation, call)
+    if how != "Average" and _mean_or_sum(translation, call) == "average":
+        yield Doubt(call, f"op={how}: dl_comm takes the mean here, n times smaller than a sum", "high",
+                    "multiply by the number of ranks", step="metrics")  # fmt: skip
+
+
+def _optimizer(translation: Translation, call: cst.Call) -> Found:
+    """Yield the doubts about arguments of DistributedOptimizer that fall away."""
+    op, small = translation.argument(call, "op"), translation.argument(call, "compression")
+    if op is not None and not translation.script.code(op.value).endswith("Average"):
+        yield Doubt(op, f"op={translation.script.code(op.value)}: dl_comm averages the gradients", "high",
+                    "where this was no average, choose the learning rate anew", step="gradients")  # fmt: skip
+    if small is not None and not translation.script.code(small.value).endswith("none"):
+        yield Doubt(small, "gradients travel in their own precision, uncompressed", "low", step="gradients")
+
+
+def _uneven(translation: Translation, call: cst.Call) -> Found:
+    yield Doubt(call, "join() let ranks run out of data one by one; here all must do as many steps", "high",
+                "DistributedSampler pads, drop_last cuts: either makes the ranks equal", step="shard")  # fmt: skip
+
+
+def _tapes(translation: Translation) -> Found:
+    """Yield what DistributedGradientTape and the methods of a distributed optimizer become."""
+    script = translation.script
+    wrapped: set[str] = set()
+    for node in script.nodes:
+        if isinstance(node, cst.Assign) and isinstance(node.value, cst.Call):
+            call = node.value
+            if translation.foreign(call.func) == "DistributedGradientTape" and isinstance(call.args[0].value, cst.Name):
+                name = script.code(node.targets[0].target)
+                wrapped |= {name}
+                translation.done.append(call)
+                why = "the tape stays as it is; its gradients are averaged"
+                if name == call.args[0].value.value:
+                    yield Edit(script.line_of(node), why, lambda _: cst.RemoveFromParent(), step="gradients")
+                else:
+                    yield Edit(call, why, lambda c: c.args[0].value, step="gradients")
+        elif isinstance(node, cst.With) and len(node.items) == 1 and _is_method(node.items[0].item, "skip_synchronize"):
+            yield Edit(node, "the gradients are averaged above; once more changes nothing",
+                       lambda w: cst.FlattenSentinel(w.body.body), step="gradients")  # fmt: skip
+    for call in script.calls:
+        func = call.func
+        if _is_method(call, "gradient") and isinstance(func, cst.Attribute) and script.code(func.value) in wrapped:
+            translation.averaged = True
+            yield Edit(call, "average before anything reads the gradients",
+                       lambda c: expression("from/gradients", {"value": c}, dl=translation.alias),
+                       step="gradients")  # fmt: skip
+        elif _is_method(call, "synchronize") and isinstance(func, cst.Attribute) and _steps(translation, func.value):
+            yield Edit(call, "average before anything reads the gradients",
+                       lambda c: expression("from/gradients", {"value": c.func.value}, dl=translation.alias),
+                       step="gradients")  # fmt: skip
+
+
+def _is_method(node: cst.CSTNode, name: str) -> bool:
+    return isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == name
+
+
+def _steps(translation: Translation, owner: cst.BaseExpression) -> bool:
+    """Tell whether ``owner`` is something that the script lets step."""
+    text = translation.script.code(owner)
+    calls = translation.script.calls
+    return any(_is_method(c, "step") and translation.script.code(c.func).rpartition(".")[0] == text for c in calls)
+
+
+_MEAN = Rule(_mean_or_sum, "one value of all ranks", ("tensor",), "metrics", _mean)
+_SAME = Rule("broadcast", "rank 0's on all ranks", ("tensor", "root_rank"), "broadcast")
+_OBJECT = Rule("broadcast", "rank 0's on all ranks", ("obj", "root_rank"), "broadcast")
+
+LIBRARY = Library(
+    name="Horovod",
+    modules=_MODULES,
+    rules={
+        "init": Rule("init", "join the other ranks"),
+        "shutdown": Rule("finalize", "leave together", step="finish"),
+        "size": Rule("size", "how many ranks there are"),
+        "rank": Rule("rank", "which rank this is"),
+        "local_rank": Rule("local_rank", "which rank of its node this is"),
+        "local_size": Rule("local_size", "how many ranks its node has"),
+        "barrier": Rule("barrier", "wait for all", step="output"),
+        "join": Rule("barrier", "wait for all", step="output", more=_uneven),
+        "broadcast_parameters": Rule(
+            "broadcast", "rank 0's weights", ("params", "root_rank"), "broadcast", owner=True
+        ),
+        "broadcast_optimizer_state": Rule("broadcast", "rank 0's state", ("optimizer", "root_rank"), "broadcast"),
+        "broadcast_object": _OBJECT,
+        "broadcast": _SAME,
+        "broadcast_": _SAME,
+        "broadcast_variables": Rule("broadcast_variables", "rank 0's", ("variables", "root_rank"), "broadcast"),
+        "BroadcastGlobalVariablesHook": Rule("broadcast_hook", "rank 0's variables", ("root_rank",), "broadcast"),
+        "callbacks.BroadcastGlobalVariablesCallback": Rule("keras_broadcast", "rank 0's", ("root_rank",), "broadcast"),
+        "callbacks.MetricAverageCallback": Rule("keras_average", "the ranks' mean", step="metrics"),
+        "DistributedOptimizer": Rule(
+            "optimizer", "averages the gradients before it steps", ("optimizer",), "gradients", _optimizer
+        ),
+        "allreduce": _MEAN,
+    },
+    constants={
+        "Compression.none": "None", "Compression.fp16": "None", "Average": "None", "Sum": "None", "Adasum": "None",
+        "nccl_built": "False", "cuda_built": "False", "rocm_built": "False", "ddl_built": "False", "ccl_built": "False",
+        "gloo_built": "False", "gloo_enabled": "False", "mpi_built": "True", "mpi_enabled": "True",
+        "mpi_threads_supported": "True", "is_initialized": "True",
+    },
+    averages=("DistributedOptimizer", "DistributedGradientTape"),
+    implied=_tapes,
+)  # fmt: skip
