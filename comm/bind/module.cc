@@ -5,6 +5,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <tuple>
@@ -73,6 +74,14 @@ nb::list allgather_bytes(Session& session, const nb::bytes& data) {
   nb::list result;
   for (const std::string& text : all) result.append(nb::bytes(text.data(), text.size()));
   return result;
+}
+
+// When the reduction began and ended, in ns of the steady clock.
+std::pair<std::int64_t, std::int64_t> wait(Session& session, std::uint64_t ticket) {
+  const nb::gil_scoped_release released;
+  const dl::Span span = session.wait(ticket);
+  const auto ns = [](auto time) { return std::chrono::nanoseconds(time.time_since_epoch()).count(); };
+  return {ns(span.begin), ns(span.end)};
 }
 
 nb::object arena(Session& session, std::size_t bytes) {
@@ -155,7 +164,7 @@ NB_MODULE(_core, m) {
       .def("allreduce", allreduce, nb::arg("buffers"), nb::arg("op") = "mean", nb::arg("team") = 0,
            nb::arg("names") = Names())
       .def("start", start, nb::arg("buffers"), nb::arg("op") = "mean", nb::arg("team") = 0, nb::arg("names") = Names())
-      .def("wait", &Session::wait, nb::arg("ticket"), released)
+      .def("wait", wait, nb::arg("ticket"))
       .def("broadcast", broadcast, nb::arg("buffers"), nb::arg("root") = 0, nb::arg("names") = Names())
       .def("broadcast_bytes", broadcast_bytes, nb::arg("data"), nb::arg("root") = 0)
       .def("allgather_bytes", allgather_bytes, nb::arg("data"))
@@ -184,7 +193,7 @@ NB_MODULE(_core, m) {
   m.def("start", [](const std::vector<Bare>& buffers, const std::string& op, int team, const Names& names) {
     return start(dl::the_session(), buffers, op, team, names);
   }, nb::arg("buffers"), nb::arg("op") = "mean", nb::arg("team") = 0, nb::arg("names") = Names());
-  m.def("wait", [](std::uint64_t ticket) { dl::the_session().wait(ticket); }, nb::arg("ticket"), released);
+  m.def("wait", [](std::uint64_t ticket) { return wait(dl::the_session(), ticket); }, nb::arg("ticket"));
   m.def("broadcast", [](const std::vector<Bare>& buffers, int root, const Names& names) {
     broadcast(dl::the_session(), buffers, root, names);
   }, nb::arg("buffers"), nb::arg("root") = 0, nb::arg("names") = Names());

@@ -1,138 +1,205 @@
-"""When this rank started, joined, reduced and waited: a bounded ring of records in a file, for `dlrun timeline`.
+"""When this rank started, computed, packed, waited, reduced, stepped and saved: records for ``dlrun timeline``.
 
-Recording is on where DL_COMM_TIMELINE names a folder, or is "run" for the run directory of `dlrun launch`, whose
---timeline sets it so. The ring is a mapped file,
-`timeline-RANK.ring`, so that what was recorded is there also after the rank was killed; the oldest records give way.
-
-The file: 4096 bytes of head, JSON padded with blanks, whose last 8 bytes count the records ever written; then SLOTS
-records of RECORD each. Names lie in `timeline-RANK.names`, one JSON pair [key, name] a line. Times are this node's
-CLOCK_MONOTONIC in ns; `offset` in the head is to be subtracted to get rank 0's clock.
+Recording is on where DL_COMM_TIMELINE names a folder, or is "run" for the run directory of ``dlrun launch``, whose
+--timeline sets it so; DL_COMM_TIMELINE_STEPS=100:120 keeps only what happens from step 100 up to step 120, besides how
+the rank started. Each rank has a :class:`dl_comm.ring.Ring`.
 """
 
 from __future__ import annotations
 
 import json
-import mmap
+import multiprocessing
 import os
-import struct
 import time
-import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from dl_comm import _core
+from dl_comm import _core, stepping
+from dl_comm.ring import Ring
 
-HEAD = 4096
-SLOTS = 65536
-RECORD = struct.Struct("<IIQQQQ")  # kind, key of the name, ticket, begin and end in ns, bytes
-KINDS = ("begin", "init", "barrier", "broadcast", "allreduce", "start", "wait")
+ROUNDS = 9  # readings of the clocks, of which the median counts
 _WIDTHS = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2}
+now = time.monotonic_ns
 
 
-class Ring:
-    """The records of one rank. One writer at a time: calls of dl_comm come from one thread of the script."""
+class Recorder:
+    """What writes into the ring: around the core's calls, and where the faces say ``phase``."""
 
-    def __init__(self, folder: Path, rank: int) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"timeline-{rank}.ring"
-        with path.open("wb") as file:
-            file.truncate(HEAD + SLOTS * RECORD.size)
-        with path.open("r+b") as file:
-            self.memory = mmap.mmap(file.fileno(), 0)
-        self.names = folder / f"timeline-{rank}.names"
-        self.names.write_text("")
-        self.known: set[int] = set()
-        self.count = 0
+    def __init__(self, ring: Ring, window: tuple[int, float]) -> None:
+        self.ring = ring
+        self.first, self.last = window
         self.aligned = False
-        here = {"rank": rank, "size": 1, "host": os.uname().nodename, "pid": os.getpid()}
-        form = {"format": "dl_comm timeline 1", "slots": SLOTS, "kinds": KINDS, "offset": 0}
-        self.head: dict[str, Any] = {**form, **here}
-        self.write_head()
+        self.flying: dict[int, tuple[str, int]] = {}  # ticket -> name and bytes of what is reduced in the background
+        self.waited = 0  # when the latest wait ended
+        self.imported = 0  # when dl_comm was
+        self.barrier = _core.barrier  # unrecorded
 
-    def write_head(self) -> None:
-        """Put the head into the file."""
-        self.memory[: HEAD - 8] = json.dumps(self.head).encode().ljust(HEAD - 8)
+    def begin(self) -> None:
+        """Record how the rank came to be, and from now on only the steps of the window."""
+        began = process_began("self")
+        if "DLRUN_RUN_DIR" in os.environ:
+            self.ring.add("start", "start", process_began(str(os.getppid())), began)
+        self.imported = now()
+        self.ring.add("import", "import", began, self.imported)
+        self.ring.on = self.first <= 0
 
-    def key(self, name: str) -> int:
-        """The key of a name; the name is written down when it comes for the first time."""
-        key = zlib.crc32(name.encode())
-        if key not in self.known:
-            self.known.add(key)
-            with self.names.open("a") as file:
-                file.write(json.dumps([key, name]) + "\n")
-        return key
+    def step_ended(self, number: int) -> None:
+        """Note the border between two steps, if one of them is wanted."""
+        here, there = self._wanted(number), self._wanted(number + 1)
+        if here or there:
+            self.ring.on = True
+            self.ring.add("mark", "step", now(), now(), ticket=number)
+        self.ring.on = there
 
-    def add(self, kind: str, key: int, ticket: int, begin: int, end: int, count: int) -> None:
-        """Write one record, then count it: a record that is counted is whole."""
-        at = HEAD + self.count % SLOTS * RECORD.size
-        RECORD.pack_into(self.memory, at, KINDS.index(kind), key, ticket, begin, end, count)
-        self.count += 1
-        struct.pack_into("<Q", self.memory, HEAD - 8, self.count)
+    def _wanted(self, number: int) -> bool:
+        return self.first <= number < self.last
+
+    def call(self, kind: str, plain: Callable[..., Any], args: Any, options: Any) -> Any:
+        """Make a call of the core and record it; of a wait also when its reduction ran."""
+        buffers = args[0] if args and isinstance(args[0], list) else []
+        names = options.get("names") or next((a for a in args[1:] if isinstance(a, list)), None)
+        name = f"{names[0]}" + (f" and {len(names) - 1} more" if len(names) > 1 else "") if names else kind
+        nbytes = bytes_of(buffers)
+        if kind in ("allreduce", "issue"):
+            stepping.exchanging(name, nbytes)
+        begin = now()
+        result = plain(*args, **options)
+        end = now()
+        if kind == "issue":
+            self.flying[result] = name, nbytes
+            self.ring.add(kind, name, begin, end, nbytes, result)
+        elif kind == "wait":
+            name, nbytes = self.flying.pop(args[0], ("", 0))
+            self.waited = end
+            if name and result[1]:
+                self.ring.add("reduce", name, *result, nbytes, args[0])
+            self.ring.add(kind, name or kind, begin, end, nbytes, args[0])
+        else:
+            self.ring.add(kind, name, begin, end, nbytes)
+        if not self.aligned and kind != "issue":
+            self.align()  # not before: a team's first use settles it, and the script may still want to make its own
+        return result
+
+    def join(self, plain: Callable[..., Any], args: Any, options: Any) -> Any:
+        """Join the ranks, once."""
+        if _core.initialized():
+            return plain(*args, **options)
+        begin = now()
+        result = plain(*args, **options)
+        keep, self.ring.on = self.ring.on, True
+        self.ring.add("init", "join the ranks", begin, now())
+        self.ring.on = keep
+        return result
+
+    def align(self) -> None:
+        """Compare this node's clock with rank 0's, if it is another one."""
+        self.aligned = True
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        others = [b.decode() for b in _core.allgather_bytes(boot.encode())]
+        if len(set(others)) > 1:
+            self.ring.head["clock"].append(offset(self.barrier, _core.allgather_bytes))
+        self.ring.head["size"] = _core.size()
+        self.ring.write_head()
+
+    def leave(self, plain: Callable[..., Any], blocking: bool = True) -> Any:
+        """Leave the ranks; if all do together, compare the clocks once more: they drift."""
+        if blocking and self.ring.head["clock"] and not _core.session().finalized():
+            self.align()
+        return plain(blocking)
 
 
-def process_began() -> int:
-    """When this process began, in ns of CLOCK_MONOTONIC, from its own /proc/self/stat (to 10 ms)."""
-    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    since_boot = ticks * 10**9 // os.sysconf("SC_CLK_TCK")
-    return since_boot - (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns())
+_recorder: Recorder | None = None
 
 
-def align(ring: Ring) -> None:
-    """Find this node's offset to rank 0's clock: all ranks read theirs as they leave a barrier; one node, one clock."""
-    ring.aligned = True
-    _core.barrier()
-    now = time.monotonic_ns()
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    everyone = [json.loads(b) for b in _core.allgather_bytes(json.dumps([boot, now]).encode())]
-    first_boot, first_now = everyone[0]
-    ring.head |= {"size": _core.size(), "offset": 0 if boot == first_boot else now - first_now}
-    ring.write_head()
+def on() -> bool:
+    """Whether this process records."""
+    return _recorder is not None
 
 
-def bytes_of(buffers: list[tuple[int, int, str]]) -> int:
-    """The bytes of a list of (address, elements, dtype)."""
-    return sum(count * _WIDTHS.get(dtype, 1) for _, count, dtype in buffers)
+def add(kind: str, name: str, begin: int, end: int | None = None, nbytes: int = 0) -> None:
+    """Record what lasted from ``begin`` to ``end``, ns of CLOCK_MONOTONIC; until now unless said."""
+    if _recorder:
+        _recorder.ring.add(kind, name, begin, end or now(), nbytes)
+
+
+@contextmanager
+def phase(kind: str, name: str) -> Iterator[None]:
+    """Record what happens within."""
+    begin = now()
+    try:
+        yield
+    finally:
+        add(kind, name, begin)
+
+
+def imported() -> int:
+    """When dl_comm was imported, in ns."""
+    return _recorder.imported if _recorder else 0
+
+
+def last_wait() -> int:
+    """When the latest wait for a reduction ended, in ns."""
+    return _recorder.waited if _recorder else 0
+
+
+def pause(paused: bool) -> None:
+    """Keep nothing while paused: a measurement of what recording costs."""
+    if _recorder:
+        _recorder.ring.on = not paused
 
 
 def record(environment: Mapping[str, str]) -> None:
     """Have every later call into the core recorded, where DL_COMM_TIMELINE says so."""
+    global _recorder
     folder = environment.get("DL_COMM_TIMELINE")
-    if not folder:
+    started_by_a_rank = environment.get("DL_COMM_RANK_PROCESS", "") or multiprocessing.parent_process()
+    if not folder or started_by_a_rank:
         return
     if folder == "run":
         folder = environment.get("DLRUN_RUN_DIR", ".")
-    ring = Ring(Path(folder), int(environment.get("DLRUN_RANK", "0")))
-    ring.add("begin", ring.key("start and import"), 0, process_began(), time.monotonic_ns(), 0)
-    joined = _core.init
-
-    def init(*args: Any, **options: Any) -> Any:
-        if _core.initialized():
-            return joined(*args, **options)
-        begin = time.monotonic_ns()
-        result = joined(*args, **options)
-        ring.add("init", ring.key("join the ranks"), 0, begin, time.monotonic_ns(), 0)
-        return result
-
-    for kind in ("barrier", "broadcast", "allreduce", "start", "wait"):
-        setattr(_core, kind, timed(ring, kind, getattr(_core, kind)))
-    setattr(_core, "init", init)  # noqa: B010 - the module's stub calls it a function
+    first, _, last = environment.get("DL_COMM_TIMELINE_STEPS", "").partition(":")
+    window = (int(first or 0), float(last or "inf"))
+    _recorder = Recorder(Ring(Path(folder), int(environment.get("DLRUN_RANK", "0"))), window)
+    _recorder.begin()
+    stepping.listen(_recorder.step_ended)
+    for name, kind in {"allreduce": "allreduce", "start": "issue", "wait": "wait", "broadcast": "broadcast",
+                       "barrier": "barrier"}.items():  # fmt: skip
+        setattr(_core, name, _around(_recorder, kind, getattr(_core, name)))
+    join, leave, recorder = _core.init, _core.finalize, _recorder
+    setattr(_core, "init", lambda *args, **options: recorder.join(join, args, options))  # noqa: B010 - functions, says
+    setattr(_core, "finalize", lambda blocking=True: recorder.leave(leave, blocking))  # noqa: B010 - the stub
 
 
-def timed(ring: Ring, kind: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    """The call, leaving a record each time: of a start its ticket, by which the wait for it is found."""
+def _around(recorder: Recorder, kind: str, plain: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **options: recorder.call(kind, plain, args, options)
 
-    def recorded(*args: Any, **options: Any) -> Any:
-        begin = time.monotonic_ns()
-        result = call(*args, **options)
-        end = time.monotonic_ns()
-        names = options.get("names") or next((a for a in args[1:] if isinstance(a, list)), None)
-        name = f"{names[0]}" + (f" and {len(names) - 1} more" if len(names) > 1 else "") if names else kind
-        count = bytes_of(args[0]) if args and isinstance(args[0], list) else 0
-        ticket = result if kind == "start" else args[0] if kind == "wait" else 0
-        ring.add(kind, ring.key(name), ticket, begin, end, count)
-        if not ring.aligned and kind != "start":
-            align(ring)  # not before: a team's first use settles it, and the script may still want to make its own
-        return result
 
-    return recorded
+def bytes_of(buffers: list[tuple[int, int, str]]) -> int:
+    """Return the bytes of a list of (address, elements, dtype)."""
+    return sum(count * _WIDTHS.get(dtype, 1) for _, count, dtype in buffers)
+
+
+def process_began(process: str) -> int:
+    """Return when a process began, in ns of CLOCK_MONOTONIC, from its /proc/PID/stat (to 10 ms)."""
+    ticks = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19])
+    since_boot = ticks * 10**9 // os.sysconf("SC_CLK_TCK")
+    return since_boot - (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - now())
+
+
+def offset(
+    barrier: Callable[[], None], gather: Callable[[bytes], list[bytes]], clock: Callable[[], int] = now
+) -> tuple[int, int]:
+    """Return (a time, by how much this clock is ahead of rank 0's around then), in ns.
+
+    All ranks read their clocks as they leave a barrier, ROUNDS times; the median leaves out the readings in which one
+    of the two was not running.
+    """
+    mine = []
+    for _ in range(ROUNDS):
+        barrier()
+        mine.append(clock())
+    everyone = [json.loads(readings) for readings in gather(json.dumps(mine).encode())]
+    return mine[-1], int(median(own - first for own, first in zip(mine, everyone[0], strict=True)))

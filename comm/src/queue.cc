@@ -24,7 +24,7 @@ std::uint64_t Queue::start(std::function<void()> job) {
   return tickets_;
 }
 
-void Queue::wait(std::uint64_t ticket) {
+Span Queue::wait(std::uint64_t ticket) {
   std::unique_lock<std::mutex> lock(guard_);
   if (ticket == 0 || ticket > tickets_) throw CommError("no call has the ticket " + std::to_string(ticket));
   auto pending = [&] {
@@ -37,10 +37,11 @@ void Queue::wait(std::uint64_t ticket) {
   changed_.wait(lock, [&] { return !pending(); });
   const auto entry = done_.find(ticket);
   if (entry == done_.end()) throw CommError("the ticket " + std::to_string(ticket) + " has been waited for already");
-  const std::exception_ptr error = entry->second;
+  const Done done = entry->second;
   done_.erase(entry);
   lock.unlock();
-  if (error) std::rethrow_exception(error);
+  if (done.error) std::rethrow_exception(done.error);
+  return done.span;
 }
 
 void Queue::run(const std::function<void()>& job) {
@@ -78,14 +79,16 @@ void Queue::loop() {
     jobs_.pop_front();
     busy_ = true;
     lock.unlock();
-    std::exception_ptr error;
+    Done done;
+    done.span.begin = std::chrono::steady_clock::now();
     try {
       job.work();
     } catch (...) {
-      error = std::current_exception();
+      done.error = std::current_exception();
     }
+    done.span.end = std::chrono::steady_clock::now();
     lock.lock();
-    done_[job.ticket] = error;
+    done_[job.ticket] = done;
     busy_ = false;
     changed_.notify_all();
   }

@@ -151,10 +151,10 @@ std::uint64_t Session::start(Message message, Op op, int id) {
   return one.start(std::move(message), op) << team_bits | static_cast<std::uint64_t>(id);
 }
 
-void Session::wait(std::uint64_t ticket) {
+Span Session::wait(std::uint64_t ticket) {
   check_usable();
-  if (ticket == 0 && size() == 1) return;
-  team(static_cast<int>(ticket & ((1u << team_bits) - 1))).wait(ticket >> team_bits);
+  if (ticket == 0 && size() == 1) return {};
+  return team(static_cast<int>(ticket & ((1u << team_bits) - 1))).wait(ticket >> team_bits);
 }
 
 void Session::broadcast(const Message& message, int root) {

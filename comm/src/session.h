@@ -45,7 +45,7 @@ class Session {
 
   void allreduce(const Message& message, Op op, int team);
   std::uint64_t start(Message message, Op op, int team);
-  void wait(std::uint64_t ticket);
+  Span wait(std::uint64_t ticket);  // when the reduction ran
   void broadcast(const Message& message, int root);
   std::string broadcast_bytes(const std::string& data, int root);
   std::vector<std::string> allgather_bytes(const std::string& data);

@@ -46,7 +46,7 @@ std::uint64_t Team::start(Message message, Op op) {
   return queue_.start([this, op, message = std::move(message)] { guarded(message, [&] { reduce_checked(message, op); }); });
 }
 
-void Team::wait(std::uint64_t ticket) { queue_.wait(ticket); }
+Span Team::wait(std::uint64_t ticket) { return queue_.wait(ticket); }
 
 void Team::call(const Message& message, const std::function<void(Lane&)>& work) {
   queue_.run([&] {

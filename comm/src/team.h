@@ -38,7 +38,7 @@ class Team {
 
   // The same in the background. The caller keeps the arrays alive and unchanged until wait(ticket) returns.
   std::uint64_t start(Message message, Op op);
-  void wait(std::uint64_t ticket);
+  Span wait(std::uint64_t ticket);
 
   // Any other collective call: `work` runs on the first lane, in order, once all ranks agree on the message.
   void call(const Message& message, const std::function<void(Lane&)>& work);

@@ -53,7 +53,7 @@ def _kind(option: click.Option) -> str:
 @click.option("--log-dir", default="", help="Where the ranks' logs go; dlrun-runs/<time> unless said.")
 @click.option("--tuned/--no-tuned", default=True, help="Use the settings that dlrun tune found, where they fit.")
 @click.option("--timeline", default="", metavar="FILE", help="Record what every rank does; the trace goes to FILE.")
-@click.option("--timeline-steps", metavar="A:B", help="Only from step A up to step B.")
+@click.option("--timeline-steps", metavar="A:B", help="Record only from step A up to step B.")
 @click.option("--start-timeout", type=float, default=120.0, help="Seconds in which all ranks must have started.")
 @click.option("--save-time", type=float, default=60.0, help="Seconds to save in, when told to stop.")
 @click.option("--stall-timeout", type=float, default=300.0, help="Seconds without progress until that is told.")
@@ -88,8 +88,7 @@ def command(dry_run: bool, explain: bool, as_: str, job: str, time_: str, accoun
 
     if as_ and options["backend"] == "auto" and not job:
         options["backend"] = _backend(as_)
-    if timeline:
-        options["env"] = (*options["env"], "DL_COMM_TIMELINE=run")
+    options["env"] = (*options["env"], *_recording(timeline, timeline_steps))
     plan = _plan(**options)
     if job:
         _write_job(plan, job, as_, time_, account, queue)
@@ -104,7 +103,7 @@ def command(dry_run: bool, explain: bool, as_: str, job: str, time_: str, accoun
         result = launch_again(plan, max_restarts, again, note) if max_restarts > 0 else launch(plan, None, note)
         _report(result)
         if timeline:
-            _show_timeline(result, timeline, timeline_steps)
+            _show_timeline(result, timeline)
         sys.exit(result.returncode)
 
 
@@ -172,14 +171,26 @@ def _write_job(plan: LaunchPlan, file: str, system: str, time: str, account: str
     click.echo(f"dlrun: wrote {file}; submit it: {SUBMIT[system or 'slurm']} {file}", err=True)
 
 
-def _show_timeline(result: Result, file: str, steps: str | None) -> None:
+def _recording(timeline: str, steps: str | None) -> tuple[str, ...]:
+    """Return the variables that make every rank record."""
+    from dlrun.cli.timeline import window
+
+    if steps and not timeline:
+        raise click.UsageError("--timeline-steps needs --timeline FILE")
+    if not timeline:
+        return ()
+    first, last = window(steps) if steps else (0, 0)
+    return ("DL_COMM_TIMELINE=run", *([f"DL_COMM_TIMELINE_STEPS={first}:{last}"] if steps else []))
+
+
+def _show_timeline(result: Result, file: str) -> None:
     from pathlib import Path
 
     from dlrun.cli.timeline import show
     from dlrun.errors import DlrunError
 
     try:
-        show(result.run_dir, Path(file), steps)
+        show(result.run_dir, Path(file), None)
     except DlrunError as error:
         error.show()
     else:

@@ -4,86 +4,128 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from itertools import pairwise
 
 from dlrun.bench.table import aligned, seconds_as_text
-from dlrun.timeline.rings import EXCHANGES, Track, marks
-from dlrun.timeline.trace import OWN, flights, with_gaps
+from dlrun.timeline.rings import EXCHANGES, Event, Track
+from dlrun.timeline.together import slowest, split
+from dlrun.timeline.trace import background, with_gaps
 
-WAITING = ("allreduce", "wait", "barrier", "broadcast")
-
-
-def step_seconds(tracks: Sequence[Track]) -> list[float]:
-    """Per step: from the first rank's first exchange to the next one, on rank 0."""
-    begins = marks(tracks[0])
-    return [after - before for before, after in pairwise(begins)]
+WAITING = ("wait", "barrier")
+COMPUTING = ("forward", "backward", "forward/backward", "step")
+MOST_STEPS = 24  # for which the slowest rank is listed step by step
 
 
-def shares(track: Track) -> dict[str, float]:
-    """Seconds per kind between the first and the last exchange of the track, computing included."""
-    begins = marks(track)
-    if len(begins) < 2:
-        return {}
-    found: dict[str, float] = {}
-    for event in with_gaps(track):
-        inside = min(event.end, begins[-1]) - max(event.begin, begins[0])
-        if inside > 0:
-            found[event.kind] = found.get(event.kind, 0.0) + inside
+def own_seconds(events: Sequence[Event], span: tuple[float, float]) -> dict[tuple[str, str], float]:
+    """(kind, name) -> seconds within the span that are spent in it, and not in what lies inside it."""
+    low, high = span
+    found: dict[tuple[str, str], float] = {}
+    inside: list[Event] = []
+
+    def charge(event: Event, seconds: float) -> None:
+        key = (event.kind, event.name)
+        found[key] = found.get(key, 0.0) + seconds
+
+    for event in sorted(events, key=lambda e: (e.begin, -e.end)):
+        while inside and inside[-1].end <= event.begin:
+            inside.pop()
+        seconds = min(event.end, high) - max(event.begin, low)
+        if seconds > 0:
+            charge(event, seconds)
+            if inside:
+                charge(inside[-1], -min(seconds, max(0.0, min(inside[-1].end, high) - max(event.begin, low))))
+            inside.append(event)
     return found
 
 
-def lateness(tracks: Sequence[Track]) -> dict[int, tuple[int, float]]:
-    """Rank -> (in how many steps it came last to the first exchange, seconds behind the first rank on average)."""
-    begins = [marks(track) for track in tracks]
-    late: dict[int, list[float]] = {track.rank: [] for track in tracks}
-    for arrivals in zip(*begins, strict=False):
-        last = max(range(len(arrivals)), key=lambda i: arrivals[i])
-        late[tracks[last].rank].append(arrivals[last] - min(arrivals))
-    return {rank: (len(times), statistics.fmean(times) if times else 0.0) for rank, times in late.items()}
+def span_of(track: Track) -> tuple[float, float]:
+    """From the beginning of the first whole step to the end of the last; the whole track where there are none."""
+    steps = track.steps().values()
+    if steps:
+        return min(begin for begin, _ in steps), max(end for _, end in steps)
+    return track.events[0].begin if track.events else 0.0, max((e.end for e in track.events), default=0.0)
+
+
+def shares(track: Track) -> dict[str, float]:
+    """Kind -> share of the time in steps. `track` is one of `split`, in which waiting is told from reducing."""
+    low, high = span_of(track)
+    whole = high - low
+    found: dict[str, float] = {}
+    for (kind, _), seconds in own_seconds(with_gaps(track), (low, high)).items():
+        found[kind] = found.get(kind, 0.0) + (seconds / whole if whole else 0.0)
+    return found
 
 
 def overlap(track: Track) -> float | None:
-    """The share of the time in flight in which the script did not wait; None where nothing ran in the background."""
-    pairs = flights(track)
-    flying = sum(wait.end - start.begin for start, wait in pairs)
-    return 1 - sum(wait.seconds for _, wait in pairs) / flying if flying else None
+    """The share of the reductions in the background during which the script did not wait; None where there are none."""
+    flights = background(track)
+    flying = sum(flight.seconds for flight in flights)
+    blocked = [e for e in track.events if e.kind == "allreduce" or (e.kind == "wait" and e.ticket)]
+    hit = sum(max(0.0, min(f.end, b.end) - max(f.begin, b.begin)) for f in flights for b in blocked if b.end > f.begin)
+    return 1 - hit / flying if flying else None
 
 
 def costs(tracks: Sequence[Track], most: int = 3) -> list[tuple[str, float]]:
-    """The largest costs over all ranks: what, and its mean seconds per rank."""
+    """The largest costs: what, and its mean seconds per rank and step (per rank, where there are no steps)."""
     found: dict[str, float] = {}
     for track in tracks:
-        for event in with_gaps(track):
-            name = event.name if event.kind in OWN else event.kind
-            found[name] = found.get(name, 0.0) + event.seconds / len(tracks)
+        parts = len(tracks) * max(1, len(track.steps()))
+        for (kind, name), seconds in own_seconds(with_gaps(track), span_of(track)).items():
+            title = f"{kind} {name}" if kind in ("wait", "reduce", "allreduce", "broadcast") and name else kind
+            found[title] = found.get(title, 0.0) + seconds / parts
     return sorted(found.items(), key=lambda item: -item[1])[:most]
 
 
 def summary(tracks: Sequence[Track]) -> str:
     """The whole story in a few lines and one table."""
-    steps = step_seconds(tracks)
-    lines = []
-    if steps:
-        middle, worst = statistics.median(steps), max(steps)
-        lines.append(f"{len(steps)} steps, median {seconds_as_text(middle)}, longest {seconds_as_text(worst)}")
-    late, rows = lateness(tracks), []
-    for track in tracks:
-        spent = shares(track)
-        whole = sum(spent.values())
-        waiting = sum(spent.get(kind, 0.0) for kind in WAITING)
-        hidden = overlap(track)
-        moved = sum(event.nbytes for event in track.events if event.kind in EXCHANGES)
-        times, by = late[track.rank]
-        rows.append((
-            f"rank {track.rank}", f"{100 * waiting / whole:.1f} %" if whole else "-",
-            f"{100 * spent.get('compute', 0.0) / whole:.1f} %" if whole else "-",
-            f"{100 * hidden:.0f} %" if hidden is not None else "-",
-            f"{times} steps" + (f" by {seconds_as_text(by)}" if times else ""), f"{moved / 2**20:.1f} MB",
-        ))  # fmt: skip
-    lines.append(aligned(("", "waiting", "computing", "overlap", "came last", "reduced"), rows))
+    tracks = split(tracks)
+    whole = tracks[0].steps()
+    late = {step: who for step, who in slowest(tracks).items() if step in whole}
+    lines = [_steps(tracks), _table(tracks, late)]
+    if late and len(late) <= MOST_STEPS:
+        each = ", ".join(f"{step}: {rank}" for step, (rank, _) in sorted(late.items()))
+        lines.append(f"slowest rank per step: {each}")
+    per = "per rank and step" if whole else "per rank"
     named = ", ".join(f"{name} {seconds_as_text(seconds)}" for name, seconds in costs(tracks))
-    lines.append(f"largest costs per rank: {named}")
+    lines.append(f"largest costs {per}: {named}")
+    lines.append(f"before the first step: {_beginnings(tracks)}")
     lost = sum(track.lost for track in tracks)
     if lost:
         lines.append(f"the oldest {lost} records gave way to newer ones")
-    return "\n".join(lines)
+    return "\n".join(line for line in lines if line)
+
+
+def _steps(tracks: Sequence[Track]) -> str:
+    """How many steps there are, which, and how long they took."""
+    steps = tracks[0].steps()
+    if not steps:
+        return "no whole step was recorded"
+    times = [end - begin for begin, end in steps.values()]
+    which = f"steps {min(steps)} to {max(steps)}" if len(steps) > 1 else f"step {min(steps)}"
+    return f"{which}: median {seconds_as_text(statistics.median(times))}, longest {seconds_as_text(max(times))}"
+
+
+def _table(tracks: Sequence[Track], late: dict[int, tuple[int, float]]) -> str:
+    rows = []
+    for track in tracks:
+        spent, hidden = shares(track), overlap(track)
+        waiting = sum(spent.get(kind, 0.0) for kind in WAITING)
+        reducing = sum(spent.get(kind, 0.0) for kind in ("reduce", "allreduce", "broadcast", "issue", "pack", "unpack"))
+        computing = sum(spent.get(kind, 0.0) for kind in COMPUTING)
+        moved = sum(event.nbytes for event in track.events if event.kind in EXCHANGES)
+        behind = [seconds for rank, seconds in late.values() if rank == track.rank]
+        by = f" by {seconds_as_text(statistics.median(behind))}" if behind else ""
+        rows.append((
+            f"rank {track.rank}", f"{100 * waiting:.1f} %", f"{100 * reducing:.1f} %", f"{100 * computing:.1f} %",
+            "-" if hidden is None else f"{100 * hidden:.0f} %", f"{len(behind)} steps{by}", f"{moved / 2**20:.1f} MB",
+        ))  # fmt: skip
+    return aligned(("", "waiting", "averaging", "computing", "overlap", "came last", "averaged"), rows)
+
+
+def _beginnings(tracks: Sequence[Track]) -> str:
+    """How long the ranks took to start, import and join, by the slowest."""
+    slowest_of: dict[str, float] = {}
+    for kind in ("start", "import", "init"):
+        for track in tracks:
+            seconds = sum(e.seconds for e in track.events if e.kind == kind)
+            slowest_of[kind] = max(slowest_of.get(kind, 0.0), seconds)
+    return ", ".join(f"{kind} {seconds_as_text(seconds)}" for kind, seconds in slowest_of.items() if seconds)

@@ -36,6 +36,9 @@ from dl_comm.torch.ranks import init, reseed
 from dl_comm.torch.rate import warmup
 from dl_comm.torch.sharding import shard
 from dl_comm.torch.state import broadcast
+from dl_comm.torch.watching import watch as _watch
+
+_watch()
 
 __all__ = [
     "DistributedOptimizer",
