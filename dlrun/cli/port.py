@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 @click.option("--diff", is_flag=True, help="Show what would change, and write nothing.")
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if the output would change.")
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+              help="Write a page with both versions side by side and the reasons.")  # fmt: skip
 @click.option("--explain", metavar="STEP", help="Tell why STEP was done where, and write nothing.")
 @click.option("--from", "origin", type=click.Choice(["horovod", "ddl"]), default=None,
-              help="The script is distributed already, with Horovod or IBM DDL: translate its calls to dl_comm.")  # fmt: skip
+              help="The script uses Horovod or IBM DDL: translate its calls to dl_comm.")  # fmt: skip
 @click.option("--batch", type=click.Choice(["local", "global"]), default="local", show_default=True,
               help="What stays: each rank's batch (the global one grows n-fold), or the global batch (each rank takes "
               "1/n; rate and steps stay).")  # fmt: skip
@@ -42,6 +44,7 @@ def command(
     diff: bool,
     check: bool,
     as_json: bool,
+    html: Path | None,
     explain: str | None,
     origin: str | None,
     batch: str,
@@ -70,11 +73,14 @@ def command(
     color = sys.stdout.isatty()
     if not (diff or check or explain):
         ported = port_tree(script, out_dir, options) if out_dir else port_file(script, output, options)
+        if html:
+            _drawn(ported, html)
         if as_json:
             click.echo(json.dumps(ported.as_json(), indent=2))
             return
         click.echo(ported.report(color), nl=False)
-        click.echo(f"wrote {ported.path}\nnext: dlrun launch -n 2 {ported.path}")
+        click.echo(f"wrote {ported.path}" + (f" and {html}" if html else ""))
+        click.echo(f"next: dlrun launch -n 2 {ported.path}")
         if proving:
             from dlrun.cli.verify import prove
             from dlrun.verify import Job
@@ -83,6 +89,8 @@ def command(
             raise SystemExit(prove(Job(script, ported.path, args)))
         return
     ported = read_and_port(script, options)
+    if html:
+        _drawn(ported, html)
     if explain:
         click.echo(_explained(ported, explain), nl=False)
     elif as_json:
@@ -91,6 +99,17 @@ def command(
         click.echo(ported.diff(color), nl=False)
     if check:
         _checked(ported, script, output, out_dir)
+
+
+def _drawn(ported: Ported, html: Path) -> None:
+    """Write the page of a port."""
+    from dlrun.errors import DlrunError
+    from dlrun.port.page import page
+
+    try:
+        html.write_text(page(ported), encoding="utf-8")
+    except OSError as error:
+        raise DlrunError(f"{html}: cannot be written: {error.strerror}.", "Name another file.") from None
 
 
 def _checked(ported: Ported, script: Path, output: Path | None, out_dir: Path | None) -> None:

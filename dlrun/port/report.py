@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,7 @@ class Ported:
 
     def part_of(self, found: Edit | Doubt) -> tuple[int, int]:
         """Return what sorts edits and doubts: by file, the script first, then by line."""
-        return list(self.script.files.values()).index(self.file_of(found)), self._line(found)
+        return list(self.script.files.values()).index(self.file_of(found)), self.line(found)
 
     def report(self, color: bool = False) -> str:
         """Return the steps that were done and the doubts that are left, by line, for a terminal."""
@@ -82,9 +83,9 @@ class Ported:
             edits = [e for e in self.edits if self.file_of(e) == part.file]
             doubts = sum(self.file_of(d) == part.file for d in self.doubts)
             out.append(_style(f"{part.file}: {len(edits)} edits, {doubts} doubts", color, bold=True))
-            for edit in sorted(edits, key=lambda e: (self._line(e), e.step)):
+            for edit in sorted(edits, key=lambda e: (self.line(e), e.step)):
                 step = _style(f"{edit.step:<{width}}", color, fg="green")
-                out.append(f"  {self._line(edit):>5}  {step}  {edit.why}")
+                out.append(f"  {self.line(edit):>5}  {step}  {edit.why}")
         out.append(self.contract)
         untouched = len(self.script.files) - 1 - len(self.modules)
         if untouched:
@@ -92,10 +93,10 @@ class Ported:
                        if untouched > 1 else "1 local module read and left as it is")  # fmt: skip
         if self.doubts:
             out.append(_style("To look at yourself, the most dangerous first:", color, bold=True))
-        for doubt in sorted(self.doubts, key=lambda d: (_DANGERS.index(d.danger), self.part_of(d))):
+        for doubt in ranked(self.doubts, self.part_of):
             fg = {"high": "red", "medium": "yellow", "low": "cyan"}[doubt.danger]
             file = f"{self.file_of(doubt)}:" if self.file_of(doubt) != self.name else ""
-            place = f"{file}{self._line(doubt)}"
+            place = f"{file}{self.line(doubt)}"
             out.append(f"  {place:>5}  {_style(doubt.danger, color, fg=fg)}  {doubt.why}")
             if doubt.write:
                 out.append(f"         write: {doubt.write}")
@@ -117,19 +118,25 @@ class Ported:
             "output": str(self.path) if self.path else None,
             "contract": self.contract,
             "edits": [
-                {"step": e.step, "file": self.file_of(e), "line": self._line(e), "why": e.why}
+                {"step": e.step, "file": self.file_of(e), "line": self.line(e), "why": e.why}
                 for e in sorted(self.edits, key=lambda e: (self.part_of(e), e.step))
             ],
             "doubts": [
-                {"step": d.step, "file": self.file_of(d), "line": self._line(d), "danger": d.danger, "why": d.why,
+                {"step": d.step, "file": self.file_of(d), "line": self.line(d), "danger": d.danger, "why": d.why,
                  "write": d.write}
-                for d in sorted(self.doubts, key=lambda d: (_DANGERS.index(d.danger), self.part_of(d)))
+                for d in ranked(self.doubts, self.part_of)
             ],
             "files": [part.file for part in (self.script_part, *self.modules)],
         }
 
-    def _line(self, found: Edit | Doubt) -> int:
+    def line(self, found: Edit | Doubt) -> int:
+        """Return the line of the serial text at which ``found`` is."""
         return self.script.line(found.node)
+
+
+def ranked(doubts: Sequence[Doubt], place: Callable[[Doubt], tuple[int, int]]) -> list[Doubt]:
+    """Return the doubts, the most dangerous first, then by their ``place``."""
+    return sorted(doubts, key=lambda d: (_DANGERS.index(d.danger), place(d)))
 
 
 def _style(text: str, color: bool, **how: Any) -> str:

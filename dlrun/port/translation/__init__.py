@@ -198,13 +198,13 @@ class Translation:
 
 def _owner(value: cst.BaseExpression) -> cst.BaseExpression:
     """Return the module of ``model.state_dict()`` and the like."""
-    if isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and not value.args:
-        if value.func.attr.value in ("state_dict", "parameters", "named_parameters"):
-            return value.func.value
+    named = ("state_dict", "parameters", "named_parameters")
+    if isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and value.func.attr.value in named:
+        return value.func.value
     return value
 
 
 def translated(script: Script, library: Library) -> tuple[Translation, list[Edit | Doubt]]:
-    """Return what brings ``script`` from ``library`` to dl_comm; raises DlrunError where something has no equivalent."""
+    """Return what brings ``script`` from ``library`` to dl_comm; raises DlrunError where there is no equivalent."""
     translation = Translation(script, library)
     return translation, [replace(f, step=f.step or "start") for f in translation.found()]
