@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,8 +55,12 @@ def init_mpi() -> None:
     Raises :class:`CommError` in a process that a rank has started: it would take the rank's place.
     """
     leaving.refuse_children()
+    joined = _core.initialized()
     _core.init()
     leaving.watch()
+    why = "" if joined or _core.rank() != 0 else _core.session().without_shared_memory()
+    if why and os.environ.get("DL_COMM_SHARED_MEMORY") != "none":
+        sys.stderr.write(f"dl_comm: there are ranks that share no memory ({why}): they talk through MPI, slowly\n")
 
 
 def init(nthread_per_team: int = 2, nteams: int = 1, msglen: int = 0, framework: str = "numpy") -> None:

@@ -51,7 +51,7 @@ int create(const std::string& how, std::size_t bytes, Ticket& ticket, std::strin
     if (fd >= 0) std::strncpy(ticket.name, name.c_str(), sizeof ticket.name - 1);
   }
   if (failed != 0) {
-    why += how + ": " + std::strerror(failed) + " for " + std::to_string(bytes >> 20) + " MiB; ";
+    why += (why.empty() ? "" : "; ") + how + ": " + std::strerror(failed) + " for " + std::to_string(bytes >> 20) + " MiB";
     if (ticket.name[0] != '\0') shm_unlink(ticket.name);
     if (fd >= 0) close(fd);
     return -1;
@@ -81,7 +81,7 @@ std::unique_ptr<Segment> share_by(Transport& node, std::size_t bytes, const std:
   if (node.rank() != 0 && ticket.fd >= 0) {
     fd = attach(ticket);
     if (fd >= 0) base = map(fd, bytes);
-    if (base == nullptr) why += how + ": rank " + std::to_string(node.world_rank(node.rank())) + " cannot attach; ";
+    if (base == nullptr) why += (why.empty() ? "" : "; ") + how + ": rank " + std::to_string(node.world_rank(node.rank())) + " cannot attach";
   }
   char mine = base != nullptr && std::memcmp(base, &ticket.nonce, sizeof ticket.nonce) == 0 ? 1 : 0;
   std::string all(static_cast<std::size_t>(node.size()), '\0');
@@ -89,7 +89,12 @@ std::unique_ptr<Segment> share_by(Transport& node, std::size_t bytes, const std:
   if (fd >= 0) close(fd);
   if (node.rank() == 0 && ticket.name[0] != '\0') shm_unlink(ticket.name);
   auto segment = base == nullptr ? nullptr : std::make_unique<Segment>(base, bytes);
-  if (std::count(all.begin(), all.end(), '\1') != node.size()) return nullptr;
+  if (std::count(all.begin(), all.end(), '\1') != node.size()) {
+    std::string reasons;
+    for (const std::string& one : allgather(node, why)) reasons = std::max(reasons, one);  // any that is not empty
+    why = reasons;
+    return nullptr;
+  }
   barrier(node);  // everyone has compared the nonce before it is wiped
   if (node.rank() == 0) std::memset(segment->base(), 0, sizeof ticket.nonce);
   barrier(node);

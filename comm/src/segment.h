@@ -29,7 +29,8 @@ class Segment {
 };
 
 // Makes `bytes` zeroed bytes that all ranks of `node` map (at different addresses). Collective over `node`. `how` is
-// DL_COMM_SHARED_MEMORY, or "threads" where the ranks are threads of one process and map it once. Returns nullptr on every rank if on any of them it cannot be had; `why` then says why not.
+// DL_COMM_SHARED_MEMORY, or "threads" where the ranks are threads of one process and map it once. Returns
+// nullptr on every rank if on any of them it cannot be had; `why` then says why not, on all of them the same.
 std::shared_ptr<Segment> share(Transport& node, std::size_t bytes, const std::string& how, std::string& why);
 
 }  // namespace dl

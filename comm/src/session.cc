@@ -65,6 +65,9 @@ void Session::find_shared_memory() {
     why_not_.clear();
     return;
   }
+  const std::vector<std::string> reasons = allgather(*world_, why_not_);
+  const auto first = std::find_if(reasons.begin(), reasons.end(), [](const std::string& why) { return !why.empty(); });
+  if (first != reasons.end()) why_not_ = *first;
   if (!probe) host += " rank " + std::to_string(rank());
   layout_ = find_layout(*world_, host);
 }

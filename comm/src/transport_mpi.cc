@@ -77,11 +77,15 @@ void MpiTransport::exchange_piece(const char* out, int out_bytes, int to, char* 
   throw no_answer(world_rank(received ? to : from), world_rank(rank_), world_->timeout_s);
 }
 
-// Making the communicator blocks, which under the lock would keep other threads from ever joining in: there, no.
+// Making the communicator blocks, which under the lock would keep other threads from ever joining in: there, no. It is
+// made once all have come, so that a rank which never does is named after the timeout.
 bool MpiTransport::sum(void* data, std::size_t n, Dtype dtype) {
   if (world_->locks) return false;
-  if (!has_own_) own_ = world_->mpi.group(world_->comm, ranks_, lane_);
-  has_own_ = true;
+  if (!has_own_) {
+    barrier(*this);
+    own_ = world_->mpi.group(world_->comm, ranks_, lane_);
+    has_own_ = true;
+  }
   auto* at = static_cast<char*>(data);
   while (n > 0) {
     const std::size_t some = std::min(n, piece / width(dtype));

@@ -1,0 +1,18 @@
+// Whether /dev/shm is large enough for the MPI library itself, which may die of SIGBUS there without a word.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+
+namespace dl {
+
+// One line if `local_size` ranks of MPICH's library are about to find too little room in /dev/shm, which has `free` bytes
+// left; else "".
+std::string too_little_room(int local_size, std::size_t free);
+
+// To be called before MPI_Init: says so, once a node, and waits until the launcher has probably read it, since it may
+// lose what was said just before a rank dies. `look` has getenv's shape.
+void warn_of_too_little_room(const std::function<const char*(const char*)>& look);
+
+}  // namespace dl
