@@ -10,7 +10,8 @@ import nox
 nox.options.reuse_existing_virtualenvs = True
 RESULTS = Path("build/results")
 SANITIZER_TESTS = "tests/comm/test_sanitizers.py"
-FRAMEWORK_TESTS = ("tests/comm/faces/test_tensorflow_on_ranks.py", "tests/comm/faces/test_keras_on_ranks.py")
+TENSORFLOW_TESTS = "tests/comm/faces/test_tensorflow_on_ranks.py"
+KERAS_TESTS = "tests/comm/faces/test_keras_on_ranks.py"
 
 
 def run_pytest(session: nox.Session, *args: str) -> None:
@@ -39,10 +40,10 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """The main tests, with PyTorch; then mypy --strict over dlrun, whose tracer needs PyTorch's types."""
-    session.install(".[test]", "mypy>=1.11", "types-PyYAML")
+    """The main tests, with PyTorch, and Keras 3 on PyTorch and jax; then mypy --strict, which needs PyTorch's types."""
+    session.install(".[test]", "keras>=3", "jax>=0.4.35", "mypy>=1.11", "types-PyYAML")
     session.env["DLRUN_TEST_MPIEXEC"] = open_mpi(session)
-    elsewhere = [f"--ignore={file}" for file in (SANITIZER_TESTS, *FRAMEWORK_TESTS)]
+    elsewhere = [f"--ignore={file}" for file in (SANITIZER_TESTS, TENSORFLOW_TESTS)]
     run_pytest(session, "tests", *elsewhere)
     session.run("mypy")
 
@@ -58,14 +59,14 @@ def sanitize(session: nox.Session) -> None:
 def keras2(session: nox.Session) -> None:
     """dl_comm with TensorFlow 2.15 and Keras 2.15, which need NumPy 1."""
     session.install("tensorflow-cpu==2.15.1", "numpy<2", ".[mpi]", "pytest>=8", "pytest-timeout>=2.3")
-    run_pytest(session, *FRAMEWORK_TESTS)
+    run_pytest(session, TENSORFLOW_TESTS, KERAS_TESTS)
 
 
 @nox.session
 def keras3(session: nox.Session) -> None:
     """dl_comm with TensorFlow 2.21 and Keras 3."""
     session.install("tensorflow-cpu==2.21.0", ".[mpi]", "pytest>=8", "pytest-timeout>=2.3")
-    run_pytest(session, *FRAMEWORK_TESTS)
+    run_pytest(session, TENSORFLOW_TESTS, KERAS_TESTS)
 
 
 @nox.session(venv_backend="none")

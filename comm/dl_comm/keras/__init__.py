@@ -1,4 +1,4 @@
-"""dl_comm for Keras: version 3 on TensorFlow or PyTorch, and version 2.15.
+"""dl_comm for Keras: version 3 on TensorFlow, PyTorch or jax, and version 2.15.
 
 One call after ``compile`` makes a model train on all ranks; without a launcher it changes nothing::
 

@@ -1,4 +1,4 @@
-"""What Keras computes with: TensorFlow (always in version 2) or PyTorch."""
+"""What Keras computes with: TensorFlow (always in version 2), PyTorch or jax."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ KERAS_3 = not keras.__version__.startswith("2.")
 
 
 def backend() -> str:
-    """Return ``tensorflow`` or ``torch``; raise ``NotImplementedError`` for another backend of Keras 3."""
+    """Return ``tensorflow``, ``torch`` or ``jax``; raise ``NotImplementedError`` for another backend of Keras 3."""
     name = keras.backend.backend() if KERAS_3 else "tensorflow"
-    if name not in ("tensorflow", "torch"):
+    if name not in ("tensorflow", "torch", "jax"):
         raise NotImplementedError(
-            f"dl_comm.keras works with the backends tensorflow and torch, not with {name}: set KERAS_BACKEND"
+            f"dl_comm.keras works with the backends tensorflow, torch and jax, not with {name}: set KERAS_BACKEND"
         )
     return name
 
 
 def init() -> None:
-    """Join the ranks of the job; see ``init`` of dl_comm.tensorflow or dl_comm.torch, whichever Keras uses."""
+    """Join the ranks of the job; see ``init`` of dl_comm.tensorflow, dl_comm.torch or dl_comm.keras.on_jax."""
     if backend() == "torch":
         from dl_comm.torch.ranks import init as join
+    elif backend() == "jax":
+        from dl_comm.keras.on_jax import init as join
     else:
         from dl_comm.tensorflow.ranks import init as join
     join()
@@ -36,6 +38,8 @@ def reseed() -> None:
     """Give every rank its own random numbers; rank 0 keeps the serial script's."""
     if backend() == "torch":
         from dl_comm.torch.ranks import reseed as shift
+    elif backend() == "jax":
+        from dl_comm.keras.on_jax import reseed as shift
     else:
         from dl_comm.tensorflow.ranks import reseed as shift
     shift()
@@ -62,6 +66,10 @@ def average_gradients(grads: list[Any]) -> list[Any]:
         if any(m is not None for m in means):
             gradients({f"gradient {i} of {len(means)}": m for i, m in enumerate(means) if m is not None})
         return means
+    if backend() == "jax":
+        from dl_comm.keras.on_jax import gradients as jax_gradients
+
+        return jax_gradients(grads)
     from dl_comm.tensorflow.averaging import gradients as tensorflow_gradients
 
     return tensorflow_gradients(grads)

@@ -61,6 +61,7 @@ class AverageMetrics(keras.callbacks.Callback):  # type: ignore[misc]
 
     def _average_statistics(self) -> None:
         if get_nranks() > 1:
+            synchronize(self.model)
             layers = [layer for layer in _layers(self.model) if isinstance(layer, keras.layers.BatchNormalization)]
             exchange([v for layer in layers for v in layer.non_trainable_variables if "moving" in v.name], None)
 
@@ -102,6 +103,7 @@ class WarmUp(keras.callbacks.Callback):  # type: ignore[misc]
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Put the reduced rate in."""
         if parts() > 1 and self._done < self._steps:
+            synchronize(self.model)
             rate = self.model.optimizer.learning_rate
             self._full = float(rate.numpy() if hasattr(rate, "numpy") else rate)
             self._set(self._full * warm_factor(self._done, self._steps))
@@ -109,6 +111,7 @@ class WarmUp(keras.callbacks.Callback):  # type: ignore[misc]
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Take it out."""
         if self._full is not None:
+            synchronize(self.model)
             self._set(self._full)
             self._full = None
             self._done += 1
@@ -119,6 +122,12 @@ class WarmUp(keras.callbacks.Callback):  # type: ignore[misc]
             optimizer.learning_rate.assign(rate)
         else:
             optimizer.learning_rate = rate
+
+
+def synchronize(model: Any) -> None:
+    """Bring what the training step on jax has computed into the model's and optimizer's variables, for all to see."""
+    if hasattr(model, "jax_state_sync"):
+        model.jax_state_sync()
 
 
 # Callbacks of Keras that write files: they run on rank 0 alone.

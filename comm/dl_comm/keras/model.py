@@ -43,15 +43,19 @@ def distribute(model: M, shard_data: bool = True) -> M:
     if get_nranks() == 1:
         return model
     DistributedOptimizer(optimizer)
-    if getattr(model, "jit_compile", False) is True and backend() == "tensorflow":
-        print("dl_comm: jit_compile is switched off: XLA cannot compile the averaging of gradients")
-        model.jit_compile = False  # type: ignore[attr-defined]
+    _without_xla(model)
     model.train_function = None  # type: ignore[attr-defined]
     if getattr(model, "built", False):
         broadcast(model)
     if not hasattr(model.fit, "_dl_comm"):  # type: ignore[attr-defined]
         model.fit = _distributed_fit(model, shard_data)  # type: ignore[attr-defined]
     return model
+
+
+def _without_xla(model: Any) -> None:
+    if getattr(model, "jit_compile", False) is True and backend() == "tensorflow":
+        print("dl_comm: jit_compile is switched off: XLA cannot compile the averaging of gradients in TensorFlow")
+        model.jit_compile = False
 
 
 def _distributed_fit(model: Any, shard_data: bool) -> Any:
@@ -66,6 +70,7 @@ def _distributed_fit(model: Any, shard_data: bool) -> Any:
         _divide(options, shard_data)
         _build(model, options["x"])
         DistributedOptimizer(model.optimizer)
+        _without_xla(model)
         options["callbacks"] = [
             AverageMetrics(),
             *on_this_rank(list(options["callbacks"] or [])),
@@ -119,16 +124,30 @@ def DistributedOptimizer(opt: Opt) -> Opt:  # noqa: N802
     """
     if get_nranks() == 1 or hasattr(opt, "_dl_comm_averages"):
         return opt
-    if hasattr(opt, "stateless_apply"):  # Keras 3
-        apply = opt.apply  # type: ignore[attr-defined]
-
-        def averaged_apply(grads: Any, trainable_variables: Any = None) -> Any:
-            return apply(average_gradients(list(grads)), trainable_variables)
-
-        opt.apply = averaged_apply  # type: ignore[attr-defined]
-        opt._dl_comm_averages = True  # type: ignore[attr-defined]
+    if hasattr(opt, "stateless_apply"):
+        _average_in_keras_3(opt)
     else:
         from dl_comm.tensorflow.optimizer import average_in_keras
 
         average_in_keras(opt)
     return opt
+
+
+def _average_in_keras_3(opt: Any) -> None:
+    apply, stateless_apply = opt.apply, opt.stateless_apply
+    averaged = False  # by the call that this one is made from
+
+    def averaged_apply(grads: Any, trainable_variables: Any = None) -> Any:
+        return apply(list(grads) if averaged else average_gradients(list(grads)), trainable_variables)
+
+    def averaged_stateless_apply(optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
+        nonlocal averaged
+        means = average_gradients(list(grads))
+        averaged = True
+        try:
+            return stateless_apply(optimizer_variables, means, trainable_variables)
+        finally:
+            averaged = False
+
+    opt.apply, opt.stateless_apply = averaged_apply, averaged_stateless_apply
+    opt._dl_comm_averages = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import time
 from collections.abc import Sequence
 from functools import cache
@@ -53,8 +54,23 @@ def reduce(tensors: Sequence[Any], op: str, names: Sequence[str], team: int = 0)
         # Not in a tf.function, where stateful ops run in the order of the program.
         call["team"] = _own_team(graph)
         _stands_for[call["team"]] = team
+    elif graph is not None:
+        _refuse_xla()
     with tf.device("/CPU:0"):
         return list(_library().dl_reduce(tensors, **call))
+
+
+def _refuse_xla() -> None:
+    """Raise CommError if a ``tf.function(jit_compile=True)`` is being traced: XLA would refuse in words of its own."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        tracing = frame.f_locals.get("self")
+        if isinstance(tracing, tf.types.experimental.PolymorphicFunction) and getattr(tracing, "_jit_compile", False):
+            raise CommError(
+                "XLA cannot compile the averaging of gradients, and this tf.function has jit_compile=True",
+                "Leave jit_compile out here, or give it to a tf.function of its own that computes the gradients.",
+            )
+        frame = frame.f_back  # type: ignore[assignment]
 
 
 def _own_team(graph: Any) -> int:

@@ -76,6 +76,25 @@ def sparse_gradients_keep_the_rows_of_all_ranks():
         np.testing.assert_allclose(dense, expected, rtol=1e-6)
 
 
+def xla_is_refused_with_a_sentence_and_may_compile_what_does_not_communicate():
+    @tf.function(jit_compile=True)
+    def square(x):
+        return x * x
+
+    @tf.function
+    def step(x):
+        return dl.gradients([square(x)])[0]
+
+    assert step(tf.fill([2], float(_r))).numpy().tolist() == [sum(r * r for r in range(_n)) / _n] * 2
+    try:
+        tf.function(lambda x: dl.gradients([x]), jit_compile=True)(tf.fill([2], 1.0))
+    except Exception as error:
+        assert "XLA cannot compile the averaging of gradients" in str(error), error
+        assert "Leave jit_compile out here" in str(error), error
+    else:
+        raise AssertionError("no error")
+
+
 def a_tape_loop_trains_like_one_process():
     x, y = _data()
 

@@ -8,17 +8,18 @@ from importlib.util import find_spec
 import pytest
 from on_ranks import checks_in
 
-BACKENDS = ("tensorflow", "torch")
+FILES = ("keras_steps.py", "keras_everywhere.py")
+BACKENDS = ("tensorflow", "torch", "jax")
 
 
 @pytest.mark.parametrize("n", [2, 3])
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("check", checks_in("keras_everywhere.py"))
+@pytest.mark.parametrize("check", checks_in(*FILES))
 def test_keras(check, backend, n, assert_passed):
     if find_spec("keras") is None:
         pytest.skip("Keras is not installed")
     if find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
-    if backend == "torch" and version("keras").startswith("2."):
-        pytest.skip("Keras 2 has no torch backend")
-    assert_passed(check, n, ("keras_everywhere.py",), KERAS_BACKEND=backend)
+    if backend != "tensorflow" and version("keras").startswith("2."):
+        pytest.skip(f"Keras 2 has no {backend} backend")
+    assert_passed(check, n, FILES, KERAS_BACKEND=backend, JAX_ENABLE_X64="1")

@@ -1,0 +1,62 @@
+"""Keras on jax: gradients are averaged from within the compiled training step, through a call back into Python."""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import io_callback
+
+from dl_comm import _core
+from dl_comm.machine import share_of_machine
+from dl_comm.ranks import get_nranks, get_rank, parts, shifted_seed
+
+_joined = False
+
+
+def init() -> None:
+    """Join the ranks of the job. A second call does nothing. Call it before jax does any work.
+
+    On several ranks each gets one of the GPUs that it sees as jax's default device. jax must not run ahead of the call
+    back (``jax_cpu_enable_async_dispatch`` becomes False): the two would wait for each other.
+    """
+    global _joined
+    if get_nranks() == 1 or _joined:
+        return
+    _joined = True
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    gpus = [device for device in jax.local_devices() if device.platform == "gpu"]
+    mask = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    share = share_of_machine([mask[i] if i < len(mask) and mask[i] else str(i) for i in range(len(gpus))])
+    if share.gpu is not None:
+        jax.config.update("jax_default_device", gpus[share.gpu])
+
+
+def reseed() -> None:
+    """Give every rank its own random numbers; rank 0 keeps the serial script's. See ``init`` of dl_comm.tensorflow."""
+    rank = get_rank() if parts() > 1 else 0
+    if rank == 0:
+        return
+    name, keys, position = np.random.get_state()[:3]  # type: ignore[misc]
+    np.random.seed(shifted_seed(f"{name} {position}".encode() + keys.tobytes(), rank) % 2**32)
+    random.seed(shifted_seed(repr(random.getstate()).encode(), rank))
+
+
+def gradients(grads: list[Any]) -> list[Any]:
+    """Return the mean over ranks of each gradient, in order, within ``jax.jit`` or outside; ``None`` stays ``None``."""
+    present = [g for g in grads if g is not None]
+    if not present:
+        return grads
+    kinds = [jax.ShapeDtypeStruct(g.shape, g.dtype) for g in present]
+    means = iter(io_callback(_mean, kinds, *present, ordered=True))
+    return [None if g is None else next(means) for g in grads]
+
+
+def _mean(*grads: Any) -> list[Any]:
+    own = [np.array(g, order="C") for g in grads]
+    names = [f"gradient {i} of {len(own)} {g.shape} {g.dtype}" for i, g in enumerate(own)]
+    _core.allreduce([(g.ctypes.data, g.size, g.dtype.name) for g in own], "mean", 0, names)
+    return own
