@@ -14,10 +14,11 @@ def buffer(array):
     return (array.ctypes.data, array.size, array.dtype.name)
 
 
-def mean_on(threads, arrays):
+def mean_on(threads, arrays, level=0):
     def body(session, rank):
+        session.create_team(1, 1, level)
         mine = arrays[rank].copy()
-        session.allreduce([buffer(mine)], "mean")
+        session.allreduce([buffer(mine)], "mean", 1)
         return mine
 
     results = threads(len(arrays), body)
@@ -26,14 +27,33 @@ def mean_on(threads, arrays):
     return results[0]
 
 
-floats = st.floats(width=32, allow_nan=False, allow_infinity=False, allow_subnormal=True)
+# Numbers by their bits, and often ones that cancel, vanish, or overflow.
+EDGES = {"u4": [0, 1, 0x00800000, 0x3F7FFFFF, 0x3F800000, 0x4B800000, 0x7F7FFFFF], "u2": [0, 1, 0x0400, 0x3C00, 0x7BFF]}
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def finite(bits):
+    """Return a strategy for the bits of any finite number whose bits are of type ``bits``."""
+    *_, largest = EDGES[bits]
+    sign = {"u4": 0x80000000, "u2": 0x8000}[bits]
+    magnitudes = st.one_of(st.sampled_from(EDGES[bits]), st.integers(0, largest))
+    return st.builds(lambda negative, magnitude: magnitude | sign * negative, st.booleans(), magnitudes)
+
+
+def on_ranks(data, n, bits, copies=1):
+    """Draw an array for each of n ranks, all of one to four numbers, repeated so often."""
+    rows = data.draw(st.lists(st.lists(finite(bits), min_size=n, max_size=n), min_size=1, max_size=4))
+    columns = np.array(rows, bits).view(bits.replace("u", "f")).T
+    return np.tile(columns, copies)
+
+
+adversarial = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
+@adversarial
 @given(data=st.data(), n=st.sampled_from([2, 3, 5, 8, 16, 64]))
 def test_the_error_of_a_float32_mean_is_within_the_bound_of_sequential_summation(threads, data, n):
-    rows = data.draw(st.lists(st.lists(floats, min_size=n, max_size=n), min_size=1, max_size=4))
-    columns = np.array(rows, "f4").T.copy()  # rank by element
+    # Little data take one way, much take slices in chunks.
+    columns = on_ranks(data, n, "u4", data.draw(st.sampled_from([1, 3000])))
     mean = mean_on(threads, list(columns)).astype("f8")
     exact, size = columns.astype("f8").sum(axis=0) / n, np.abs(columns.astype("f8")).sum(axis=0) / n
     finite = np.isfinite(mean)
@@ -41,6 +61,28 @@ def test_the_error_of_a_float32_mean_is_within_the_bound_of_sequential_summation
     assert np.all(np.abs(mean - exact)[finite] <= bound[finite])
     overflows = np.abs(columns.astype("f8")).sum(axis=0) > np.finfo("f4").max
     assert np.all(finite | overflows)
+
+
+@adversarial
+@given(data=st.data(), n=st.sampled_from([2, 7, 32]))
+def test_at_level_1_a_float32_mean_is_the_rounded_mean_in_double(threads, data, n):
+    columns = on_ranks(data, n, "u4")
+    total = columns[0].astype("f8")
+    for column in columns[1:]:
+        total = total + column
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(mean_on(threads, list(columns), level=1), (total / n).astype("f4"))
+
+
+@adversarial
+@given(data=st.data(), n=st.sampled_from([2, 3, 64]))
+def test_a_float16_mean_is_the_float32_mean_rounded_once(threads, data, n):
+    columns = on_ranks(data, n, "u2", 50)
+    total = columns[0].astype("f4")
+    for column in columns[1:]:
+        total = total + column.astype("f4")
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(mean_on(threads, list(columns)), (total / np.float32(n)).astype("f2"))
 
 
 @pytest.mark.parametrize("n", [3, 64])
