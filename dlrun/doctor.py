@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 import shutil
@@ -11,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 from dlrun.errors import DlrunError
@@ -77,13 +79,30 @@ def _frameworks() -> Iterator[Finding]:
         yield Finding("frameworks", "ok", ", ".join(found))
     else:
         yield Finding("frameworks", "note", "neither torch nor tensorflow", 'pip install "dlrun[torch]"')
-    package = importlib.util.find_spec("dl_comm")
+    yield _dl_comm(importlib.util.find_spec("dl_comm"))
+
+
+def _dl_comm(package: ModuleSpec | None) -> Finding:
+    folders = [Path(folder) for folder in (package.submodule_search_locations or [] if package else [])]
+    other = [name for name in ("DLcomm", "dl-comm") if _version_of(name)]  # a benchmark on PyPI, with this import name
+    if other:
+        return Finding("dl_comm", "bad", f"{other[0]} {_version_of(other[0])} is installed and brings its own dl_comm",
+                       f"pip uninstall {other[0]}, then pip install --force-reinstall --no-deps dlrun")  # fmt: skip
     if package is None:
-        yield Finding("dl_comm", "bad", "is not installed", "pip install dlrun")
-    elif not any(Path(p).glob("_core*.so") for p in package.submodule_search_locations or []):
-        yield Finding("dl_comm", "bad", "is here without its compiled core", "install dlrun where a C++17 compiler is")
-    else:
-        yield Finding("dl_comm", "ok", str(next(iter(package.submodule_search_locations or [""]))))
+        return Finding("dl_comm", "bad", "is not installed", "pip install dlrun")
+    if not any((folder / "leaving.py").exists() for folder in folders):
+        return Finding("dl_comm", "bad", f"the one that Python finds, {package.origin or folders[0]}, is not dlrun's",
+                       "rename or remove it, or take its folder out of PYTHONPATH")  # fmt: skip
+    if not any(list(folder.glob("_core*.so")) for folder in folders):
+        return Finding("dl_comm", "bad", "is here without its compiled core", "install dlrun where a C++17 compiler is")
+    return Finding("dl_comm", "ok", str(folders[0]))
+
+
+def _version_of(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def _launchers(site: Site) -> Iterator[Finding]:

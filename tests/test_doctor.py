@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
 
 from dlrun import doctor
 from dlrun.launch.site import look
@@ -18,6 +20,23 @@ def test_it_finds_a_word_for_everything_and_prints_json():
     assert names <= set(found)
     assert done.returncode == any(finding["state"] == "bad" for finding in found.values())
     assert all(finding["todo"] for finding in found.values() if finding["state"] == "bad")
+
+
+def test_an_unrelated_package_of_the_same_import_name_is_told_by_its_name(tmp_path, monkeypatch):
+    (tmp_path / "DLcomm-0.2.dist-info").mkdir()
+    (tmp_path / "DLcomm-0.2.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: DLcomm\nVersion: 0.2\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    finding = doctor._dl_comm(find_spec("dl_comm"))
+    assert (finding.state, finding.what) == ("bad", "DLcomm 0.2 is installed and brings its own dl_comm")
+    assert "pip uninstall DLcomm" in finding.todo
+
+
+def test_a_folder_called_dl_comm_that_hides_dlruns_is_told_by_its_path(tmp_path):
+    (tmp_path / "dl_comm").mkdir()
+    (tmp_path / "dl_comm" / "__init__.py").write_text("raise ImportError('not this one')")
+    finding = doctor._dl_comm(PathFinder.find_spec("dl_comm", [str(tmp_path)]))
+    assert finding.state == "bad"
+    assert finding.what == f"the one that Python finds, {tmp_path / 'dl_comm' / '__init__.py'}, is not dlrun's"
 
 
 def test_two_masks_for_amd_gpus_are_bad():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 PROGRAM = """
+    import os
     import numpy as np
     from sklearn.datasets import load_digits
     import dl_comm
@@ -24,6 +25,8 @@ PROGRAM = """
         "cool-down": dict(ksteps=-270, max_steps=steps),
         "smooth cool-down": dict(transition=16, ksteps=-270, max_steps=steps),
     }
+    if os.environ.get("DL_COMM_COOLDOWN") == "last":
+        modes = {"cool-down": dict(ksteps=-30, max_steps=steps), "pipelined": modes["pipelined"]}
     for team, (mode, phases) in enumerate(modes.items()):
         dl_comm.config_team(team, **phases)
         weight, bias = np.zeros((64, 10), "f4"), np.zeros(10, "f4")
@@ -41,11 +44,21 @@ PROGRAM = """
 """
 
 
+def accuracies(ended):
+    assert ended.code == 0, ended.output
+    return {line.split(maxsplit=2)[2]: float(line.split()[1]) for line in ended.lines("accuracy")}
+
+
 def test_every_mode_reaches_the_accuracy_of_the_blocking_one(job, any_mpi):
     pytest.importorskip("sklearn")
     ended = job(any_mpi, 2, PROGRAM, OMP_NUM_THREADS="1")
-    assert ended.code == 0, ended.output
-    accuracy = {line.split(maxsplit=2)[2]: float(line.split()[1]) for line in ended.lines("accuracy")}
+    accuracy = accuracies(ended)
     assert len(accuracy) == 6
     assert accuracy["blocking"] > 0.88, accuracy
     assert all(abs(one - accuracy["blocking"]) < 0.02 for one in accuracy.values()), accuracy
+
+
+def test_a_cool_down_of_the_last_steps_learns_as_well(job, any_mpi):
+    pytest.importorskip("sklearn")
+    accuracy = accuracies(job(any_mpi, 2, PROGRAM, OMP_NUM_THREADS="1", DL_COMM_COOLDOWN="last"))
+    assert len(accuracy) == 2 and min(accuracy.values()) > 0.88, accuracy
