@@ -105,7 +105,7 @@ def config_team(
 def gradients(arrays: Sequence[Any], team: int = 0) -> list[Any]:
     """Return the mean over ranks of each NumPy array or torch tensor, as new ones in the same order.
 
-    TensorFlow's tensors, eager or in a graph, go to :func:`dl_comm.tensorflow.gradients`, which always blocks.
+    TensorFlow's tensors, eager or in a graph, go to :func:`dl_comm.tensorflow.gradients`.
 
     Any shapes; floats (also float16 and bfloat16) and integers. Integer means round towards zero. An element that is
     None stays None and counts for nothing: it is None on all ranks. Raises :class:`CommError` on every rank if the

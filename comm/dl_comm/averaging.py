@@ -65,6 +65,10 @@ class Averaging:
         self._report()
         self.calls += 1
 
+    def lags(self) -> bool:
+        """Whether any call may return the mean of the one before."""
+        return not (0 <= self.phases.max_steps <= self.phases.ksteps)
+
     def settle(self) -> None:
         """Wait for what is still under way: nothing may be when the ranks leave."""
         if self.previous is not None:
@@ -103,6 +107,7 @@ def speaks(verbosity: int) -> bool:
 
 
 teams: dict[int, Averaging] = {}
+pipelines: list[dict[int, Averaging]] = []  # those of faces, whose time waited is noted in ``teams``
 
 
 def of(team: int) -> Averaging:
@@ -112,7 +117,7 @@ def of(team: int) -> Averaging:
 
 def report_at_end() -> None:
     """Settle all teams, and print the total that finalize prints."""
-    for one in teams.values():
+    for one in [*teams.values(), *(one for those in pipelines for one in those.values())]:
         one.settle()
     if teams and speaks(max(one.verbosity for one in teams.values())):
         total = sum(one.waited for one in teams.values())

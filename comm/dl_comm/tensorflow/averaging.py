@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from dl_comm import _core
+from dl_comm import CommError, _core
 from dl_comm.ranks import get_nranks
 from dl_comm.tensorflow.op import reduce
 from dl_comm.tensorflow.state import settle
@@ -24,7 +24,9 @@ def gradients(grads: Any, team: int = 0) -> Any:
     ``None`` (a gradient must be ``None`` on all ranks or on none). ``IndexedSlices`` stay so: their rows are those of
     all ranks, divided by the number of ranks. float64, float32, float16, bfloat16 and complex gradients may be mixed.
 
-    ``team`` is whose ``config_team`` says how often the time waited is reported; calls always block.
+    ``team`` is whose ``config_team`` says which calls block and which return the means of the call before (in a graph
+    that a session runs each call of this function makes an op that counts by itself), and how often the time waited
+    is reported. The rows of ``IndexedSlices`` are always this call's.
 
     The sum is formed in rank order, so all ranks get the same bits. When the ranks bring different gradients, every
     rank gets an error (in a graph, at run time) that names the first one that differs.
@@ -41,25 +43,43 @@ def gradients(grads: Any, team: int = 0) -> Any:
     names = [f"gradient {i} of {len(grads)}" for i in dense]
     for i, mean in zip(dense, reduce([grads[i] for i in dense], "mean", names, team), strict=True):
         grads[i] = mean
-    return [_mean_of_slices(g) if isinstance(g, tf.IndexedSlices) else g for g in grads]
+    sparse = [i for i, g in enumerate(grads) if isinstance(g, tf.IndexedSlices)]
+    for i, mean in zip(sparse, _means_of_slices([grads[i] for i in sparse]), strict=True):
+        grads[i] = mean
+    return grads
 
 
 def _is_nested(grads: Any) -> bool:
     return isinstance(grads, (list, tuple)) and any(isinstance(g, (list, tuple, Mapping)) for g in grads)
 
 
-def _mean_of_slices(grad: Any) -> Any:
-    """Gather the rows of all ranks, each divided by the number of ranks. Equal rows add up when they are applied."""
+def _means_of_slices(grads: list[Any]) -> list[Any]:
+    """Gather the rows of all ranks, each divided by the number of ranks. Equal rows add up when they are applied.
+
+    One op for all of a list: a session would run several in another order on every rank.
+    """
+    if not grads:
+        return []
     n = get_nranks()
+    what = f"{len(grads)} sparse gradients of shapes {', '.join(str(g.values.shape[1:]) for g in grads)}"
 
-    def gather(values: Any, indices: Any) -> Any:
-        parts = [pickle.loads(b) for b in _core.allgather_bytes(pickle.dumps((values / n, indices)))]
-        return [np.concatenate([p[k] for p in parts]).astype(part.dtype) for k, part in enumerate((values, indices))]
+    def gather(*parts: Any) -> list[Any]:
+        scaled = [part / n if i % 2 == 0 else part for i, part in enumerate(parts)]
+        everyone = [pickle.loads(b) for b in _core.allgather_bytes(pickle.dumps((what, scaled)))]
+        for rank, (theirs, _) in enumerate(everyone):
+            if theirs != what:
+                raise CommError(
+                    f"rank {_core.rank()} averages {what} where rank {rank} has {theirs}",
+                    "Average the gradients of a session in one list: its ops run in another order on every rank.",
+                )
+        return [np.concatenate([p[i] for _, p in everyone]).astype(part.dtype) for i, part in enumerate(parts)]
 
-    values, indices = tf.numpy_function(gather, [grad.values, grad.indices], [grad.values.dtype, grad.indices.dtype])
-    values.set_shape([None, *grad.values.shape[1:]])
-    indices.set_shape([None])
-    return tf.IndexedSlices(values, indices, grad.dense_shape)
+    given = [part for g in grads for part in (g.values, g.indices)]
+    gathered = tf.numpy_function(gather, given, [part.dtype for part in given])
+    for part, whole in zip(given, gathered, strict=True):
+        whole.set_shape([None, *part.shape[1:]])
+    pairs = zip(gathered[::2], gathered[1::2], grads, strict=True)
+    return [tf.IndexedSlices(values, indices, g.dense_shape) for values, indices, g in pairs]
 
 
 def average(value: Any) -> Any:

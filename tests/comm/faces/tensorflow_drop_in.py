@@ -65,6 +65,37 @@ def the_script_of_the_manual_runs_under_both_names():
     assert team.waited > 0
 
 
+def pipelined_calls_return_the_means_of_the_step_before():
+    import dl_comm as mc
+
+    def given(k):
+        bf = tf.cast(tf.fill([2], 2 * (_r + k)), tf.bfloat16)
+        return [tf.fill([3], float(_r + 10 * k)), bf, tf.complex(tf.fill([2], float(k)), tf.fill([2], float(_r)))]
+
+    def expected(k):
+        mean = (_n - 1) / 2
+        return [mean + 10 * k], [float(tf.cast(2 * (mean + k), tf.bfloat16))], [complex(k, mean)]
+
+    def check(got, k):
+        for array, value in zip(got, expected(k), strict=True):
+            assert set(array.astype("c8").tolist()) == set(value), (k, array, value)
+
+    mc.init(2, 3, 8, "tensorflow")
+    for team, call in ((1, mc.gradients), (2, tf.function(mc.gradients))):
+        mc.config_team(team, 0, 2, 6, 0, 100)  # two calls block, then each returns the means of the one before
+        for k, lag in enumerate((0, 0, 0, 1, 1, 1)):
+            check([g.numpy() for g in call(given(k), team)], k - lag)
+    mc.config_team(3, 0, -3, 6, 0, 100)  # three lag, then all block
+    with tf.Graph().as_default():
+        step = _v1.placeholder(tf.float32, [])
+        one, other = mc.gradients([step + tf.fill([2], float(_r))], 3), mc.gradients([step * tf.ones([3])], 3)
+        with _v1.Session() as session:
+            for k, lag in enumerate((0, 1, 1, 0, 0, 0)):
+                a, b = session.run([one[0], other[0]], {step: float(k)})
+                assert a.tolist() == [k - lag + (_n - 1) / 2] * 2
+                assert b.tolist() == [k - lag] * 3
+
+
 def importing_ddl_distributes_a_session():
     import ddl
 

@@ -1,0 +1,107 @@
+"""What dl_comm.tensorflow must do on every rank in graphs of TensorFlow 1: sessions, hooks, Estimators."""
+
+import hashlib
+import tempfile
+
+import dl_comm.tensorflow as dl
+import numpy as np
+import tensorflow as tf
+from dl_comm import _core
+
+_r, _n = dl.get_rank(), dl.get_nranks()
+_v1 = tf.compat.v1
+dl.init()
+
+
+def _same_bits(arrays):
+    data = b"".join(np.ascontiguousarray(a).tobytes() for a in arrays)
+    assert len(set(_core.allgather_bytes(hashlib.sha256(data).digest()))) == 1
+
+
+def _data():
+    generator = np.random.default_rng(2)
+    return generator.normal(size=(5, 12, 6)), generator.normal(size=(5, 12, 1))
+
+
+def several_sparse_gradients_of_a_session_keep_their_own_rows():
+    with tf.Graph().as_default(), _v1.Session() as session:
+        tables = [tf.IndexedSlices(tf.fill([1, 3], float(k * (_r + 1))), tf.constant([_r]), [_n, 3]) for k in range(8)]
+        means = [tf.convert_to_tensor(g) for g in dl.gradients(tables)]
+        for _ in range(5):
+            for k, got in enumerate(session.run(means)):
+                np.testing.assert_allclose(got, np.outer(k * (np.arange(_n) + 1) / _n, np.ones(3)), rtol=1e-6)
+
+
+def ops_of_a_session_may_run_in_another_order_on_every_rank():
+    with tf.Graph().as_default(), _v1.Session() as session:
+        means = [dl.gradients([tf.fill([k + 1], float(_r * k))])[0] for k in range(8)]
+        for _ in range(5):
+            order = np.random.default_rng(_r).permutation(8)
+            results = session.run([means[k] for k in order])
+            assert all((got == k * (_n - 1) / 2).all() for k, got in zip(order, results, strict=True))
+
+
+def sessions_train_like_one_process():
+    x, y = _data()
+
+    def train(mine, how):
+        with tf.Graph().as_default():
+            a, b = _v1.placeholder(tf.float64, [None, 6]), _v1.placeholder(tf.float64, [None, 1])
+            first = np.linspace(-1, 1, 6)[:, None] + (_r if how in ("hook", "minimize") else 0)
+            v = _v1.get_variable("v", initializer=first, use_resource=how != "hook")
+            loss = tf.reduce_mean((tf.tanh(a @ v) - b) ** 2)
+            step = _v1.train.get_or_create_global_step()
+            opt = _v1.train.MomentumOptimizer(0.1, 0.9)
+            if how in ("minimize", "apply"):
+                opt = dl.DistributedOptimizer(opt)
+            if how == "minimize":
+                train_op = opt.minimize(loss, step)
+            elif how == "apply":
+                train_op = opt.apply_gradients(zip(tf.gradients(loss, [v]), [v], strict=True), step)
+            else:
+                pairs = opt.compute_gradients(loss)
+                if how == "hook":
+                    pairs = list(zip(dl.gradients([g for g, _ in pairs], 0), [v], strict=True))
+                train_op = opt.apply_gradients(pairs, step)
+            hooks = [dl.BroadcastHook()] if how in ("hook", "minimize") else []
+            with _v1.train.MonitoredTrainingSession(hooks=hooks) as session:
+                for k in range(5):
+                    session.run(train_op, {a: x[k][mine], b: y[k][mine]})
+                return session.run(v)
+
+    serial = train(slice(None), "serial")
+    for how in ("minimize", "apply", "hook"):
+        ported = train(slice(_r, None, _n), how)
+        np.testing.assert_allclose(ported, serial, rtol=1e-11)
+        _same_bits([ported])
+
+
+def an_estimator_trains_like_one_process():
+    if not hasattr(tf.compat.v1, "estimator"):
+        return "TensorFlow has no Estimator from 2.16 on"
+    x, y = _data()
+
+    def train(mine, distributed):
+        def model_fn(features, labels, mode):
+            first = np.linspace(-1, 1, 6)[:, None] + (_r if distributed else 0)
+            v = _v1.get_variable("v", initializer=first)
+            loss = tf.reduce_mean((tf.tanh(features @ v) - labels) ** 2)
+            opt = _v1.train.MomentumOptimizer(0.1, 0.9)
+            pairs = opt.compute_gradients(loss)
+            if distributed:
+                pairs = list(zip(dl.gradients([g for g, _ in pairs], 0), [v for _, v in pairs], strict=True))
+            step = opt.apply_gradients(pairs, _v1.train.get_global_step())
+            return _v1.estimator.EstimatorSpec(mode, loss=loss, train_op=step)
+
+        def input_fn():
+            return tf.data.Dataset.from_tensor_slices((x[:, mine], y[:, mine]))
+
+        estimator = _v1.estimator.Estimator(model_fn, model_dir=tempfile.mkdtemp())
+        for _ in range(2):  # the graph is made anew at each call
+            estimator.train(input_fn, hooks=[dl.BroadcastHook()] if distributed else [], steps=3)
+        return estimator.get_variable_value("v")
+
+    ported = train(slice(_r, None, _n), True)
+    np.testing.assert_allclose(ported, train(slice(None), False), rtol=1e-11)
+    _same_bits([ported])
+    return None
