@@ -13,7 +13,7 @@ from pathlib import Path
 import libcst as cst
 
 from dlrun.errors import DlrunError
-from dlrun.port import facts_keras
+from dlrun.port import facts_keras, facts_tensorflow
 from dlrun.port.edits import Doubt, Edit, apply
 from dlrun.port.facts import FULL_BATCH, Facts, Options
 from dlrun.port.facts_keras import KerasFacts
@@ -53,12 +53,16 @@ def port(source: str | bytes, options: Options | None = None, name: str = "scrip
     if options.origin:
         return _translated(script, options)
     framework = framework_of(script)
+    if framework == "keras" and facts_tensorflow.trains_by_hand(script):
+        framework = "tensorflow"
     facts: Facts | KerasFacts
     if framework != "torch" and options.batch == "global":
         raise DlrunError(f"{name}: --batch global is for PyTorch so far; this script trains with {framework}.",
                          "Port it with --batch local.")  # fmt: skip
     if framework == "keras":
         facts = facts_keras.read(Flow(script), options, name, main_guard(script))
+    elif framework == "tensorflow":
+        facts = facts_tensorflow.read(script, options)
     else:
         facts = facts_of(script, options)
     found = run_passes(facts, [step.name for step in STEPS])

@@ -25,6 +25,8 @@ def calls_method(node: cst.CSTNode, name: str) -> bool:
 class Gradients:
     """Collects the facts of one script; each method answers one question."""
 
+    kinds_class = Kinds
+
     def __init__(self, flow: Flow) -> None:
         """Find the functions that lead to an optimizer step or to a backward pass."""
         self.flow = flow
@@ -32,7 +34,7 @@ class Gradients:
         for function in [f for fs in flow.methods.values() for f in fs]:
             flow.callers(function)
         flow.callers(self.script.module)
-        self.kinds = Kinds(flow)
+        self.kinds = self.kinds_class(flow)
         self.backwards = [c for c in self.script.calls if self._is_backward(c)]
         self.step_calls = list(self._step_calls())
         self.updates = list(self._manual_updates())

@@ -16,7 +16,9 @@ from dlrun.port.wholes import Wholes
 _DRAWS = re.compile(
     r"^(torch\.(rand|randn|randint|randperm|multinomial|normal|rand_like|randn_like)|"
     r"numpy\.random\.(rand|randn|randint|choice|permutation|uniform|normal|shuffle|random_sample|multivariate_normal)|"
-    r"random\.(choice|choices|sample|shuffle|randint|randrange|uniform|gauss))$|\.(choice|permutation|sample|integers)$"
+    r"random\.(choice|choices|sample|shuffle|randint|randrange|uniform|gauss)|"
+    r"tensorflow\.(compat\.v1\.)?random[._](uniform|normal|truncated_normal|shuffle))$|"
+    r"\.(choice|permutation|sample|integers|next_batch)$"
 )
 # Calls that permute: where the loop then goes through the permutation, all ranks must use one and the same.
 _PERMUTES = ("torch.randperm", "numpy.random.permutation", "random.sample")
@@ -260,12 +262,16 @@ class Feeds:
     def _whole(self, loop: cst.For | cst.While) -> None:
         """Note the arrays that the losses of ``loop`` take whole in every turn."""
         known = set(self.loops.gradients.backwards)
-        calls = [*self.reached(loop.body), *self._closures(loop)]
-        wholes = Wholes(self.kinds, loop, [c for c in dict.fromkeys(calls) if c in known and not self._evaluates(c)])
+        calls = [c for c in (*self.reached(loop.body), *self._closures(loop)) if c in known and not self._evaluates(c)]
+        wholes = Wholes(self.kinds, loop, [self._loss(c) for c in dict.fromkeys(calls)])
         self.graph = self.graph or wholes.graph
         if self.graph is None and wholes.arrays:
             self.full_batch = True
             self.found[loop] = Feed(loop, "arrays", tuple(wholes.arrays), tuple(wholes.drawn))
+
+    def _loss(self, backward: cst.Call) -> cst.BaseExpression:
+        """Return the expression whose gradients ``backward`` computes."""
+        return backward.func
 
     def _closures(self, loop: cst.CSTNode) -> Iterator[cst.Call]:
         for step in self.loops.gradients.steps():

@@ -63,7 +63,7 @@ def imported(script: Script) -> list[tuple[str, cst.CSTNode]]:
 
 
 def framework_of(script: Script) -> str:
-    """Return the framework that trains: "torch" or "keras".
+    """Return the framework that trains: "torch", "keras" or "tensorflow".
 
     Raises:
         DlrunError: the script is ported or distributed already, or trains with something else.
@@ -110,8 +110,7 @@ def _trained_with(script: Script, imports: list[str], last: bool = False) -> str
     if "tensorflow" in heads:
         if any(script.name_of(n).startswith("tensorflow.keras.") for n in script.nodes if isinstance(n, cst.Attribute)):
             return "keras"
-        raise DlrunError(f"{name}: trains with sessions or tapes of TensorFlow, which dlrun port does not know yet.",
-                         "It ports PyTorch, and Keras models that are trained with fit().")  # fmt: skip
+        return "tensorflow"
     if not last:
         return ""
     if "jax" in heads:

@@ -58,7 +58,7 @@ class Scalars:
     def _of_call(self, call: cst.Call, depth: int) -> bool:
         if isinstance(call.func, cst.Attribute):
             method = call.func.attr.value
-            if method == "item":
+            if method == "item" or (method == "result" and not call.args):  # of a tensor; of a Keras metric
                 return True
             if method in ("mean", "sum", "numel") and not call.args:
                 return True
@@ -68,7 +68,8 @@ class Scalars:
                 return True
             if method in _SAME:
                 return self(call.func.value, depth)
-        if self.script.name_of(call.func) in _FUNCTIONS:
+        name = self.script.name_of(call.func)
+        if name in _FUNCTIONS or (name.endswith((".reduce_mean", ".reduce_sum")) and len(call.args) == 1):
             return True
         if self._is_loss(call):
             return not any(a.keyword and a.keyword.value in ("reduction", "reduce") for a in call.args)

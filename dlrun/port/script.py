@@ -304,3 +304,14 @@ def statements(block: cst.CSTNode) -> list[cst.CSTNode]:
     for statement in body:
         flat.extend(statement.body if isinstance(statement, cst.SimpleStatementLine) else [statement])
     return flat
+
+
+def argument(call: cst.Call, keyword: str, position: int = -1) -> cst.BaseExpression | None:
+    """Return the value that ``call`` passes by ``keyword``, or else at ``position``."""
+    for arg in call.args:
+        if arg.keyword is not None and arg.keyword.value == keyword:
+            return arg.value
+    plain = [a for a in call.args if a.keyword is None and not a.star]
+    if 0 <= position < len(plain) and not any(a.star for a in call.args[: position + 1]):
+        return plain[position].value
+    return None

@@ -23,8 +23,8 @@ _NUMBERS = ("torch.device", "builtins.len", "builtins.int", "builtins.float", "b
 class Wholes:
     """The arrays behind the losses of one loop, by name; ``graph`` is a name that is no array of samples."""
 
-    def __init__(self, kinds: Kinds, loop: cst.For | cst.While, backwards: list[cst.Call]) -> None:
-        """Follow the receivers of ``backwards`` through the bindings inside ``loop`` to names bound before it."""
+    def __init__(self, kinds: Kinds, loop: cst.For | cst.While, losses: list[cst.BaseExpression]) -> None:
+        """Follow ``losses`` through the bindings inside ``loop`` to names bound before it."""
         self.kinds = kinds
         self.flow: Flow = kinds.flow
         self.script = kinds.script
@@ -34,8 +34,8 @@ class Wholes:
         self.arrays: dict[str, None] = {}
         self.drawn: set[str] = set()  # of these, the ones that each process draws at random for itself
         self._seen: set[tuple[int, str]] = set()
-        for call in backwards:
-            self._follow(call.func)
+        for loss in losses:
+            self._follow(loss)
 
     def _follow(self, node: cst.CSTNode) -> None:
         for name in self._data_names(node):
@@ -57,14 +57,14 @@ class Wholes:
                 if (
                     not attribute
                     and not keyword
-                    and not self.script.name_of(n).startswith(("torch", "numpy", "builtins"))
+                    and not self.script.name_of(n).startswith(("torch", "numpy", "builtins", "tensorflow", "keras"))
                 ):
                     yield n
 
     def _through(self, name: cst.Name, bindings: list[Binding], scope: Scope) -> None:
         if any(b.how in ("def", "class", "import") for b in bindings):
             return
-        if self.kinds.of(name) in ("module", "optimizer", "loss", "loader", "scheduler", "scaler"):
+        if self.kinds.of(name) in ("module", "optimizer", "loss", "loader", "scheduler", "scaler", "metric", "tape"):
             return
         made = [b for b in bindings if b.how == "assign" and b.value is not None]
         inside = [b for b in made if self.script.inside(b.node, self.loop) or scope is not self.home]

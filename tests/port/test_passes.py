@@ -7,10 +7,12 @@ import textwrap
 
 import pytest
 
-from dlrun.port import Options, facts_keras, gather, port
+from dlrun.port import Options, facts_keras, facts_tensorflow, gather, port
 from dlrun.port.edits import Edit, apply
+from dlrun.port.facts_tape import TapeGradients
 from dlrun.port.facts_torch import Gradients
 from dlrun.port.feeds import Feeds
+from dlrun.port.feeds_tensorflow import TapeFeeds
 from dlrun.port.flow import Flow
 from dlrun.port.loops import Loops
 from dlrun.port.passes import GRID, STEPS, devices
@@ -19,6 +21,7 @@ from dlrun.port.script import Script
 PRELUDES = {
     "torch": "import torch\nfrom torch.utils.data import DataLoader\n",
     "keras": "import keras\nimport numpy as np\n",
+    "tensorflow": "import keras\nimport tensorflow as tf\n",
 }
 PASSES = [(framework, step, run) for framework, steps in GRID.items() for step, run in steps.items()]
 PASSES.append(("torch", "devices", devices.torch))
@@ -28,6 +31,9 @@ def facts_of(script, options, framework):
     """Return the facts of a fragment, which need not be a whole training script."""
     if framework == "keras":
         return facts_keras.read(Flow(script), options, "script", None)
+    if framework == "tensorflow":
+        loops = Loops(TapeGradients(Flow(script)))
+        return facts_tensorflow.gather(script, options, "tape", loops.gradients, loops, TapeFeeds(loops))
     loops = Loops(Gradients(Flow(script)))
     return gather(loops, Feeds(loops), options)
 

@@ -22,6 +22,7 @@ from dl_comm.ranks import barrier, finalize, get_localrank, get_localsize, get_n
 from dl_comm.rate import lr_scale, steps
 from dl_comm.tensorflow.averaging import average, gradients
 from dl_comm.tensorflow.data import shard
+from dl_comm.tensorflow.estimator import model_dir
 from dl_comm.tensorflow.optimizer import DistributedOptimizer
 from dl_comm.tensorflow.ranks import init, reseed
 from dl_comm.tensorflow.serving import serving_module
@@ -46,6 +47,7 @@ __all__ = [
     "is_rank0",
     "local_rank",
     "lr_scale",
+    "model_dir",
     "print",
     "rank0",
     "rank0_first",

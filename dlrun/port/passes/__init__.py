@@ -7,7 +7,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from dlrun.port.edits import Doubt, Edit
-from dlrun.port.passes import broadcast, finish, gradients, keras, metrics, output, rate, shard, start, steps
+from dlrun.port.passes import (
+    broadcast,
+    finish,
+    gradients,
+    keras,
+    keras_output,
+    keras_rate,
+    metrics,
+    output,
+    rate,
+    shard,
+    start,
+    steps,
+    tensorflow,
+)
 
 Pass = Callable[[Any], Iterable[Edit | Doubt]]
 
@@ -49,9 +63,20 @@ GRID: Mapping[str, Mapping[str, Pass]] = {
     "keras": {
         "start": keras.start,
         "gradients": keras.gradients,
-        "rate": keras.rate,
+        "rate": keras_rate.rate,
         "steps": keras.steps,
-        "output": keras.output,
+        "output": keras_output.keras,
         "finish": keras.finish,
+    },
+    "tensorflow": {
+        "start": tensorflow.start,
+        "broadcast": tensorflow.broadcast,
+        "gradients": tensorflow.gradients,
+        "shard": tensorflow.shard,
+        "rate": tensorflow.rate,
+        "steps": tensorflow.steps,
+        "metrics": tensorflow.metrics,
+        "output": keras_output.tensorflow,
+        "finish": tensorflow.finish,
     },
 }

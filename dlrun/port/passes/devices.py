@@ -30,7 +30,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
         if isinstance(node, cst.SimpleString) and _NUMBERED.search(str(node.evaluated_value)):
             yield Edit(node, "this rank's GPU, not one for all", _unnumbered)
         elif isinstance(node, cst.Assign):
-            yield from _mask(facts, node)
+            yield from mask(facts, node)
     for call in script.calls:
         name = script.name_of(call.func)
         if name in _PARALLEL:
@@ -68,7 +68,7 @@ def _on_one_gpu(call: cst.Call) -> cst.Call:
     return call.with_changes(args=[*kept[:-1], kept[-1].with_changes(comma=comma), added])
 
 
-def _mask(facts: Facts, node: cst.Assign) -> Iterator[Edit | Doubt]:
+def mask(facts: Facts, node: cst.Assign) -> Iterator[Edit | Doubt]:
     """Yield the change of ``os.environ["CUDA_VISIBLE_DEVICES"] = "0"``, which would undo the launcher's choice."""
     target = node.targets[0].target
     if not (isinstance(target, cst.Subscript) and facts.script.name_of(target.value) == "os.environ"):

@@ -8,8 +8,7 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts
-from dlrun.port.passes.rate import argument
-from dlrun.port.script import dotted, walk
+from dlrun.port.script import argument, dotted, walk
 
 
 def torch(facts: Facts) -> Iterator[Doubt]:

@@ -15,7 +15,7 @@ from dlrun.port.script import children, dotted, walk
 from dlrun.port.taint import Taint
 
 _LOGS = ("set_postfix", "set_description", "set_postfix_str", "add_scalar", "add_scalars", "log", "info", "log_value",
-         "scalar_summary", "write", "track")  # fmt: skip
+         "scalar_summary", "scalar", "write", "track")  # fmt: skip
 _ORDER = (cst.LessThan, cst.LessThanEqual, cst.GreaterThan, cst.GreaterThanEqual)
 _RECORDS = ("best", "min_", "max_", "lowest", "highest", "prev", "last_", "thresh")
 _LEAVES = (cst.Break, cst.Continue, cst.Return, cst.Raise)
@@ -43,14 +43,14 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
                 best = accuracy
                 break
     """
-    metrics = _Metrics(facts)
+    metrics = Metrics(facts)
     yield from metrics.totals()
     yield from metrics.decisions()
     yield from metrics.shown()
     yield from doubts.torch(facts)
 
 
-class _Metrics:
+class Metrics:
     """Finds the places; keeps which names are the same on all ranks from some place on."""
 
     def __init__(self, facts: Facts) -> None:

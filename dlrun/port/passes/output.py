@@ -12,8 +12,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.facts_keras import KerasFacts
 from dlrun.port.insert import expression
-from dlrun.port.passes.rate import argument
-from dlrun.port.script import dotted
+from dlrun.port.script import argument, dotted
 
 # Calls that write, and nothing else: rank 0 makes them, the arguments are evaluated on every rank.
 WRITES = re.compile(
@@ -75,10 +74,11 @@ def one(facts: Facts | KerasFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
     elif name == "wandb.init":
         if argument(call, "mode") is None:
             why = "one run in the log, rank 0's"
-            yield Edit(call, why, lambda c: _with(c, "mode", expression("torch/quiet_mode", dl=dl)))
+            yield Edit(call, why, lambda c: with_argument(c, "mode", expression("torch/quiet_mode", dl=dl)))
     elif name in _BARS:
         if argument(call, "disable") is None and not any(a.star == "**" for a in call.args):
-            yield Edit(call, "one progress bar", lambda c: _with(c, "disable", expression("torch/not_rank0", dl=dl)))
+            yield Edit(call, "one progress bar",
+                       lambda c: with_argument(c, "disable", expression("torch/not_rank0", dl=dl)))  # fmt: skip
     elif _HUBS.search(name) and _downloads(call, name):
         why = "rank 0 downloads, the others wait and read"
         yield Edit(call.func, why, lambda f: expression("torch/rank0_first", {"call": f}, dl=dl))
@@ -86,7 +86,7 @@ def one(facts: Facts | KerasFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
         yield from _folders(facts, call, name)
 
 
-def _with(call: cst.Call, keyword: str, value: cst.BaseExpression) -> cst.Call:
+def with_argument(call: cst.Call, keyword: str, value: cst.BaseExpression) -> cst.Call:
     """Return ``call`` with one more keyword argument at the end."""
     tight = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
     arg = cst.Arg(value, keyword=cst.Name(keyword), equal=tight)
@@ -131,7 +131,7 @@ def _folders(facts: Facts | KerasFacts, call: cst.Call, name: str) -> Iterator[E
             func = node.func
             if isinstance(func, cst.Attribute):
                 func = func.with_changes(attr=cst.Name("makedirs"))
-            return _with(node.with_changes(func=func), "exist_ok", cst.Name("True"))
+            return with_argument(node.with_changes(func=func), "exist_ok", cst.Name("True"))
 
         if name == "os.mkdir" and not isinstance(call.func, cst.Attribute):
             yield Edit(
@@ -148,4 +148,4 @@ def _folders(facts: Facts | KerasFacts, call: cst.Call, name: str) -> Iterator[E
         and exist is None
     ):
         yield Edit(call, "another rank may have made the folder a moment ago",
-                   lambda c: _with(c, "exist_ok", cst.Name("True")))  # fmt: skip
+                   lambda c: with_argument(c, "exist_ok", cst.Name("True")))  # fmt: skip

@@ -9,7 +9,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.insert import expression
-from dlrun.port.script import walk
+from dlrun.port.script import argument, walk
 
 # Learning rates that torch.optim takes when none is given.
 DEFAULTS = {
@@ -61,17 +61,6 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
                 done.add(value)
                 yield Edit(value, "the scheduler sets this rate itself", scale)
     yield from _resets(facts, scale)
-
-
-def argument(call: cst.Call, keyword: str, position: int = -1) -> cst.BaseExpression | None:
-    """Return the value that ``call`` passes by ``keyword``, or else at ``position``."""
-    for arg in call.args:
-        if arg.keyword is not None and arg.keyword.value == keyword:
-            return arg.value
-    plain = [a for a in call.args if a.keyword is None and not a.star]
-    if 0 <= position < len(plain) and not any(a.star for a in call.args[: position + 1]):
-        return plain[position].value
-    return None
 
 
 def _constructor(facts: Facts, call: cst.Call, scale) -> Iterator[Edit | Doubt]:  # type: ignore[no-untyped-def]

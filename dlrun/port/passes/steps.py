@@ -9,8 +9,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.insert import expression
-from dlrun.port.passes.rate import argument
-from dlrun.port.script import walk
+from dlrun.port.script import argument, walk
 
 # Scheduler arguments that count scheduler steps: (position, name).
 COUNTS = {
@@ -53,7 +52,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
         return expression("torch/steps", {"count": node}, dl=facts.alias)
 
     done: set[cst.CSTNode] = set()
-    for value, why in [*_scheduler_counts(facts), *_bounds(facts)]:
+    for value, why in [*_scheduler_counts(facts), *bounds(facts)]:
         node = _source(facts, value)
         if node not in done and not _from_length(facts, value):
             done.add(node)
@@ -88,7 +87,7 @@ def _loop(facts: Facts, node: cst.CSTNode) -> cst.CSTNode | None:
     return next((u for u in facts.script.above(node) if isinstance(u, (cst.For, cst.While, cst.FunctionDef))), None)
 
 
-def _bounds(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
+def bounds(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
     """Yield the bounds of loops that make one step a turn on batches of their own drawing."""
     why = "the loop counts steps, and n ranks together take n batches a step"
     for loop, counts in facts.counted:

@@ -1,0 +1,121 @@
+"""Reads scripts in the style of TensorFlow 1: which runs of a session train, and what feeds them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.facts_tape import TapeGradients
+from dlrun.port.facts_torch import calls_method
+from dlrun.port.kinds_tensorflow import plain
+from dlrun.port.script import dotted, walk
+
+SESSIONS = ("tensorflow.Session", "tensorflow.InteractiveSession", "tensorflow.train.MonitoredTrainingSession",
+            "tensorflow.train.MonitoredSession", "tensorflow.train.SingularMonitoredSession",
+            "tensorflow.train.Supervisor")  # fmt: skip
+_SESSION = re.compile(r"(^|[._])(sess|session)$", re.IGNORECASE)
+_TRAIN_OP = re.compile(
+    r"(^|[._])(train(_op|_step|ing_op)?|train_\w*op|\w*_train|optim\w*|\w*_(optim|opt|solver)|solver)$"
+)
+_JOINS = ("tensorflow.group", "tensorflow.tuple", "tensorflow.no_op", "tensorflow.identity")
+
+
+class SessionGradients(TapeGradients):
+    """As ``TapeGradients``, but what steps is a run of an operation that ``minimize`` or ``apply_gradients`` made."""
+
+    builds: list[tuple[cst.Call, cst.BaseExpression]]
+
+    @property
+    def builders(self) -> list[tuple[cst.Call, cst.BaseExpression]]:
+        """The calls that make the training operations, with their optimizers."""
+        return self.builds
+
+    def _step_calls(self) -> Iterator[tuple[cst.Call, cst.BaseExpression]]:
+        self.builds = list(super()._step_calls())
+        made = {call for call, _ in self.builds}
+        for call in self.script.calls:
+            if not calls_method(call, "run") or not isinstance(call.func, cst.Attribute):
+                continue
+            owner = call.func.value
+            fetched = next((a.value for a in call.args if a.keyword is None or a.keyword.value == "fetches"), None)
+            if self.is_session(owner):
+                if fetched is not None and self._trains(fetched, made):
+                    yield call, owner
+            elif any(o.node in made for o in self.flow.origins(owner)):
+                yield call, owner  # train_step.run(feed_dict=...)
+
+    def _is_backward(self, call: cst.Call) -> bool:
+        return False  # a run computes gradients and applies them
+
+    def _manual_updates(self) -> Iterator[cst.CSTNode]:
+        return iter(())
+
+    def is_session(self, node: cst.CSTNode) -> bool:
+        """Tell whether ``node`` is a session, by what made it or else by its name."""
+        for origin in self.flow.origins(node):
+            if isinstance(origin.node, cst.Call) and plain(self.script.name_of(origin.node.func)) in SESSIONS:
+                return True
+        return bool(_SESSION.search(dotted(node)))
+
+    def _trains(self, fetched: cst.BaseExpression, made: set[cst.Call], depth: int = 0) -> bool:
+        """Tell whether one of the operations that are ``fetched`` updates the weights."""
+        if depth > 6:
+            return False
+        if isinstance(fetched, (cst.List, cst.Tuple)):
+            return any(self._trains(e.value, made, depth + 1) for e in fetched.elements)
+        if isinstance(fetched, cst.Dict):
+            pairs = [e for e in fetched.elements if isinstance(e, cst.DictElement)]
+            return any(self._trains(e.value, made, depth + 1) for e in pairs)
+        for origin in self.flow.origins(fetched):
+            node = origin.node
+            if node in made:
+                return True
+            if isinstance(node, (cst.List, cst.Tuple, cst.Dict)) and node is not fetched:
+                if self._trains(node, made, depth + 1):
+                    return True
+            elif isinstance(node, cst.Call) and plain(self.script.name_of(node.func)) in _JOINS:
+                joined = any(self._trains(a.value, made, depth + 1) for a in node.args if a.keyword is None)
+                if joined or _TRAIN_OP.search(dotted(fetched)):
+                    return True
+            elif isinstance(node, cst.Call) and self.flow.definition(node.func) is None:
+                if made and not self.flow.targets(node) and re.search(r"(^|[._])train_op$", dotted(fetched)):
+                    return True  # what updates is behind control_dependencies()
+            elif node is fetched and _TRAIN_OP.search(dotted(fetched)):
+                return True
+        return False
+
+    def feeds_of(self, run: cst.Call) -> cst.Dict | None:
+        """Return the dict that a run feeds, None where there is none in sight."""
+        for arg in run.args:
+            named = arg.keyword is not None and arg.keyword.value == "feed_dict"
+            if named or (arg.keyword is None and arg is not run.args[0]) or isinstance(arg.value, cst.Dict):
+                for origin in self.flow.origins(arg.value):
+                    if isinstance(origin.node, cst.Dict):
+                        return origin.node
+                    if isinstance(origin.node, cst.Call):  # feed_dict=fill_feed_dict(...)
+                        for target in self.flow.targets(origin.node):
+                            for value in self.flow.returns(target):
+                                inner = next((o.node for o in self.flow.origins(value)), None)
+                                if isinstance(inner, cst.Dict):
+                                    return inner
+        return None
+
+    def fed(self, run: cst.Call) -> tuple[cst.BaseExpression, ...]:
+        """Return the values that a run feeds into placeholders."""
+        given = self.feeds_of(run)
+        pairs = given.elements if given is not None else ()
+        return tuple(e.value for e in pairs if isinstance(e, cst.DictElement))
+
+    def carried(self, loop: cst.CSTNode) -> cst.CSTNode | None:
+        """Return the run that feeds back what an earlier turn of ``loop`` fetched: a state carried along."""
+        for run, _ in self.step_calls:
+            statement = self.script.statement_of(run)
+            if not self.script.inside(run, loop) or not isinstance(statement, cst.Assign):
+                continue
+            got = {n.value for n in walk(statement.targets[0].target) if isinstance(n, cst.Name)}
+            given = {n.value for v in self.fed(run) for n in walk(v) if isinstance(n, cst.Name)}
+            if got & given:
+                return statement
+        return None

@@ -1,0 +1,79 @@
+"""The steps of a port of an Estimator: it makes graph, session and loop itself, so it is told in its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts_tensorflow import TensorFlowFacts
+from dlrun.port.insert import expression
+from dlrun.port.passes.output import with_argument
+from dlrun.port.script import argument
+
+
+def broadcast(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
+    """Yield the hook that makes all ranks start from rank 0's variables, and a folder of its own for each rank."""
+    assert facts.estimators is not None
+    for call in facts.estimators.trains:
+        yield hooked(facts, call)
+    for folder in facts.estimators.folders():
+        yield Edit(folder, "rank 0 writes here; the others begin from what is there, in folders of their own",
+                   lambda f: expression("tensorflow/model_dir", {"path": f}, dl=facts.alias))  # fmt: skip
+
+
+def hooked(facts: TensorFlowFacts, call: cst.Call) -> Edit:
+    """Return the Edit that adds the hook to the ``hooks`` of ``call``."""
+    given = argument(call, "hooks")
+    why = "all variables: the same on all ranks before the first step"
+    dl = facts.alias
+    if given is None:
+        return Edit(call, why, lambda c: with_argument(c, "hooks", expression("tensorflow/hooks", dl=dl)))
+    if isinstance(given, cst.List):
+
+        def longer(node: cst.List) -> cst.List:
+            comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+            kept = [e.with_changes(comma=comma) for e in node.elements[-1:]]
+            hook = cst.Element(expression("tensorflow/hook", dl=dl))
+            return node.with_changes(elements=[*node.elements[:-1], *kept, hook])
+
+        return Edit(given, why, longer)
+
+    def joined(node: cst.BaseExpression) -> cst.BaseExpression:
+        return cst.BinaryOperation(node, cst.Add(), expression("tensorflow/hooks", dl=dl))
+
+    return Edit(given, why, joined)
+
+
+def shard(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
+    """Yield the shares of the data sets and arrays that the training's input functions make."""
+    assert facts.estimators is not None
+    dl, done = facts.alias, set()
+    for kind, node in facts.estimators.inputs():
+        if node in done:
+            continue
+        done.add(node)
+        if kind == "data":
+            yield Edit(node, "training takes this rank's share",
+                       lambda n: expression("torch/shard", {"loader": n}, dl=dl, batch="local"))  # fmt: skip
+        else:
+            yield Edit(node, "training takes this rank's share, evaluation all",
+                       lambda n: expression("tensorflow/shard_input", {"input_fn": n}, dl=dl))  # fmt: skip
+
+
+def steps(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
+    """Yield the step counts, divided."""
+    assert facts.estimators is not None
+    for count in facts.estimators.counts():
+        yield Edit(count, "it counts steps, and n ranks together take n batches a step",
+                   lambda n: expression("torch/steps", {"count": n}, dl=facts.alias))  # fmt: skip
+
+
+def metrics(facts: TensorFlowFacts) -> Iterator[Doubt]:
+    """Yield a doubt where a hook may end the training on one rank."""
+    for call in facts.script.calls:
+        name = facts.script.name_of(call.func)
+        if "stop_if" in name or name.endswith("make_early_stopping_hook"):
+            why = "each rank decides by its own evaluation when to stop: one that stops leaves the others waiting"
+            yield Doubt(call, why, "high", f"stop on a value that is {facts.alias}.average(...) of the ranks'")

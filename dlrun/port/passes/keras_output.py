@@ -1,0 +1,122 @@
+"""Step "output" for Keras and TensorFlow: models, checkpoints, summaries and figures come from rank 0 alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts_keras import KerasFacts
+from dlrun.port.facts_tensorflow import TensorFlowFacts
+from dlrun.port.insert import expression
+from dlrun.port.kinds_tensorflow import plain
+from dlrun.port.passes import output as torch_output
+from dlrun.port.script import argument, dotted
+
+_SAVES = ("save", "save_weights", "save_model", "to_disk")
+_LOADS = re.compile(r"keras\.datasets\.\w+\.load_data$|keras\.utils\.(get_file|data_utils\.get_file)$|get_file$")
+_PLOTS = re.compile(r"keras\.utils\.(plot_model|vis_utils\.plot_model)$|keras\.models\.save_model$")
+# Functions of TensorFlow that write, or print on every rank.
+_WRITES = re.compile(
+    r"tensorflow\.(saved_model\.(save|simple_save)|print|io\.(write_file|gfile\.(rmtree|remove|rename|copy)|write_graph)|"
+    r"gfile\.(DeleteRecursively|Remove|Rename|Copy)|summary\.(create_file_writer|FileWriter)|train\.write_graph|"
+    r"keras\.backend\.print_tensor)$"
+)
+_OPENS = re.compile(r"tensorflow\.(io\.gfile\.GFile|gfile\.(GFile|Open|FastGFile))$")
+_SAVERS = ("save", "save_weights", "write", "export_saved_model", "export_savedmodel", "write_graph", "export")
+_RESTORES = ("restore", "load_weights")
+
+
+def keras(facts: KerasFacts) -> Iterator[Edit | Doubt]:
+    """Save, plot and write on rank 0; download there first. Callbacks that write are distribute()'s to handle.
+
+    Before:
+        model.compile(opt)
+        model.fit(x, y)
+        model.save("model.keras")
+
+    After:
+        model.compile(opt)
+        model.fit(x, y)
+        dl.rank0(model.save)("model.keras")
+    """
+    script, dl = facts.script, facts.alias
+    models = {model for _, model in facts.compiled} | {script.code(f.func.value) for f in facts.fits}  # type: ignore[attr-defined]
+    for call in script.calls:
+        name = script.name_of(call.func)
+        if (
+            isinstance(call.func, cst.Attribute)
+            and call.func.attr.value in _SAVES
+            and (
+                script.code(call.func.value) in models
+                or (call.func.attr.value != "save" and (not name or name[0] == "."))
+                or "model" in dotted(call.func.value).lower()
+            )
+        ) or _PLOTS.search(name):
+            yield Edit(call.func, "rank 0 writes", lambda f: expression("torch/rank0", {"call": f}, dl=dl))
+        elif _LOADS.search(name):
+            yield Edit(call.func, "rank 0 downloads, the others wait and read",
+                       lambda f: expression("torch/rank0_first", {"call": f}, dl=dl))  # fmt: skip
+        else:
+            yield from torch_output.one(facts, call)
+
+
+def tensorflow(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
+    """Save, log and plot on rank 0; what is read back is read by rank 0 first, once it has written it.
+
+    Before:
+        for x, y in data:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(x) - y)
+            opt.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
+        checkpoint.save("weights")
+        checkpoint.restore("weights-1")
+
+    After:
+        for x, y in data:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(x) - y)
+            opt.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
+        dl.rank0(checkpoint.save)("weights")
+        dl.rank0_first(checkpoint.restore)("weights-1")
+    """
+    script, dl = facts.script, facts.alias
+    saved = False
+    for call in script.calls:
+        name = plain(script.name_of(call.func))
+        method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+        if _WRITES.search(name) or _PLOTS.search(name) or (_OPENS.search(name) and _writing(call)):
+            yield Edit(call.func, "rank 0 writes", lambda f: expression("torch/rank0", {"call": f}, dl=dl))
+        elif method in _SAVERS and _is_saver(facts, call):
+            saved = True
+            yield Edit(call.func, "rank 0 writes", lambda f: expression("torch/rank0", {"call": f}, dl=dl))
+        elif saved and (method in _RESTORES or name.endswith(".load_model")) and not facts.flow.targets(call):
+            yield Edit(call.func, "rank 0 first: it has written what all read",
+                       lambda f: expression("torch/rank0_first", {"call": f}, dl=dl))  # fmt: skip
+        elif _LOADS.search(name) or name in _FETCHES:
+            yield Edit(call.func, "rank 0 downloads, the others wait and read",
+                       lambda f: expression("torch/rank0_first", {"call": f}, dl=dl))  # fmt: skip
+        else:
+            yield from torch_output.one(facts, call)
+
+
+_FETCHES = ("tensorflow_datasets.load", "tensorflow.examples.tutorials.mnist.input_data.read_data_sets",
+            "tensorflow.contrib.learn.datasets.load_dataset", "tensorflow_hub.load")  # fmt: skip
+
+
+def _is_saver(facts: TensorFlowFacts, call: cst.Call) -> bool:
+    """Tell whether a method called save() or the like is one of a model, a checkpoint, a figure: not the script's."""
+    assert isinstance(call.func, cst.Attribute)
+    name = facts.script.name_of(call.func)
+    if facts.flow.targets(call) or (name and not name.startswith(".") and call.func.attr.value != "save"):
+        return False
+    if call.func.attr.value == "write":  # Checkpoint.write(); a file's write() is inside its own open()
+        return "checkpoint" in dotted(call.func.value).lower() or dotted(call.func.value).lower().endswith("ckpt")
+    return not name.startswith("numpy.")
+
+
+def _writing(call: cst.Call) -> bool:
+    mode = argument(call, "mode", 1)
+    return isinstance(mode, cst.SimpleString) and any(c in str(mode.evaluated_value) for c in "wa+")

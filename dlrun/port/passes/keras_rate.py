@@ -1,0 +1,197 @@
+"""Step "rate" for Keras and TensorFlow: n ranks make the global batch n times as large; the learning rate follows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts_keras import KerasFacts
+from dlrun.port.insert import expression
+from dlrun.port.script import argument, dotted, walk
+
+if TYPE_CHECKING:
+    from dlrun.port.facts_tensorflow import TensorFlowFacts
+
+# The rates that Keras 2.15 and 3 take when none is given, for optimizers that are named by a string.
+DEFAULTS = {"sgd": ("SGD", "0.01"), "adam": ("Adam", "0.001"), "rmsprop": ("RMSprop", "0.001"),
+            "adamw": ("AdamW", "0.001"), "nadam": ("Nadam", "0.001"), "adamax": ("Adamax", "0.001"),
+            "adagrad": ("Adagrad", "0.001"), "adadelta": ("Adadelta", "0.001")}  # fmt: skip
+WHY, RESET = "n times the batch, n times the rate", "an absolute rate would undo the scaling"
+_RATES = ("lr", "learning_rate")
+_SCHEDULES = re.compile(r"(keras|tensorflow)\.optimizers\.schedules\.\w+$")
+_DECAYS = re.compile(
+    r"tensorflow\.(compat\.v1\.)?train\.(exponential|polynomial|natural_exp|inverse_time|cosine|linear_cosine)_decay$|"
+    r"tensorflow\.(compat\.v1\.)?train\.piecewise_constant(_decay)?$"
+)
+
+
+def rate(facts: KerasFacts) -> Iterator[Edit | Doubt]:
+    """Scale the rate where the optimizer gets it, also behind a string, and where a callback sets it.
+
+    Before:
+        import keras
+        model.compile(optimizer="adam", loss="mse")
+        model.fit(x, y)
+
+    After:
+        import keras
+        model.compile(optimizer=keras.optimizers.Adam(learning_rate=dl.lr_scale(0.001)), loss="mse")
+        model.fit(x, y)
+    """
+    if facts.options.lr_scaling == "none":
+        return
+    yield from constructors(facts, facts.optimizers)
+    for call, _ in facts.compiled:
+        yield from _by_name(facts, call)
+    yield from _resets(facts)
+
+
+def constructors(facts: KerasFacts | TensorFlowFacts, optimizers: Iterable[cst.Call]) -> Iterator[Edit | Doubt]:
+    """Yield the scaling of the rates that optimizers are made with, or of the schedules behind them."""
+    schedulers = {f for c in facts.script.calls if (f := _schedule(facts, c)) is not None}
+    for call in optimizers:
+        value = next((v for k in ("learning_rate", "lr") if (v := argument(call, k)) is not None), None)
+        value = value if value is not None else argument(call, "", 0)
+        if value is None:
+            yield from _default(facts, call)
+            continue
+        if any(isinstance(n, cst.Call) and facts.flow.definition(n.func) in schedulers for n in walk(value)):
+            continue  # the schedule's own return value is scaled
+        made = [o.node for o in facts.flow.origins(value) if isinstance(o.node, cst.Call)]
+        keras = [c for c in made if _SCHEDULES.search(facts.script.name_of(c.func))]
+        decays = [c for c in made if _DECAYS.search(facts.script.name_of(c.func))]
+        if not keras:
+            yield Edit(value, WHY, _scaling(facts))
+        for schedule in keras:
+            initial = argument(schedule, "initial_learning_rate", 0)
+            if initial is not None:
+                yield Edit(initial, WHY, _scaling(facts))
+        for schedule in (*keras, *decays):
+            decay = argument(schedule, "decay_steps", 1 if schedule in keras else 2)
+            if decay is not None and not any(isinstance(n, cst.Call) for n in walk(decay)):
+                yield Edit(decay, "decay_steps counts batches, and each rank sees 1/n of them",
+                           lambda n: expression("torch/steps", {"count": n}, dl=facts.alias))  # fmt: skip
+            elif schedule in decays and facts.script.name_of(schedule.func).endswith("piecewise_constant"):
+                yield Doubt(schedule, "its boundaries count steps, and n ranks together take n batches a step", "high",
+                            f"[{facts.alias}.steps(b) for b in boundaries]")  # fmt: skip
+
+
+def _default(facts: KerasFacts | TensorFlowFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
+    """Yield the optimizer's own rate, written out and scaled."""
+    last = dotted(call.func).rsplit(".", 1)[-1]
+    default = DEFAULTS.get(last.lower())
+    if default is None:
+        yield Doubt(call, f"{last} takes its default rate, which is not scaled", "medium",
+                    f"learning_rate={facts.alias}.lr_scale(...)")  # fmt: skip
+        return
+    given = _scaling(facts)(cst.Float(default[1]))
+    yield Edit(call, f"{WHY} ({last}'s default, now written out)",
+               partial(_first, keyword="learning_rate", value=given))  # fmt: skip
+
+
+def assigned(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
+    """Yield the scaling of absolute rates that are set later: ``opt.learning_rate = x``, ``opt.lr.assign(x)``."""
+    for node in facts.script.nodes:
+        value: cst.BaseExpression | None = None
+        if isinstance(node, cst.Assign) and isinstance(node.targets[0].target, cst.Attribute):
+            target = node.targets[0].target
+            if target.attr.value in _RATES and facts.kinds.is_optimizer(target.value):
+                value = node.value
+        elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == "assign":
+            held = node.func.value if isinstance(node.func.value, cst.Attribute) else None
+            if held is not None and held.attr.value in _RATES and facts.kinds.is_optimizer(held.value):
+                value = node.args[0].value if node.args else None
+        if value is not None and not _reads_rate(value):
+            yield Edit(value, RESET, _scaling(facts))
+
+
+def _reads_rate(value: cst.CSTNode) -> bool:
+    """Tell whether ``value`` is computed from the rate that an optimizer holds, and so is scaled."""
+    return any(isinstance(n, cst.Attribute) and n.attr.value in (*_RATES, "get_value") for n in walk(value))
+
+
+def _scaling(facts: KerasFacts | TensorFlowFacts) -> Callable[[cst.BaseExpression], cst.BaseExpression]:
+    rule = facts.options.lr_scaling
+    return lambda node: expression("torch/rate", {"lr": node}, dl=facts.alias, rule=rule)
+
+
+def _first(call: cst.Call, keyword: str, value: cst.BaseExpression) -> cst.Call:
+    tight = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+    arg = cst.Arg(value, keyword=cst.Name(keyword), equal=tight)
+    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    if any(a.star or a.keyword is None for a in call.args):
+        return call.with_changes(args=[*call.args[:-1], call.args[-1].with_changes(comma=comma), arg])
+    return call.with_changes(args=[arg.with_changes(comma=comma), *call.args] if call.args else [arg])
+
+
+def _replaced(value: cst.BaseExpression, _: cst.CSTNode) -> cst.BaseExpression:
+    return value
+
+
+def _by_name(facts: KerasFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
+    """Yield the optimizer that a string stands for, written out so that its rate can be scaled."""
+    value = argument(call, "optimizer", 0)
+    if value is None:
+        return
+    texts = [o.node for o in facts.flow.origins(value) if isinstance(o.node, cst.SimpleString)]
+    for text in texts:
+        name = str(text.evaluated_value).lower()
+        module = _keras_module(facts)
+        if name in DEFAULTS and module:
+            made = expression("keras/optimizer", module=module, name=DEFAULTS[name][0], dl=facts.alias,
+                              rate=DEFAULTS[name][1], rule=facts.options.lr_scaling)  # fmt: skip
+            yield Edit(text, f"{WHY} ({name}'s default, now written out)", partial(_replaced, made))
+        else:
+            yield Doubt(text, f"the rate of {name!r} is not scaled", "medium",
+                        f"optimizer=keras.optimizers....(learning_rate={facts.alias}.lr_scale(...))")  # fmt: skip
+
+
+def _keras_module(facts: KerasFacts) -> str:
+    """Return how the script can name the module ``optimizers``, or an empty string."""
+    ways = {"keras": "{}.optimizers", "tensorflow.keras": "{}.optimizers", "tensorflow": "{}.keras.optimizers",
+            "keras.optimizers": "{}", "tensorflow.keras.optimizers": "{}"}  # fmt: skip
+    for name, bindings in facts.script.root.names.items():
+        for binding in bindings:
+            if binding.how == "import" and binding.target in ways:
+                return ways[binding.target].format(name)
+    return ""
+
+
+def _schedule(facts: KerasFacts | TensorFlowFacts, call: cst.Call) -> cst.FunctionDef | None:
+    """Return the function of this script that a LearningRateScheduler calls."""
+    if not facts.script.name_of(call.func).endswith("LearningRateScheduler") or not call.args:
+        return None
+    function = facts.flow.definition(call.args[0].value)
+    return function if isinstance(function, cst.FunctionDef) else None
+
+
+def _resets(facts: KerasFacts) -> Iterator[Edit | Doubt]:
+    """Yield the absolute rates that LearningRateScheduler functions return and set_value() sets."""
+    script, scale = facts.script, _scaling(facts)
+    for call in script.calls:
+        name = script.name_of(call.func)
+        if name.endswith("LearningRateScheduler") and call.args:
+            schedule = call.args[0].value
+            if isinstance(schedule, cst.Lambda):
+                if len(schedule.params.params) == 1:
+                    yield Edit(schedule.body, RESET, scale)
+                continue
+            function = _schedule(facts, call)
+            if function is None:
+                yield Doubt(call, f"{script.code(schedule)} may return absolute rates, unscaled", "high",
+                            f"return {facts.alias}.lr_scale(...)")  # fmt: skip
+                continue
+            current = function.params.params[1].name.value if len(function.params.params) > 1 else ""
+            for value in facts.flow.returns(function):
+                names = {n.value for n in walk(value) if isinstance(n, cst.Name)}
+                if not current or current not in names:
+                    yield Edit(value, RESET, scale)
+        elif name.endswith("backend.set_value") and len(call.args) == 2:
+            target = dotted(call.args[0].value)
+            if target.endswith((".lr", ".learning_rate")) and not _reads_rate(call.args[1].value):
+                yield Edit(call.args[1].value, RESET, scale)

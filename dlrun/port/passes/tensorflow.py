@@ -1,0 +1,330 @@
+"""The steps of a port of TensorFlow: tape loops, sessions; what an Estimator needs besides is in ``estimator``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import libcst as cst
+
+from dlrun.errors import DlrunError
+from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts_tensorflow import TensorFlowFacts
+from dlrun.port.insert import expression, statements
+from dlrun.port.kinds_tensorflow import plain
+from dlrun.port.passes import devices, estimator, keras_rate
+from dlrun.port.passes import finish as torch_finish
+from dlrun.port.passes import metrics as torch_metrics
+from dlrun.port.passes import shard as torch_shard
+from dlrun.port.passes import start as torch_start
+from dlrun.port.passes import steps as torch_steps
+from dlrun.port.passes.output import with_argument
+from dlrun.port.script import argument, dotted, walk
+
+
+def start(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
+    """Import dl_comm beside the others and join the ranks before TensorFlow does any work.
+
+    Before:
+        import tensorflow as tf
+        train()
+
+    After:
+        import tensorflow as tf
+        import dl_comm.tensorflow as dl  # averages gradients over the ranks; without a launcher: one rank
+
+        dl.init()  # join the other ranks; this rank's GPU becomes the visible one
+        train()
+    """
+    yield from torch_start.beside_imports(facts, ("keras", "tensorflow"))
+    for node in facts.script.nodes:
+        if isinstance(node, cst.Assign):
+            yield from devices.mask(facts, node)
+
+
+def broadcast(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
+    """Put broadcast_variables() right before the outermost training loop; a model that is built later waits for it.
+
+    Before:
+        model, opt = keras.Sequential([keras.layers.Dense(1)]), keras.optimizers.SGD(0.1)
+        for x, y in data:
+            with tf.GradientTape() as tape:
+                loss = keras.losses.mse(y, model(x))
+            grads = tape.gradient(loss, model.trainable_variables)
+            opt.apply_gradients(zip(grads, model.trainable_variables))
+
+    After:
+        model, opt = keras.Sequential([keras.layers.Dense(1)]), keras.optimizers.SGD(0.1)
+        dl.broadcast_variables(model, opt)  # every rank starts from rank 0's state
+        dl.reseed()  # from here on each rank draws random numbers of its own
+        for x, y in data:
+            with tf.GradientTape() as tape:
+                loss = keras.losses.mse(y, model(x))
+            grads = tape.gradient(loss, model.trainable_variables)
+            opt.apply_gradients(zip(grads, model.trainable_variables))
+    """
+    if facts.style == "estimator":
+        yield from estimator.broadcast(facts)
+    elif facts.style == "session":
+        yield from _in_session(facts)
+    else:
+        for top in facts.tops:
+            lines = statements("tensorflow/broadcast", dl=facts.alias, things=top.things)
+            yield Edit(top.loop, f"{', '.join(top.things)}: the same on all ranks before the first step", before=lines)
+
+
+def _in_session(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
+    """Yield the broadcast before the outermost loop, in the session that runs it; as a hook where it is monitored."""
+    script = facts.script
+    if facts.monitored:
+        for call in facts.monitored:
+            yield estimator.hooked(facts, call)
+        return
+    done: set[cst.CSTNode] = set()
+    for step in facts.steps:
+        assert isinstance(step.optimizer, cst.BaseExpression)
+        loop = script.outermost_loop(step.node)
+        session = script.code(step.optimizer)
+        if loop is None:  # the run is in a function of its own: at the loop that calls it
+            caller = next((c for c in facts.flow.callers(script.function_of(step.node))
+                           if script.outermost_loop(c) is not None), None)  # fmt: skip
+            loop = script.outermost_loop(caller) if caller is not None else None
+            given = {script.code(a.value) for a in caller.args} if caller is not None else set()
+            known = script.class_of(caller) is not None if caller is not None else False
+            if session not in given and not (session.startswith("self.") and known):
+                loop = None
+        if loop is None:
+            raise DlrunError(
+                f"{script.place(step.node)}: found no loop around this run in which {session} can be named: "
+                "nothing was written.",
+                f"Bring the loop and the run into one function, or pass {session} under that name.",
+            )
+        if loop not in done and not any(script.inside(loop, other) for other in done):
+            done.add(loop)
+            if not facts.kinds.is_optimizer(step.optimizer):  # not train_step.run()
+                lines = statements("tensorflow/broadcast_session", dl=facts.alias, session=session)
+                yield Edit(loop, "all variables: the same on all ranks before the first step", before=lines)
+
+
+def gradients(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
+    """Average the gradients where they are made: clipping and the update see the mean.
+
+    Before:
+        opt = keras.optimizers.SGD(0.1)
+        for x, y in data:
+            with tf.GradientTape() as tape:
+                loss = keras.losses.mse(y, model(x))
+            grads = tape.gradient(loss, model.trainable_variables)
+            grads, _ = tf.clip_by_global_norm(grads, 5.0)
+            opt.apply_gradients(zip(grads, model.trainable_variables))
+
+    After:
+        opt = keras.optimizers.SGD(0.1)
+        for x, y in data:
+            with tf.GradientTape() as tape:
+                loss = keras.losses.mse(y, model(x))
+            grads = dl.gradients(tape.gradient(loss, model.trainable_variables))
+            grads, _ = tf.clip_by_global_norm(grads, 5.0)
+            opt.apply_gradients(zip(grads, model.trainable_variables))
+    """
+    dl = facts.alias
+    for call in facts.averages:
+        yield Edit(call, "the mean over the ranks, before anything reads the gradients",
+                   lambda c: expression("tensorflow/gradients", {"grads": c}, dl=dl))  # fmt: skip
+    wrapped = facts.wrapped
+    if facts.estimators is not None:
+        wrapped = (*wrapped, *(o for call in facts.estimators.ready for o in facts.estimators.optimizers_of(call)))
+    for call in dict.fromkeys(wrapped):
+        yield _averaging(facts, call)
+
+
+def _averaging(facts: TensorFlowFacts, call: cst.Call) -> Edit:
+    """Return the Edit that lets the optimizer made by ``call`` average by itself, in a line of its own if it can."""
+    why, statement = "the optimizer averages the gradients that it computes", facts.script.parents[call]
+    if isinstance(statement, cst.Assign) and len(statement.targets) == 1 and dotted(statement.targets[0].target):
+        name = dotted(statement.targets[0].target)
+        return Edit(facts.script.line_of(statement), f"{name}: {why}",
+                    after=statements("tensorflow/optimizer_name", dl=facts.alias, name=name))  # fmt: skip
+    return Edit(call, why, lambda c: expression("tensorflow/optimizer", {"optimizer": c}, dl=facts.alias))
+
+
+def shard(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
+    """Share what the training loop runs over; what only evaluates stays whole.
+
+    Before:
+        train = tf.data.Dataset.from_tensor_slices(x).batch(8)
+        for batch in train:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(batch) ** 2)
+            opt.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
+
+    After:
+        train = tf.data.Dataset.from_tensor_slices(x).batch(8)
+        for batch in dl.shard(train):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(batch) ** 2)
+            opt.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
+    """
+    if facts.style == "estimator":
+        yield from estimator.shard(facts)
+        return
+    yield from torch_shard.torch(facts)
+    for call in facts.queues:
+        name = plain(facts.script.name_of(call.func)).rsplit(".", 1)[-1]
+        if name.endswith("producer"):
+            yield Doubt(call, "every rank reads the whole queue, in an order of its own; it is not dealt out", "high",
+                        f"give it {facts.alias}.shard(...) of the files")  # fmt: skip
+    for node in facts.unclear:
+        yield Doubt(node, "these data may feed the training, and are not shared", "high",
+                    f"{facts.alias}.shard(...) around the data set that trains")  # fmt: skip
+    for loop, _ in facts.counted:
+        draws = [n for n in walk(loop) if isinstance(n, cst.Call) and dotted(n.func).endswith(".next_batch")]
+        if draws:
+            yield Doubt(draws[0], "each rank draws batches of its own from all samples: within an epoch some are drawn "
+                        "by several ranks", "low")  # fmt: skip
+
+
+def rate(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
+    """Scale the rate where the optimizer gets it, and where the script sets it later.
+
+    Before:
+        opt = keras.optimizers.Adam(1e-3)
+        for x, y in data:
+            opt.learning_rate = 1e-4
+            with tf.GradientTape() as tape:
+                loss = keras.losses.mse(y, model(x))
+            opt.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
+
+    After:
+        opt = keras.optimizers.Adam(dl.lr_scale(1e-3))
+        for x, y in data:
+            opt.learning_rate = dl.lr_scale(1e-4)
+            with tf.GradientTape() as tape:
+                loss = keras.losses.mse(y, model(x))
+            opt.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
+    """
+    if facts.options.lr_scaling == "none" or facts.full_batch:
+        return
+    yield from keras_rate.constructors(facts, facts.optimizers)
+    yield from keras_rate.assigned(facts)
+    for step in facts.steps:
+        if step.optimizer is None:
+            yield Doubt(step.node, "the rate of this update by hand is not scaled", "medium",
+                        f"{facts.alias}.lr_scale(rate) in place of the rate")  # fmt: skip
+            return
+
+
+def steps(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
+    """Divide the bounds of loops that draw one batch a turn.
+
+    Before:
+        batches = iter(tf.data.Dataset.from_tensor_slices(x).repeat().batch(8))
+        for step in range(1000):
+            batch = next(batches)
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(batch) ** 2)
+            opt.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
+
+    After:
+        batches = iter(tf.data.Dataset.from_tensor_slices(x).repeat().batch(8))
+        for step in range(dl.steps(1000)):
+            batch = next(batches)
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(batch) ** 2)
+            opt.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
+    """
+    if facts.style == "estimator":
+        yield from estimator.steps(facts)
+        return
+    if facts.full_batch:
+        return
+    done: set[cst.CSTNode] = set()
+    for value, why in torch_steps.bounds(facts):
+        for node in _sources(facts, value):
+            if node not in done:
+                done.add(node)
+                yield Edit(node, why, partial(_divided, facts.alias))
+    for call in facts.script.calls:
+        if plain(facts.script.name_of(call.func)).endswith("StopAtStepHook"):
+            last = argument(call, "last_step", 1) or argument(call, "num_steps", 0)
+            if last is not None:
+                yield Edit(last, "it counts steps, and n ranks together take n batches a step",
+                           partial(_divided, facts.alias))  # fmt: skip
+
+
+def _divided(dl: str, node: cst.BaseExpression) -> cst.BaseExpression:
+    return expression("torch/steps", {"count": node}, dl=dl)
+
+
+def _sources(facts: TensorFlowFacts, value: cst.BaseExpression) -> list[cst.BaseExpression]:
+    """Return where a bound is computed, if it is bound here: all that is divided by it then sees the same number."""
+    if isinstance(value, cst.Name):
+        bindings, scope = facts.script.scopes[value].lookup(value.value)
+        values = [b.value for b in bindings if b.how == "assign" and not b.path and b.value is not None]
+        if values and len(values) == len(bindings):
+            here = scope is facts.script.scopes[value]
+            if here or (len(values) == 1 and isinstance(values[0], cst.Integer)):
+                return values
+    return [value]
+
+
+def metrics(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
+    """Average what decides and what is shown; in a session, where shapes are not known, only what decides.
+
+    Before:
+        model = keras.Sequential([keras.layers.Dense(1)])
+        for x, y in data:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(x) - y)
+            opt.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
+            print("loss", float(loss))
+
+    After:
+        model = keras.Sequential([keras.layers.Dense(1)])
+        for x, y in data:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(x) - y)
+            opt.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
+            print("loss", dl.average(float(loss)))
+    """
+    if facts.style == "estimator":
+        yield from estimator.metrics(facts)
+        return
+    found = torch_metrics.Metrics(facts)
+    yield from found.totals()
+    yield from found.decisions()
+    yield from found.shown()
+    yield from _parts(facts)
+
+
+def _parts(facts: TensorFlowFacts) -> Iterator[Doubt]:
+    """Yield a doubt where a mean is added up of ``loss / batches``, and ``batches`` counts those of all ranks."""
+    for node in facts.script.nodes:
+        if not (isinstance(node, cst.AugAssign) and isinstance(node.value, cst.BinaryOperation)):
+            continue
+        part = node.value
+        if not isinstance(part.operator, cst.Divide) or not facts.trained(part.left):
+            continue
+        loop = next((u for u in facts.script.above(node) if isinstance(u, (cst.For, cst.While))), None)
+        if loop in facts.loops and loop not in dict(facts.counted):
+            text = facts.script.code(part.right)
+            yield Doubt(node, f"each rank adds up its share of the batches only, and divides by {text}", "medium",
+                        f"{facts.alias}.steps({text}) in place of {text}")  # fmt: skip
+
+
+def finish(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
+    """Put finalize() at the end of the main guard, or of the script.
+
+    Before:
+        import tensorflow as tf
+        train()
+
+    After:
+        import tensorflow as tf
+        train()
+        dl.finalize()  # leave together
+    """
+    yield from torch_finish.torch(facts)
+
+
+__all__ = ["broadcast", "finish", "gradients", "metrics", "rate", "shard", "start", "steps", "with_argument"]
