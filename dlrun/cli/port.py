@@ -80,7 +80,8 @@ def command(
             return
         click.echo(ported.report(color), nl=False)
         click.echo(f"wrote {ported.path}" + (f" and {html}" if html else ""))
-        click.echo(f"next: dlrun launch -n 2 {ported.path}")
+        if not any(d.step == "finish" for d in ported.doubts):
+            click.echo(f"next: dlrun launch -n 2 {ported.path}")
         if proving:
             from dlrun.cli.verify import prove
             from dlrun.verify import Job

@@ -29,7 +29,7 @@ from dlrun.port.script import Script
 from dlrun.port.taint import Taint, chances, forwards
 from dlrun.port.translation import translated
 from dlrun.port.translation.libraries import LIBRARIES
-from dlrun.port.untrained import no_loop, not_globally, nothing_to_share, uncalled
+from dlrun.port.untrained import no_loop, not_globally, nothing_to_share
 
 __all__ = ["Options", "Ported", "port"]
 
@@ -99,8 +99,6 @@ def facts_of(script: Script, options: Options) -> Facts:
     loops = Loops(Gradients(Flow(script)))
     if not loops.ends:
         raise no_loop(loops.gradients)
-    if (function := loops.unreached()) is not None:
-        raise uncalled(script, function)
     feeds = Feeds(loops)
     if (reason := nothing_to_share(feeds)) is not None:
         raise reason
@@ -121,6 +119,7 @@ def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
         framework="torch",
         alias="dl_comm" if taken else "dl",
         guard=main_guard(script),
+        uncalled=loops.unreached(),
         steps=loops.gradients.steps(),
         tops=loops.tops(),
         feeds=tuple(feeds.found.values()),

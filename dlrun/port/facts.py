@@ -98,6 +98,7 @@ class Facts:
     local: Taint  # which values may differ between the ranks
     unequal: Taint  # the same, and what depends on the clock or on chance
     trained: Taint  # ... because they come from training batches
+    uncalled: cst.FunctionDef | None = None  # it trains, and nothing in the program runs it: this is a module
     steps: tuple[Step, ...] = ()
     tops: tuple[Top, ...] = ()
     feeds: tuple[Feed, ...] = ()

@@ -44,6 +44,7 @@ class Feeds:
         self.counted: list[cst.For | cst.While] = []
         self.carried: cst.CSTNode | None = None  # a hidden state that batches hand on: they may not be dealt out
         self.graph: cst.CSTNode | None = None  # data whose samples hang together
+        self.uncut: cst.Name | None = None  # data that go into a loss whole, beside others that are dealt out
         self.full_batch = False
         self.carries: tuple[cst.CSTNode, ...] = ()
         # Where an environment is played, every rank makes samples of its own: there is nothing to deal out.
@@ -267,6 +268,7 @@ class Feeds:
         self.graph = self.graph or wholes.graph
         if self.graph is None and wholes.arrays:
             self.full_batch = True
+            self.uncut = wholes.left[0] if wholes.left else self.uncut
             self.found[loop] = Feed(loop, "arrays", tuple(wholes.arrays), tuple(wholes.drawn))
 
     def _loss(self, backward: cst.Call) -> cst.BaseExpression:

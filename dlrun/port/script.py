@@ -281,6 +281,12 @@ class Script:
             parent = self.parents[parent]
         return statements(parent)
 
+    @staticmethod
+    def block_of(loop: cst.CSTNode) -> list[cst.CSTNode]:
+        """Return the small and compound statements of the body of ``loop``; none where it is on one line."""
+        body = getattr(loop, "body", None)
+        return statements(body) if isinstance(body, cst.IndentedBlock) else []
+
     def inside(self, node: cst.CSTNode, outer: cst.CSTNode) -> bool:
         """Tell whether ``node`` is ``outer`` or lies in it."""
         return node is outer or any(up is outer for up in self.above(node))

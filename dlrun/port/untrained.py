@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import libcst as cst
-
 from dlrun.errors import DlrunError
 from dlrun.port.facts_torch import Gradients
 from dlrun.port.feeds import Feeds
-from dlrun.port.script import Script
 
 
 def uncalled(script: Script, function: cst.FunctionDef) -> DlrunError:
@@ -32,6 +29,13 @@ def nothing_to_share(feeds: Feeds) -> DlrunError | None:
             f"{script.place(feeds.graph)}: trains on one whole graph ({script.code(feeds.graph)}): its nodes "
             "hang together and are no samples to share. Nothing was written.",
             "Split the graph (mini-batches of neighbourhoods) before going to many ranks.",
+        )
+    if feeds.uncut is not None:
+        name = feeds.uncut.value
+        return DlrunError(
+            f"{script.place(feeds.uncut)}: the loss takes {name} whole, a global that this function cannot cut, beside "
+            "data that each rank gets a part of. Nothing was written.",
+            f"Hand {name} to the function as an argument, like the others.",
         )
     if not feeds.found and not feeds.counted and not feeds.episodes:
         return DlrunError(

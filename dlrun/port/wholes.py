@@ -32,6 +32,7 @@ class Wholes:
         self.home = self.script.scopes[loop]
         self.graph: cst.CSTNode | None = None
         self.arrays: dict[str, None] = {}
+        self.left: list[cst.Name] = []  # data that reach the loss, and cannot be cut before the loop
         self.drawn: set[str] = set()  # of these, the ones that each process draws at random for itself
         self._seen: set[tuple[int, str]] = set()
         for loss in losses:
@@ -69,6 +70,8 @@ class Wholes:
         made = [b for b in bindings if b.how == "assign" and b.value is not None]
         inside = [b for b in made if self.script.inside(b.node, self.loop) or scope is not self.home]
         if any(b.how == "param" for b in bindings):
+            if scope is self.home:
+                self._given(name)
             for function in [b.node for b in bindings if b.how == "param"]:
                 self._arguments(function, name.value)
         elif made and not inside:
@@ -78,10 +81,20 @@ class Wholes:
                 if any(_RANDOM.search(self.script.name_of(c.func)) for c in made_by):
                     self.drawn.add(name.value)
         elif scope is scope.root and scope is not self.home:
-            return  # a global of a function: it cannot be given another value there
+            if made and not self._is_plain(name):
+                self.left.append(name)  # a global of a function: it cannot be given another value there
+            return
         for binding in inside:
             if binding.value is not None:
                 self._follow(binding.value)
+
+    def _given(self, name: cst.Name) -> None:
+        """Note a parameter of the function that holds the loop: an array, where its callers pass data."""
+        origins = [o.node for o in self.flow.origins(name)]
+        if not self._is_plain(name) and not any(isinstance(o, (cst.Param, cst.Attribute)) for o in origins):
+            self.arrays.setdefault(name.value)
+        elif any(isinstance(o, cst.Param) for o in origins):
+            self.left.append(name)  # nothing tells what it is
 
     def _arguments(self, param: cst.CSTNode, name: str) -> None:
         function = self.script.scopes[param].node

@@ -128,6 +128,8 @@ def main():
         if accuracy > best:
             best = accuracy
             dl.save(model.state_dict(), args.save)
+        if dl.should_stop():  # the scheduler ends the job: this was its last checkpoint
+            break
     print(f"best accuracy {best:.4f}")
 
 

@@ -21,7 +21,8 @@ from collections import Counter
 from pathlib import Path
 
 from dlrun.errors import DlrunError
-from dlrun.port import port
+from dlrun.port.files import read_and_port, write
+from dlrun.port.report import Ported
 
 PROBE = Path(__file__).with_name("probe.py")
 
@@ -61,25 +62,36 @@ def run(folder: Path, script: str, ranks: int, args: argparse.Namespace, **extra
         return found
 
 
-def judged(folder: Path, serial: str, ported: str, args: argparse.Namespace) -> str:
+def judged(folder: Path, script: str, ported: Ported, args: argparse.Namespace) -> str:
     """Return the verdict over the runs of one port, in a few words."""
-    (one,) = run(folder, serial, 0, args)
+    with tempfile.TemporaryDirectory() as scratch:
+        port = Path(scratch) / folder.name
+        shutil.copytree(folder, port)
+        write(port / script, ported.script_part.encoded(), like=folder / script)
+        for module in ported.modules:
+            write(port / module.file, module.encoded(), like=folder / module.file)
+        return compared(folder, port, script, args)
+
+
+def compared(folder: Path, ported: Path, script: str, args: argparse.Namespace) -> str:
+    """Return the verdict over the runs of ``script`` in ``folder``, and of its port in another."""
+    (one,) = run(folder, script, 0, args)
     if not one["digests"]:
         return f"serial does not run: {one['why']}"
-    (alone,) = run(folder, ported, 0, args)
+    (alone,) = run(ported, script, 0, args)
     if alone["digests"] != one["digests"]:
         return f"WRONG alone: {alone['why']} after {len(alone['digests'])} of {len(one['digests'])} steps"
-    twins = run(folder, ported, 2, args, DL_COMM_REPLICATE="1")
+    twins = run(ported, script, 2, args, DL_COMM_REPLICATE="1")
     for rank, twin in enumerate(twins):
         if twin["digests"] != one["digests"]:
             return f"WRONG replicate: rank {rank}: {twin['why']} after {len(twin['digests'])} steps"
-    shared = run(folder, ported, 2, args)
+    shared = run(ported, script, 2, args)
     if not shared[0]["digests"]:
         return f"WRONG shared: {[r['why'] for r in shared]}"
     if shared[0]["digests"] != shared[1]["digests"]:
         return f"WRONG shared: parameters differ; {[r['why'] for r in shared]}"
     if shared[0]["digests"] == one["digests"]:
-        if "# this rank's samples" in (folder / ported).read_text():
+        if any("# this rank's samples" in file.read_text("utf-8", "replace") for file in ported.rglob("*.py")):
             return "right (the mean over equal parts of a full batch is exact)"
         return "WRONG shared: nothing was shared, 2 ranks repeat the serial run"
     return "right"
@@ -109,20 +121,19 @@ def main() -> None:
             continue
         start = time.perf_counter()
         try:
-            ported = port(script.read_bytes(), name=script.name)
-            verdict = f"ported, {len(ported.doubts)} doubts"
+            ported = read_and_port(script)
+            modules = f" in {1 + len(ported.modules)} files" if ported.modules else ""
+            verdict = f"ported{modules}, {len(ported.doubts)} doubts"
         except DlrunError as error:
-            verdict = "refused: " + error.message.splitlines()[0][:110]
+            verdict = "refused: " + error.message.splitlines()[0].replace(str(script.parent) + os.sep, "")[:110]
             ported = None
         except Exception as error:  # a traceback is a finding of its own
             verdict, ported = f"CRASH {type(error).__name__}: {error}", None
         took = time.perf_counter() - start
-        counts[verdict.split(":")[0].split(",")[0]] += 1
+        counts[verdict.split(":")[0].split(",")[0].split(" in ")[0]] += 1
         outcome = ""
         if ported is not None and args.run and row["runs_offline"] == "yes":
-            target = script.with_name(f"{script.stem}_dist.py")
-            target.write_bytes(ported.module_bytes())
-            outcome = judged(folder, script.name, target.name, args)
+            outcome = judged(folder, script.name, ported, args)
             counts[" ".join(outcome.split(":")[0].split()[:2])] += 1
         print(f"{row['id']}  {took:4.2f} s  expect {row['expect'][:24]:24}  {verdict}  {outcome}", flush=True)
     print(", ".join(f"{n} {what}" for what, n in counts.most_common()))

@@ -15,7 +15,7 @@ from dlrun.port.feeds import Feeds
 from dlrun.port.feeds_tensorflow import TapeFeeds
 from dlrun.port.flow import Flow
 from dlrun.port.loops import Loops
-from dlrun.port.passes import GRID, STEPS, devices
+from dlrun.port.passes import GRID, STEPS, devices, stopping
 from dlrun.port.script import Script
 
 PRELUDES = {
@@ -25,6 +25,7 @@ PRELUDES = {
 }
 PASSES = [(framework, step, run) for framework, steps in GRID.items() for step, run in steps.items()]
 PASSES.append(("torch", "devices", devices.torch))
+PASSES.append(("torch", "stopping", stopping.torch))
 
 
 def facts_of(script, options, framework):

@@ -238,10 +238,38 @@ for step in range(1000):
     assert "range(dl.steps(1000))" in text
 
 
-def test_functions_that_nobody_calls_are_refused():
-    error = refused("import torch\n\ndef train(model, opt, loader):\n    for x, y in loader:\n"
-                    "        model(x).sum().backward()\n        opt.step()\n")  # fmt: skip
-    assert "train.py:3: nothing in this file calls train()" in error.message
+def test_a_module_whose_functions_nobody_calls_neither_joins_nor_leaves_the_ranks():
+    ported = port("import torch\n\ndef train(model, opt, loader):\n    for x, y in loader:\n"
+                  "        model(x).sum().backward()\n        opt.step()\n")  # fmt: skip
+    assert "dl.gradients(opt)" in ported.text
+    assert "for x, y in dl.shard(loader):" in ported.text
+    assert "dl.init" not in ported.text
+    assert "dl.finalize" not in ported.text
+    assert "high  nothing in this file calls train(), which trains" in ported.report()
+    assert "dlrun port SCRIPT --out-dir FOLDER" in ported.report()
+
+
+GLOBAL_TARGET = """
+import torch
+target = load()
+def train(inputs):
+    model = torch.nn.Linear(3, 1)
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = load()
+    for step in range(100):
+        loss = (model(data) - target).pow(2).mean()
+        loss.backward()
+        opt.step()
+train(1)
+"""
+
+
+def test_data_are_cut_together_or_not_at_all():
+    assert "train.py:9: the loss takes target whole" in refused(GLOBAL_TARGET).message
+    whole = port(GLOBAL_TARGET.replace("def train(inputs):", "def train(inputs, target):").replace(
+        "train(1)", "train(1, target)")).text  # fmt: skip
+    assert "data = dl.shard(data)" in whole
+    assert "target = dl.shard(target)" in whole
 
 
 def test_the_model_is_broadcast_where_it_is_only_a_parameter():

@@ -27,6 +27,13 @@ def torch(facts: Facts | KerasFacts) -> Iterator[Edit | Doubt]:
             main()
             dl.finalize()  # leave together
     """
+    if isinstance(facts, Facts) and facts.uncalled is not None:
+        name = facts.uncalled.name.value
+        yield Edit(facts.uncalled, "leaving is the part of the script that calls this, or of dl_comm's exit hook")
+        yield Doubt(facts.uncalled, f"nothing in this file calls {name}(), which trains: this is a module of another "
+                    "script, where the rate has to be scaled too", "high",
+                    "port that script: dlrun port SCRIPT --out-dir FOLDER takes this file along")  # fmt: skip
+        return
     body = facts.guard.body.body if facts.guard is not None else facts.script.module.body
     last = body[-1]
     why = "ranks leave only when all have finished"

@@ -12,6 +12,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.facts_keras import KerasFacts
 from dlrun.port.insert import expression
+from dlrun.port.passes import stopping
 from dlrun.port.script import argument, dotted
 
 # Calls that write, and nothing else: rank 0 makes them, the arguments are evaluated on every rank.
@@ -23,17 +24,8 @@ WRITES = re.compile(
     r"torch\.utils\.tensorboard(\.writer)?\.SummaryWriter|tensorboardX\.SummaryWriter|safetensors\.torch\.save_file|"
     r"tensorboard_logger\.(configure|log_value)|neptune\.\w+|mlflow\.\w+|csv\.writer|matplotlib\.pyplot\.imsave)$"
 )
-_FIGURES = (
-    "savefig",
-    "write_image",
-    "write_html",
-    "to_csv",
-    "to_pickle",
-    "to_excel",
-    "to_json",
-    "write_text",
-    "write_bytes",
-)
+_FIGURES = ("savefig", "write_image", "write_html", "to_csv", "to_pickle", "to_excel", "to_json", "write_text",
+            "write_bytes", "save_pretrained", "push_to_hub")  # fmt: skip
 _BARS = ("tqdm.tqdm", "tqdm.trange", "tqdm.auto.tqdm", "tqdm.auto.trange", "tqdm.notebook.tqdm", "tqdm.std.tqdm",
          "tqdm.notebook.trange", "tqdm.tqdm_notebook")  # fmt: skip
 _HUBS = re.compile(
@@ -53,6 +45,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     After:
         dl.save(model.state_dict(), "model.pt")
     """
+    yield from stopping.torch(facts)
     dl = facts.alias
     for call in facts.script.calls:
         name = facts.script.name_of(call.func)

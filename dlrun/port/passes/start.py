@@ -37,7 +37,9 @@ def beside_imports(facts: Facts | KerasFacts, frameworks: tuple[str, ...]) -> It
     script, dl, kind = facts.script, facts.alias, facts.framework
     after = list(statements(f"{kind}/import", dl=dl))
     block: list[cst.CSTNode] = []
-    if facts.guard is None:
+    if isinstance(facts, Facts) and facts.uncalled is not None:
+        pass  # imported by the script that runs the training: joining is that script's part
+    elif facts.guard is None:
         block.extend(statements(f"{kind}/init", dl=dl))
     else:
         first = facts.guard.body.body[0]
@@ -49,7 +51,7 @@ def beside_imports(facts: Facts | KerasFacts, frameworks: tuple[str, ...]) -> It
         head = block[0]
         block[0] = head.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
     anchor = last_import(script.module, frameworks)
-    why = "the ranks meet before anything else happens" if facts.guard is None else "dl_comm beside the other imports"
+    why = "the ranks meet before anything else happens" if block else "dl_comm beside the other imports"
     yield _at_the_top(script.module, anchor, why, (*after, *block))
 
 

@@ -1,0 +1,54 @@
+"""Part of step "output": a job that is told to end has its checkpoint written, and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts import Facts
+from dlrun.port.insert import statements
+from dlrun.port.script import walk
+
+_DEPTH = 4
+
+
+def torch(facts: Facts) -> Iterator[Edit | Doubt]:
+    """Ask, where the outermost training loop saves its checkpoint, whether the job was told to stop.
+
+    Before:
+        model = torch.nn.Linear(2, 1)
+        opt = torch.optim.SGD(model.parameters())
+        for epoch in range(9):
+            for x, y in DataLoader(data, shuffle=True):
+                (model(x) - y).pow(2).mean().backward()
+                opt.step()
+            torch.save(model.state_dict(), "model.pt")
+
+    After:
+        model = torch.nn.Linear(2, 1)
+        opt = torch.optim.SGD(model.parameters())
+        for epoch in range(9):
+            for x, y in DataLoader(data, shuffle=True):
+                (model(x) - y).pow(2).mean().backward()
+                opt.step()
+            torch.save(model.state_dict(), "model.pt")
+            if dl.should_stop():  # the scheduler ends the job: this was its last checkpoint
+                break
+    """
+    for top in facts.tops:
+        saving = [s for s in facts.script.block_of(top.loop) if _saves(facts, s)]
+        if saving:
+            yield Edit(facts.script.line_of(saving[-1]), "a job that is told to end leaves after its checkpoint",
+                       after=statements("torch/should_stop", dl=facts.alias))  # fmt: skip
+
+
+def _saves(facts: Facts, node: cst.CSTNode, depth: int = _DEPTH) -> bool:
+    """Tell whether running ``node`` may save a checkpoint with torch.save()."""
+    for call in (n for n in walk(node) if isinstance(n, cst.Call)):
+        if facts.script.name_of(call.func) == "torch.save":
+            return True
+        if depth and any(_saves(facts, t.body, depth - 1) for t in facts.flow.targets(call)):
+            return True
+    return False
