@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import libcst as cst
+
 from dlrun.errors import DlrunError
 from dlrun.port.facts_torch import Gradients
 from dlrun.port.feeds import Feeds
+from dlrun.port.script import Script
 
 
 def uncalled(script: Script, function: cst.FunctionDef) -> DlrunError:
