@@ -12,15 +12,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
+from dlrun.launch.blame import Blame
 from dlrun.launch.console import Console, OnLine
 from dlrun.launch.home import Call, Home
 from dlrun.launch.plan import Command, LaunchPlan
 from dlrun.launch.preflight import refusals, warnings
-from dlrun.launch.result import Failure, Result
+from dlrun.launch.result import Result
 from dlrun.launch.stall import Lookout, missing, verdict
 from dlrun.rank import wire
 
@@ -40,7 +40,7 @@ class Run:
         self.home = Home(self.ranks, plan.local, plan.silence, self.selector, self.heard, self.lost)
         self.console = Console(plan.show, on_line)
         self.on_note = on_note
-        self.failure: Failure | None = None
+        self.blame = Blame(self.ranks, self.run_dir)
         self.refusal = ""
         self.signal = 0
         self.asked = 0  # how often we were told to stop
@@ -96,7 +96,8 @@ class Run:
         gone_at = float("inf")
         while True:
             now = time.monotonic()
-            deadline = min(self.end_by, gone_at + _PATIENCE, self._start_by(), self.save_by, self.lookout.due)
+            deadline = min(self.end_by, gone_at + _PATIENCE, self._start_by(), self.save_by, self.lookout.due,
+                           self.blame.due)
             for key, _ in self.selector.select(min(max(deadline - now, 0), 0.25 if gone_at < now else 5.0)):
                 key.data()
             now = time.monotonic()
@@ -113,6 +114,8 @@ class Run:
         if now >= self._start_by():
             self._refuse(f"{len(self.home.missing())} of {self.ranks} ranks did not start within "
                          f"{self.plan.start_timeout:g} s: rank {_list(self.home.missing())}")  # fmt: skip
+        if now >= self.blame.due:
+            self._blame()
         if now >= self.save_by:
             self.save_by = float("inf")
             self.signal = signal.SIGTERM
@@ -132,7 +135,7 @@ class Run:
         elif kind == wire.HELLO:
             self._roll_call(call)
         elif kind == wire.FAILED and not self.asked:
-            self._failed(json.loads(body))
+            self.blame.fails(json.loads(body))
 
     def _look_for_progress(self) -> None:
         """Ask all ranks twice where they stand; tell if nobody has moved in between."""
@@ -147,15 +150,15 @@ class Run:
                 print(line if line.startswith(" ") else f"dlrun: {line}", file=sys.stderr, flush=True)
             if self.plan.on_stall == "abort":
                 guilty = (missing(stacks) or list(stacks.values()))[0]
-                self._failed({"rank": guilty.rank, "host": guilty.host, "pid": guilty.pid, "where": guilty.own,
+                self.blame.fails({"rank": guilty.rank, "host": guilty.host, "pid": guilty.pid, "where": guilty.own,
                               "what": f"no progress for {still:.0f} s", "code": 124, "time": time.time()})  # fmt: skip
 
     def lost(self, call: Call) -> None:
-        """A watcher is gone without a word: it was killed, or its node was."""
+        """A watcher is gone without a word."""
         if not self.asked:
-            what = "lost without a word: its node or the network to it is gone, or its watcher was killed"
-            self._failed({"rank": call.rank, "host": call.host, "pid": call.pid, "what": what, "where": "",
-                          "code": 128 + 9, "time": time.time()})  # fmt: skip
+            self.blame.loses(call)
+            if self.home.open == 0:
+                self._blame()
 
     def _roll_call(self, call: Call) -> None:
         if call.size not in (None, self.ranks):
@@ -170,14 +173,10 @@ class Run:
             else:
                 self.home.welcome()
 
-    def _failed(self, failure: dict[str, object]) -> None:
-        if self.failure is None:
-            known = {name: failure[name] for name in ("rank", "host", "pid", "what", "where", "code", "time")}
-            tail = failure.get("tail", [])
-            assert isinstance(tail, list)
-            self.failure = Failure(**known, tail=tuple(tail), others=self.ranks - 1)  # type: ignore[arg-type]
-            record = {**asdict(self.failure), "log": f"rank-{self.failure.rank}.log"}
-            (self.run_dir / "failure.json").write_text(json.dumps(record, indent=1) + "\n")
+    def _blame(self) -> None:
+        """Decide who failed first, and end the job."""
+        self.blame.decide()
+        if not self.asked:
             self._stop(signal.SIGTERM, self.plan.grace)
 
     def _refuse(self, why: str) -> None:
@@ -249,11 +248,13 @@ class Run:
             self.said += self.process.stdout.read() or b""
             self.process.stdout.close()
         self.console.close()
+        self.blame.decide()
+        failure = self.blame.failure
         (self.run_dir / "launcher.log").write_bytes(bytes(self.said))
         ended = [call.ended for call in self.home.calls.values() if call.ended]
         code = self.process.returncode if self.process.returncode >= 0 else 128 - self.process.returncode
-        if self.failure:
-            code = self.failure.code
+        if failure:
+            code = failure.code
         elif self.signal:
             code = 128 + self.signal
         elif len(ended) == self.ranks:
@@ -262,11 +263,11 @@ class Run:
             code = code or 1
             self.refusal = self.refusal or self._unfinished()
         serial = self.ranks > 1 and len(ended) == self.ranks and not any(end["talked"] for end in ended)
-        if self.failure or self.refusal or (serial and code == 0):
+        if failure or self.refusal or (serial and code == 0):
             self.console.end_line()
         if self.refusal:
             self._complain()
-        return Result(code, self.run_dir, self.failure, time.monotonic() - self.started, serial and code == 0)
+        return Result(code, self.run_dir, failure, time.monotonic() - self.started, serial and code == 0)
 
     def _unfinished(self) -> str:
         missing = self.home.missing()

@@ -48,7 +48,7 @@ def start(rank: int, program: list[str], spec: dict[str, Any], home: socket.sock
     log = os.open(f"{spec['run_dir']}/rank-{rank}.log", os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
     shown = rank in spec["show"] or not home
     pipes = [os.pipe(), os.pipe()] if shown else []
-    report, told = os.pipe()
+    report, told = (end.detach() for end in socket.socketpair())
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     script = os.fork()
     if script == 0:

@@ -7,6 +7,7 @@ import faulthandler
 import io
 import json
 import os
+import select
 import signal
 import sys
 from types import ModuleType, TracebackType
@@ -14,6 +15,7 @@ from typing import Any, NoReturn
 
 STACK_SIGNAL = signal.SIGRTMIN + 9  # makes the script write its stack to rank-R.stack
 _PR_SET_PDEATHSIG, _SIGKILL = 1, 9
+_HEARD_S = 5.0
 
 
 def run(program: list[str], kind: str, report: int) -> NoReturn:
@@ -58,8 +60,7 @@ def run(program: list[str], kind: str, report: int) -> NoReturn:
         _tell(report, pid, record)
     else:
         _tell(report, pid, {"talked": talked()})
-    if record and isinstance(status, (int, str)):
-        _tell(report, pid, record)
+    _tell(report, pid, record)
     sys.exit(status)  # type: ignore[arg-type]
 
 
@@ -124,4 +125,6 @@ def talked() -> bool:
 def _tell(report: int, pid: int, record: dict[str, Any]) -> None:
     if record and os.getpid() == pid:  # a process that the script forked reports nothing
         os.write(report, json.dumps(record).encode() + b"\n")
+        if "what" in record:  # an exit hook may call MPI_Abort, which kills the watcher: it must have passed this on
+            select.select([report], [], [], _HEARD_S)
         record.clear()

@@ -106,6 +106,8 @@ class Watcher:
                 for fd in list(self.streams):  # its traceback first: nothing is sure after the failure is known
                     self._pass_on(fd)
                 self._fail(said)
+                with contextlib.suppress(OSError):
+                    os.write(self.report, b".")
 
     def _hear_home(self) -> None:
         assert self.home

@@ -1,0 +1,67 @@
+"""Which rank is to blame: the first that failed, and not those that fell over its death.
+
+When one rank dies, others follow within milliseconds: dl_comm says that a rank has left, an MPI library crashes in its
+own error path, the launcher kills watchers. Their words may be the first to arrive. So a failure that another rank's
+may have caused waits for a moment, and is told only if none comes that explains it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from dlrun.launch.home import Call
+from dlrun.launch.result import Failure
+
+_WAIT = 0.7  # seconds for a better explanation
+_LOST = "lost without a word: its node or the network to it is gone, or its watcher was killed"
+
+# What a rank says that fell over another's end: an error of what it communicates with, or a crash within that.
+_FALLS = re.compile(r"CommError|MPI_ERR|mpi4py|\bgloo\b|\bNCCL\b|DistBackendError|DistStoreError|DistNetworkError|"
+                    r"Connection (reset|closed|refused)|BrokenPipe|Broken pipe|killed by SIG(SEGV|ABRT|BUS|TERM|PIPE)",
+                    re.IGNORECASE)  # fmt: skip
+
+
+class Blame:
+    """Collects what the ranks say of their ends and decides who was first: ``failure``, once that is sure."""
+
+    def __init__(self, ranks: int, run_dir: Path) -> None:
+        self.ranks, self.run_dir = ranks, run_dir
+        self.failure: Failure | None = None
+        self.due = float("inf")  # when to decide at the latest
+        self._heard: list[tuple[int, int, Mapping[str, Any]]] = []
+
+    def fails(self, failure: Mapping[str, Any]) -> None:
+        """Take a rank's failure: its ``rank, host, pid, what, where, code, time`` and ``tail``."""
+        self._take(doubt(failure["what"]), failure)
+
+    def loses(self, call: Call) -> None:
+        """Take that a rank's watcher is gone: it was killed, or its node was."""
+        self._take(2, {"rank": call.rank, "host": call.host, "pid": call.pid, "what": _LOST, "where": "",
+                       "code": 128 + 9, "time": time.time()})  # fmt: skip
+
+    def decide(self) -> None:
+        """Blame the likeliest of the failures taken so far, and write ``failure.json``."""
+        self.due = float("inf")
+        if self.failure or not self._heard:
+            return
+        first = min(self._heard, key=lambda heard: heard[:2])[2]
+        known = {name: first[name] for name in ("rank", "host", "pid", "what", "where", "code", "time")}
+        self.failure = Failure(**known, tail=tuple(first.get("tail", ())), others=self.ranks - 1)
+        record = {**asdict(self.failure), "log": f"rank-{self.failure.rank}.log"}
+        (self.run_dir / "failure.json").write_text(json.dumps(record, indent=1) + "\n")
+
+    def _take(self, doubtful: int, failure: Mapping[str, Any]) -> None:
+        self._heard.append((doubtful, len(self._heard), failure))
+        everybody = len({heard[2]["rank"] for heard in self._heard}) == self.ranks
+        self.due = min(self.due, time.monotonic() + (_WAIT if doubtful and not everybody else 0))
+
+
+def doubt(what: str) -> int:
+    """Return 0 where a rank's words say that it failed by itself, 1 where another rank's end may have caused them."""
+    return 1 if _FALLS.search(what) else 0

@@ -1,0 +1,120 @@
+"""The first failure is told, whoever speaks first: by the words alone, and in real launches of dl_comm."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from dlrun.launch.blame import Blame, doubt
+
+LEFT = "CommError: rank 2 has left: it called finalize or ended"
+
+
+def failed(rank: int, what: str, code: int = 1) -> dict[str, object]:
+    return {"rank": rank, "host": "n1", "pid": 7, "what": what, "where": "t.py:3", "code": code, "time": 0.0}
+
+
+GLOO = "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer"
+
+
+@pytest.mark.parametrize("what", [LEFT, "Exception: MPI_ERR_OTHER", "killed by SIGSEGV", GLOO])
+def test_words_that_another_ranks_end_may_have_caused_are_doubted(what):
+    assert doubt(what) == 1
+
+
+@pytest.mark.parametrize("what", ["ValueError: bad shape", "sys.exit(7)", "exit code 7", "killed by SIGKILL"])
+def test_words_of_a_ranks_own_end_are_believed(what):
+    assert doubt(what) == 0
+
+
+def test_a_rank_that_fell_over_another_is_not_blamed(tmp_path: Path):
+    blame = Blame(3, tmp_path)
+    blame.fails(failed(0, LEFT))
+    assert blame.due > time.monotonic()
+    blame.fails(failed(2, "sys.exit(7)", 7))
+    assert blame.due <= time.monotonic()
+    blame.decide()
+    assert blame.failure and (blame.failure.rank, blame.failure.code, blame.failure.others) == (2, 7, 2)
+    assert json.loads((tmp_path / "failure.json").read_text())["rank"] == 2
+
+
+def test_of_two_that_failed_by_themselves_the_first_is_blamed(tmp_path: Path):
+    blame = Blame(3, tmp_path)
+    blame.fails(failed(1, "ValueError: bad"))
+    blame.fails(failed(0, "sys.exit(7)", 7))
+    blame.decide()
+    assert blame.failure and blame.failure.rank == 1
+
+
+def test_when_every_rank_fell_over_the_first_is_told_at_once(tmp_path: Path):
+    blame = Blame(2, tmp_path)
+    blame.fails(failed(1, LEFT))
+    blame.fails(failed(0, LEFT))
+    assert blame.due <= time.monotonic()
+    blame.decide()
+    assert blame.failure and blame.failure.rank == 1
+
+
+FALLS_OVER = """
+import os, time
+class CommError(RuntimeError): pass
+ending = os.environ["DLRUN_RUN_DIR"] + "/ending"
+if os.environ["DLRUN_RANK"] == "1":
+    open(ending, "w").close()
+    os._exit(7)
+while not os.path.exists(ending):
+    time.sleep(0.001)
+raise CommError("rank 1 has left: it called finalize or ended")
+"""
+
+
+def test_in_a_launch_the_rank_that_speaks_first_is_not_blamed_for_anothers_end(dlrun, any_mpiexec, tmp_path):
+    (tmp_path / "falls.py").write_text(FALLS_OVER)
+    done = dlrun("-n", "2", "--mpiexec", any_mpiexec, "falls.py")
+    assert done.returncode == 7, done.stderr
+    told = [line for line in done.stderr.splitlines() if line.startswith("dlrun: rank")]
+    assert len(told) == 1 and told[0].startswith("dlrun: rank 1 ") and told[0].endswith("exit code 7")
+
+
+TRAINS = """
+import os, sys
+import numpy as np
+import dl_comm as mc
+mc.init(1, 1, 1000)
+for step in range(1000):
+    if step == 5 and mc.get_rank() == mc.get_nranks() - 1:
+        if sys.argv[1] == "sys.exit": sys.exit(7)
+        if sys.argv[1] == "SystemExit": raise SystemExit("no data")
+        if sys.argv[1] == "os._exit": os._exit(7)
+        if sys.argv[1] == "SIGKILL": os.kill(os.getpid(), 9)
+    mc.gradients([np.ones(50000, np.float32), np.ones(100, np.float32)], step)
+mc.finalize()
+"""
+ENDS = {"sys.exit": (7, "sys.exit(7) at trains.py:8"), "SystemExit": (1, "sys.exit('no data') at trains.py:9"),
+        "os._exit": (7, "exit code 7"), "SIGKILL": (137, "killed by SIGKILL")}  # fmt: skip
+
+
+def check_the_last_rank_is_told(done, ranks: int, how: str) -> None:  # type: ignore
+    code, what = ENDS[how]
+    told = [line for line in done.stderr.splitlines() if line.startswith("dlrun: rank")]
+    assert (done.returncode, len(told)) == (code, 1), done.stderr
+    assert told[0].startswith(f"dlrun: rank {ranks - 1} ") and told[0].endswith(f"ended the job: {what}"), done.stderr
+
+
+@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_rank_that_ends_in_mid_training_is_told_while_the_others_wait_for_it(dlrun, mpiexec, tmp_path, ranks, how):
+    pytest.importorskip("dl_comm._core", reason="dl_comm's compiled core is not installed")
+    (tmp_path / "trains.py").write_text(TRAINS)
+    check_the_last_rank_is_told(dlrun("-n", str(ranks), "--mpiexec", mpiexec, "trains.py", how), ranks, how)
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_under_srun_too_a_rank_that_ends_in_mid_training_is_told(dlrun, lab, tmp_path, how):
+    pytest.importorskip("dl_comm._core", reason="dl_comm's compiled core is not installed")
+    (tmp_path / "trains.py").write_text(TRAINS)
+    words = ["-n", "3", "--backend", "srun", "--hosts", "n1:2,n2:1", "trains.py", how]
+    check_the_last_rank_is_told(dlrun(*words, env=lab.env), 3, how)
