@@ -15,7 +15,7 @@ from dlrun.port.feeds import Feeds
 from dlrun.port.feeds_tensorflow import TapeFeeds
 from dlrun.port.flow import Flow
 from dlrun.port.loops import Loops
-from dlrun.port.passes import GRID, STEPS, devices, stopping
+from dlrun.port.passes import GRID, STEPS, devices, statistics, stopping
 from dlrun.port.script import Script
 
 PRELUDES = {
@@ -26,6 +26,7 @@ PRELUDES = {
 PASSES = [(framework, step, run) for framework, steps in GRID.items() for step, run in steps.items()]
 PASSES.append(("torch", "devices", devices.torch))
 PASSES.append(("torch", "stopping", stopping.torch))
+PASSES.append(("torch", "statistics", statistics.torch))
 
 
 def facts_of(script, options, framework):

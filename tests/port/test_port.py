@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from dlrun.cli.port import command
 from dlrun.errors import DlrunError
-from dlrun.port import port
+from dlrun.port import Options, port
 from dlrun.port.files import port_file
 
 HEAD = "import torch\nfrom torch.utils.data import DataLoader\nmodel = torch.nn.Linear(2, 1)\n"
@@ -511,3 +511,44 @@ def test_folds_are_not_samples_and_each_fold_starts_alike():
     assert "for x, y in dl.shard(DataLoader(Subset(data, train), shuffle=True)):" in text
     assert "    dl.broadcast(model, opt)  # every rank starts from rank 0's state\n" in text
     assert text.index("opt = torch") < text.index("dl.broadcast") < text.index("for epoch")
+
+
+NORMED = """
+import torch
+from torch.utils.data import DataLoader
+model = torch.nn.Sequential(torch.nn.Linear(2, 1), torch.nn.BatchNorm1d(1))
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(3):
+    model.train()
+    for x, y in DataLoader(data, shuffle=True):
+        loss = (model(x) - y).pow(2).mean()
+        loss.backward()
+        opt.step()
+    if loss.item() > 100:
+        model.eval()
+    model.eval()
+    torch.save(model.state_dict(), "model.pt")
+"""
+
+
+def test_running_statistics_are_averaged_where_all_ranks_come_to_evaluate():
+    ported = port(NORMED)
+    assert ported.text.count("    model.eval()\n    dl.average(model)  # BatchNorm's statistics") == 1
+    assert "BatchNorm keeps" not in ported.report()
+    assert "dl.average(model)" not in port(NORMED.replace("torch.nn.BatchNorm1d(1)", "torch.nn.ReLU()")).text
+    never = port(NORMED.replace("model.eval()", "pass"))
+    assert "each rank's BatchNorm keeps statistics of its own samples" in never.report()
+
+
+def test_a_job_that_is_told_to_end_leaves_after_its_checkpoint():
+    text = port(NORMED).text
+    assert '    dl.save(model.state_dict(), "model.pt")\n    if dl.should_stop():  #' in text
+    assert "        break\n" in text
+    assert "should_stop" not in port(NORMED.replace('    torch.save', 'torch.save')).text
+
+
+def test_the_linear_rule_is_doubted_for_other_optimizers_than_sgd():
+    assert "was found for SGD" not in port(NORMED).report()
+    adam = NORMED.replace("SGD", "Adam")
+    assert "low  the linear scaling rule was found for SGD; Adam mostly wants less" in port(adam).report()
+    assert "was found for SGD" not in port(adam, Options(lr_scaling="sqrt")).report()

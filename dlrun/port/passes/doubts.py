@@ -13,26 +13,11 @@ from dlrun.port.script import argument, dotted, walk
 
 def torch(facts: Facts) -> Iterator[Doubt]:
     """Yield the doubts about a whole PyTorch script; each kind once."""
-    yield from _statistics(facts)
     yield from _environments(facts)
     yield from _sums(facts)
     yield from _hand_made(facts)
     if facts.options.batch == "global":
         yield from _batch_sizes(facts)
-
-
-def _statistics(facts: Facts) -> Iterator[Doubt]:
-    for call in facts.script.calls:
-        if "BatchNorm" in facts.script.name_of(call.func):
-            model = next((t for top in facts.tops for t in top.things if t not in top.optimizers), "model")
-            if facts.options.batch == "global":
-                why = "BatchNorm takes its statistics from a rank's 1/n of the batch, unlike the serial run"
-                write = f"{model} = {facts.alias}.sync_batchnorm({model}) before the optimizer is made"
-                yield Doubt(call, why, "medium", write)
-                return
-            yield Doubt(call, "each rank's BatchNorm keeps statistics of its own samples; saved are rank 0's", "low",
-                        f"{facts.alias}.average({model}) before evaluating or saving")  # fmt: skip
-            return
 
 
 def _environments(facts: Facts) -> Iterator[Doubt]:

@@ -9,7 +9,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.insert import expression, statements
-from dlrun.port.passes import doubts
+from dlrun.port.passes import doubts, statistics
 from dlrun.port.scalars import Scalars
 from dlrun.port.script import children, dotted, walk
 from dlrun.port.taint import Taint
@@ -47,6 +47,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     yield from metrics.totals()
     yield from metrics.decisions()
     yield from metrics.shown()
+    yield from statistics.torch(facts)
     yield from doubts.torch(facts)
 
 

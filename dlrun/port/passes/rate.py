@@ -61,6 +61,17 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
                 done.add(value)
                 yield Edit(value, "the scheduler sets this rate itself", scale)
     yield from _resets(facts, scale)
+    yield from _suits(facts)
+
+
+def _suits(facts: Facts) -> Iterator[Doubt]:
+    """Yield a doubt, once, where the linear rule meets an optimizer that it was not found for."""
+    for call in facts.optimizers if facts.options.lr_scaling == "linear" else ():
+        last = next((n.rsplit(".", 1)[-1] for n in facts.kinds.names(call.func)), "")
+        if last.startswith(("Ada", "NAdam", "RAdam", "Lion", "RMSprop", "SparseAdam")):
+            yield Doubt(call, f"the linear scaling rule was found for SGD; {last} mostly wants less", "low",
+                        "port with --lr-scaling sqrt (or none), and compare the accuracy")  # fmt: skip
+            return
 
 
 def _constructor(facts: Facts, call: cst.Call, scale) -> Iterator[Edit | Doubt]:  # type: ignore[no-untyped-def]
