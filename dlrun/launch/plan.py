@@ -23,7 +23,7 @@ _STALE = (
 )
 
 # Launchers that take hosts, but not a number of ranks for each.
-_EVEN = ("aprun", "pals", "jsrun", "flux")
+_EVEN = ("aprun", "pals", "flux")
 
 
 @dataclass(frozen=True)
@@ -152,6 +152,9 @@ def settle(plan: LaunchPlan, site: Site) -> LaunchPlan:
     if plan.cores and local and plan.cores * ranks > site.cores:
         raise DlrunError(f"--cores {plan.cores} for {ranks} ranks needs {plan.cores * ranks} cores; {site.host} has "
                          f"{site.cores}", f"give --cores {max(site.cores // ranks, 1)} or less")  # fmt: skip
+    if plan.hosts and launcher.backend == "jsrun":
+        raise DlrunError("jsrun takes no hosts: LSF has chosen them", "leave out --hosts; --per-node says how many ranks "
+                         "each takes")  # fmt: skip
     if any(host.slots for host in plan.hosts) and launcher.backend in _EVEN:
         raise DlrunError(f"{launcher.backend} starts the same number of ranks on every host", "leave out the ranks of "
                          "each host, and give --per-node")  # fmt: skip

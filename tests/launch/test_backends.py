@@ -68,12 +68,19 @@ def test_srun_with_hosts_gives_each_its_share():
     assert " -N 2 -n 5 --ntasks-per-node=3 " in words("srun", SLURM, ranks=5, hosts=(Host("n1"), Host("n2")))
 
 
-@pytest.mark.parametrize("backend", ["aprun", "pals", "flux", "jsrun"])
+@pytest.mark.parametrize("backend", ["aprun", "pals", "flux"])
 def test_uneven_hosts_are_refused_where_the_launcher_cannot(backend):
     from dlrun.errors import DlrunError
 
     with pytest.raises(DlrunError, match=f"{backend} starts the same number of ranks on every host"):
         words(backend, ranks=4, hosts=(Host("n1", 3), Host("n2", 1)))
+
+
+def test_jsrun_refuses_hosts_instead_of_running_elsewhere():
+    from dlrun.errors import DlrunError
+
+    with pytest.raises(DlrunError, match="jsrun takes no hosts"):
+        words("jsrun", ranks=4, hosts=(Host("n1"), Host("n2")))
 
 
 def test_pals_with_cores():
