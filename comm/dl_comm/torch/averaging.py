@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dl_comm import _core
+from dl_comm import CommError, _core
 from dl_comm.ranks import get_nranks, parts
-from dl_comm.torch.memory import HostMemory, label
+from dl_comm.torch.memory import HostMemory, label, plain_buffers
 from dl_comm.torch.overlap import finish_overlapped
-from dl_comm.torch.parameters import DENSE, DONE, SPARSE, holders, holds_gradient, kind_of
+from dl_comm.torch.parameters import DENSE, SPARSE, Held, held_by, holds_gradient, kind_of
 
 
 @torch.no_grad()
@@ -32,16 +32,19 @@ def gradients(what: Any) -> None:
     Raises ``TypeError`` where ``what`` holds no parameters, and ``dl_comm.CommError`` on every rank when the ranks
     bring different parameters, naming the first one that differs.
     """
-    held = holders(what)
+    held = held_by(what)
     if get_nranks() == 1:
         return
-    known = finish_overlapped(tensor for _, tensor in held)
-    held = [(name, tensor) for name, tensor in held if known.get(id(tensor)) != DONE]
-    tensors = [tensor for _, tensor in held if id(tensor) not in known]
-    names = {id(tensor): label(name, tensor) for name, tensor in held}
-    kinds = known | _agree_on_kinds([names[id(t)] for t in tensors], tensors)
-    _average_dense([tensor for _, tensor in held if kinds[id(tensor)] == DENSE], names)
-    for _, tensor in held:
+    known = finish_overlapped(held.tensors)
+    asked = held.only(lambda t: id(t) not in known) if known else held
+    buffers = plain_buffers(asked.tensors) if held.parameters else None
+    agreed = _agree_on_kinds(asked, buffers is not None)
+    if buffers is not None and not known and agreed == [DENSE] * len(buffers):
+        _core.allreduce(buffers, "mean", 0, held.labels)
+        return
+    kinds = known | {id(t): kind for t, kind in zip(asked.tensors, agreed, strict=True)}
+    _average_dense(held.only(lambda t: kinds[id(t)] == DENSE))
+    for tensor in held.tensors:
         if kinds[id(tensor)] > DENSE:
             mean = _sparse_mean(tensor, kinds[id(tensor)] - SPARSE)
             if holds_gradient(tensor):
@@ -50,25 +53,36 @@ def gradients(what: Any) -> None:
                 tensor.copy_(mean)
 
 
-def _average_dense(tensors: list[Tensor], names: dict[int, str]) -> None:
-    if not tensors:
+def _average_dense(held: Held) -> None:
+    if not held.tensors:
         return
-    grads = [_dense_gradient(t) for t in tensors]
-    memory = HostMemory(grads, tensors)
-    _core.allreduce(memory.buffers, "mean", 0, [names[id(t)] for t in tensors])
+    grads = [_dense_gradient(t) for t in held.tensors]
+    memory = HostMemory(grads, held.tensors)
+    _core.allreduce(memory.buffers, "mean", 0, held.labels)
     memory.store()
-    for tensor, grad in zip(tensors, grads, strict=True):
+    for tensor, grad in zip(held.tensors, grads, strict=True):
         if holds_gradient(tensor):
             tensor.grad = grad
 
 
-def _agree_on_kinds(names: list[str], tensors: list[Tensor]) -> dict[int, int]:
-    """Return for each tensor, by ``id``, how its gradient is held by the rank that holds most."""
-    kinds = torch.tensor([kind_of(t) for t in tensors], dtype=torch.int32)
-    first, width = kinds.data_ptr(), kinds.element_size()
-    if tensors:
-        _core.allreduce([(first + i * width, 1, "int32") for i in range(len(tensors))], "max", 0, names)
-    return {id(t): kind for t, kind in zip(tensors, kinds.tolist(), strict=True)}
+def _agree_on_kinds(held: Held, all_dense: bool) -> list[int]:
+    """Return how each gradient is held by the rank that holds most."""
+    if not held.tensors:
+        return []
+    mine = [DENSE] * len(held.tensors) if all_dense else [kind_of(t) for t in held.tensors]
+    kinds = np.array(mine, dtype=np.int32)
+    first, width = kinds.ctypes.data, kinds.itemsize
+    try:
+        _core.allreduce([(first, kinds.size, "int32")], "max", 0, [_WHICH + held.digest])
+    except CommError as error:
+        # All ranks are told. Where they meant the same call, they find out by which gradient they differ.
+        if error.message.count(_WHICH) > 1:
+            _core.allreduce([(first + i * width, 1, "int32") for i in range(len(mine))], "max", 0, held.labels)
+        raise
+    return list(kinds.tolist())
+
+
+_WHICH = "the kinds of "
 
 
 def _dense_gradient(tensor: Tensor) -> Tensor:

@@ -27,6 +27,26 @@ def label(name: str, tensor: Tensor) -> str:
     return text
 
 
+def plain_buffers(tensors: Sequence[Tensor]) -> list[Buffer] | None:
+    """Return where the parameters' gradients lie, if each has one that is dense host memory laid out as it is.
+
+    A quick look at the common case; ``HostMemory`` takes all others.
+    """
+    buffers = []
+    for tensor in tensors:
+        grad = tensor.grad
+        if grad is None or not grad.is_cpu or grad.is_sparse or grad.is_neg():
+            return None
+        name = _REAL.get(grad.dtype)
+        if name is None or not (grad.is_contiguous() and tensor.is_contiguous()):
+            return None
+        buffers.append((grad.data_ptr(), grad.numel(), name))
+    return buffers
+
+
+_REAL = {torch.float64: "float64", torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
+
+
 class HostMemory:
     """Dense host memory holding the values of ``tensors``, all of them strided.
 

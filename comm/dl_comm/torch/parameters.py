@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from operator import is_
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
+
+from dl_comm.torch.memory import label
 
 # How a rank holds one gradient. Sparse ones add their number of sparse dimensions: SPARSE + 1 for an embedding's.
 # The greater is the stronger: it is what all ranks take the gradient for. DONE needs nothing any more.
@@ -14,6 +21,49 @@ DONE, ABSENT, DENSE, SPARSE = -1, 0, 1, 1
 
 # Names of parameters met in modules, so that an error about an optimizer's parameter can say which one it is.
 _names: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+
+@dataclass(frozen=True)
+class Held:
+    """Tensors that hold or are gradients, each once, and what all ranks compare of them: name, shape, dtype, strides.
+
+    ``parameters`` says that each is an ``nn.Parameter``, whose gradient is its ``.grad``.
+    """
+
+    tensors: list[Tensor]
+    labels: list[str]
+    parameters: bool
+
+    @cached_property
+    def digest(self) -> str:
+        """A short text that is the same where the labels are."""
+        text = "\n".join(self.labels).encode()
+        return f"{len(self.labels)} gradients, first {self.labels[0]} ({blake2b(text, digest_size=8).hexdigest()})"
+
+    def only(self, wanted: Callable[[Tensor], bool]) -> Held:
+        """Those of the tensors that are wanted."""
+        pairs = [(t, text) for t, text in zip(self.tensors, self.labels, strict=True) if wanted(t)]
+        return Held([t for t, _ in pairs], [text for _, text in pairs], self.parameters)
+
+
+# What was found in an optimizer the last time; it is looked through again when its parameters are others.
+_held: WeakKeyDictionary[Any, tuple[list[Tensor], Held]] = WeakKeyDictionary()
+
+
+def held_by(what: Any) -> Held:
+    """Return what holds gradients in ``what``. Of an optimizer it is remembered from call to call."""
+    remembers = hasattr(what, "param_groups")
+    now = [p for group in what.param_groups for p in group["params"]] if remembers else []
+    if remembers and what in _held:
+        before, held = _held[what]
+        if len(before) == len(now) and all(map(is_, before, now)):
+            return held
+    found = holders(what)
+    tensors = [tensor for _, tensor in found]
+    held = Held(tensors, [label(name, t) for name, t in found], all(isinstance(t, nn.Parameter) for t in tensors))
+    if remembers:
+        _held[what] = now, held
+    return held
 
 
 def kind_of(tensor: Tensor) -> int:

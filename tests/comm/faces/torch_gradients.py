@@ -230,6 +230,18 @@ def different_shapes_are_an_error_on_every_rank_that_names_the_parameter():
             assert "(5, 2)" in str(error), error
             1 / 0  # noqa: B018
         raise AssertionError("no error")
+    more = nn.Sequential(*(nn.Linear(2, 2) for _ in range(1 + min(_r, 1))))
+    remembered = torch.optim.SGD(more.parameters(), 0.1)
+    for p in more.parameters():
+        p.grad = torch.ones_like(p)
+    for _ in range(2):
+        try:
+            dl.gradients(remembered)
+        except CommError as error:
+            assert "2" in str(error), error
+            assert "4" in str(error), error
+        else:
+            raise AssertionError("no error")
     p = nn.Parameter(torch.ones(3))
     p.grad = torch.full((3,), float(_r))
     dl.gradients([p])  # and the ranks go on
