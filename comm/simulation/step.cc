@@ -9,6 +9,7 @@
 // ready, rank 0 answers with the list of those which all have.
 #include <mpi.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
@@ -122,7 +123,7 @@ int main(int argc, char** argv) {
   // All ranks' arrays in one piece of memory: only their sizes count, and 1024 times 100 MB would not fit.
   void* data = SMPI_SHARED_MALLOC(bytes);
   SharedScratch scratch;
-  scratch.most = bytes;
+  scratch.most = std::max<std::size_t>(bytes, 65536);
   // No computation is simulated: all ranks begin at the same time.
   const double begun = MPI_Wtime();
   if (how == "agreed") {

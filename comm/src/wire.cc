@@ -48,20 +48,13 @@ void allreduce_doubling(Transport& transport, const Reducer& reducer, void* acc,
   if (folds) transport.exchange(acc, bytes, rank + core, nullptr, 0, 0);
 }
 
-// The nearest ranks first, since they swap the most. With 4 ranks (s: summed over all):
-//
-//   rank 0: A B C D     with 1: A+A B+B . .     with 2: sA .  .  .      the same
-//   rank 1: A B C D     with 0: . . C+C D+D     with 3: .  .  sC .      swaps back,
-//   rank 2: A B C D     with 3: A+A B+B . .     with 0: .  sB .  .      farthest first:
-//   rank 3: A B C D     with 2: . . C+C D+D     with 1: .  .  .  sD     sA sB sC sD
-//
-// A number of ranks that is no power of two takes its other prime factors the same way: p ranks swap p-ths.
-void allreduce_halving(Transport& transport, const Reducer& reducer, void* acc, std::size_t n,
-                       Scratch& scratch) {
+namespace {
+
+// Each round leaves this rank with a part of its stretch, summed over the ranks of the round.
+void scatter_sums(Transport& transport, const Reducer& reducer, char* data, const std::vector<Round>& rounds,
+                  Scratch& scratch) {
   const int rank = transport.rank();
   const std::size_t width = reducer.acc_width;
-  const std::vector<Round> rounds = rounds_of(transport.size(), rank, n);
-  auto* data = static_cast<char*>(acc);
   for (const Round& at : rounds) {
     const std::size_t own = at.count(at.mine);
     char* const arrived = scratch.at_least(own * width);
@@ -72,6 +65,11 @@ void allreduce_halving(Transport& transport, const Reducer& reducer, void* acc, 
       reducer.combine(data + at.begin(at.mine) * width, arrived, own);
     }
   }
+}
+
+// The same backwards: each round gives this rank the other parts of its stretch.
+void share_sums(Transport& transport, std::size_t width, char* data, const std::vector<Round>& rounds) {
+  const int rank = transport.rank();
   for (auto round = rounds.rbegin(); round != rounds.rend(); ++round) {
     const Round& at = *round;
     for (int step = 1; step < at.parts; ++step) {
@@ -80,6 +78,49 @@ void allreduce_halving(Transport& transport, const Reducer& reducer, void* acc, 
                          data + at.begin(from) * width, at.count(from) * width, at.member(from, rank));
     }
   }
+}
+
+// In each round all its ranks swap all n accumulators, and combine them in rank order: they hold the same bits.
+void swap_sums(Transport& transport, const Reducer& reducer, char* data, std::size_t n, const std::vector<Round>& rounds,
+               Scratch& scratch) {
+  const int rank = transport.rank();
+  const std::size_t bytes = n * reducer.acc_width;
+  for (const Round& at : rounds) {
+    char* const all = scratch.at_least(static_cast<std::size_t>(at.parts) * bytes);
+    auto part = [&](int i) { return all + static_cast<std::size_t>(i) * bytes; };
+    std::memcpy(part(at.mine), data, bytes);
+    for (int step = 1; step < at.parts; ++step) {
+      const int to = (at.mine + step) % at.parts, from = (at.mine - step + at.parts) % at.parts;
+      transport.exchange(data, bytes, at.member(to, rank), part(from), bytes, at.member(from, rank));
+    }
+    for (int i = 1; i < at.parts; ++i) reducer.combine(part(0), part(i), n);
+    std::memcpy(data, part(0), bytes);
+  }
+}
+
+}  // namespace
+
+// The nearest ranks first, since they swap the most. With 4 ranks (s: summed over all):
+//
+//   rank 0: A B C D     with 1: A+A B+B . .     with 2: sA .  .  .      the same
+//   rank 1: A B C D     with 0: . . C+C D+D     with 3: .  .  sC .      swaps back,
+//   rank 2: A B C D     with 3: A+A B+B . .     with 0: .  sB .  .      farthest first:
+//   rank 3: A B C D     with 2: . . C+C D+D     with 1: .  .  .  sD     sA sB sC sD
+//
+// A number of ranks that is no power of two takes its other prime factors the same way: p ranks swap p-ths. From where a
+// part fits into a packet, ranks swap the whole of it: one round then, instead of one there and one back.
+void allreduce_halving(Transport& transport, const Reducer& reducer, void* acc, std::size_t n,
+                       Scratch& scratch) {
+  auto* data = static_cast<char*>(acc);
+  std::vector<Round> far, rounds = rounds_of(transport.size(), transport.rank(), n);
+  const auto fits = std::find_if(rounds.begin(), rounds.end(),
+                                 [&](const Round& at) { return at.n * reducer.acc_width <= packet; });
+  far.assign(fits, rounds.end());
+  rounds.erase(fits, rounds.end());
+  scatter_sums(transport, reducer, data, rounds, scratch);
+  if (!far.empty())
+    swap_sums(transport, reducer, data + far.front().first * reducer.acc_width, far.front().n, far, scratch);
+  share_sums(transport, reducer.acc_width, data, rounds);
 }
 
 // With 3 ranks and segments A B C (s: summed over all):

@@ -4,11 +4,12 @@
 //   doubling:  log2(n) rounds; in round k ranks 2^k apart swap everything:     log2(n) (a + B/b)
 //   halving:   for n = 2^m: in round k ranks 2^k apart swap the halves of what is left, each sums one; then the same
 //              backwards, sharing the sums:                                    2 m a + 2 B (n-1)/n / b
+//              From where what is left fits into a packet, doubling:           one a instead of two for each such round
 //   ring:      the data cut into n segments; each travels once round the ring
 //              being summed, and once more being shared:                       2 (n-1) a + 2 B (n-1)/n / b
 //   mpi:       the MPI library's own allreduce; where it has none for the type or operation, halving
-// The first three give every rank the same bits: doubling combines each pair in rank order, the others sum a segment in
-// one place. Of mpi the library's maker says what it does.
+// The first three give every rank the same bits: where ranks swap all they combine it in rank order, elsewhere a segment
+// is summed in one place. Of mpi the library's maker says what it does.
 #pragma once
 
 #include <cstddef>

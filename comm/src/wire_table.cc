@@ -9,8 +9,7 @@
 namespace dl {
 namespace {
 
-constexpr std::size_t few_packets = 8 * 1024;
-constexpr std::size_t long_segment = 80 * 1024;  // takes several times as long to send as the latency of a link
+constexpr std::size_t long_segment = 128 * 1024;  // takes several times as long to send as the latency of a link
 constexpr int largest_factor = 7;
 constexpr std::size_t no_limit = std::numeric_limits<std::size_t>::max();
 constexpr std::pair<const char*, WireAlgorithm> names[] = {{"doubling", WireAlgorithm::doubling},
@@ -63,7 +62,7 @@ std::string shown(const std::vector<WireRule>& table) {
 WireAlgorithm wire_algorithm(const std::vector<WireRule>& table, std::size_t bytes, int ranks) {
   for (const WireRule& rule : table)
     if (bytes <= rule.up_to) return rule.algorithm;
-  if (ranks == 1 || bytes <= few_packets) return WireAlgorithm::doubling;
+  if (ranks == 1 || bytes <= packet) return WireAlgorithm::doubling;
   if (bytes / static_cast<std::size_t>(ranks) >= long_segment) return WireAlgorithm::ring;
   return prime_factors(ranks).back() <= largest_factor ? WireAlgorithm::halving : WireAlgorithm::ring;
 }

@@ -7,6 +7,9 @@
 
 namespace dl {
 
+// Bytes that take about as long to send as none.
+inline constexpr std::size_t packet = 2048;
+
 enum class WireAlgorithm { doubling, halving, ring, mpi };  // wire.h says what they are
 
 struct WireRule {
@@ -21,7 +24,7 @@ std::vector<WireRule> wire_table(const std::string& text);
 // The text of a table.
 std::string shown(const std::vector<WireRule>& table);
 
-// The algorithm for `bytes` among `ranks`. Without a table: doubling for what fits into few packets; the ring where its
+// The algorithm for `bytes` among `ranks`. Without a table: doubling for what fits into a packet; the ring where its
 // segments are long, since it talks to neighbours only and far links stay free; halving between. The ring also where the
 // number of ranks has a prime factor beyond 7, which would cost halving as many steps.
 WireAlgorithm wire_algorithm(const std::vector<WireRule>& table, std::size_t bytes, int ranks);
