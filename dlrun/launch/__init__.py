@@ -1,6 +1,6 @@
 """Start a program on many ranks, under whatever launcher the site has, and behave the same under all of them.
 
-``site`` looks around, ``plan`` decides, ``backends`` speak the launchers' dialects, ``process`` acts::
+``site`` looks around, ``settle`` decides, ``backends`` speak the launchers' dialects, ``process`` acts::
 
     result = launch(LaunchPlan(("train_dist.py", "--epochs", "2"), ranks=2))
     result.returncode, result.run_dir, result.failure
@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlrun.errors import DlrunError
-from dlrun.launch.plan import Command, Host, LaunchPlan, command, settle, spec
+from dlrun.launch.commands import command, spec
+from dlrun.launch.plan import Command, Host, LaunchPlan
 from dlrun.launch.profile import with_profile
+from dlrun.launch.settle import settle
 from dlrun.launch.site import Site, look
 
 if TYPE_CHECKING:

@@ -21,17 +21,12 @@ Env = tuple[Mapping[str, str], Sequence[str]]
 
 def mpich(plan: LaunchPlan, site: Site) -> Flags:
     """MPICH's hydra. It binds nothing unless asked, and never minds more ranks than cores."""
-    yield _program(plan)
-    yield Flag(("-n", str(plan.ranks)), "ranks")
-    if plan.hosts:
-        yield Flag(("-hosts", _hosts(plan)), "the hosts, each with its ranks")
-    elif plan.nodes > 1:
-        yield Flag(("-ppn", str(plan.per_node)), "ranks on each node")
+    yield from intel(plan, site)
     yield Flag(("-bind-to", "none"), "the shim binds, next to the rank's GPU")
 
 
 def intel(plan: LaunchPlan, site: Site) -> Flags:
-    """Intel MPI: a hydra with its own options. ``mpirun`` is a shell script that loses signals; this is not it."""
+    """Intel MPI: a hydra that binds by variables. ``mpirun`` is a shell script that loses signals; this is not it."""
     yield _program(plan)
     yield Flag(("-n", str(plan.ranks)), "ranks")
     if plan.hosts:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import json
 import os
 import selectors
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO
 
 from dlrun.launch.blame import Blame
 from dlrun.launch.console import Console, OnLine
 from dlrun.launch.home import Call, Home
+from dlrun.launch.launcher import LauncherProcess
 from dlrun.launch.plan import Command, LaunchPlan
 from dlrun.launch.preflight import refusals, warnings
 from dlrun.launch.result import Result
@@ -48,8 +45,7 @@ class Run:
         self.save_by = float("inf")
         self.lookout = Lookout(plan.stall_timeout)
         self.end_by = float("inf")  # then the launcher itself is ended
-        self.process: subprocess.Popen[bytes] | None = None
-        self.said = bytearray()  # the launcher's own words
+        self.launcher: LauncherProcess | None = None
         self.started = time.monotonic()
 
     def run(self, command: Command, env: Mapping[str, str]) -> Result:
@@ -61,7 +57,7 @@ class Run:
         before = signal.set_wakeup_fd(wake_out)
         self.selector.register(wake_in, selectors.EVENT_READ, lambda: os.read(wake_in, 512))
         try:
-            self._start(command, env)
+            self.launcher = LauncherProcess(command, env, self.plan.cwd, self.selector)
             self._loop()
         finally:
             self._end_launcher()
@@ -74,25 +70,9 @@ class Run:
             self.selector.close()
         return self._result()
 
-    def _start(self, command: Command, env: Mapping[str, str]) -> None:
-        self.process = subprocess.Popen(
-            command.argv,
-            cwd=self.plan.cwd or None,
-            env=command.environment(env),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=_die_with_parent,
-        )
-        pipe = self.process.stdout
-        assert pipe
-        os.set_blocking(pipe.fileno(), False)
-        self.selector.register(pipe, selectors.EVENT_READ, lambda: self._hear_launcher(pipe))
-
     def _loop(self) -> None:
         """Serve what comes until the launcher has ended and every rank has hung up."""
-        assert self.process
+        assert self.launcher
         gone_at = float("inf")
         while True:
             now = time.monotonic()
@@ -101,7 +81,7 @@ class Run:
             for key, _ in self.selector.select(min(max(deadline - now, 0), 0.25 if gone_at < now else 5.0)):
                 key.data()
             now = time.monotonic()
-            if self.process.poll() is not None and gone_at == float("inf"):
+            if self.launcher.ended and gone_at == float("inf"):
                 gone_at = now
             if gone_at <= now and (self.home.open == 0 or now > gone_at + _PATIENCE):
                 return
@@ -218,41 +198,21 @@ class Run:
         """Return whether every rank has said that it ended."""
         return self.home.complete and all(call.ended for call in self.home.calls.values())
 
-    def _hear_launcher(self, pipe: IO[bytes]) -> None:
-        data = pipe.read(65536)
-        if data:
-            self.said += data
-        elif data == b"":
-            self.selector.unregister(pipe)
-
     def _end_launcher(self) -> None:
-        """End the launcher's own process: SIGTERM, and SIGKILL for its session if that does not help."""
-        process = self.process
-        if process is None:
-            return
         self.end_by = float("inf")
-        if process.poll() is None:
-            process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(1.0)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if self.plan.launcher and self.plan.launcher.backend == "srun":
-                process.kill()  # srun's helper then cancels the job step; without the helper it would run on for ever
-            else:
-                os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        if self.launcher:
+            assert self.plan.launcher
+            self.launcher.end(by_group=self.plan.launcher.backend != "srun")
 
     def _result(self) -> Result:
-        assert self.process
-        if self.process.stdout:
-            self.said += self.process.stdout.read() or b""
-            self.process.stdout.close()
+        assert self.launcher
+        said = self.launcher.last_words()
         self.console.close()
         self.blame.decide()
         failure = self.blame.failure
-        (self.run_dir / "launcher.log").write_bytes(bytes(self.said))
+        (self.run_dir / "launcher.log").write_bytes(said)
         ended = [call.ended for call in self.home.calls.values() if call.ended]
-        code = self.process.returncode if self.process.returncode >= 0 else 128 - self.process.returncode
+        code = self.launcher.code
         if failure:
             code = failure.code
         elif self.signal:
@@ -260,33 +220,27 @@ class Run:
         elif len(ended) == self.ranks:
             code = max(end["code"] for end in ended)
         else:
+            self.refusal = self.refusal or self._unfinished(code)
             code = code or 1
-            self.refusal = self.refusal or self._unfinished()
         serial = self.ranks > 1 and len(ended) == self.ranks and not any(end["talked"] for end in ended)
         if failure or self.refusal or (serial and code == 0):
             self.console.end_line()
         if self.refusal:
-            self._complain()
+            _complain(self.refusal, said)
         return Result(code, self.run_dir, failure, time.monotonic() - self.started, serial and code == 0)
 
-    def _unfinished(self) -> str:
-        missing = self.home.missing()
-        assert self.process
-        if missing:
-            return (f"the launcher ended (exit code {self.process.returncode}) before rank {_list(missing)} "
+    def _unfinished(self, code: int) -> str:
+        if missing := self.home.missing():
+            return (f"the launcher ended (exit code {code}) before rank {_list(missing)} "
                     f"of {self.ranks} had started")  # fmt: skip
         unended = [rank for rank, call in self.home.calls.items() if not call.ended]
-        return f"the launcher ended (exit code {self.process.returncode}) while rank {_list(unended)} was running"
-
-    def _complain(self) -> None:
-        words = bytes(self.said).decode(errors="replace").strip().splitlines()
-        print(f"dlrun: {self.refusal}", file=sys.stderr)
-        for line in words[-20:]:
-            print(f"  | {line}", file=sys.stderr)
+        return f"the launcher ended (exit code {code}) while rank {_list(unended)} was running"
 
 
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+def _complain(refusal: str, said: bytes) -> None:
+    print(f"dlrun: {refusal}", file=sys.stderr)
+    for line in said.decode(errors="replace").strip().splitlines()[-20:]:
+        print(f"  | {line}", file=sys.stderr)
 
 
 def _list(ranks: list[int]) -> str:

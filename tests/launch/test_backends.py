@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
-from dlrun.launch.plan import Command, Host, LaunchPlan, command, settle
+from dlrun.launch.commands import command, library
+from dlrun.launch.plan import Command, Host, LaunchPlan
+from dlrun.launch.settle import settle
 from dlrun.launch.site import Allocation, Launcher, Site
 
 SHIM = [sys.executable, "-m", "dlrun.rank", "--spec", "runs/spec.json", "--", "train.py", "--lr", "0.1"]
@@ -171,8 +173,6 @@ def test_a_surrounding_launchers_variables_are_dropped():
 
 def test_a_library_of_the_other_family_is_refused(monkeypatch):
     from dlrun.errors import DlrunError
-    from dlrun.launch import plan
-
-    monkeypatch.setattr(plan, "family_of", lambda path: "openmpi")
+    monkeypatch.setattr("dlrun.launch.commands.family_of", lambda path: "openmpi")
     with pytest.raises(DlrunError, match="is of the openmpi family, and mpiexec is mpich"):
-        plan.library(Launcher("mpiexec", "mpich"), site(DL_COMM_MPI_LIBRARY="/opt/libmpi.so.40"))
+        library(Launcher("mpiexec", "mpich"), site(DL_COMM_MPI_LIBRARY="/opt/libmpi.so.40"))

@@ -1,0 +1,134 @@
+"""Close a plan for the machine it is to run on; the checks that name the wrong option."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from dlrun.errors import DlrunError
+from dlrun.launch.backends import BACKENDS
+from dlrun.launch.plan import LaunchPlan
+from dlrun.launch.site import Launcher, Site, family_of, pmi_types, recognise
+
+# Launchers that take hosts, but not a number of ranks for each.
+_EVEN = ("aprun", "pals", "flux")
+
+
+def settle(plan: LaunchPlan, site: Site) -> LaunchPlan:
+    """Return ``plan`` with everything decided, judging by ``site``; raises :class:`DlrunError` for what cannot be."""
+    kind = _kind(plan)
+    ranks = plan.ranks if plan.ranks is not None else site.allocation.ranks or site.gpus or None
+    if ranks is None:
+        raise DlrunError("how many ranks is not said, and there is no batch job to ask", "say so: dlrun launch -n 2")
+    _check_counts(plan, ranks)
+    launcher, notes = _launcher(plan, site, ranks)
+    pmi = ""
+    if launcher.backend in ("srun", "flux") and launcher.why:  # they bring no MPI library of their own
+        launcher = replace(launcher, library=site.env.get("DL_COMM_MPI_LIBRARY") or _library_here(site))
+        pmi = _pmi(launcher, site) if launcher.backend == "srun" else ""
+    in_job = bool(site.allocation.system)
+    nodes = len(plan.hosts) or (math.ceil(ranks / plan.per_node) if plan.per_node else site.allocation.nodes)
+    nodes = min(nodes, ranks)
+    local = not plan.hosts and not in_job and launcher.backend in ("mpich", "openmpi", "intel", "spectrum", "local")
+    if local and launcher.path and ranks > site.cores:
+        notes += (f"{ranks} ranks on {site.cores} cores: they take turns, and none is bound to a core",)
+    if plan.cores and local and plan.cores * ranks > site.cores:
+        raise DlrunError(f"--cores {plan.cores} for {ranks} ranks needs {plan.cores * ranks} cores; {site.host} has "
+                         f"{site.cores}", f"give --cores {max(site.cores // ranks, 1)} or less")  # fmt: skip
+    if plan.hosts and launcher.backend == "jsrun":
+        raise DlrunError("jsrun takes no hosts: LSF has chosen them", "leave out --hosts; --per-node says how many "
+                         "ranks each takes")  # fmt: skip
+    if any(host.slots for host in plan.hosts) and launcher.backend in _EVEN:
+        raise DlrunError(f"{launcher.backend} starts the same number of ranks on every host", "leave out the ranks of "
+                         "each host, and give --per-node")  # fmt: skip
+    known = local or in_job or plan.hosts
+    per_node = plan.per_node or (math.ceil(ranks / nodes) if known else None)
+    return replace(plan, ranks=ranks, launcher=launcher, pmi=pmi, nodes=nodes, per_node=per_node, kind=kind,
+                   local=local, notes=plan.notes + notes)  # fmt: skip
+
+
+def _library_here(site: Site) -> str:
+    """Return the MPI library that ranks of this environment load, where their launcher brings none."""
+    return next((launcher.library for launcher in site.launchers() if launcher.library), "")
+
+
+def _pmi(launcher: Launcher, site: Site) -> str:
+    """Return Slurm's --mpi for the library that the ranks will load, "" to leave it to the site's default."""
+    family = family_of(launcher.library) if launcher.library else ""
+    speaks = {"mpich": ("cray_shasta", "pmi2") if "cray" in launcher.library else ("pmi2",), "openmpi": ("pmix",)}
+    offered = pmi_types(launcher.path)
+    wanted = speaks.get(family, ())
+    if not wanted or not offered:
+        return ""
+    fitting = [pmi for pmi in wanted if pmi in offered]
+    if not fitting:
+        raise DlrunError(
+            f"this Slurm offers {', '.join(offered)}, and {launcher.library} speaks {wanted[-1]}: each rank would be "
+            "alone, rank 0 of 1",
+            f"use the library's own launcher: --backend {family}",
+        )
+    return fitting[0]
+
+
+def _kind(plan: LaunchPlan) -> str:
+    if plan.module:
+        return "module"
+    script = plan.program[0]
+    path = Path(plan.cwd, script)
+    if path.is_file():
+        return "script" if script.endswith((".py", ".pyw")) or not os.access(path, os.X_OK) else "command"
+    if "/" not in script and not script.endswith(".py") and shutil.which(script):
+        return "command"
+    near = _near(path)
+    raise DlrunError(f"there is no script {script}", f"did you mean {near}?" if near else
+                     f"looked in {path.parent.absolute()}")  # fmt: skip
+
+
+def _near(script: Path) -> str:
+    import difflib
+
+    folder = script.parent
+    names = sorted(p.name for p in folder.glob("*.py")) if folder.is_dir() else []
+    close = difflib.get_close_matches(script.name, names, n=1)
+    return str(folder / close[0]) if close else ""
+
+
+def _check_counts(plan: LaunchPlan, ranks: int) -> None:
+    asked = (
+        ("-n", ranks, "a job has at least one rank"),
+        ("--per-node", plan.per_node, "a node has at least one rank"),
+        ("--cores", plan.cores, "a rank has at least one core"),
+    )
+    for option, value, least in asked:
+        if value is not None and value < 1:
+            raise DlrunError(f"{option} {value}: {least}", f"give {option} 1 or more")
+    slots = [host.slots for host in plan.hosts if host.slots is not None]
+    if plan.hosts and len(slots) == len(plan.hosts) and sum(slots) < ranks:
+        raise DlrunError(f"-n {ranks} ranks, and the {len(slots)} hosts named take {sum(slots)}",
+                         f"give -n {sum(slots)}, or more slots per host")  # fmt: skip
+    outside = [rank for rank in plan.show if rank >= ranks]
+    if outside:
+        raise DlrunError(f"--show {outside[0]}: the ranks are 0 to {ranks - 1}")
+
+
+def _launcher(plan: LaunchPlan, site: Site, ranks: int) -> tuple[Launcher, tuple[str, ...]]:
+    if plan.mpiexec:
+        path = shutil.which(plan.mpiexec, path=site.env.get("PATH")) or plan.mpiexec
+        launcher = recognise(path, "it was named")
+        if launcher is None:
+            raise DlrunError(f"--mpiexec {plan.mpiexec} is no launcher that dlrun knows, by its --version",
+                             f"known are {', '.join(BACKENDS)}")  # fmt: skip
+        return launcher, ()
+    if plan.backend != "auto" and plan.backend not in BACKENDS:
+        raise DlrunError(f"--backend {plan.backend} is not known", f"known are auto, {', '.join(BACKENDS)}")
+    for launcher in site.launchers() if plan.backend != "local" else ():
+        if plan.backend in ("auto", launcher.backend):
+            return launcher, ()
+    if plan.backend == "local" or (plan.backend == "auto" and ranks == 1):
+        return Launcher("", "local", why="one rank needs no launcher"), ()
+    name = "mpich" if plan.backend == "auto" else plan.backend
+    absent = Launcher(BACKENDS[name].program, name)
+    return absent, (replace(plan, launcher=absent).missing,)
