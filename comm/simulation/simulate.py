@@ -71,9 +71,9 @@ class Network:
             raise SystemExit(f"{' '.join(command)}\nended with {ended.returncode}:\n{ended.stdout}{ended.stderr}")
         return ended.stdout + ended.stderr
 
-    def step(self, program: Path, how: str, size: int) -> float:
-        """Return the seconds that ``program HOW SIZE`` took on the slowest rank."""
-        for line in self.run(str(program), how, str(size)).splitlines():
+    def step(self, program: Path, how: str, size: int, *seconds: float) -> float:
+        """Return the seconds that ``program HOW SIZE SECONDS...`` took on the slowest rank."""
+        for line in self.run(str(program), how, str(size), *map(str, seconds)).splitlines():
             if line.startswith("seconds "):
                 return float(line.split()[1])
         raise SystemExit(f"step {how} {size} printed no time")
@@ -124,12 +124,27 @@ def compare(network: Network, program: Path, sizes: Iterable[int]) -> None:
         print("| " + " | ".join(row) + " |", flush=True)
 
 
+def seconds_per_request(folder: Path, ranks: int) -> float:
+    """Measure what a coordinator spends on one reported tensor, on this machine (requests.cc says how)."""
+    program = folder / "requests"
+    subprocess.run(["c++", "-std=c++17", "-O2", str(HERE / "requests.cc"), "-o", str(program)], check=True)
+    said = subprocess.run([str(program), str(ranks)], check=True, capture_output=True, text=True).stdout
+    return float(said.split()[-1]) * 1e-9
+
+
 def compare_steps(network: Network, program: Path) -> None:
-    """Print what a step costs that agrees as dl_comm does, and one that negotiates through rank 0, for ResNet-50."""
+    """Print what a step of ResNet-50's 161 tensors costs: dl_comm's, and as Horovod negotiates it."""
     size = 102_228_128
-    agreed, negotiated = (network.step(program, how, size) for how in ("agreed", "negotiated"))
-    row = [network.kind, str(network.nodes), shown(agreed), shown(negotiated), f"{negotiated / agreed:.2f}"]
-    print("| " + " | ".join(row) + " |", flush=True)
+    request = seconds_per_request(network.folder, network.nodes)
+    agreed = network.step(program, "agreed", size)
+    others = [
+        network.step(program, "negotiated", size, 0, 0),  # messages only
+        network.step(program, "negotiated", size, 0, request),
+        network.step(program, "negotiated", size, 5e-3, request),
+        network.step(program, "cached", size, 1e-3),
+    ]
+    cells = [f"{shown(other)} ({other / agreed:.2f} x)" for other in others]
+    print("| " + " | ".join([network.kind, str(network.nodes), shown(agreed), *cells]) + " |", flush=True)
 
 
 def main() -> None:

@@ -1,12 +1,15 @@
 // One simulated step on every node: dl_comm's own source between the nodes, over MPI as SimGrid simulates it. No
 // threads, one rank a node.
 //
-//   step doubling|halving|ring|default|negotiated|agreed BYTES      prints the simulated seconds of the slowest rank
-//   step check BYTES                                       every algorithm with real numbers, against the known sum
+//   step doubling|halving|ring|default|agreed BYTES    prints the simulated seconds of the slowest rank
+//   step negotiated|cached BYTES CYCLE REQUEST         CYCLE, REQUEST: seconds
+//   step check BYTES                                   every algorithm with real numbers, against the known sum
 //
-// "default" is wire_allreduce with the built-in table; "agreed" precedes it by the agreement that dl_comm makes in each
-// call; "negotiated" precedes it, as Horovod does, by a round through rank 0: every rank reports the tensors that are
-// ready, rank 0 answers with the list of those which all have.
+// "default" is wire_allreduce with the built-in table. "agreed" is dl_comm's call: an agreement, then what the wire takes
+// at once (DL_COMM_PIPELINE_CHUNK_KB for each node) until all is done. The others are steps as Horovod makes them: its
+// thread wakes once a CYCLE, so that gradients wait half of one; the ranks find out which tensors all of them have; what
+// is ready is reduced in buffers of 64 MB. "negotiated" finds out through rank 0, which takes REQUEST for each tensor that
+// a rank reports (requests.cc measures it); "cached" by the bits of an allreduce, as since its version 0.16.
 #include <mpi.h>
 
 #include <algorithm>
@@ -25,6 +28,9 @@ namespace {
 constexpr int tensors = 161;            // of ResNet-50
 constexpr int request_bytes = 64;       // one tensor's name, shape and type, as reported to rank 0
 constexpr int response_bytes = 48;      // one tensor's name and size in the answer
+constexpr std::size_t fusion_buffer = 64u << 20;
+constexpr std::size_t pipeline_chunk = 256u << 10;  // DL_COMM_PIPELINE_CHUNK_KB
+constexpr double flops_per_second = 10e9;           // of a simulated node
 constexpr std::size_t agreement = 24;   // bytes that a node brings to dl_comm's agreement (lane.cc)
 
 class SimulatedTransport : public dl::Transport {
@@ -84,12 +90,28 @@ void reduce(dl::Transport& world, const std::string& how, const dl::Reducer& red
   else dl::wire_allreduce(world, {}, reducer, data, n, scratch);
 }
 
-void negotiate(int rank, int size) {
+void wait(double seconds) { smpi_execute_flops(seconds * flops_per_second); }
+
+void reduce_in_pieces(dl::Transport& world, const dl::Reducer& reducer, void* data, std::size_t bytes, std::size_t piece,
+                      dl::Scratch& scratch) {
+  for (std::size_t done = 0; done < bytes; done += piece)
+    reduce(world, "default", reducer, static_cast<char*>(data) + done, std::min(piece, bytes - done) / sizeof(float), scratch);
+}
+
+void negotiate(int rank, int size, double request_seconds) {
   std::vector<char> request(tensors * request_bytes), response(tensors * response_bytes);
   std::vector<char> all(rank == 0 ? request.size() * static_cast<std::size_t>(size) : 0);
   const int bytes = static_cast<int>(request.size());
   MPI_Gather(request.data(), bytes, MPI_BYTE, all.data(), bytes, MPI_BYTE, 0, MPI_COMM_WORLD);
+  if (rank == 0) wait(request_seconds * tensors * size);
   MPI_Bcast(response.data(), static_cast<int>(response.size()), MPI_BYTE, 0, MPI_COMM_WORLD);
+}
+
+// Which tensors of the cache all ranks have, and whether any has one beyond it.
+void intersect_bits() {
+  long long bits[tensors / 64 + 1] = {}, flags = 0;
+  MPI_Allreduce(MPI_IN_PLACE, bits, tensors / 64 + 1, MPI_LONG_LONG, MPI_BAND, MPI_COMM_WORLD);
+  MPI_Allreduce(MPI_IN_PLACE, &flags, 1, MPI_LONG_LONG, MPI_BOR, MPI_COMM_WORLD);
 }
 
 bool check(dl::Transport& world, std::size_t n) {
@@ -126,12 +148,20 @@ int main(int argc, char** argv) {
   scratch.most = std::max<std::size_t>(bytes, 65536);
   // No computation is simulated: all ranks begin at the same time.
   const double begun = MPI_Wtime();
+  const auto nodes = static_cast<std::size_t>(world.size());
   if (how == "agreed") {
-    std::vector<char> mine(agreement), all(agreement * static_cast<std::size_t>(world.size()));
+    std::vector<char> mine(agreement), all(agreement * nodes);
     dl::allgather(world, mine.data(), agreement, all.data());
+    reduce_in_pieces(world, floats(true), data, bytes, pipeline_chunk * nodes, scratch);
+  } else if (how == "negotiated" || how == "cached") {
+    const double cycle = argc > 3 ? std::atof(argv[3]) : 0, request = argc > 4 ? std::atof(argv[4]) : 0;
+    wait(cycle / 2);
+    if (how == "cached") intersect_bits();
+    else negotiate(world.rank(), world.size(), request);
+    reduce_in_pieces(world, floats(true), data, bytes, fusion_buffer, scratch);
+  } else {
+    reduce(world, how, floats(true), data, n, scratch);
   }
-  if (how == "negotiated") negotiate(world.rank(), world.size());
-  reduce(world, how, floats(true), data, n, scratch);
   double took = MPI_Wtime() - begun, slowest = 0;
   MPI_Reduce(&took, &slowest, 1, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
   if (world.rank() == 0) std::printf("seconds %.9f\n", slowest);
