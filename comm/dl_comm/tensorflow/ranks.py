@@ -13,7 +13,7 @@ from dl_comm import _core
 from dl_comm.machine import share_of_machine
 from dl_comm.ranks import get_localsize, get_nranks, get_rank, parts, shifted_seed
 from dl_comm.tensorflow.shuffling import shuffle_alike
-from dl_comm.tensorflow.state import models, when_built
+from dl_comm.tensorflow.state import models, variables_of, when_built
 
 _joined = False
 
@@ -68,6 +68,6 @@ def _reseed() -> None:
     random.seed(shifted_seed(repr(random.getstate()).encode(), rank))
     tf.random.set_seed(seed)
     for model in models:
-        for variable in model.variables:
+        for variable in variables_of(model):
             if "seed_generator" in getattr(variable, "path", "") and variable.shape == (2,):
                 variable.assign(variable.numpy() + np.array([rank, 0], "uint32"))

@@ -63,8 +63,8 @@ def settle() -> None:
     Keras 3 fills variables that a ``tf.function`` makes only after it is traced: they start alike as all ranks have
     the same seeds by then, and are broadcast the next time (``shard`` comes here, too).
     """
-    if not _unbuilt:
-        return
+    if not any(variables_of(model) for model, _ in _unbuilt):
+        return  # there are none, or none is built
     late, then = list(_unbuilt), list(_then)
     _unbuilt.clear()
     _then.clear()

@@ -95,6 +95,9 @@ def tensorflow(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
         elif saved and (method in _RESTORES or name.endswith(".load_model")) and not facts.flow.targets(call):
             yield Edit(call.func, "rank 0 first: it has written what all read",
                        lambda f: expression("torch/rank0_first", {"call": f}, dl=dl))  # fmt: skip
+        elif name in _LATEST:
+            yield Edit(call.func, "rank 0 first: it may be removing or writing checkpoints",
+                       lambda f: expression("torch/rank0_first", {"call": f}, dl=dl))  # fmt: skip
         elif _LOADS.search(name) or name in _FETCHES:
             yield Edit(call.func, "rank 0 downloads, the others wait and read",
                        lambda f: expression("torch/rank0_first", {"call": f}, dl=dl))  # fmt: skip
@@ -102,6 +105,7 @@ def tensorflow(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
             yield from torch_output.one(facts, call)
 
 
+_LATEST = ("tensorflow.train.latest_checkpoint", "tensorflow.train.get_checkpoint_state")
 _FETCHES = ("tensorflow_datasets.load", "tensorflow.examples.tutorials.mnist.input_data.read_data_sets",
             "tensorflow.contrib.learn.datasets.load_dataset", "tensorflow_hub.load")  # fmt: skip
 
