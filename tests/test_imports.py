@@ -26,9 +26,10 @@ MAY_IMPORT = {
     "timeline": {"errors", "bench"},
     "scale": {"errors", "render", "bench", "launch"},
     "verify": {"errors", "render", "launch"},
-    "demo": {"errors", "port", "launch"},
+    "progress": set(),
+    "demo": {"errors", "port", "launch", "progress"},
     "doctor": {"errors", "launch"},
-    "cli": {"errors", "port", "launch", "demo", "bench", "tune", "scale", "timeline", "verify", "doctor"},
+    "cli": {"errors", "progress", "port", "launch", "demo", "bench", "tune", "scale", "timeline", "verify", "doctor"},
 }
 
 

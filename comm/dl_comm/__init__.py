@@ -21,13 +21,14 @@ if importlib.util.find_spec("dl_comm._core") is None:
         name="dl_comm._core",
     )
 
-from dl_comm import _core, averaging, leaving, matching, timeline
+from dl_comm import _core, averaging, leaving, matching, probe, timeline
 from dl_comm.arrays import bare, described, is_tensorflow, writable
 from dl_comm.errors import CommError
 from dl_comm.schedule import Phases
 from dl_comm.stopping import should_stop
 
 timeline.record(os.environ)
+probe.record(os.environ)
 
 __all__ = [
     "CommError",

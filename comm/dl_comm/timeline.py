@@ -21,7 +21,6 @@ from dl_comm import _core, stepping
 from dl_comm.ring import Ring
 
 ROUNDS = 9  # readings of the clocks, of which the median counts
-_WIDTHS = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2}
 now = time.monotonic_ns
 
 
@@ -60,11 +59,7 @@ class Recorder:
     def call(self, kind: str, plain: Callable[..., Any], args: Any, options: Any) -> Any:
         """Make a call of the core and record it; of a wait also when its reduction ran."""
         buffers = args[0] if args and isinstance(args[0], list) else []
-        names = options.get("names") or next((a for a in args[1:] if isinstance(a, list)), None)
-        name = f"{names[0]}" + (f" and {len(names) - 1} more" if len(names) > 1 else "") if names else kind
-        nbytes = bytes_of(buffers)
-        if kind in ("allreduce", "issue"):
-            stepping.exchanging(name, nbytes)
+        name, nbytes = stepping.name_of(args, options, kind), stepping.bytes_of(buffers)
         begin = now()
         result = plain(*args, **options)
         end = now()
@@ -164,10 +159,10 @@ def record(environment: Mapping[str, str]) -> None:
     window = (int(first or 0), float(last or "inf"))
     _recorder = Recorder(Ring(Path(folder), int(environment.get("DLRUN_RANK", "0"))), window)
     _recorder.begin()
-    stepping.listen(_recorder.step_ended)
     for name, kind in {"allreduce": "allreduce", "start": "issue", "wait": "wait", "broadcast": "broadcast",
                        "barrier": "barrier"}.items():  # fmt: skip
         setattr(_core, name, _around(_recorder, kind, getattr(_core, name)))
+    stepping.listen(_recorder.step_ended)  # after that: a step's border is drawn before the exchange that begins it
     join, leave, recorder = _core.init, _core.finalize, _recorder
     setattr(_core, "init", lambda *args, **options: recorder.join(join, args, options))  # noqa: B010 - functions, says
     setattr(_core, "finalize", lambda blocking=True: recorder.leave(leave, blocking))  # noqa: B010 - the stub
@@ -175,11 +170,6 @@ def record(environment: Mapping[str, str]) -> None:
 
 def _around(recorder: Recorder, kind: str, plain: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *args, **options: recorder.call(kind, plain, args, options)
-
-
-def bytes_of(buffers: list[tuple[int, int, str]]) -> int:
-    """Return the bytes of a list of (address, elements, dtype)."""
-    return sum(count * _WIDTHS.get(dtype, 1) for _, count, dtype in buffers)
 
 
 def process_began(process: str) -> int:

@@ -100,8 +100,8 @@ def _fits(size: int, dtype: str) -> bool:
 
 
 def _measure(chosen: list[Case], n: int, dtype: str, seconds: float, ways: list[str], plan: LaunchPlan) -> Bench:
-    from dlrun.bench.progress import Progress
     from dlrun.bench.run import measure
+    from dlrun.progress import Progress
 
     progress = Progress(len(chosen))
 

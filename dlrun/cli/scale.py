@@ -38,10 +38,10 @@ def command(
       dlrun scale train_dist.py -n 1,2,4 -- --epochs 5
       dlrun scale train_dist.py -n 1,2 --divide batch-size=64 --divide lr=0.05
     """
-    from dlrun.bench.progress import Progress
     from dlrun.bench.run import usable_cores
     from dlrun.errors import DlrunError
     from dlrun.launch import LaunchPlan, prepare
+    from dlrun.progress import Progress
     from dlrun.scale.reading import ACCURACY, LOSS, RATE, Patterns
     from dlrun.scale.report import measured, predicted, write
     from dlrun.scale.result import Study, common_target, to_json

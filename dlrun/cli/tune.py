@@ -14,8 +14,11 @@ import click
 if TYPE_CHECKING:
     from dlrun.bench.cases import Case
     from dlrun.launch import LaunchPlan
+    from dlrun.progress import Progress
+    from dlrun.tune.report import Measure
     from dlrun.tune.search import Goal, Outcome, Trial
     from dlrun.tune.space import Settings, Space
+    from dlrun.tune.steps import Look
     from dlrun.tune.trial import Job
 
 
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
 @click.option("--take", type=click.Choice(["median", "last", "best"]), help="Which match; last unless said.")
 @click.option("--minimize", is_flag=True, help="A lower --metric is better.")
 @click.option("--budget", default="5m", show_default=True, help="Time for all trials: 90s, 5m, 1h.")
-@click.option("--seconds", default=1.0, show_default=True, help="Time for one trial of --model.")
+@click.option("--seconds", default=1.0, show_default=True, help="Averaging time of one trial; steps take 3 times that.")
 @click.option("--backend", default="auto", show_default=True, help="Launcher, as in dlrun launch.")
 @click.option("--per-node", type=int, help="Ranks on each node.")
 @click.option("--journal", type=click.Path(path_type=Path), help="Trials as JSON lines; an interrupted search goes on.")
@@ -42,14 +45,15 @@ def command(ranks: int, budget: str, validate: bool, profile: bool, script: tupl
 
     \b
       dlrun tune -n 4 --model resnet50              on the gradient sizes of a model
-      dlrun tune -n 4 train_dist.py --epochs 2      on a script's own samples/s
+      dlrun tune -n 4 train_dist.py                 on a script's own gradients and steps
       dlrun tune -n 4 --param lr=0.1,0.2 --metric 'accuracy ([0-9.]+)' train_dist.py
     """
     from dlrun.bench.run import PROGRAMS
     from dlrun.errors import DlrunError
     from dlrun.launch import LaunchPlan, prepare
-    from dlrun.launch.profile import key_of
+    from dlrun.progress import Progress
     from dlrun.tune.journal import Journal
+    from dlrun.tune.report import Measure
     from dlrun.tune.search import Goal, propose, propose_pair
     from dlrun.tune.trial import carry_out
 
@@ -59,30 +63,57 @@ def command(ranks: int, budget: str, validate: bool, profile: bool, script: tupl
     plan = LaunchPlan(program, ranks, backend=options["backend"], per_node=options["per_node"], tuned=False)
     settled, _ = prepare(plan)
     name = Path(script[0]).stem if script else options["model"] or options["sizes_file"].stem
-    space, best = _space(name, settled, bool(script), validate, options)
-    job = _job(space, plan, script, options)
-    goal = Goal(_seconds(budget), bool(script) and not options["minimize"])
-    said = {k: str(v) for k, v in options.items() if k not in ("journal", "backend")}
-    said |= {"script": " ".join(script), "stage": "validate" if validate else "search"}
-    head = {"key": asdict(key_of(settled)), "axes": [asdict(axis) for axis in space.axes], **said}
-    default_path = Path(f"dlrun-tune-{name}-n{ranks}{'-validate' if validate else ''}.jsonl")
-    journal = Journal(options["journal"] or default_path, head)
+    path = options["journal"] or Path(f"dlrun-tune-{name}-n{ranks}{'-validate' if validate else ''}.jsonl")
+    prints = bool(options["metric"] or options["params"])  # then the script's own words are compared, not its steps
+    seen = _look(plan, path) if script and not prints else None
+    space, best = _space(name, settled, seen, validate, options)
+    job = _job(space, plan, script, seen, options)
+    goal = Goal(_seconds(budget), prints and not options["minimize"])
+    stage = "validate" if validate else "search"
+    journal = Journal(path, _head(settled, space, seen, options, script=" ".join(script), stage=stage))
     if journal.outcomes:
         click.echo(f"dlrun: going on after the {len(journal.outcomes)} trials in {journal.path}", err=True)
 
     def next_trial(outcomes: Sequence[Outcome]) -> Trial | None:
         return propose_pair(space, best, outcomes, goal) if best else propose(space, outcomes, goal)
 
-    cut = carry_out(job, journal, next_trial, _teller(goal))
+    progress = Progress(goal.budget)
+    cut = carry_out(job, journal, next_trial, _teller(progress, goal))
+    progress.clear()
     if not journal.outcomes:
         raise DlrunError("interrupted before the first trial was done")
-    _show(space, journal, goal, options["metric"] or ("samples/s" if script else ""), cut)
+    titles = (f"averaging the gradients of {name}", f"a step of {script[0]}" if seen else "")
+    measure = Measure(options["metric"] or ("samples/s" if prints else ""), *titles)
+    _show(space, journal, goal, measure, cut)
     if profile and not validate:
         _keep(space, journal, goal, name, settled)
 
 
+def _look(plan: LaunchPlan, path: Path) -> Look:
+    """What the script's first steps show; what they showed when the search in the journal at `path` began."""
+    from dlrun.tune.journal import head_of
+    from dlrun.tune.steps import Look, look
+
+    known = head_of(path).get("seen")
+    if known:
+        return Look(**{**known, "counts": tuple(known["counts"])})
+    click.echo(f"dlrun: looking at the first steps of {plan.program[0]}", err=True)
+    seen = look(plan)
+    click.echo(f"dlrun: {plan.program[0]} {seen}", err=True)
+    return seen
+
+
+def _head(settled: LaunchPlan, space: Space, seen: Look | None, options: dict[str, Any], **more: str) -> dict[str, Any]:
+    """What makes a journal that of this search."""
+    from dlrun.launch.profile import key_of
+
+    said = {k: str(v) for k, v in options.items() if k not in ("journal", "backend")}
+    axes = [asdict(axis) for axis in space.axes]
+    return {"key": asdict(key_of(settled)), "axes": axes, **said, **more, "seen": asdict(seen) if seen else None}
+
+
 def _space(
-    name: str, settled: LaunchPlan, script: bool, validate: bool, options: dict[str, Any]
+    name: str, settled: LaunchPlan, seen: Look | None, validate: bool, options: dict[str, Any]
 ) -> tuple[Space, Settings | None]:
     """What is searched, and with --validate the one thing that is compared with the default."""
     import os
@@ -97,18 +128,27 @@ def _space(
             raise DlrunError(line or "there is no profile to validate", "find one first: dlrun tune without --validate")
         click.echo(f"dlrun: {line}", err=True)
         return Space(tuple(Axis(variable, (value,)) for variable, value in settings.items())), tuple(settings.items())
-    if options["params"] and not script:
+    if options["params"] and (options["model"] or options["sizes_file"]):
         raise click.UsageError("--param needs a SCRIPT")
     axes = tuple(axis_from_text(text, "option") for text in options["params"])
     if options["chosen"] or not axes:
-        axes += plugin_axes(settled.nodes, script, options["chosen"])
+        script = not options["model"] and not options["sizes_file"]
+        gpu = bool(key_of(settled).gpu)
+        axes += plugin_axes(settled.nodes, seen.overlap if seen else script, options["chosen"], gpu and script)
+        if script and not gpu and not options["chosen"]:
+            click.echo("dlrun: no GPU is here: DL_COMM_NUM_CUDA_STREAMS is not swept", err=True)
     return Space(axes), None
 
 
-def _job(space: Space, plan: LaunchPlan, script: tuple[str, ...], options: dict[str, Any]) -> Job:
+def _job(
+    space: Space, plan: LaunchPlan, script: tuple[str, ...], seen: Look | None, options: dict[str, Any]
+) -> Job:
     from dlrun.bench.cases import model_case
+    from dlrun.tune.steps import job_of
     from dlrun.tune.trial import Metric, ModelJob, ScriptJob
 
+    if seen:
+        return job_of(space, plan, seen, options["seconds"], Path(script[0]).stem)
     if script:
         metric = Metric(maximize=not options["minimize"])
         if options["metric"]:
@@ -135,11 +175,8 @@ def _seconds(text: str) -> float:
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}[match[2]]
 
 
-def _teller(goal: Goal) -> Any:
-    from dlrun.bench.progress import Progress
+def _teller(progress: Progress, goal: Goal) -> Any:
     from dlrun.tune.space import as_text
-
-    progress = Progress(goal.budget)
 
     def tell(trial: Trial, outcomes: Sequence[Outcome]) -> None:
         spent = sum(o.cost for o in outcomes)
@@ -149,16 +186,16 @@ def _teller(goal: Goal) -> Any:
     return tell
 
 
-def _show(space: Space, journal: Any, goal: Goal, metric: str, cut: bool) -> None:
+def _show(space: Space, journal: Any, goal: Goal, measure: Measure, cut: bool) -> None:
     from dlrun.errors import DlrunError
-    from dlrun.tune.report import draw, sentence, table
+    from dlrun.tune.report import draw, sentence, tables
 
-    click.echo(table(space, journal.outcomes, goal, metric) + "\n")
+    click.echo(tables(space, journal.outcomes, goal, measure) + "\n")
     click.echo(sentence(space, journal.outcomes, goal))
     if cut:
         click.echo(f"interrupted: this is the best so far; the same command goes on from {journal.path}")
     try:
-        written = [journal.path, *draw(space, journal.outcomes, goal, journal.path, metric)]
+        written = [journal.path, *draw(space, journal.outcomes, goal, journal.path, measure)]
     except DlrunError as error:
         written = [journal.path]
         error.show()

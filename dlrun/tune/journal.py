@@ -19,6 +19,13 @@ def as_line(outcome: Outcome) -> str:
     return json.dumps(asdict(outcome)) + "\n"
 
 
+def head_of(path: Path) -> dict[str, Any]:
+    """The head of the journal at `path`; empty where there is none."""
+    text = path.read_text() if path.exists() else ""
+    line, newline, _ = text.partition("\n")
+    return dict(json.loads(line)) if newline else {}
+
+
 def outcome_of(value: dict[str, Any]) -> Outcome:
     """The outcome that `as_line` wrote."""
     trial = value["trial"]

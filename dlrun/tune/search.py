@@ -157,8 +157,18 @@ def challenger(space: Space, outcomes: Sequence[Outcome], goal: Goal) -> Setting
     return next((s for s in order if 2 * len(measured[s]) >= most), None)
 
 
+def parts(outcomes: Sequence[Outcome]) -> tuple[list[Outcome], list[Outcome]]:
+    """The outcomes of the search, and those of the final: the two may measure different things."""
+    search = [o for o in outcomes if o.trial.stage != FINAL]
+    return search, [o for o in outcomes if o.trial.stage == FINAL]
+
+
 def noise(outcomes: Sequence[Outcome]) -> float | None:
-    """How much repeats of the same settings differ: their standard deviation as a share of the value, pooled."""
+    """How much repeats of the same settings differ: their standard deviation as a share of the value, pooled.
+
+    Of the final alone, where it has begun.
+    """
+    outcomes = parts(outcomes)[1] or outcomes
     squares, freedom = 0.0, 0
     for repeats in values(outcomes).values():
         middle = abs(statistics.fmean(repeats)) if repeats else 0.0

@@ -83,11 +83,12 @@ VARIABLES = {
     "DL_COMM_PIPELINE_CHUNK_KB": ("64", "1024", "4096"),
     "DL_COMM_WIRE": ("*:doubling", "*:halving", "*:ring", "*:mpi"),
     "DL_COMM_BUCKET_MB": ("4", "64"),
+    "DL_COMM_NUM_CUDA_STREAMS": ("2", "4"),
 }
 
 
-def plugin_axes(nodes: int, script: bool, chosen: Sequence[str] = ()) -> tuple[Axis, ...]:
-    """The settings of dl_comm that can matter on so many nodes; buckets are a matter of scripts alone.
+def plugin_axes(nodes: int, overlaps: bool, chosen: Sequence[str] = (), gpu: bool = False) -> tuple[Axis, ...]:
+    """The settings of dl_comm that can matter: on so many nodes, where backward and averaging overlap, on a GPU.
 
     `chosen` overrules: names of variables, or NAME=V1,V2 with values of its own.
     """
@@ -101,5 +102,6 @@ def plugin_axes(nodes: int, script: bool, chosen: Sequence[str] = ()) -> tuple[A
         return tuple(axes)
     names = ["DL_COMM_DEFAULT_NTHREADS", "DL_COMM_STAGE_KB"]
     names += ["DL_COMM_PIPELINE_CHUNK_KB", "DL_COMM_WIRE"] if nodes > 1 else []
-    names += ["DL_COMM_BUCKET_MB"] if script else []
+    names += ["DL_COMM_BUCKET_MB"] if overlaps else []
+    names += ["DL_COMM_NUM_CUDA_STREAMS"] if gpu else []
     return tuple(Axis(name, VARIABLES[name]) for name in names)

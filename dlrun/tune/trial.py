@@ -7,11 +7,13 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from dlrun.bench.cases import Case
 from dlrun.bench.run import measure
 from dlrun.errors import DlrunError
 from dlrun.launch import LaunchPlan, launch
+from dlrun.launch.result import Result
 from dlrun.scale.reading import RATE
 from dlrun.tune.journal import Journal
 from dlrun.tune.search import Outcome, Trial
@@ -87,16 +89,25 @@ class ScriptJob:
             env=self.plan.env + tuple(self.space.environment(trial.settings).items()),
             tuned=False,
         )
-        result = launch(plan, lambda rank, stream, line: lines.append(line))
-        if result.returncode >= 128 and result.failure is None:
-            raise KeyboardInterrupt
-        if result.returncode:
-            raise DlrunError(str(result.failure or f"exit code {result.returncode}"), f"logs in {result.run_dir}")
+        checked(launch(plan, lambda rank, stream, line: lines.append(line)))
         found = self.metric.read(lines)
         return Outcome(trial, self.metric.value(found), 0.0, tuple(found))
 
 
-Job = ModelJob | ScriptJob
+class Job(Protocol):
+    """What is measured."""
+
+    def run(self, trial: Trial) -> Outcome:
+        """Carry the trial out."""
+
+
+def checked(result: Result) -> Result:
+    """The result of a launch that went well; raises KeyboardInterrupt after Ctrl-C, DlrunError where a rank failed."""
+    if result.returncode >= 128 and result.failure is None:
+        raise KeyboardInterrupt
+    if result.returncode:
+        raise DlrunError(str(result.failure or f"exit code {result.returncode}"), f"logs in {result.run_dir}")
+    return result
 
 
 def outcome_of(job: Job, trial: Trial) -> Outcome:

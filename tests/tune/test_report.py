@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from dlrun.errors import DlrunError
-from dlrun.tune.report import draw, sentence, table
+from dlrun.tune.report import Measure, draw, sentence, tables
 from dlrun.tune.search import FINAL, GRID, Goal, Outcome, Trial
 from dlrun.tune.space import Axis, Settings, Space, axis_from_text, plugin_axes
 from dlrun.tune.trial import Metric
 
 SPACE = Space((Axis("STAGE", ("64", "512")),))
 GOAL = Goal(100.0)
+TIME = Measure()
 FAST: Settings = (("STAGE", "64"),)
 SLOW: Settings = (("STAGE", "512"),)
 
@@ -33,7 +34,7 @@ def outcomes(pairs: int, gain: float = 0.2) -> list[Outcome]:
 
 
 def test_the_table_is_sorted_by_gain_and_marks_the_default() -> None:
-    lines = table(SPACE, outcomes(10), GOAL).splitlines()[2:-1]
+    lines = tables(SPACE, outcomes(10), GOAL, TIME).splitlines()[2:-1]
     assert [line.split()[0] for line in lines] == ["STAGE=64", "default", "STAGE=512"]
     assert lines[0].endswith("gain")
     assert lines[1].endswith("default")
@@ -43,9 +44,20 @@ def test_the_table_is_sorted_by_gain_and_marks_the_default() -> None:
     assert "3.00" in lines[0]
 
 
+def test_averaging_alone_and_whole_steps_are_never_mixed() -> None:
+    measure = Measure("", "averaging", "a step of train.py")
+    search, final = tables(SPACE, outcomes(10), GOAL, measure).split("\n\n")
+    assert search.splitlines()[0] == "averaging"
+    assert final.splitlines()[0] == "a step of train.py"
+    assert [line.split()[0] for line in search.splitlines()[3:]] == ["STAGE=64", "default", "STAGE=512"]
+    assert [line.split()[0] for line in final.splitlines()[3:5]] == ["STAGE=64", "default"]
+    assert "challenger" in search
+    assert "gain" in final.splitlines()[3].split()[-1]
+
+
 def test_settings_that_fail_are_listed_with_their_error() -> None:
     failed = [*outcomes(0)[:2], Outcome(Trial(SLOW, GRID, 2), None, 1.0, error="rank 1 died")]
-    last = table(SPACE, failed, GOAL).splitlines()[-2]
+    last = tables(SPACE, failed, GOAL, TIME).splitlines()[-2]
     assert "STAGE=512" in last
     assert "rank 1 died" in last
 
@@ -63,7 +75,7 @@ def test_a_search_cut_short_claims_nothing() -> None:
 
 def test_the_plot_is_written_as_svg_and_png(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    svg, png = draw(SPACE, outcomes(10), GOAL, tmp_path / "tune.jsonl")
+    svg, png = draw(SPACE, outcomes(10), GOAL, tmp_path / "tune.jsonl", TIME)
     assert "<svg" in svg.read_text()
     assert png.read_bytes().startswith(b"\x89PNG")
 
@@ -86,7 +98,7 @@ def test_only_settings_that_dl_comm_reads_are_swept() -> None:
         for path in (Path(__file__).parents[2] / "comm" / folder).rglob("*")
         if path.suffix in (".cc", ".h", ".py")
     )
-    for axis in (*plugin_axes(nodes=2, script=True), *plugin_axes(nodes=1, script=False)):
+    for axis in (*plugin_axes(nodes=2, overlaps=True, gpu=True), *plugin_axes(nodes=1, overlaps=False)):
         assert f'"{axis.name}"' in source, f"{axis.name} is swept, and nothing reads it"
 
 

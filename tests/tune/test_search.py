@@ -12,6 +12,7 @@ import pytest
 
 from dlrun.errors import DlrunError
 from dlrun.tune.journal import Journal, as_line
+from dlrun.tune.report import Measure, tables
 from dlrun.tune.search import Goal, Outcome, Trial, challenger, judge, noise, propose, walsh_rank
 from dlrun.tune.space import Axis, Settings, Space, as_text
 
@@ -151,19 +152,22 @@ def test_a_wide_space_is_searched_one_axis_at_a_time() -> None:
     assert as_text(grid[-1]) == "A3=3"
 
 
-@pytest.mark.parametrize("cut", [0, 1, 2, 11, 40, 60, "torn"])
-def test_a_search_resumed_after_any_line_ends_as_if_it_had_not_been_interrupted(cut: int | str, tmp_path: Path) -> None:
-    measure = measured(planted, 4)
-    whole = search(measure)
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_search_resumed_after_any_line_ends_with_the_same_table(torn: bool, tmp_path: Path) -> None:
+    measure, goal = measured(planted, 4), Goal(budget=64.0)
+    whole = search(measure, goal=goal)
+    table = tables(SPACE, whole, goal, Measure())
     head = {"ranks": 4}
     lines = [json.dumps({"format": "dlrun tune 1", **head}) + "\n", *(as_line(o) for o in whole)]
-    path = tmp_path / "tune.jsonl"
-    path.write_text("".join(lines)[:-9] if cut == "torn" else "".join(lines[: int(cut)]))
-    journal = Journal(path, head)
-    while (trial := propose(SPACE, journal.outcomes, GOAL)) is not None:
-        journal.add(Outcome(trial, measure(trial, len(journal.outcomes)), 1.0))
-    assert journal.outcomes == whole
-    assert Journal(path, head).outcomes == whole
+    assert {o.trial.stage for o in whole} == {"grid", "halving", "final"}
+    for cut in range(len(lines)):
+        path = tmp_path / f"{cut}.jsonl"
+        path.write_text("".join(lines[:cut]) + (lines[cut][: 1 + cut % (len(lines[cut]) - 1)] if torn else ""))
+        journal = Journal(path, head)
+        while (trial := propose(SPACE, journal.outcomes, goal)) is not None:
+            journal.add(Outcome(trial, measure(trial, len(journal.outcomes)), 1.0))
+        assert journal.outcomes == whole, f"interrupted after line {cut}"
+        assert tables(SPACE, Journal(path, head).outcomes, goal, Measure()) == table
 
 
 def test_the_journal_of_another_search_is_refused_and_the_difference_named(tmp_path: Path) -> None:

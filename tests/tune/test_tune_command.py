@@ -24,6 +24,24 @@ lr = 50 if "0.2" in sys.argv else 0
 print(f"epoch 1: {100 + stage + lr + random.random():.2f} samples/s")
 print(f"epoch 2: {100 + stage + lr + random.random():.2f} samples/s, accuracy {0.5 + lr / 1000}")
 """
+RATE = ("--metric", "([0-9.]+) samples/s", "--take", "median")
+
+# Its step takes 20 ms, and 2 ms with DL_COMM_STAGE_KB=64, besides the averaging of 3 gradients.
+STEPS = """
+import os, time
+import torch
+import dl_comm.torch as dl
+dl.init()
+model = torch.nn.Sequential(torch.nn.Linear(50, 20), torch.nn.Linear(20, 3, bias=False))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(100_000):
+    optimizer.zero_grad()
+    model(torch.randn(4, 50)).sum().backward()
+    dl.gradients(optimizer)
+    time.sleep(0.002 if os.environ.get("DL_COMM_STAGE_KB") == "64" else 0.02)
+    optimizer.step()
+open("finished", "w")
+"""
 
 
 def command(*args: str) -> list[str]:
@@ -42,7 +60,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_planted_best_variable_becomes_a_profile_that_launch_uses(folder: Path) -> None:
-    tuned = run(folder, "tune", "-n", "2", "--set", "DL_COMM_STAGE_KB=32,64", "--budget", "100s", "train_dist.py")
+    options = ("--set", "DL_COMM_STAGE_KB=32,64", "--budget", "100s", *RATE)
+    tuned = run(folder, "tune", "-n", "2", *options, "train_dist.py")
     assert tuned.returncode == 0, tuned.stderr
     assert "DL_COMM_STAGE_KB=64 is better than the default by" in tuned.stdout
     (profile,) = (folder / "config" / "dlrun" / "profiles").glob("*.json")
@@ -63,20 +82,29 @@ def test_script_options_are_swept_with_a_metric_of_the_scripts_own(folder: Path)
     assert not (folder / "config" / "dlrun").exists()
 
 
-def test_after_an_interruption_the_best_so_far_is_shown_and_the_search_goes_on(folder: Path) -> None:
-    args = command("tune", "-n", "2", "--set", "DL_COMM_STAGE_KB=32,64", "--budget", "100s", "train_dist.py")
+def interrupted(folder: Path, lines: int, *args: str) -> subprocess.CompletedProcess[str]:
+    """Run dlrun until its journal has so many lines, then press Ctrl-C."""
     env = os.environ | {"XDG_CONFIG_HOME": str(folder / "config")}
-    process = subprocess.Popen(args, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    journal = folder / "dlrun-tune-train_dist-n2.jsonl"
-    deadline = time.monotonic() + 60
-    while (not journal.exists() or journal.read_text().count("\n") < 5) and time.monotonic() < deadline:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command(*args), cwd=folder, env=env, text=True, **pipes)  # type: ignore[call-overload]
+    deadline = time.monotonic() + 200
+    while time.monotonic() < deadline and process.poll() is None:
+        if sum(path.read_text().count("\n") for path in folder.glob("*.jsonl")) >= lines:
+            break
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=60)
-    assert process.returncode == 0
+    said, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
     assert "interrupted: this is the best so far" in said
+    return subprocess.CompletedProcess(args, 0, said, errors)
+
+
+def test_after_an_interruption_the_best_so_far_is_shown_and_the_search_goes_on(folder: Path) -> None:
+    args = ("tune", "-n", "2", "--set", "DL_COMM_STAGE_KB=32,64", "--budget", "100s", *RATE, "train_dist.py")
+    interrupted(folder, 5, *args)
+    journal = folder / "dlrun-tune-train_dist-n2.jsonl"
     before = journal.read_text()
-    done = run(folder, *args[3:])
+    done = run(folder, *args)
     assert "going on after the" in done.stderr
     assert journal.read_text().startswith(before)
     assert "DL_COMM_STAGE_KB=64 is better" in done.stdout
@@ -86,7 +114,29 @@ def test_a_script_that_prints_no_rate_is_an_error_that_says_what_to_do(folder: P
     (folder / "quiet.py").write_text("print('done')")
     done = run(folder, "tune", "-n", "2", "quiet.py")
     assert done.returncode == 1
+    assert "quiet.py averaged no gradients with dl_comm" in done.stderr
+    done = run(folder, "tune", "-n", "2", "--param", "lr=1", "quiet.py")
+    assert done.returncode == 1
     assert "the script's output holds nothing like" in done.stderr
+
+
+def test_a_scripts_own_gradients_are_looked_at_and_its_own_steps_prove_the_gain(folder: Path) -> None:
+    pytest.importorskip("torch")
+    (folder / "steps.py").write_text(STEPS)
+    options = ("--set", "DL_COMM_STAGE_KB=64", "--seconds", "0.02", "--no-profile", "--budget", "10m")
+    done = interrupted(folder, 5, "tune", "-n", "2", *options, "steps.py")
+    assert "averages 3 gradients, 4.2 KB of float32; a step takes" in done.stderr
+    head, *lines = [json.loads(line) for line in (folder / "dlrun-tune-steps-n2.jsonl").read_text().splitlines()]
+    assert head["seen"]["counts"] == [1000, 20, 60]
+    search = [o for o in lines if o["trial"]["stage"] == "grid"]
+    final = {o["trial"]["settings"][0][1]: o for o in lines if o["trial"]["stage"] == "final"}
+    assert len(search) == 2
+    assert all(o["facts"] and o["value"] < 0.02 for o in search), "averaging alone"
+    assert final[None]["value"] > 0.02, "the whole step"
+    assert not final["64"]["facts"]
+    assert not (folder / "finished").exists()
+    assert "averaging the gradients of steps" in done.stdout
+    assert "a step of steps.py" in done.stdout
 
 
 def test_a_real_search_on_gradient_sizes_measures_and_judges(folder: Path) -> None:
