@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 @click.option("--diff", is_flag=True, help="Show what would change, and write nothing.")
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if the output would change.")
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
+@click.option("--observe", "observing", is_flag=True,
+              help="Run the script a few steps first (with ARGS), to see what reading cannot.")  # fmt: skip
+@click.option("--observe-steps", type=click.IntRange(min=1), default=3, metavar="K", show_default=True,
+              help="Stop that run after K optimizer steps.")  # fmt: skip
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="Write a page with both versions side by side and the reasons.")  # fmt: skip
 @click.option("--explain", metavar="STEP", help="Tell why STEP was done where, and write nothing.")
@@ -44,6 +48,8 @@ def command(
     diff: bool,
     check: bool,
     as_json: bool,
+    observing: bool,
+    observe_steps: int,
     html: Path | None,
     explain: str | None,
     origin: str | None,
@@ -58,11 +64,13 @@ def command(
     \b
       dlrun port train.py            writes train_dist.py and says what was done and why
       dlrun port train.py --out-dir DIR    ports the local modules that it imports too
+      dlrun port --observe train.py -- ARGS    looks at a few steps of the script first
       dlrun port --diff train.py     shows the changes only
       dlrun port --verify train.py -- ARGS     proves the port with a few steps of both
     """
     from dlrun.port import Options
     from dlrun.port.files import port_file, port_tree, read_and_port
+    from dlrun.port.observing import observe
 
     if out_dir and output:
         raise click.UsageError("--out-dir and -o exclude each other: a folder, or one file.")
@@ -70,9 +78,10 @@ def command(
     if batch == "global" and any(source(p) is ParameterSource.COMMANDLINE for p in ("lr_scaling", "warmup_steps")):
         raise click.UsageError("--lr-scaling and --warmup-steps go with --batch local; --batch global keeps the rate.")
     options = Options(lr_scaling, warmup_steps, batch, origin or "")  # type: ignore[arg-type]
+    seen = observe(script, args, observe_steps) if observing else None
     color = sys.stdout.isatty()
     if not (diff or check or explain):
-        ported = port_tree(script, out_dir, options) if out_dir else port_file(script, output, options)
+        ported = port_tree(script, out_dir, options, seen) if out_dir else port_file(script, output, options, seen)
         if html:
             _drawn(ported, html)
         if as_json:
@@ -89,7 +98,7 @@ def command(
             assert ported.path
             raise SystemExit(prove(Job(script, ported.path, args)))
         return
-    ported = read_and_port(script, options)
+    ported = read_and_port(script, options, seen)
     if html:
         _drawn(ported, html)
     if explain:

@@ -21,7 +21,8 @@ from dlrun.port.facts_torch import Gradients
 from dlrun.port.feeds import Feeds
 from dlrun.port.flow import Flow
 from dlrun.port.loops import Loops
-from dlrun.port.passes import GRID, STEPS, start
+from dlrun.port.observing import Observed
+from dlrun.port.passes import GRID, STEPS, observed, start
 from dlrun.port.reading import read
 from dlrun.port.refusals import framework_of, main_guard
 from dlrun.port.report import Part, Ported
@@ -34,7 +35,13 @@ from dlrun.port.untrained import no_loop, not_globally, nothing_to_share
 __all__ = ["Options", "Ported", "port"]
 
 
-def port(source: str | bytes, options: Options | None = None, name: str = "script", path: Path | None = None) -> Ported:
+def port(
+    source: str | bytes,
+    options: Options | None = None,
+    name: str = "script",
+    path: Path | None = None,
+    seen: Observed | None = None,
+) -> Ported:
     """Return the data-parallel version of ``source``, with what was changed and what was doubted.
 
     Args:
@@ -43,6 +50,7 @@ def port(source: str | bytes, options: Options | None = None, name: str = "scrip
         name: what errors and the report call the script.
         path: where the script lies, if its local imports are to be followed; the modules that need changes come
             back as ``modules``.
+        seen: what a run of the script showed (PyTorch).
 
     Raises:
         DlrunError: it does not parse, is ported or distributed already, has no training loop, or a required step
@@ -53,6 +61,8 @@ def port(source: str | bytes, options: Options | None = None, name: str = "scrip
     if options.origin:
         return _translated(script, options)
     framework = framework_of(script)
+    if seen is not None:
+        script.seen = seen.by_call(script)
     if framework == "keras" and facts_tensorflow.trains_by_hand(script):
         framework = "tensorflow"
     facts: Facts | KerasFacts
@@ -68,6 +78,9 @@ def port(source: str | bytes, options: Options | None = None, name: str = "scrip
     found = run_passes(facts, [step.name for step in STEPS])
     edits = [f for f in found if isinstance(f, Edit)]
     doubts = [f for f in found if isinstance(f, Doubt)]
+    if seen is not None and framework == "torch":
+        assert isinstance(facts, Facts)
+        doubts.extend(observed.differences(facts, seen, edits))
     _complete(facts, edits)
     modules: list[Part] = []
     for tree, file in script.files.items():

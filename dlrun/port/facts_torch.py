@@ -45,6 +45,8 @@ class Gradients:
 
     def _is_backward(self, call: cst.Call) -> bool:
         name = self.script.name_of(call.func)
+        if "backward" in self.script.seen.get(call, ()):
+            return True
         return (calls_method(call, "backward") and not name.startswith("torch.autograd.Function")) or (
             name == "torch.autograd.backward"
         )
@@ -58,8 +60,8 @@ class Gradients:
             if owner is not None and self.kinds.of_bases(self.flow.bases(owner)) in ("optimizer", "scheduler"):
                 continue  # an optimizer written out in the script: what matters is where it is stepped
             receiver = call.func.value
-            if self.kinds.is_optimizer(receiver):
-                yield call, receiver
+            if self.kinds.is_optimizer(receiver) or "step" in self.script.seen.get(call, ()):
+                yield call, receiver if self.kinds.of(receiver) != "scaler" else call.args[0].value
             elif (
                 call.args and self.kinds.of(receiver) in ("scaler", "") and self.kinds.is_optimizer(call.args[0].value)
             ):

@@ -14,6 +14,7 @@ import libcst as cst
 from dlrun.errors import DlrunError
 from dlrun.port import port
 from dlrun.port.facts import Options
+from dlrun.port.observing import Observed
 from dlrun.port.report import Part, Ported
 from dlrun.port.script import Script
 
@@ -21,7 +22,7 @@ _MOST_BYTES = 10_000_000  # of one file that is copied along: larger ones are da
 _IMPORTERS = ("importlib.import_module", "builtins.__import__", "pkgutil.iter_modules", "runpy.run_module")
 
 
-def read_and_port(path: Path, options: Options | None = None) -> Ported:
+def read_and_port(path: Path, options: Options | None = None, seen: Observed | None = None) -> Ported:
     """Return the port of the script at ``path`` and of the local modules that need it; nothing is written.
 
     Raises:
@@ -31,17 +32,22 @@ def read_and_port(path: Path, options: Options | None = None) -> Ported:
         source = path.read_bytes()
     except OSError as error:
         raise DlrunError(f"{path}: cannot be read: {error.strerror}.", "Name the training script.") from None
-    return port(source, options, str(path), path)
+    return port(source, options, str(path), path, seen)
 
 
-def port_file(path: Path | str, output: Path | str | None = None, options: Options | None = None) -> Ported:
+def port_file(
+    path: Path | str,
+    output: Path | str | None = None,
+    options: Options | None = None,
+    seen: Observed | None = None,
+) -> Ported:
     """Port the script at ``path`` and write the result in one act to ``output``, or beside it as ``<stem>_dist.py``.
 
     Raises:
         DlrunError: as ``read_and_port``, the file cannot be written, or local modules need changes too.
     """
     path = Path(path)
-    ported = alone(read_and_port(path, options))
+    ported = alone(read_and_port(path, options, seen))
     target = Path(output) if output else default_output(path)
     write(target, ported.script_part.encoded(), like=path)
     return replace(ported, path=target)
@@ -64,7 +70,9 @@ def alone(ported: Ported) -> Ported:
     )
 
 
-def port_tree(path: Path | str, folder: Path | str, options: Options | None = None) -> Ported:
+def port_tree(
+    path: Path | str, folder: Path | str, options: Options | None = None, seen: Observed | None = None
+) -> Ported:
     """Port the script at ``path`` with its local modules into ``folder``, keeping names and package layout.
 
     Modules that need no change are copied as they are, with what else lies in their packages and with the files beside
@@ -74,7 +82,7 @@ def port_tree(path: Path | str, folder: Path | str, options: Options | None = No
         DlrunError: as ``read_and_port``; ``folder`` holds the script itself, or another one of its name.
     """
     path, folder = Path(path), Path(folder)
-    ported = read_and_port(path, options)
+    ported = read_and_port(path, options, seen)
     target = folder / path.name
     if folder.resolve() == path.resolve().parent:
         raise DlrunError(f"{folder}: holds the script itself. Nothing was written.", "Name another folder.")

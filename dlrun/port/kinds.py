@@ -77,7 +77,7 @@ class Kinds:
         for name in self.names(call.func):
             if kind := self._of_name(name):
                 return kind
-        return ""
+        return next((k for k in ("optimizer", "loader", "module") if k in self.script.seen.get(call, ())), "")
 
     def _of_name(self, name: str) -> str:
         last = name.rsplit(".", 1)[-1]

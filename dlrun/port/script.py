@@ -45,6 +45,7 @@ class Script:
         self.nodes: list[cst.CSTNode] = []
         self.attributes: dict[tuple[cst.ClassDef, str], list[Binding]] = {}
         self.files: dict[cst.Module, str] = {}  # the trees: first the script's own, then those of its modules
+        self.seen: dict[cst.Call, set[str]] = {}  # what a run showed to happen at which call
         self._positions: dict[cst.CSTNode, CodeRange] = {}
         locals_: dict[str, Scope] = {}
         self.module, self.root = self._read(source, name, Scope(cst.Module([]), None, locals=locals_))
