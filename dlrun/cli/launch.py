@@ -26,7 +26,23 @@ class _WithDefaults(click.Command):
         found: dict[str, Any] = {}
         for path in files(os.environ, Path()):
             found |= defaults(path, {p.name: _kind(p) for p in self.params if isinstance(p, click.Option) and p.name})
-        return super().make_context(info_name, args, parent, default_map=found, **extra)
+        return super().make_context(info_name, self._from_ddlrun(args), parent, default_map=found, **extra)
+
+    def _from_ddlrun(self, args: list[str]) -> list[str]:
+        """Return ``args`` with what follows ``--ddlrun`` in dlrun's words; a script's own --ddlrun stays."""
+        at = args.index("--ddlrun") if "--ddlrun" in args else -1
+        if at < 0:
+            return args
+        before = self.make_parser(click.Context(self)).parse_args(args[:at])[0]
+        if isinstance(before.get("script"), str):
+            return args
+        from dlrun.launch import look_here
+        from dlrun.launch.ddlrun import translate
+
+        words, notes = translate(args[at + 1 :], look_here().gpus)
+        for note in notes:
+            click.echo(f"dlrun: {note}", err=True)
+        return [*args[:at], *words]
 
 
 def _kind(option: click.Option) -> str:
@@ -68,6 +84,7 @@ def _kind(option: click.Option) -> str:
 @click.option("--time", "time_", default="1:00:00", help="For --job: how long, H:MM:SS.")
 @click.option("--account", default="", help="For --job: whom to charge.")
 @click.option("--queue", default="", help="For --job: the queue or partition.")
+@click.option("--ddlrun", is_flag=True, expose_value=False, help="What follows are the options of IBM's ddlrun.")
 @click.option("-m", "--module", is_flag=True, help="SCRIPT names a module, as in python -m.")
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
@@ -93,7 +110,7 @@ def command(dry_run: bool, explain: bool, as_: str, job: str, time_: str, accoun
     if job:
         _write_job(plan, job, as_, time_, account, queue)
     elif dry_run or explain or as_:
-        _print(plan, explain or bool(as_))
+        _print(plan, explain or bool(as_), elsewhere=bool(as_))
     else:
 
         def note(text: str) -> None:
@@ -138,8 +155,8 @@ def _backend(system: str) -> str:
     return backends[system]
 
 
-def _print(plan: LaunchPlan, why: bool) -> None:
-    """Print the command that would be run; ``why`` adds the reasons."""
+def _print(plan: LaunchPlan, why: bool, elsewhere: bool) -> None:
+    """Print the command that would be run; ``why`` adds the reasons, ``elsewhere`` is a system that is not this one."""
     from dlrun.launch import look_here, prepare
 
     context = click.get_current_context()
@@ -152,8 +169,9 @@ def _print(plan: LaunchPlan, why: bool) -> None:
     reason = f": {settled.launcher.why}" if settled.launcher.why else ""
     click.echo(f"dlrun: {found}{reason}", err=True)
     for note in settled.notes:
-        click.echo(f"dlrun: {note}", err=True)
-    if not settled.launcher.why:
+        if not (elsewhere and note == settled.missing):
+            click.echo(f"dlrun: {note}", err=True)
+    if settled.missing and not elsewhere:
         click.echo(f"  {settled.hint}", err=True)
     click.echo(str(line))
     if why:
