@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from dlrun.launch.job import Job
     from dlrun.launch.plan import LaunchPlan
     from dlrun.launch.result import Result
 
@@ -80,16 +81,18 @@ def _kind(option: click.Option) -> str:
 @click.option("--dry-run", is_flag=True, help="Print the command that would be run, and run nothing.")
 @click.option("--explain", is_flag=True, help="Like --dry-run, with a reason for each word and where each rank runs.")
 @click.option("--as", "as_", default="", metavar="SYSTEM", help="Like --explain, as if on slurm, pbs, alps, lsf, flux.")
-@click.option("--job", default="", metavar="FILE", help="Write a batch script (for the system of --as) instead.")
+@click.option("--job", default="", metavar="FILE", help="Write a batch script instead: --as slurm, pbs, cobalt, lsf, flux, kubernetes.")
 @click.option("--time", "time_", default="1:00:00", help="For --job: how long, H:MM:SS.")
 @click.option("--account", default="", help="For --job: whom to charge.")
 @click.option("--queue", default="", help="For --job: the queue or partition.")
+@click.option("--image", default="", help="For --job --as kubernetes: the container, with dlrun, an MPI and sshd.")
+@click.option("--volume", default="", help="For --job --as kubernetes: the claim on a volume that all pods can write.")
 @click.option("--ddlrun", is_flag=True, expose_value=False, help="What follows are the options of IBM's ddlrun.")
 @click.option("-m", "--module", is_flag=True, help="SCRIPT names a module, as in python -m.")
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def command(dry_run: bool, explain: bool, as_: str, job: str, time_: str, account: str, queue: str,
-            max_restarts: int, resume: str, timeline: str, timeline_steps: str | None,
+            image: str, volume: str, max_restarts: int, resume: str, timeline: str, timeline_steps: str | None,
             **options: Any) -> None:  # fmt: skip
     """Run SCRIPT on many ranks, under whatever launcher is here.
 
@@ -108,7 +111,9 @@ def command(dry_run: bool, explain: bool, as_: str, job: str, time_: str, accoun
     options["env"] = (*options["env"], *_recording(timeline, timeline_steps))
     plan = _plan(**options)
     if job:
-        _write_job(plan, job, as_, time_, account, queue)
+        from dlrun.launch.job import Job
+
+        _write_job(plan, job, Job(as_ or "slurm", time_, account, queue, image, volume))
     elif dry_run or explain or as_:
         _print(plan, explain or bool(as_), elsewhere=bool(as_))
     else:
@@ -180,13 +185,12 @@ def _print(plan: LaunchPlan, why: bool, elsewhere: bool) -> None:
         click.echo("\n" + explain(settled, line, look_here()))
 
 
-def _write_job(plan: LaunchPlan, file: str, system: str, time: str, account: str, queue: str) -> None:
+def _write_job(plan: LaunchPlan, file: str, job: Job) -> None:
     """Write a batch script that runs this very launch."""
-    from dlrun.launch.job import SUBMIT, Job, script
+    from dlrun.launch.job import SUBMIT, script
 
-    text = script(plan, Job(system or "slurm", time, account, queue))
-    Path(file).write_text(text)
-    click.echo(f"dlrun: wrote {file}; submit it: {SUBMIT[system or 'slurm']} {file}", err=True)
+    Path(file).write_text(script(plan, job))
+    click.echo(f"dlrun: wrote {file}; submit it: {SUBMIT[job.system]} {file}", err=True)
 
 
 def _recording(timeline: str, steps: str | None) -> tuple[str, ...]:

@@ -13,17 +13,31 @@ from dlrun.launch.plan import LaunchPlan
 from dlrun.render import render
 
 # The batch systems that a script can be written for, and the command that submits it.
-SUBMIT = {"slurm": "sbatch", "pbs": "qsub", "cobalt": "qsub", "lsf": "bsub <", "flux": "flux batch"}
+SUBMIT = {"slurm": "sbatch", "pbs": "qsub", "cobalt": "qsub", "lsf": "bsub <", "flux": "flux batch",
+          "kubernetes": "kubectl apply -f"}  # fmt: skip
+_MPI_OPERATORS_HOSTS = "/etc/mpi/hostfile"  # where the MPI operator tells the launcher's pod of the others
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a batch system wants to know besides the launch: its kind, the time (H:MM:SS), whom to charge, where."""
+    """What a batch system wants to know besides the launch: its kind, the time (H:MM:SS), whom to charge, where.
+
+    Kubernetes also wants the container's ``image``, with dlrun, an MPI and sshd in it, and a ``volume``: the claim on
+    one that all pods can write, with the script in it.
+    """
 
     system: str
     time: str = "1:00:00"
     account: str = ""
     queue: str = ""
+    image: str = ""
+    volume: str = ""
+
+    @property
+    def seconds(self) -> int:
+        """The time in seconds."""
+        hours, minutes, seconds = map(int, self.time.split(":"))
+        return hours * 3600 + minutes * 60 + seconds
 
 
 def script(plan: LaunchPlan, job: Job) -> str:
@@ -38,6 +52,8 @@ def script(plan: LaunchPlan, job: Job) -> str:
         raise DlrunError(f"--time {job.time} is no time", "write H:MM:SS, as 1:30:00")
     if plan.ranks is None:
         raise DlrunError("how many ranks is not said", "say so: dlrun launch -n 8 --job FILE")
+    if job.system == "kubernetes":
+        return _mpijob(plan, job)
     per_node = plan.per_node or plan.ranks
     bin_dir = Path(sys.executable).parent
     return render(
@@ -49,10 +65,35 @@ def script(plan: LaunchPlan, job: Job) -> str:
         cores=plan.cores,
         gpus=plan.gpus,
         time=job.time,
+        seconds=job.seconds,
         account=job.account,
         queue=job.queue,
         setup=f"export PATH={shlex.quote(str(bin_dir))}:$PATH",
         line=shlex.join(["dlrun", "launch", *words(plan)]),
+    )
+
+
+def _mpijob(plan: LaunchPlan, job: Job) -> str:
+    """Return the MPIJob for Kubernetes' MPI operator: a pod that runs ``dlrun launch``, and one for each node."""
+    missing = [f"--{name}" for name in ("image", "volume") if not getattr(job, name)]
+    if missing:
+        raise DlrunError(f"Kubernetes wants {' and '.join(missing)}", "--image names a container with dlrun, an MPI "
+                         "and sshd; --volume the claim on a volume that all pods can write")  # fmt: skip
+    assert plan.ranks
+    per_node = plan.per_node or plan.ranks
+    return render(
+        "job/kubernetes.yaml",
+        name=re.sub(r"[^a-z0-9]+", "-", Path(plan.program[0]).stem.lower()).strip("-")[:40] or "job",
+        nodes=-(-plan.ranks // per_node),
+        per_node=per_node,
+        cores=plan.cores,
+        gpus=plan.gpus,
+        backend=plan.backend,
+        seconds=job.seconds,
+        queue=job.queue,
+        image=job.image,
+        volume=job.volume,
+        line=["dlrun", "launch", "--hostfile", _MPI_OPERATORS_HOSTS, *words(plan)],
     )
 
 

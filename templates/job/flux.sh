@@ -8,7 +8,10 @@
 {% if gpus %}
 # flux: -g {{ gpus }}
 {% endif %}
-# flux: -t {{ time }}
+# flux: -t {{ seconds }}s
+{% if account %}
+# flux: --bank={{ account }}
+{% endif %}
 {% if queue %}
 # flux: -q {{ queue }}
 {% endif %}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 
 import pytest
+import yaml
 
 from dlrun.cli.logs import folded
 from dlrun.errors import DlrunError
@@ -30,12 +31,71 @@ def test_pbs_counts_cores_and_gpus_per_node():
     assert "#PBS -l select=2:ncpus=24:mpiprocs=4:ngpus=4" in script(PLAN, Job("pbs")).splitlines()
 
 
-@pytest.mark.parametrize("system", SUBMIT)
+BATCH = [system for system in SUBMIT if system != "kubernetes"]
+
+
+@pytest.mark.parametrize("system", BATCH)
 def test_every_batch_script_is_valid_bash_and_ends_in_the_launch(system):
     text = script(PLAN, Job(system, account="a", queue="q"))
     assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
     assert text.splitlines()[-1].startswith("exec dlrun launch -n 8 ")
     assert "\n\n\n" not in text
+
+
+DIRECTIVES = {
+    "slurm": ["#SBATCH --nodes=2", "#SBATCH --ntasks=8", "#SBATCH --time=2:30:00", "#SBATCH --account=a"],
+    "pbs": ["#PBS -l select=2:ncpus=24:mpiprocs=4:ngpus=4", "#PBS -l walltime=2:30:00", "#PBS -A a", "#PBS -q q"],
+    "cobalt": ["#COBALT -n 2", "#COBALT -t 2:30:00", "#COBALT -A a", "#COBALT -q q"],
+    "lsf": ["#BSUB -nnodes 2", "#BSUB -W 2:30", "#BSUB -P a", "#BSUB -q q"],
+    "flux": ["# flux: -N 2", "# flux: -n 8", "# flux: -c 6", "# flux: -g 1", "# flux: -t 9000s", "# flux: --bank=a"],
+}
+
+
+@pytest.mark.parametrize("system", BATCH)
+def test_every_batch_script_asks_for_the_same_in_its_systems_words(system):
+    lines = script(PLAN, Job(system, "2:30:00", account="a", queue="q")).splitlines()
+    assert set(DIRECTIVES[system]) <= set(lines)
+
+
+def test_a_kubernetes_job_is_yaml_that_the_mpi_operator_takes():
+    text = script(PLAN, Job("kubernetes", "2:30:00", queue="q", image="site/train:1", volume="home"))
+    job = yaml.safe_load(text)
+    assert (job["apiVersion"], job["kind"], job["metadata"]["name"]) == ("kubeflow.org/v2beta1", "MPIJob", "train")
+    spec = job["spec"]
+    assert spec["slotsPerWorker"] == 4 and spec["mpiImplementation"] == "OpenMPI"
+    assert spec["runPolicy"] == {"cleanPodPolicy": "Running", "backoffLimit": 0, "activeDeadlineSeconds": 9000,
+                                 "schedulingPolicy": {"queue": "q"}}  # fmt: skip
+    pods = {name: spec["mpiReplicaSpecs"][name] for name in ("Launcher", "Worker")}
+    assert (pods["Launcher"]["replicas"], pods["Worker"]["replicas"]) == (1, 2)
+    launcher, worker = (pod["template"]["spec"]["containers"][0] for pod in pods.values())
+    assert launcher["command"][:4] == ["dlrun", "launch", "--hostfile", "/etc/mpi/hostfile"]
+    assert launcher["command"][-3:] == ["train.py", "--lr", "0.1"] and "A=b c" in launcher["command"]
+    assert worker["resources"] == {"limits": {"cpu": 24, "nvidia.com/gpu": 4}}
+    assert {mount["mountPath"] for mount in worker["volumeMounts"]} == {"/work", "/dev/shm"}
+
+
+def test_a_kubernetes_job_quotes_what_yaml_would_read_otherwise():
+    plan = LaunchPlan(("My_Script.py", "no", "1e3", "{{ x }}: 'y'\n\"z\""), ranks=2)
+    job = yaml.safe_load(script(plan, Job("kubernetes", image="a: b", volume="true")))
+    assert job["metadata"]["name"] == "my-script"
+    launcher = job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]
+    assert launcher["containers"][0]["command"][-4:] == list(plan.program)
+    assert launcher["containers"][0]["image"] == "a: b"
+    assert launcher["volumes"][0]["persistentVolumeClaim"]["claimName"] == "true"
+    assert "resources" not in job["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
+
+
+def test_kubernetes_without_an_image_is_refused():
+    with pytest.raises(DlrunError, match="Kubernetes wants --image and --volume"):
+        script(PLAN, Job("kubernetes"))
+
+
+def test_the_command_line_writes_the_file_and_says_how_to_submit_it(dlrun, tmp_path):
+    (tmp_path / "train.py").write_text("")
+    words = ["-n", "4", "--per-node", "2", "--as", "kubernetes", "--image", "i", "--volume", "v", "--job", "job.yaml"]
+    done = dlrun(*words, "train.py")
+    assert (done.returncode, done.stderr) == (0, "dlrun: wrote job.yaml; submit it: kubectl apply -f job.yaml\n")
+    assert yaml.safe_load((tmp_path / "job.yaml").read_text())["spec"]["slotsPerWorker"] == 2
 
 
 def test_a_time_that_is_none_is_refused():
