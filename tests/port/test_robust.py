@@ -1,64 +1,90 @@
-"""Whatever is fed to the porter: a port that compiles, or a sentence; never a traceback, and never twice."""
+"""Whatever is fed to the porter: a port that compiles, or a sentence; never a traceback, and never twice.
 
+Some hundred programs are tried; ``DLRUN_FUZZ`` sets another number, ``DLRUN_FUZZ_SEED`` another beginning.
+"""
+
+import os
 import random
+import warnings
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from programs import mutated, program
 from test_passes import SCRIPT
 from test_port import EVALUATED, SERIAL
+from test_translation import KERAS, TAPE, TORCH
 
 from dlrun.errors import DlrunError
-from dlrun.port import port
+from dlrun.port import Options, facts_of, port, run_passes
+from dlrun.port.edits import Edit, apply
+from dlrun.port.passes import STEPS
+from dlrun.port.reading import read
 
 SOURCES = [SCRIPT, EVALUATED, SERIAL, *(p.read_text() for p in Path(__file__).parents[2].glob("examples/*/serial.py"))]
+FOREIGN = [TORCH, KERAS, TAPE]
+PROGRAMS = int(os.environ.get("DLRUN_FUZZ", "300"))
+FIRST = int(os.environ.get("DLRUN_FUZZ_SEED", "0"))
+OPTIONS = [Options(), Options(batch="global"), Options("sqrt", 5), Options("none"), Options(origin="horovod")]
+ROUND = 50  # programs a test
 
 
-def mutated(source: str, luck: random.Random) -> str:
-    """Return ``source`` after a few random accidents."""
-    lines = source.splitlines(keepends=True)
-    for _ in range(luck.randint(1, 4)):
-        i, j = luck.randrange(len(lines)), luck.randrange(len(lines))
-        match luck.randrange(7):
-            case 0:
-                del lines[i : i + luck.randint(1, 3)]
-            case 1:
-                lines[i], lines[j] = lines[j], lines[i]
-            case 2:
-                lines.insert(i, lines[j])
-            case 3:
-                words = lines[i].replace("(", " ( ").split(" ")
-                lines[i] = " ".join(words[: luck.randrange(len(words)) + 1]) + "\n"
-            case 4:
-                lines[i] = lines[i].replace(luck.choice("()[]:=,."), luck.choice(["", "(", ".x", "[0]", " if x else "]))
-            case 5:
-                lines[i] = lines[i].replace(
-                    luck.choice(["model", "opt", "loader", "loss", "torch"]), luck.choice("abc")
-                )
-            case 6:
-                lines[i] = "    " + lines[i]
-        if not lines:
-            return ""
-    return "".join(lines)
-
-
-def outcome(source: str) -> str:
+def outcome(source: str, options: Options | None = None) -> str:
     """Port ``source``; return the text, or an empty string where it was refused."""
     try:
-        text = port(source, name="train.py").text
+        text = port(source, options, name="train.py").text
     except DlrunError as error:
-        assert error.message.startswith("train.py")
+        assert error.message.startswith("train.py"), error.message
         return ""
-    compile(text, "train_dist.py", "exec")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        compile(text, "train_dist.py", "exec")
     return text
 
 
-@pytest.mark.parametrize("seed", range(150))
-def test_a_mutated_script_is_ported_or_refused(seed):
+def made(seed: int) -> tuple[str, Options]:
+    """Return the program and the options of one trial."""
     luck = random.Random(seed)
-    text = outcome(mutated(luck.choice(SOURCES), luck))
-    if text:
-        with pytest.raises(DlrunError, match="already ported"):
-            port(text, name="train.py")
+    how = luck.random()
+    source = program(luck) if how < 0.6 else luck.choice(SOURCES if how < 0.9 else FOREIGN)
+    if how > 0.4:
+        source = mutated(source, luck)
+    options = luck.choice(OPTIONS) if how < 0.9 else OPTIONS[-1]
+    return source, options
+
+
+@pytest.mark.parametrize("start", range(FIRST, FIRST + PROGRAMS, ROUND))
+def test_a_program_is_ported_or_refused_and_a_port_is_not_ported_again(start):
+    count: Counter[str] = Counter()
+    for seed in range(start, min(start + ROUND, FIRST + PROGRAMS)):
+        source, options = made(seed)
+        try:
+            text = outcome(source, options)
+            count["ported" if text else "refused"] += 1
+            if text:
+                with pytest.raises(DlrunError, match="already ported"):
+                    port(text, name="train.py")
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {type(error).__name__}: {error}\n{source}") from error
+    print(f"from {start}: {dict(count)}")
+    assert count["ported"], "the generator makes no program that can be ported"
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_order_of_the_passes_does_not_matter(seed):
+    luck = random.Random(seed)
+    try:
+        script = read(program(luck), "train.py")
+        facts = facts_of(script, Options())
+    except DlrunError:
+        return
+    names = [step.name for step in STEPS]
+    texts = set()
+    for _ in range(3):
+        luck.shuffle(names)
+        edits = [f for f in run_passes(facts, names) if isinstance(f, Edit)]
+        texts.add(apply(script.module, edits, [step.name for step in STEPS]).code)
+    assert len(texts) == 1
 
 
 @pytest.mark.parametrize(
