@@ -12,6 +12,8 @@ RESULTS = Path("build/results")
 SANITIZER_TESTS = "tests/comm/test_sanitizers.py"
 TENSORFLOW_TESTS = "tests/comm/faces/test_tensorflow_on_ranks.py"
 KERAS_TESTS = "tests/comm/faces/test_keras_on_ranks.py"
+EXAMPLE_TEST = "tests/examples/test_training.py::test_digits_are_learned_alone_and_on_two_ranks"
+TEST_TOOLS = ("scikit-learn>=1.3", "pytest>=8", "pytest-timeout>=2.3")
 
 
 def run_pytest(session: nox.Session, *args: str) -> None:
@@ -58,15 +60,15 @@ def sanitize(session: nox.Session) -> None:
 @nox.session
 def keras2(session: nox.Session) -> None:
     """dl_comm with TensorFlow 2.15 and Keras 2.15, which need NumPy 1."""
-    session.install("tensorflow-cpu==2.15.1", "numpy<2", ".[mpi]", "pytest>=8", "pytest-timeout>=2.3")
-    run_pytest(session, TENSORFLOW_TESTS, KERAS_TESTS)
+    session.install("tensorflow-cpu==2.15.1", "numpy<2", ".[mpi]", *TEST_TOOLS)
+    run_pytest(session, TENSORFLOW_TESTS, KERAS_TESTS, f"{EXAMPLE_TEST}[keras_mnist]", f"{EXAMPLE_TEST}[tf_mnist]")
 
 
 @nox.session
 def keras3(session: nox.Session) -> None:
     """dl_comm with TensorFlow 2.21 and Keras 3."""
-    session.install("tensorflow-cpu==2.21.0", ".[mpi]", "pytest>=8", "pytest-timeout>=2.3")
-    run_pytest(session, TENSORFLOW_TESTS, KERAS_TESTS)
+    session.install("tensorflow-cpu==2.21.0", ".[mpi]", *TEST_TOOLS)
+    run_pytest(session, TENSORFLOW_TESTS, KERAS_TESTS, f"{EXAMPLE_TEST}[tf2_mnist]")
 
 
 @nox.session(venv_backend="none")
