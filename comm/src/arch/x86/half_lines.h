@@ -1,5 +1,5 @@
 // Sums of the half types in one pass through registers, as sum_lines in kernels_body.h does float32: widened to float32,
-// added in rank order, rounded once. The including file has defined Floats, floats, widen, narrow, all and the stores.
+// added in rank order, rounded once. The including file has defined Floats, Halves, Pair, widen, narrow, all and the stores.
 #pragma once
 
 #include <stddef.h>
@@ -10,13 +10,19 @@ namespace {
 
 template <class H, bool divides>
 size_t sum_halves(void* const* out, int n_out, int n_stream, const void* const* in, int n_in, size_t n, float by) {
+  constexpr size_t line = sizeof(Halves) / sizeof(H);
   const Floats factor = all(by);
   size_t i = 0;
-  for (; i + floats <= n; i += floats) {
-    Floats acc = widen(static_cast<const H*>(in[0]) + i);
-    for (int j = 1; j < n_in; ++j) acc += widen(static_cast<const H*>(in[j]) + i);
-    acc = divides ? acc / factor : acc * factor;
-    const auto halves = narrow(acc, static_cast<const H*>(nullptr));
+  for (; i + line <= n; i += line) {
+    Pair acc = widen(static_cast<const H*>(in[0]) + i);
+    for (int j = 1; j < n_in; ++j) {
+      const Pair more = widen(static_cast<const H*>(in[j]) + i);
+      acc.one += more.one;
+      acc.two += more.two;
+    }
+    acc.one = divides ? acc.one / factor : acc.one * factor;
+    acc.two = divides ? acc.two / factor : acc.two * factor;
+    const Halves halves = narrow(acc, static_cast<const H*>(nullptr));
     for (int j = 0; j < n_stream; ++j) stream_halves(static_cast<H*>(out[j]) + i, halves);
     for (int j = n_stream; j < n_out; ++j) store_halves(static_cast<H*>(out[j]) + i, halves);
   }
@@ -28,7 +34,7 @@ template <class H>
 size_t sum_halves(void* const* out, int n_out, int n_stream, const void* const* in, int n_in, size_t n,
                   double divisor) {
   for (int j = 0; j < n_stream; ++j)
-    if (reinterpret_cast<uintptr_t>(out[j]) % (floats * sizeof(H)) != 0) return 0;
+    if (reinterpret_cast<uintptr_t>(out[j]) % sizeof(Halves) != 0) return 0;
   const uint64_t whole = static_cast<uint64_t>(divisor);
   if ((whole & (whole - 1)) != 0)
     return sum_halves<H, true>(out, n_out, n_stream, in, n_in, n, static_cast<float>(divisor));
