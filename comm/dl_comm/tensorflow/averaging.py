@@ -37,8 +37,7 @@ def gradients(grads: Any, team: int = 0) -> Any:
     grads = list(grads)
     if get_nranks() == 1:
         return grads
-    if tf.executing_eagerly() or tf.inside_function():
-        settle()
+    settle()
     dense = [i for i, g in enumerate(grads) if g is not None and not isinstance(g, tf.IndexedSlices)]
     names = [f"gradient {i} of {len(grads)}" for i in dense]
     for i, mean in zip(dense, reduce([grads[i] for i in dense], "mean", names, team), strict=True):

@@ -41,7 +41,7 @@ def init() -> None:
         tf.config.threading.set_intra_op_parallelism_threads(share.threads)
     state = pickle.dumps((int.from_bytes(os.urandom(4), "little") >> 1, random.getstate(), np.random.get_state()))
     seed, python, numpy = pickle.loads(_core.broadcast_bytes(state, 0))
-    tf.random.set_seed(seed)
+    tf.compat.v2.random.set_seed(seed)
     if parts() > 1:
         random.setstate(python)
         np.random.set_state(numpy)
@@ -66,7 +66,7 @@ def _reseed() -> None:
     seed = shifted_seed(f"{name} {position}".encode() + keys.tobytes(), rank) % 2**31
     np.random.seed(seed)
     random.seed(shifted_seed(repr(random.getstate()).encode(), rank))
-    tf.random.set_seed(seed)
+    tf.compat.v2.random.set_seed(seed)
     for model in models:
         for variable in variables_of(model):
             if "seed_generator" in getattr(variable, "path", "") and variable.shape == (2,):

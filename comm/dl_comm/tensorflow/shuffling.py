@@ -24,7 +24,8 @@ def shuffle_alike(seed: int) -> None:
     def get_seed(given: Any) -> Any:
         pair = own(given)
         if not tf.executing_eagerly():
-            if tf.inside_function() or any(tf.get_static_value(each) for each in pair):
+            in_function = hasattr(tf.compat.v1.get_default_graph(), "outer_graph")
+            if in_function or any(tf.get_static_value(each) for each in pair):
                 return pair
             return tuple(tf.constant(common.getrandbits(31) + 1, tf.int64) for _ in pair)
         ours = pickle.dumps([int(each) for each in pair])
