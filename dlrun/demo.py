@@ -18,6 +18,7 @@ import click
 from dlrun.errors import DlrunError
 from dlrun.launch import LaunchPlan, launch
 from dlrun.port.files import port_file
+from dlrun.progress import span
 
 # What the example prints: after some batches, and after each epoch.
 BATCH = re.compile(r"epoch \d+ batch ")
@@ -32,6 +33,7 @@ class Training:
     accuracies: list[float] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
     seconds: float = 0.0
+    began: float = field(default_factory=time.perf_counter)
 
     def read_rank(self, rank: int, stream: str, line: str) -> None:
         """Take in a line that a rank wrote to ``stream``, "out" or "err"."""
@@ -51,7 +53,8 @@ class Training:
             bar = "━" * done + click.style("─" * (24 - done), dim=True)
             text = f"  {bar} epoch {epoch:>2} of {epochs}  accuracy {float(accuracy):.1%}  {int(rate):6,} samples/s"
             if sys.stdout.isatty():
-                click.echo(f"\r{text}", nl=int(epoch) == int(epochs))
+                left = (time.perf_counter() - self.began) * (int(epochs) / int(epoch) - 1)
+                click.echo(f"\r\033[K{text}" + (f"  {span(left)} left" if left else ""), nl=int(epoch) == int(epochs))
             else:
                 click.echo(text)
 

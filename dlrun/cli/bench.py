@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from dlrun.bench.cases import Case
     from dlrun.bench.result import Bench
     from dlrun.launch import LaunchPlan
+    from dlrun.progress import Progress
 
 
 @click.group()
@@ -50,6 +51,7 @@ def allreduce(
     from dlrun.bench.run import joined, usable_cores
     from dlrun.errors import DlrunError
     from dlrun.launch import LaunchPlan
+    from dlrun.progress import Progress
 
     earlier = from_json(json.loads(compare.read_text()), str(compare)) if compare else None
     if earlier:
@@ -64,7 +66,8 @@ def allreduce(
     counts = _ranks(ranks) or sorted({2, 2 * usable_cores()})
     plan = LaunchPlan((), backend=backend, mpiexec=mpiexec)
     names = [way.strip() for way in ways.split(",") if way.strip()]
-    parts = [_measure(chosen, n, dtype, seconds, names, plan) for n in counts]
+    progress = Progress(len(chosen) * len(counts))
+    parts = [_measure(chosen, n, dtype, seconds, names, plan, progress, i) for i, n in enumerate(counts)]
     bench = joined(parts)
     if as_json:
         click.echo(json.dumps(to_json(bench)))
@@ -99,17 +102,19 @@ def _fits(size: int, dtype: str) -> bool:
     return size >= WIDTHS.get(dtype, 1)
 
 
-def _measure(chosen: list[Case], n: int, dtype: str, seconds: float, ways: list[str], plan: LaunchPlan) -> Bench:
+def _measure(
+    chosen: list[Case], n: int, dtype: str, seconds: float, ways: list[str], plan: LaunchPlan,
+    progress: Progress, part: int,
+) -> Bench:  # fmt: skip
     from dlrun.bench.run import measure
-    from dlrun.progress import Progress
 
-    progress = Progress(len(chosen))
+    before = part * len(chosen)
 
     def show(event: dict[str, Any]) -> None:
         if event["event"] == "case":
-            progress.at(event["index"], f"{n} ranks: {event['name']}")
+            progress.at(before + event["index"], f"{n} ranks: {event['name']}")
 
-    progress.at(0, f"{n} ranks: starting")
+    progress.at(before, f"{n} ranks: starting")
     bench = measure(chosen, n, dtype, seconds, ways, plan=plan, on_event=show)
     progress.clear()
     return bench

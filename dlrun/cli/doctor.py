@@ -17,9 +17,14 @@ def command(as_json: bool) -> None:
     Ends with exit code 1 when something is bad.
     """
     from dlrun.doctor import examine
+    from dlrun.progress import working
 
-    findings = []
-    for finding in examine():
+    findings, coming = [], examine()
+    while True:
+        with working("looking at this machine"):
+            finding = next(coming, None)
+        if finding is None:
+            break
         findings.append(finding)
         if not as_json:
             mark = {"ok": "ok  ", "note": "-   ", "bad": "BAD "}[finding.state]

@@ -71,6 +71,7 @@ def command(
     from dlrun.port import Options
     from dlrun.port.files import port_file, port_tree, read_and_port
     from dlrun.port.observing import observe
+    from dlrun.progress import working
 
     if out_dir and output:
         raise click.UsageError("--out-dir and -o exclude each other: a folder, or one file.")
@@ -78,10 +79,12 @@ def command(
     if batch == "global" and any(source(p) is ParameterSource.COMMANDLINE for p in ("lr_scaling", "warmup_steps")):
         raise click.UsageError("--lr-scaling and --warmup-steps go with --batch local; --batch global keeps the rate.")
     options = Options(lr_scaling, warmup_steps, batch, origin or "")  # type: ignore[arg-type]
-    seen = observe(script, args, observe_steps) if observing else None
+    with working(f"watching the first steps of {script}"):
+        seen = observe(script, args, observe_steps) if observing else None
     color = sys.stdout.isatty()
     if not (diff or check or explain):
-        ported = port_tree(script, out_dir, options, seen) if out_dir else port_file(script, output, options, seen)
+        with working(f"reading {script}"):
+            ported = port_tree(script, out_dir, options, seen) if out_dir else port_file(script, output, options, seen)
         if html:
             _drawn(ported, html)
         if as_json:

@@ -55,7 +55,7 @@ def command(
     threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, cores // max(counts)))
     plan = replace(plan, env=(("OMP_NUM_THREADS", threads),))
     experiment = Experiment(plan, counts, repeats, tuple(_pair(text) for text in divided), patterns)
-    progress = Progress(len(experiment.todo()), pace=2.0)
+    progress = Progress(len(experiment.todo()))
     out.mkdir(parents=True, exist_ok=True)
     runs = run_all(experiment, progress.at)
     progress.clear()

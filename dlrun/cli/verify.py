@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from dlrun.verify import Job
+    from dlrun.verify import Check, Job
+    from dlrun.verify.runs import Task
+    from dlrun.verify.trace import Run
+
+RUNS = 7  # that a verification makes, if all can be made
 
 
 @click.command()
@@ -53,16 +57,36 @@ def prove(job: Job, as_json: bool = False, keep: Path | None = None) -> int:
     import json
     import shutil
     import tempfile
+    import threading
 
+    from dlrun.progress import Progress
     from dlrun.verify import verify
     from dlrun.verify.report import conclusion, line
+    from dlrun.verify.runs import execute
 
     folder = keep or Path(tempfile.mkdtemp(prefix="dlrun-verify-"))
     if not as_json:
         click.echo(f"{job.serial} and {job.port}: {job.steps} steps on 1 and {job.ranks} ranks\n")
+    progress, lock, done = Progress(RUNS), threading.Lock(), 0
+
+    def act(task: Task) -> Run:
+        nonlocal done
+        with lock:
+            progress.at(min(done, RUNS - 1), f"run {task.name}")
+        run = execute(task)
+        with lock:
+            done += 1
+        return run
+
+    def say(check: Check) -> None:
+        progress.clear()
+        if not as_json:
+            click.echo(line(check))
+
     try:
-        verdict = verify(job, folder, lambda check: None if as_json else click.echo(line(check)))
+        verdict = verify(job, folder, say, act)
     finally:
+        progress.clear()
         if keep is None:
             shutil.rmtree(folder, ignore_errors=True)
     if as_json:

@@ -72,7 +72,7 @@ def launch(
     except OSError as error:
         why = f"cannot make the run directory {run_dir}: {error.strerror}"
         raise DlrunError(why, "name another: --log-dir") from error
-    run = Run(settled, on_line, on_note or (lambda note: None))
+    run = Run(settled, on_line, on_note)
     details = spec(settled, look(os.environ), run.home.addresses, run.home.token)
     file = Path(settled.cwd, settled.spec_file)
     file.touch(0o600)

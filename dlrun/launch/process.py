@@ -18,6 +18,7 @@ from dlrun.launch.launcher import LauncherProcess
 from dlrun.launch.plan import Command, LaunchPlan
 from dlrun.launch.preflight import refusals, warnings
 from dlrun.launch.result import Result
+from dlrun.launch.roll import RollCall
 from dlrun.launch.stall import Lookout, missing, verdict
 from dlrun.rank import wire
 
@@ -29,14 +30,14 @@ _PATIENCE = 1.5  # seconds a launcher gets to end by itself after its ranks have
 class Run:
     """One job, from the launcher's start to the last process's end."""
 
-    def __init__(self, plan: LaunchPlan, on_line: OnLine | None, on_note: Callable[[str], None]) -> None:
+    def __init__(self, plan: LaunchPlan, on_line: OnLine | None, on_note: Callable[[str], None] | None) -> None:
         assert plan.ranks
         self.plan, self.ranks = plan, plan.ranks
         self.run_dir = Path(plan.cwd, plan.run_dir)
         self.selector = selectors.DefaultSelector()
         self.home = Home(self.ranks, plan.local, plan.silence, self.selector, self.heard, self.lost)
         self.console = Console(plan.show, on_line)
-        self.on_note = on_note
+        self.on_note = on_note or (lambda note: None)
         self.blame = Blame(self.ranks, self.run_dir)
         self.refusal = ""
         self.signal = 0
@@ -47,6 +48,7 @@ class Run:
         self.end_by = float("inf")  # then the launcher itself is ended
         self.launcher: LauncherProcess | None = None
         self.started = time.monotonic()
+        self.roll = RollCall(self.ranks, self.started, plan.start_timeout, telling=on_note is not None)
 
     def run(self, command: Command, env: Mapping[str, str]) -> Result:
         """Start the command and stay until it has ended."""
@@ -77,7 +79,7 @@ class Run:
         while True:
             now = time.monotonic()
             deadline = min(self.end_by, gone_at + _PATIENCE, self._start_by(), self.save_by, self.lookout.due,
-                           self.blame.due)
+                           self.blame.due, self.roll.due)
             for key, _ in self.selector.select(min(max(deadline - now, 0), 0.25 if gone_at < now else 5.0)):
                 key.data()
             now = time.monotonic()
@@ -91,6 +93,7 @@ class Run:
 
     def _act_in_time(self, now: float) -> None:
         """Do what is due."""
+        self.roll.tell(now, 0 if self.asked else len(self.home.missing()))
         if now >= self._start_by():
             self._refuse(f"{len(self.home.missing())} of {self.ranks} ranks did not start within "
                          f"{self.plan.start_timeout:g} s: rank {_list(self.home.missing())}")  # fmt: skip

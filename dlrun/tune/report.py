@@ -104,8 +104,9 @@ def draw(space: Space, outcomes: Sequence[Outcome], goal: Goal, path: Path, meas
     plt = pyplot()
     apart = measure.apart(outcomes)
     lengths = [max(1, len(gains(space, of, goal))) for _, of in apart]
-    size = (8, 1.2 * len(apart) + 0.6 + 0.28 * sum(lengths))
-    figure, panels = plt.subplots(len(apart), figsize=size, squeeze=False, layout="constrained", height_ratios=lengths)
+    inches = (8, 1.2 * len(apart) + 0.6 + 0.28 * sum(lengths))
+    shape = {"figsize": inches, "height_ratios": lengths, "squeeze": False, "layout": "constrained"}
+    figure, panels = plt.subplots(len(apart), **shape)
     verdict = judge(space, outcomes, goal)
     for (panel,), (title, of) in zip(panels, apart, strict=True):
         medians = [statistics.median(v) for v in values(of).values() if v]
