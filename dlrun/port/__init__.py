@@ -173,9 +173,10 @@ def _complete(facts: Facts | KerasFacts, edits: list[Edit]) -> None:
     done = {edit.step for edit in edits}
     for step in STEPS:
         if step.required and step.name in GRID[facts.framework] and step.name not in done:
-            place = facts.script.place(facts.steps[0].node if isinstance(facts, Facts) else facts.fits[0])
+            updates = [s.node for s in facts.steps] if isinstance(facts, Facts) else list(facts.fits)
+            place = facts.script.place(updates[0]) if updates else facts.script.name
             raise DlrunError(
-                f"{place}: found no place to {step.meaning} (step {step.name!r}) for this update: "
+                f"{place}: found no place to {step.meaning} (step {step.name!r}) for the update: "
                 "nothing was written, half a port would train wrongly.",
                 "Bring the training loop and the model it trains into one function, or port the file that calls it.",
             )

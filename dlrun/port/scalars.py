@@ -48,6 +48,10 @@ class Scalars:
             case cst.Subscript() if isinstance(node.value, cst.Attribute) and node.value.attr.value == "shape":
                 return True
             case cst.Subscript():
+                index = node.slice[0].slice
+                at = index.value if isinstance(index, cst.Index) else None
+                if isinstance(node.value, cst.Call) and isinstance(at, cst.Integer):
+                    return self._part(node.value, at.evaluated_value, depth + 1)
                 data = isinstance(node.value, cst.Attribute) and node.value.attr.value == "data"  # loss.data[0]
                 return data and self(node.value, depth + 1)
             case cst.Name():

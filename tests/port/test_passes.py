@@ -15,7 +15,7 @@ from dlrun.port.feeds import Feeds
 from dlrun.port.feeds_tensorflow import TapeFeeds
 from dlrun.port.flow import Flow
 from dlrun.port.loops import Loops
-from dlrun.port.passes import GRID, STEPS, devices, statistics, stopping
+from dlrun.port.passes import GRID, STEPS, devices, kept, metrics, statistics, stopping
 from dlrun.port.script import Script
 
 PRELUDES = {
@@ -27,6 +27,8 @@ PASSES = [(framework, step, run) for framework, steps in GRID.items() for step, 
 PASSES.append(("torch", "devices", devices.torch))
 PASSES.append(("torch", "stopping", stopping.torch))
 PASSES.append(("torch", "statistics", statistics.torch))
+PASSES.append(("torch", "kept", lambda facts: kept.torch(metrics.Metrics(facts))))
+PASSES[-1][2].__doc__ = kept.torch.__doc__
 
 
 def facts_of(script, options, framework):

@@ -552,3 +552,42 @@ def test_the_linear_rule_is_doubted_for_other_optimizers_than_sgd():
     adam = NORMED.replace("SGD", "Adam")
     assert "low  the linear scaling rule was found for SGD; Adam mostly wants less" in port(adam).report()
     assert "was found for SGD" not in port(adam, Options(lr_scaling="sqrt")).report()
+
+
+HISTORY = """
+import torch
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(data, shuffle=True)
+
+def one_epoch():
+    total = 0.0
+    for x, y in loader:
+        loss = (model(x) - y).pow(2).mean()
+        loss.backward()
+        opt.step()
+        total += loss.item()
+    return total / len(loader), len(loader)
+
+history, rates = [], {}
+for epoch in range(3):
+    error, batches = one_epoch()
+    history.append({"epoch": epoch, "loss": round(error, 4), "batches": batches})
+    again = one_epoch()[0]
+    rates[epoch] = again
+    print(epoch, round(error, 4), again)
+"""
+
+
+def test_a_number_that_is_kept_and_shown_is_averaged_once_where_it_is_bound():
+    text = port(HISTORY).text
+    assert "    error, batches = one_epoch()\n    error = dl.average(error)  # mean over the ranks\n" in text
+    assert "    again = dl.average(one_epoch()[0])\n" in text
+    assert '"loss": round(error, 4), "batches": batches})' in text
+    assert "print(epoch, round(error, 4), again)" in text
+
+
+def test_the_mean_is_rounded_and_not_the_parts():
+    text = port(HISTORY.replace("    history.append", "    history")).text
+    assert "print(epoch, round(dl.average(error), 4), again)" in text

@@ -186,3 +186,18 @@ def test_the_command_translates_and_recognises(tmp_path):
     result = CliRunner().invoke(command, ["--from", "horovod", str(script)])
     assert result.exit_code == 0, result.output
     assert (tmp_path / "train_dist.py").exists()
+
+
+def test_the_other_ways_to_write_it():
+    source = TORCH.replace("if hvd.size() > 99 else hvd.Compression.none", "if args.fp16 else hvd.Compression.none")
+    source = source.replace("compression=compression,", "compression=compression, backward_passes_per_step=2,")
+    source = source.replace("loss = hvd.allreduce(loss.detach(), name=\"loss\")", "hvd.allreduce_(loss.data)")
+    text = port(source + "epoch = hvd.broadcast_object(epoch, root_rank=1)\n", HOROVOD).text
+    assert "compression = None if args.fp16 else None" in text
+    assert "dl.DistributedOptimizer(optimizer)\n" in text
+    assert "    loss.data.copy_(dl.average(loss.data))\n" in text
+    assert "epoch = dl.broadcast(epoch, root=1)" in text
+    whole = source.replace("hvd.Compression.fp16 if args.fp16 else hvd.Compression.none", "hvd.Compression.fp16")
+    assert "compression = None\n" in port(whole, HOROVOD).text
+    with pytest.raises(DlrunError, match=r"train\.py:33: hvd\.elastic\.run"):
+        port(TORCH + "hvd.elastic.run(main)()\n", HOROVOD, "train.py")

@@ -9,7 +9,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.insert import expression, statements
-from dlrun.port.passes import doubts, statistics
+from dlrun.port.passes import doubts, kept, statistics
 from dlrun.port.scalars import Scalars
 from dlrun.port.script import children, dotted, walk
 from dlrun.port.taint import Taint
@@ -45,6 +45,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     """
     metrics = Metrics(facts)
     yield from metrics.totals()
+    yield from kept.torch(metrics)
     yield from metrics.decisions()
     yield from metrics.shown()
     yield from statistics.torch(facts)
@@ -62,7 +63,8 @@ class Metrics:
         self.scalar = Scalars(facts.kinds)
         self.averaged: set[tuple[cst.CSTNode, str]] = set()
 
-    def _wrapped(self, node: cst.BaseExpression) -> cst.BaseExpression:
+    def wrapped(self, node: cst.BaseExpression) -> cst.BaseExpression:
+        """Return the mean of ``node`` over the ranks."""
         return expression("torch/average", {"value": node}, dl=self.facts.alias)
 
     # -- sums over samples divided by the size of the whole data set -----------------------------------------------
@@ -73,12 +75,12 @@ class Metrics:
         cuts: list[cst.CSTNode] = []
         for node in self.script.nodes:
             if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Divide):
-                if self._sum_of_own(node.left) and self._counts_all(node.right) and self._all_ranks(node):
+                if self._sum_of_own(node.left) and self._counts_all(node.right) and self.all_ranks(node):
                     cuts.append(node.left)
                     yield Edit(node.left, why, lambda n: expression("torch/total", {"value": n}, dl=dl))
             elif isinstance(node, cst.AugAssign) and isinstance(node.operator, cst.DivideAssign):
                 mine = isinstance(node.target, cst.Name) and self._sum_of_own(node.target)
-                if mine and self._counts_all(node.value) and self._all_ranks(node):
+                if mine and self._counts_all(node.value) and self.all_ranks(node):
                     name = self.script.code(node.target)
                     self.averaged.add((self.script.function_of(node), name))
                     yield Edit(self.script.line_of(node), why,
@@ -131,7 +133,7 @@ class Metrics:
                 value = call.args[0].value
                 steers = self.facts.kinds.of(func.value) == "scheduler" and self.local(value)
                 if self._is_plateau(func.value) or steers:
-                    yield Edit(value, "schedulers must see one value, or the ranks' rates drift apart", self._wrapped)
+                    yield Edit(value, "schedulers must see one value, or the ranks' rates drift apart", self.wrapped)
         for node in self.script.nodes:
             if isinstance(node, (cst.If, cst.While)) and self._decides(node):
                 yield from self._finite(node)
@@ -145,8 +147,8 @@ class Metrics:
         """Yield averages inside tests for NaN and infinity, which a mean over the ranks passes on."""
         for call in (n for n in walk(node.test) if isinstance(n, cst.Call)):
             tests = self.script.name_of(call.func).endswith((".isnan", ".isinf", ".isfinite"))
-            if tests and call.args and self.local(call.args[0].value) and self._all_ranks(node):
-                yield Edit(call.args[0].value, "if one rank's value is not finite, all ranks must act", self._wrapped)
+            if tests and call.args and self.local(call.args[0].value) and self.all_ranks(node):
+                yield Edit(call.args[0].value, "if one rank's value is not finite, all ranks must act", self.wrapped)
 
     def _is_plateau(self, scheduler: cst.BaseExpression) -> bool:
         return any(
@@ -200,12 +202,12 @@ class Metrics:
             if not self.local(side) or self._is_record(side, node):
                 continue
             text = self.script.code(side)
-            if not self._all_ranks(anchor):
+            if not self.all_ranks(anchor):
                 why = f"{text}: ranks may decide differently, below a condition that differs too"
                 write = f"{text} = {self.facts.alias}.average({text}) where every rank comes by"
                 yield Doubt(side, why, "high", write)
             elif isinstance(node, cst.While) or not isinstance(side, (cst.Name, cst.Attribute)):
-                yield Edit(side, "all ranks must decide alike", self._wrapped)
+                yield Edit(side, "all ranks must decide alike", self.wrapped)
             elif (key := (self.script.function_of(anchor), text)) not in self.averaged:
                 self.averaged.add(key)
                 yield Edit(self.script.line_of(anchor), f"{text}: all ranks must decide alike",
@@ -223,7 +225,7 @@ class Metrics:
             and any(isinstance(n, cst.Assign) and any(dotted(t.target) == name for t in n.targets) for n in walk(body))
         )
 
-    def _all_ranks(self, node: cst.CSTNode) -> bool:
+    def all_ranks(self, node: cst.CSTNode) -> bool:
         """Tell whether all ranks come to ``node`` or none: no condition above it depends on a rank's own values."""
         function = self.script.function_of(node)
         for up in self.script.above(node):
@@ -248,13 +250,15 @@ class Metrics:
             if not logs and self.script.name_of(call.func) != "builtins.print":
                 continue
             inside = any(up in self.facts.loops for up in self.script.above(call))
-            if inside and self._all_ranks(call):
+            if inside and self.all_ranks(call):
                 for arg in call.args:
-                    for value in self._values(arg.value):
-                        yield Edit(value, "the mean over the ranks, not rank 0's own", self._wrapped)
+                    for value in self.values(arg.value):
+                        yield Edit(value, "the mean over the ranks, not rank 0's own", self.wrapped)
 
-    def _values(self, node: cst.CSTNode) -> list[cst.BaseExpression]:
+    def values(self, node: cst.CSTNode) -> list[cst.BaseExpression]:
         """Return the largest numbers within ``node`` that come from a rank's own training batches."""
+        if isinstance(node, cst.Call) and self.script.name_of(node.func) in ("builtins.round", "builtins.int"):
+            return self.values(node.args[0].value) if node.args else []  # the mean is rounded, not the parts
         if isinstance(node, cst.BaseExpression) and self.trained(node) and self.scalar(node):
             if self._summed_elsewhere(node):
                 return []
@@ -262,4 +266,4 @@ class Metrics:
             return [] if done else [node]
         if isinstance(node, (cst.Comparison, cst.Lambda, cst.IfExp, cst.ListComp, cst.GeneratorExp)):
             return []
-        return [value for child in children(node) for value in self._values(child)]
+        return [value for child in children(node) for value in self.values(child)]

@@ -127,13 +127,22 @@ class Translation:
 
     def _constants(self) -> Found:
         for node in self.script.nodes:
-            if isinstance(node, (cst.Attribute, cst.Name)) and not self._gone(node):
+            if isinstance(node, (cst.Attribute, cst.Name)) and self._is_spelt(node) and not self._gone(node):
                 value = self.library.constants.get(self.foreign(node))
                 called = isinstance(up := self.script.parents.get(node), cst.Call) and up.func is node
                 if value is not None:
                     self.done.append(node)
                     yield Edit(up if called and up is not None else node, f"{self.foreign(node)} means nothing here",
                                lambda _, v=value: cst.Name(v), step="start")  # type: ignore[misc]  # fmt: skip
+
+    def _is_spelt(self, node: cst.CSTNode) -> bool:
+        """Tell whether ``node`` names the library itself, not a variable that holds something of it."""
+        while isinstance(node, cst.Attribute):
+            node = node.value
+        if not isinstance(node, cst.Name):
+            return False
+        bindings, _ = self.script.scopes[node].lookup(node.value)
+        return any(b.how == "import" for b in bindings) or not bindings
 
     def _gone(self, node: cst.CSTNode) -> bool:
         return any(self.script.inside(node, d) for d in self.done)
@@ -145,7 +154,7 @@ class Translation:
                 inside = any(isinstance(up, (cst.Import, cst.ImportFrom)) for up in self.script.above(node))
                 full = self.script.name_of(node)
                 mine = any(self._is_in(full, m) for m in self.library.modules)
-                if mine and not inside and not self._gone(node):
+                if mine and self._is_spelt(node) and not inside and not self._gone(node):
                     left.append(node)
         if left:
             lines = "\n".join(f"  {self.script.place(n)}: {self.script.code(n)}" for n in left[:8])

@@ -29,6 +29,10 @@ def _mean_or_sum(translation: Translation, call: cst.Call) -> str:
     return "total" if translation.framework == "torch" and _reduction(translation, call) == "Sum" else "average"
 
 
+def _in_place(translation: Translation, call: cst.Call) -> str:
+    return f"{_mean_or_sum(translation, call)}_in_place"
+
+
 def _mean(translation: Translation, call: cst.Call) -> Found:
     """Yield the doubts about what an average leaves out."""
     how = _reduction(translation, call)
@@ -126,6 +130,7 @@ LIBRARY = Library(
             "optimizer", "averages the gradients before it steps", ("optimizer",), "gradients", _optimizer
         ),
         "allreduce": _MEAN,
+        "allreduce_": Rule(_in_place, "one value of all ranks", ("tensor",), "metrics", _mean),
     },
     constants={
         "Compression.none": "None", "Compression.fp16": "None", "Average": "None", "Sum": "None", "Adasum": "None",

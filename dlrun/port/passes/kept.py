@@ -1,0 +1,100 @@
+"""Part of step "metrics": numbers that are kept over the epochs, in a history that is saved or plotted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from dlrun.port.edits import Doubt, Edit
+from dlrun.port.insert import expression, statements
+from dlrun.port.script import Binding, walk
+
+if TYPE_CHECKING:
+    from dlrun.port.passes.metrics import Metrics
+
+_KEEPS = ("append", "update", "writerow", "setdefault")
+_DEPTH = 4
+
+
+def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
+    """Average a rank's own number once, where it is bound, if it is kept; an expression, where it is kept.
+
+    Before:
+        model = torch.nn.Linear(2, 1)
+        for epoch in range(9):
+            for x, y in loader:
+                loss = (model(x) - y).mean()
+                loss.backward()
+                opt.step()
+            last = loss.item()
+            print(epoch, last)
+            history.append(last)
+
+    After:
+        model = torch.nn.Linear(2, 1)
+        for epoch in range(9):
+            for x, y in loader:
+                loss = (model(x) - y).mean()
+                loss.backward()
+                opt.step()
+            last = dl.average(loss.item())
+            print(epoch, last)
+            history.append(last)
+    """
+    script = metrics.script
+    why = "kept over the epochs: the mean over the ranks, not rank 0's own"
+    for sink in _sinks(metrics):
+        for value in metrics.values(sink):
+            binding = _binding(metrics, value)
+            if binding is None:
+                yield Edit(value, why, metrics.wrapped)
+                continue
+            metrics.averaged.add((script.function_of(value), script.code(value)))
+            if not binding.path and binding.value is not None:
+                yield Edit(binding.value, why, lambda v: expression("torch/average", {"value": v},
+                                                                    dl=metrics.facts.alias))  # fmt: skip
+            else:
+                lines = statements("torch/average_kept", dl=metrics.facts.alias, name=script.code(value))
+                yield Edit(script.line_of(binding.node), why, after=lines)
+
+
+def _sinks(metrics: Metrics) -> Iterator[cst.BaseExpression]:
+    """Yield the expressions that loops over epochs keep: in a list, under a key, in a row of a table."""
+    script, loops = metrics.script, metrics.facts.loops
+    outer = {loop for loop in loops if _holds_loop(metrics, loop.body, loops)}  # type: ignore[attr-defined]
+    for node in script.nodes:
+        values: list[cst.BaseExpression] = []
+        if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in _KEEPS:
+            values = [a.value for a in node.args]
+        elif isinstance(node, cst.Assign) and isinstance(node.targets[0].target, cst.Subscript):
+            values = [node.value]
+        if values:
+            loop = next((u for u in script.above(node) if isinstance(u, (cst.For, cst.While, cst.FunctionDef))), None)
+            if loop in outer and metrics.all_ranks(node):
+                yield from values
+
+
+def _holds_loop(metrics: Metrics, body: cst.CSTNode, loops: tuple[cst.CSTNode, ...], depth: int = _DEPTH) -> bool:
+    """Tell whether running ``body`` runs another training loop: then its turns are epochs, not batches."""
+    for node in walk(body):
+        if node in loops:
+            return True
+        if depth and isinstance(node, cst.Call):
+            targets = metrics.facts.flow.targets(node)
+            if any(_holds_loop(metrics, t.body, loops, depth - 1) for t in targets):
+                return True
+    return False
+
+
+def _binding(metrics: Metrics, value: cst.BaseExpression) -> Binding | None:
+    """Return the one plain assignment that gives the name ``value`` its value, if all ranks come to it."""
+    if not isinstance(value, cst.Name):
+        return None
+    bindings, scope = metrics.script.scopes[value].lookup(value.value)
+    if len(bindings) != 1 or scope is not metrics.script.scopes[value]:
+        return None
+    only = bindings[0]
+    plain = only.how == "assign" and isinstance(only.node, cst.Assign) and len(only.node.targets) == 1
+    return only if plain and "part" not in only.path and metrics.all_ranks(only.node) else None
