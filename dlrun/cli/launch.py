@@ -81,7 +81,7 @@ def _kind(option: click.Option) -> str:
 @click.option("--dry-run", is_flag=True, help="Print the command that would be run, and run nothing.")
 @click.option("--explain", is_flag=True, help="Like --dry-run, with a reason for each word and where each rank runs.")
 @click.option("--as", "as_", default="", metavar="SYSTEM", help="Like --explain, as if on slurm, pbs, alps, lsf, flux.")
-@click.option("--job", default="", metavar="FILE", help="Write a batch script instead: --as slurm, pbs, cobalt, lsf, flux, kubernetes.")
+@click.option("--job", default="", metavar="FILE", help="Write a batch script instead; --as kubernetes and others.")
 @click.option("--time", "time_", default="1:00:00", help="For --job: how long, H:MM:SS.")
 @click.option("--account", default="", help="For --job: whom to charge.")
 @click.option("--queue", default="", help="For --job: the queue or partition.")

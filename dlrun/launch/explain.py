@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Sequence
 
 from dlrun.launch.plan import Command, LaunchPlan
 from dlrun.launch.site import Site
-from dlrun.rank.place import cores, gpus, mask, share
+from dlrun.rank.gpus import Gpu, assign, gpus, visible
+from dlrun.rank.place import bound, cores
 
 
 def explain(plan: LaunchPlan, command: Command, site: Site) -> str:
@@ -28,22 +30,30 @@ def explain(plan: LaunchPlan, command: Command, site: Site) -> str:
 def table(plan: LaunchPlan, site: Site) -> list[str]:
     """Return one line per rank: where it runs, on which cores, with which GPU first."""
     here = cores(os.sched_getaffinity(0)) if plan.local else []
-    vendor, found = gpus() if plan.local else ("", [])
+    vendor, found = gpus(env=site.env) if plan.local else ("", [])
+    blocks, own, left = _shares(plan, site, here, vendor, found)
     lines = [f"  {'rank':>4}  {'host':<16}{'local':<8}{'cores':<16}GPU"]
     for rank, (host, local_rank, local_size) in enumerate(placement(plan, site)):
         if plan.local and plan.bind:
-            block = share(here, local_rank, local_size, plan.cores)
-            on = _ranges(sorted(cpu for core in block for cpu in core)) or "any"
+            on = _ranges(sorted(cpu for core in blocks[local_rank] for cpu in core)) or "any"
         else:
             on = f"{plan.cores} of its own" if plan.cores else ("an equal share" if plan.bind else "any")
-        own = mask(site.env, vendor, found, local_rank, plan.gpus or 1)
-        gpu = next((value.split(",")[0] for name, value in own.items() if "VISIBLE" in name), "-")
-        gpu = gpu if plan.local else "its own first"
+        gpu = ",".join(left[i].name for i in own[local_rank]) or "-" if plan.local else "its own first"
         lines.append(f"  {rank:>4}  {host:<16}{f'{local_rank}/{local_size}':<8}{on:<16}{gpu}")
         if rank == 63 and (plan.ranks or 0) > 64:
             lines.append(f"  and {(plan.ranks or 0) - 64} more")
             break
     return lines
+
+
+def _shares(
+    plan: LaunchPlan, site: Site, here: list[tuple[int, ...]], vendor: str, found: list[Gpu]
+) -> tuple[list[Sequence[tuple[int, ...]]], list[list[int]], list[Gpu]]:
+    """Return each local rank's cores, its GPUs (places in the third), and the GPUs that are left to the job."""
+    blocks = bound(here, plan.ranks or 1, {"bind": plan.bind, "cores": plan.cores}) if plan.local else []
+    left = visible(site.env, vendor, found) if vendor else []
+    near = [frozenset(cpu for core in block for cpu in core) for block in blocks]
+    return blocks, assign(near, left, plan.gpus or 1), left
 
 
 def placement(plan: LaunchPlan, site: Site) -> list[tuple[str, int, int]]:

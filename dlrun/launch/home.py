@@ -92,10 +92,11 @@ class Home:
         for rank in sorted(self.calls):
             nodes.setdefault(self.calls[rank].host, []).append(rank)
         for node, ranks in enumerate(nodes.values()):
+            cpus = [self.calls[rank].facts["cpus"] for rank in ranks]
             for local_rank, rank in enumerate(ranks):
                 self._send(self.calls[rank], wire.WELCOME, {
                     "size": self.ranks, "local_rank": local_rank, "local_size": len(ranks),
-                    "node": node, "nnodes": len(nodes),
+                    "node": node, "nnodes": len(nodes), "cpus": cpus if any(each != cpus[0] for each in cpus) else None,
                 })  # fmt: skip
         self.complete = True
 

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from dlrun.rank.place import cores, gpus
+from dlrun.rank.gpus import gpus
+from dlrun.rank.place import cores
 
 # The families of MPI library, by which a rank can only be started by a fitting launcher: the library's file names, and
 # a symbol that only this family's library holds. Spectrum MPI is an Open MPI; Intel's and Cray's are MPICHs.
@@ -95,7 +96,7 @@ def look(env: Mapping[str, str]) -> Site:
         user_id=os.getuid(),
         cores=len(cores(allowed)),
         cpus=len(allowed),
-        gpus=len(gpus()[1]),
+        gpus=len(gpus(env=env)[1]),
         allocation=allocation(env),
         env=env,
     )

@@ -7,6 +7,8 @@ there is somebody left who knows which rank it was, tells ``dlrun launch``, and 
 ==============  ======================================================================================
 identity.py     which rank this is, from the launcher's variables: one table, the launcher used first
 place.py        GPU mask, core affinity and thread count, set before MPI or CUDA wake up
+gpus.py         the GPUs of the node, which of them is near, and the variable that masks them
+mps.py          NVIDIA's service for GPUs in exclusive mode that ranks share
 wire.py         the messages between a watcher and ``dlrun launch``
 watch.py        the watcher: output, signals, how the script ended
 script.py       the script: runs it as ``__main__`` and says where an exception came from

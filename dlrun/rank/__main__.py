@@ -15,8 +15,9 @@ from typing import Any
 
 from dlrun import __version__
 from dlrun.rank import wire
+from dlrun.rank.gpus import gpus, visible
 from dlrun.rank.identity import Identity, identity
-from dlrun.rank.place import gpus, mask, settle
+from dlrun.rank.place import settle
 from dlrun.rank.script import run
 from dlrun.rank.watch import Watcher
 
@@ -39,8 +40,16 @@ def main(argv: list[str]) -> int:
              "LOCAL_SIZE": me.local_size or 1, "NODE": me.node or 0, "NNODES": spec["nnodes"]}  # fmt: skip
     os.environ.update({f"DLRUN_{name}": str(value) for name, value in place.items()})
     os.environ["DLRUN_RUN_DIR"] = spec["run_dir"]
-    settle(os.environ, me.local_rank or 0, me.local_size or 1, spec["place"])
-    return start(me.rank, argv[3:], spec, home)
+    if not settle(os.environ, me.local_rank or 0, me.local_size or 1, spec["place"]):
+        return start(me.rank, argv[3:], spec, home)
+    from dlrun.rank import mps
+
+    ours = mps.join(os.environ, me.local_rank or 0, spec["token"])
+    try:
+        return start(me.rank, argv[3:], spec, home)
+    finally:
+        if ours:
+            mps.end(os.environ)
 
 
 def start(rank: int, program: list[str], spec: dict[str, Any], home: socket.socket | None) -> int:
@@ -106,9 +115,8 @@ def facts() -> dict[str, Any]:
     except OSError:
         free = 0
     vendor, found = gpus()
-    universe = mask(os.environ, vendor, found, 0)
-    first = next((value.split(",") for name, value in universe.items() if "VISIBLE" in name), [])
-    return {"python": sys.version.split()[0], "dlrun": __version__, "dl_comm": checksum, "shm": free, "gpus": first,
+    left = [gpu.name for gpu in visible(os.environ, vendor, found)] if vendor else []
+    return {"python": sys.version.split()[0], "dlrun": __version__, "dl_comm": checksum, "shm": free, "gpus": left,
             "cpus": sorted(os.sched_getaffinity(0))}  # fmt: skip
 
 
@@ -126,7 +134,7 @@ def join(home: socket.socket, me: Identity, spec: dict[str, Any]) -> Identity:
                 sys.exit(1)
             if kind == wire.WELCOME:
                 given = json.loads(body)
-                spec["nnodes"] = given["nnodes"]
+                spec["nnodes"], spec["place"]["cpus"] = given["nnodes"], given["cpus"]
                 return Identity(me.rank, given["size"], given["local_rank"], given["local_size"], given["node"])
 
 

@@ -4,37 +4,65 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, MutableMapping, Sequence
+from typing import Any
 
-# The one variable that masks a vendor's GPUs, and those that would mask a second time inside it: two masks at once
-# leave nothing visible, so exactly one is set.
-_MASKS = {
-    "nvidia": ("CUDA_VISIBLE_DEVICES", ()),
-    "amd": ("ROCR_VISIBLE_DEVICES", ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")),
-    "intel": ("ZE_AFFINITY_MASK", ()),
-}
+from dlrun.rank.gpus import MASKS, Gpu, assign, gpus, mask, visible
+
+Core = tuple[int, ...]  # its hardware threads
 
 
-def settle(env: MutableMapping[str, str], local_rank: int, local_size: int, want: Mapping[str, object]) -> None:
+def settle(env: MutableMapping[str, str], local_rank: int, local_size: int, want: Mapping[str, Any]) -> bool:
     """Set GPU mask, affinity and thread count of this process for rank ``local_rank`` of ``local_size`` on its node.
 
-    ``want`` is the ``place`` entry of the spec: ``bind`` (whether the shim binds; the launcher may have done so),
-    ``cores`` and ``gpus`` per rank (``None``: an equal share).
+    ``want`` is the ``place`` entry of the spec: ``bind`` (whether the shim binds), ``cores`` and ``gpus`` per rank
+    (``None``: an equal share, and 1), and ``cpus``, the CPUs that the launcher gave to each of the node's ranks, where
+    it did not give all to all: it has bound them, and they stay so.
+
+    Returns whether NVIDIA's GPUs are shared by ranks (see mps.py).
     """
-    vendor, found = gpus()
-    gpus_each = want.get("gpus")
-    env.update(mask(env, vendor, found, local_rank, gpus_each if isinstance(gpus_each, int) else 1))
-    if vendor == "amd":
-        for name in _MASKS["amd"][1]:
-            env.pop(name, None)
-    allowed = os.sched_getaffinity(0)
-    mine: Sequence[tuple[int, ...]] = cores(allowed)
-    if want.get("bind"):
-        each = want.get("cores")
-        block = share(mine, local_rank, local_size, each if isinstance(each, int) else None)
-        if block:
-            os.sched_setaffinity(0, {cpu for core in block for cpu in core})
-        mine = block or mine[:1]
-    env.setdefault("OMP_NUM_THREADS", str(len(mine)))
+    blocks = bound(cores(os.sched_getaffinity(0)), local_size, want)
+    mine = blocks[local_rank]
+    if want.get("bind") and not want.get("cpus") and mine:
+        os.sched_setaffinity(0, {cpu for core in mine for cpu in core})
+    vendor, found = gpus(env=env)
+    left: list[Gpu] = []
+    if vendor:
+        left = visible(env, vendor, found)
+        near = [frozenset(cpu for core in block for cpu in core) for block in blocks]
+        own = assign(near, left, want.get("gpus") or 1)[local_rank]
+        env.update(mask(env, vendor, left, own))
+        if left:
+            for name in MASKS[vendor][1]:
+                env.pop(name, None)
+    for name, value in fork_safety().items():
+        env.setdefault(name, value)
+    env.setdefault("OMP_NUM_THREADS", str(len(mine) or 1))
+    return vendor == "nvidia" and local_size * (want.get("gpus") or 1) > len(left) > 0
+
+
+def bound(here: Sequence[Core], local_size: int, want: Mapping[str, Any]) -> list[Sequence[Core]]:
+    """Return the cores of each rank of the node, () where it has none of its own; ``here`` are this process's."""
+    if cpus := want.get("cpus"):
+        return [cores(set(each)) for each in cpus]
+    if not want.get("bind"):
+        return [here] * local_size
+    return [share(here, rank, local_size, want.get("cores")) for rank in range(local_size)]
+
+
+def fork_safety(devices: str = "/sys/class/infiniband") -> dict[str, str]:
+    """Return the variables that keep memory registered with an RDMA card from breaking in forked DataLoader workers.
+
+    Nothing without such a card. EFA's library has a variable of its own; the others read libibverbs'
+    (ibv_fork_init(3)).
+    """
+    try:
+        cards = os.listdir(devices)  # noqa: PTH208 - pathlib costs 5 ms a rank
+    except OSError:
+        return {}
+    settings = {"RDMAV_FORK_SAFE": "1"} if cards else {}
+    if any(card.startswith(("efa", "rdmap")) for card in cards):
+        settings["FI_EFA_FORK_SAFE"] = "1"
+    return settings
 
 
 def share(
@@ -61,58 +89,6 @@ def cores(allowed: set[int], sys: str = "/sys/devices/system/cpu") -> list[tuple
             package, first = 0, cpu
         found.setdefault((package, first), []).append(cpu)
     return [tuple(found[key]) for key in sorted(found)]
-
-
-def mask(
-    env: Mapping[str, str], vendor: str, found: Sequence[str], local_rank: int, each: int = 1
-) -> dict[str, str]:
-    """Return the variables that put a rank's own GPUs first, inside what the scheduler left visible.
-
-    All GPUs stay visible: peers can map each other's memory, and ``cuda:0`` is the rank's own. An incoming mask is the
-    universe; only its order changes. Nothing is set where there is no GPU.
-    """
-    if not vendor:
-        return {}
-    name = _MASKS[vendor][0]
-    inherited = env.get(name)
-    universe = list(found) if inherited is None else [g for g in inherited.split(",") if g]
-    if not universe or any(g.lower() in ("none", "void", "nodevfiles", "-1") for g in universe):
-        return {}
-    first = local_rank * each % len(universe)
-    own = [universe[(first + i) % len(universe)] for i in range(min(each, len(universe)))]
-    ordered = own + [g for g in universe if g not in own]
-    settings = {name: ",".join(ordered)}
-    if vendor == "nvidia" and "CUDA_DEVICE_ORDER" not in env:
-        settings["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the default, fastest first, is not what schedulers count by
-    return settings
-
-
-def gpus(root: str = "") -> tuple[str, list[str]]:
-    """Return the vendor of this node's GPUs ("" where there are none) and their names, in PCI order.
-
-    NVIDIA's are named by UUID, which stays right inside containers and device cgroups. Starts no program: every rank
-    pays for this.
-    """
-    uuids = []
-    for bus in _names(f"{root}/proc/driver/nvidia/gpus"):
-        facts = {}
-        for line in _read(f"{root}/proc/driver/nvidia/gpus/{bus}/information").splitlines():
-            name, _, value = line.partition(":")
-            facts[name.strip()] = value.strip()
-        if "GPU UUID" in facts and os.path.exists(f"{root}/dev/nvidia{facts.get('Device Minor', '')}"):  # noqa: PTH110
-            uuids.append(facts["GPU UUID"])
-    if uuids:
-        return "nvidia", uuids
-    nodes = f"{root}/sys/class/kfd/kfd/topology/nodes"
-    amd = [node for node in _names(nodes) if _read(f"{nodes}/{node}/gpu_id").strip() not in ("", "0")]
-    return ("amd", [str(i) for i in range(len(amd))]) if amd else ("", [])
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))  # noqa: PTH208 - pathlib costs 5 ms a rank
-    except OSError:
-        return []
 
 
 def _read(path: str) -> str:

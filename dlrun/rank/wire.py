@@ -12,7 +12,8 @@ import socket
 import struct
 from typing import Any
 
-HELLO, WELCOME = b"H", b"W"  # {token, rank, size, host, pid, ...}; {rank, size, local_rank, local_size, node, nnodes}
+HELLO = b"H"  # {token, rank, size, host, pid, ...}
+WELCOME = b"W"  # {rank, size, local_rank, local_size, node, nnodes, cpus}
 OUT, ERR = b"O", b"E"  # what the script wrote, as it wrote it
 FAILED = b"F"  # {rank, host, pid, what, where, code, tail, time}
 ENDED = b"X"  # {code, talked}: the script is gone

@@ -1,0 +1,66 @@
+"""NVIDIA's multi-process service (MPS): lets ranks share GPUs that are in exclusive mode.
+
+The first rank of a node starts it, with pipes and logs of this job's own in the node's /tmp, and ends it with the job.
+Only where more ranks than GPUs share a node is anything looked at: asking the driver takes half a second.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+import zlib
+from collections.abc import Mapping, MutableMapping
+
+_QUERY = ("nvidia-smi", "--query-gpu=compute_mode", "--format=csv,noheader")
+_READY_S = 10.0
+
+
+def needed(modes: str) -> bool:
+    """Return whether ranks cannot share the GPUs without MPS, by nvidia-smi's compute modes, one on each line."""
+    return any(mode.strip().lower().startswith("exclusive") for mode in modes.splitlines())
+
+
+def folders(job: str) -> dict[str, str]:
+    """Return the variables that lead to the service of this job on this node."""
+    name = f"/tmp/dlrun-mps-{zlib.crc32(job.encode()):08x}"
+    return {f"CUDA_MPS_{what}_DIRECTORY": f"{name}-{what.lower()}" for what in ("PIPE", "LOG")}
+
+
+def join(env: MutableMapping[str, str], local_rank: int, job: str) -> bool:
+    """Have this rank use MPS where it must; return whether this rank has started it, and is to call :func:`end`.
+
+    A service that the site runs (``CUDA_MPS_PIPE_DIRECTORY`` is set) is used as it is.
+    """
+    if "CUDA_MPS_PIPE_DIRECTORY" in env or not needed(_said(_QUERY, env)):
+        return False
+    settings = folders(job)
+    env.update(settings)
+    pipe = settings["CUDA_MPS_PIPE_DIRECTORY"]
+    if local_rank == 0:
+        for folder in settings.values():
+            os.makedirs(folder, mode=0o700, exist_ok=True)  # noqa: PTH103 - pathlib costs 5 ms a rank
+        _said(("nvidia-cuda-mps-control", "-d"), env)
+        return True
+    deadline = time.monotonic() + _READY_S
+    while not os.path.exists(f"{pipe}/control") and time.monotonic() < deadline:  # noqa: PTH110
+        time.sleep(0.05)
+    return False
+
+
+def end(env: Mapping[str, str]) -> None:
+    """End the service that :func:`join` started, and remove its folders."""
+    import shutil
+
+    _said(("nvidia-cuda-mps-control",), env, "quit\n")
+    for what in ("PIPE", "LOG"):
+        shutil.rmtree(env[f"CUDA_MPS_{what}_DIRECTORY"], ignore_errors=True)
+
+
+def _said(words: tuple[str, ...], env: Mapping[str, str], told: str = "") -> str:
+    """Return what a program prints; "" where it is not here, or does not answer."""
+    try:
+        done = subprocess.run(words, env=dict(env), input=told, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout
