@@ -78,6 +78,7 @@ def _kind(option: click.Option) -> str:
 @click.option("--max-restarts", type=int, default=0, help="Start again so often when a rank fails.")
 @click.option("--resume", default="", metavar="ARGS", help="And then with these arguments added: '--resume last.pt'.")
 @click.option("--silence", type=int, default=20, help="Seconds after which a node that does not answer is gone.")
+@click.option("--check", is_flag=True, help="First average known numbers over these very ranks, and compare.")
 @click.option("--dry-run", is_flag=True, help="Print the command that would be run, and run nothing.")
 @click.option("--explain", is_flag=True, help="Like --dry-run, with a reason for each word and where each rank runs.")
 @click.option("--as", "as_", default="", metavar="SYSTEM", help="Like --explain, as if on slurm, pbs, alps, lsf, flux.")
@@ -91,7 +92,7 @@ def _kind(option: click.Option) -> str:
 @click.option("-m", "--module", is_flag=True, help="SCRIPT names a module, as in python -m.")
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def command(dry_run: bool, explain: bool, as_: str, job: str, time_: str, account: str, queue: str,
+def command(check: bool, dry_run: bool, explain: bool, as_: str, job: str, time_: str, account: str, queue: str,
             image: str, volume: str, max_restarts: int, resume: str, timeline: str, timeline_steps: str | None,
             **options: Any) -> None:  # fmt: skip
     """Run SCRIPT on many ranks, under whatever launcher is here.
@@ -121,6 +122,10 @@ def command(dry_run: bool, explain: bool, as_: str, job: str, time_: str, accoun
         def note(text: str) -> None:
             click.echo(f"dlrun: {text}", err=True)
 
+        if check:
+            from dlrun.launch.check import check as average
+
+            note(average(plan))
         again = tuple(shlex.split(resume))
         result = launch_again(plan, max_restarts, again, note) if max_restarts > 0 else launch(plan, None, note)
         _report(result)
