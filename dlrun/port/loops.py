@@ -146,10 +146,16 @@ class Loops:
                     and not all(script.inside(b.node, loop) for b in bindings)
                     and bindings[0].value is not None
                 ):
-                    candidates.append(
-                        (f"self.{attribute}", bindings[0].value if not bindings[0].path else bindings[0].node)
-                    )
+                    made = bindings[0].value if not bindings[0].path else self._use_of(cls, attribute)
+                    if made is not None:
+                        candidates.append((f"self.{attribute}", made))
         return self._sorted(candidates)
+
+    def _use_of(self, cls: cst.ClassDef, attribute: str) -> cst.CSTNode | None:
+        """Return an expression ``self.attribute`` in the methods of ``cls``."""
+        named = (n for n in self._uses(attribute) if isinstance(self.script.parents[n], cst.Attribute))
+        found = (self.script.parents[n] for n in named if self.script.class_of(n) is cls)
+        return next((a for a in found if dotted(a) == f"self.{attribute}"), None)
 
     def _uses(self, name: str) -> list[cst.Name]:
         if not hasattr(self, "_names"):

@@ -130,3 +130,53 @@ def test_the_ported_project_runs_and_trains_as_the_serial_one(script, tmp_path):
     assert all(torch.equal(serial[k], one[k]) and torch.equal(serial[k], twins[k]) for k in serial)
     assert "seen 24" in said
     assert shared.count("seen 12") == 2
+
+
+TRAINER = {
+    "train.py": """
+import torch
+from data import train_loader
+from trainer import Trainer
+from utils import *
+import config as cfg
+
+if __name__ == "__main__":
+    net = torch.nn.Linear(2, 1)
+    Trainer(net, build(net, cfg), train_loader).fit(cfg.EPOCHS)
+""",
+    "config.py": "LR = 0.1\nEPOCHS = 2\nBATCH = 4\n",
+    "data.py": "from torch.utils import data\nfrom config import BATCH\n"
+    "train_loader = data.DataLoader(samples, batch_size=BATCH, shuffle=True)\n",
+    "utils.py": "import torch\ndef build(net, cfg):\n    return torch.optim.SGD(net.parameters(), lr=cfg.LR)\n",
+    "trainer.py": """
+class Trainer:
+    def __init__(self, net, opt, train):
+        self.net, self.opt, self.train = net, opt, train
+
+    def fit(self, epochs):
+        for epoch in range(epochs):
+            print(epoch, self.epoch())
+
+    def epoch(self):
+        total = 0.0
+        for x, y in self.train:
+            loss = (self.net(x) - y).pow(2).mean()
+            loss.backward()
+            self.opt.step()
+            total += loss.item()
+        return total / len(self.train)
+""",
+}
+
+
+def test_a_trainer_class_of_a_module_gets_what_other_modules_made(tmp_path):
+    port_tree(lay(tmp_path / "project", TRAINER), tmp_path / "out")
+    trainer, data, utils, config = (
+        (tmp_path / "out" / f).read_text() for f in ("trainer.py", "data.py", "utils.py", "config.py")
+    )
+    assert "        dl.broadcast(self.net, self.opt)" in trainer
+    assert "            dl.gradients(self.opt)  # mean over the ranks\n            self.opt.step()" in trainer
+    assert "print(epoch, dl.average(self.epoch()))" in trainer
+    assert "train_loader = dl.shard(data.DataLoader(" in data
+    assert "lr=dl.lr_scale(cfg.LR))" in utils
+    assert config == TRAINER["config.py"]
