@@ -38,7 +38,7 @@ def allreduce(
     ranks: str, sizes: str, models: str, dtype: str, seconds: float, ways: str, by: str, backend: str,
     mpiexec: str, out: Path | None, as_json: bool, compare: Path | None,
 ) -> None:  # fmt: skip
-    """Time dl_comm, the MPI library, gloo and Horovod in turns, and check every number they return.
+    """Time dl_comm, the MPI library, gloo, Horovod and oneCCL in turns, and check every number they return.
 
     \b
       dlrun bench allreduce                               everything, a few minutes

@@ -9,7 +9,7 @@ from typing import Any
 
 from dlrun.bench.plot import pyplot
 from dlrun.scale.predict import fit
-from dlrun.scale.result import Row, Study, rows
+from dlrun.scale.result import STRONG, WEAK, Row, Study, rows
 
 COLOURS = {"weak": "#0072B2", "strong": "#D55E00"}
 SHADES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -61,14 +61,19 @@ def curves(panel: Any, study: Study, of: str) -> None:
     counts = sorted({run.ranks for run in study.runs})
     for mode in study.modes():
         for ranks in study.counts(mode):
+            if (mode, ranks) == (STRONG, 1) and study.counts(WEAK)[:1] == [1]:
+                continue  # the same run as the weak one
             points = [p for p in study.of(mode, ranks)[0].reading.points if getattr(p, of) is not None]
             style = "-" if mode == "weak" else "--"
+            colour, label = SHADES[counts.index(ranks) % len(SHADES)], f"{ranks} rank{'s' * (ranks > 1)}, {mode}"
             panel.plot([p.seconds for p in points], [getattr(p, of) for p in points], style, marker=".", markersize=4,
-                       color=SHADES[counts.index(ranks) % len(SHADES)], label=f"{ranks} ranks, {mode}")  # fmt: skip
+                       color=colour, label=label)  # fmt: skip
     panel.set_xlabel("seconds")
     panel.set_ylabel(of)
     if of == "loss":
         panel.set_yscale("log")
+        for axis in (panel.yaxis.set_major_formatter, panel.yaxis.set_minor_formatter):
+            axis(lambda value, _: f"{value:g}")
 
 
 def figures(study: Study, target: float | None) -> dict[str, Any]:

@@ -58,7 +58,8 @@ def predicted(study: Study, ahead: int = 4) -> list[Table]:
             continue
         model, missed = fit(mode, rates, study.cores), errors(mode, rates, study.cores)
         lines = [
-            (str(n), significant(rate), significant(model.rate(n)), f"{100 * (model.rate(n) / rate - 1):+.1f} %",
+            (str(n), significant(rate), significant(model.rate(n)),
+             f"{100 * (model.rate(n) / rate - 1):+.1f} %" if missed else "-",
              f"{100 * missed[n]:+.1f} %" if n in missed else "-")
             for n, rate in rates.items()
         ]  # fmt: skip
@@ -69,6 +70,8 @@ def predicted(study: Study, ahead: int = 4) -> list[Table]:
             f"bytes, {model.latency * 1e6:.2f} us for each doubling of the ranks; beyond the measured ones, every rank "
             f"has a core of its own and the network is as fast as between those"
         )
+        if not missed:
+            note += "; two points fix the model, so that it has no error to show: measure a third number of ranks"
         head = ("ranks", "measured", "model", "off", "off when left out of the fit")
         tables.append(Table(f"Model, {mode}", head, tuple(lines), note))
     return tables

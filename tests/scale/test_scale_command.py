@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+DIGITS = Path(__file__).parents[2] / "examples" / "torch_mnist" / "dist.py"
 HAS_MPI = shutil.which("mpiexec") or (Path(sys.executable).parent / "mpiexec").exists()
 pytestmark = pytest.mark.skipif(not HAS_MPI, reason="no mpiexec: nothing can start ranks")
 
@@ -64,6 +65,24 @@ def test_rates_efficiencies_figures_and_a_page_that_needs_no_network(folder: Pat
     for name in ("throughput", "efficiency", "accuracy", "loss", "time-to-accuracy"):
         assert (folder / "dlrun-scale" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
         assert (folder / "dlrun-scale" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_rates_of_the_digits_are_those_of_a_clock_outside_the_script(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    pytest.importorskip("torch")
+    done = scale(tmp_path, str(DIGITS), "-n", "2", "--json", "--", "--epochs", "4")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    (run,), (row,) = result["runs"], result["rows"]
+    ends = [point["seconds"] for point in run["reading"]["points"]]
+    assert len(ends) == 4
+    # Three epochs of 1536 samples between the first epoch's line and the last's, the evaluations between them included.
+    by_hand = 3 * 1536 / (ends[-1] - ends[0])
+    spent_in_epochs = sum(1536 / rate for rate in run["reading"]["rates"][1:])
+    assert by_hand < 1.1 * 3 * 1536 / spent_in_epochs, "no script trains faster than the clock goes"
+    assert by_hand > 0.1 * row["mean"]
+    assert ends[-1] < run["seconds"]
+    assert row["mean"] == pytest.approx(sum(run["reading"]["rates"][1:]) / 3)
 
 
 def test_without_matplotlib_the_tables_still_come_and_a_line_says_what_to_install(folder: Path) -> None:

@@ -66,6 +66,8 @@ def reasons_against(names: Sequence[str], dtype: str) -> dict[str, str]:
                 import horovod.torch  # noqa: F401
             if name == "gloo":
                 import torch  # noqa: F401
+            if name == "oneCCL":
+                import oneccl_bindings_for_pytorch  # noqa: F401
             if name.startswith("dl_comm"):
                 from dl_comm import _core
 

@@ -105,6 +105,22 @@ def gloo_ready(arrays: Sequence[Any], dtype: str) -> Call:
     return lambda: group.allreduce_coalesced(tensors, dist.AllreduceCoalescedOptions()).wait()
 
 
+def oneccl_ready(arrays: Sequence[Any], dtype: str) -> Call:
+    """torch.distributed over oneCCL, through Intel's bindings: all_reduce of every array, all under way at once."""
+    import oneccl_bindings_for_pytorch  # noqa: F401 - registers the backend
+    import torch.distributed as dist
+
+    _join_gloo()
+    group = dist.new_group(backend="ccl")
+    tensors = _as_tensors(arrays, dtype)
+
+    def call() -> None:
+        for work in [dist.all_reduce(tensor, group=group, async_op=True) for tensor in tensors]:
+            work.wait()
+
+    return call
+
+
 def horovod_ready(arrays: Sequence[Any], dtype: str) -> Call:
     """Horovod: allreduce_ of one array, the grouped form of several."""
     import horovod.torch as hvd
@@ -133,5 +149,6 @@ WAYS: dict[str, Ready] = {
     "MPI packed": mpi_packed_ready,
     "gloo": gloo_ready,
     "horovod": horovod_ready,
+    "oneCCL": oneccl_ready,
     "memcpy": memcpy_ready,
 }
