@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from dlrun.port.calls import Calls
 from dlrun.port.script import Binding, Path, Script
 
 # Methods that give back the object they are called on (or one that stands for it).
@@ -32,46 +33,18 @@ class Origin:
 State = tuple[cst.CSTNode, Path]
 
 
-class Flow:
+class Flow(Calls):
     """Answers questions about values over one Script; every answer is a set of possibilities, in source order."""
 
     def __init__(self, script: Script) -> None:
         """Index the functions and the call sites of ``script``."""
-        self.script = script
+        super().__init__(script)
         self._known: dict[State, tuple[Origin, ...]] = {}
         self._busy: set[State] = set()
         self._cut = False
-        self._returns: dict[cst.CSTNode, list[cst.BaseExpression]] = {}
-        self.methods: dict[str, list[cst.FunctionDef]] = {}
         self._callers: dict[cst.CSTNode, list[cst.Call]] | None = None
-        self._named: dict[cst.CSTNode, list[cst.Call]] | None = None
-        for node in script.nodes:
-            if isinstance(node, (cst.Return, cst.Yield)) and isinstance(node.value, cst.BaseExpression):
-                self._returns.setdefault(script.function_of(node), []).append(node.value)
-            elif isinstance(node, cst.FunctionDef) and isinstance(script.scopes[node].node, cst.ClassDef):
-                self.methods.setdefault(node.name.value, []).append(node)
 
     # -- classes and calls --------------------------------------------------------------------------------------
-
-    def definition(self, node: cst.CSTNode) -> cst.ClassDef | cst.FunctionDef | None:
-        """Return the class or function of this program that the expression ``node`` names, if it names one."""
-        for binding in self.script.bindings_of(node):
-            if isinstance(binding.node, (cst.ClassDef, cst.FunctionDef)):
-                return binding.node
-            if binding.how == "assign" and not binding.path and isinstance(binding.value, cst.Name):
-                return self.definition(binding.value) if binding.value is not node else None
-        return None
-
-    def bases(self, cls: cst.ClassDef, seen: frozenset[cst.CSTNode] = frozenset()) -> list[str]:
-        """Return the qualified names of the foreign classes that ``cls`` derives from, through local ones too."""
-        names: list[str] = []
-        for base in cls.bases:
-            local = self.definition(base.value)
-            if isinstance(local, cst.ClassDef) and local not in seen:
-                names.extend(self.bases(local, seen | {cls}))
-            else:
-                names.append(self.script.name_of(base.value))
-        return names
 
     def classes(self, node: cst.CSTNode) -> list[cst.ClassDef]:
         """Return the local classes that the value of ``node`` may be an instance of."""
@@ -85,17 +58,6 @@ class Flow:
                 if isinstance(cls, cst.ClassDef):
                     found.append(cls)
         return found
-
-    def method(self, cls: cst.ClassDef, name: str) -> cst.FunctionDef | None:
-        """Return the method of ``cls`` or of its local bases."""
-        for candidate in self.methods.get(name, []):
-            if self.script.scopes[candidate].node is cls:
-                return candidate
-        for base in cls.bases:
-            local = self.definition(base.value)
-            if isinstance(local, cst.ClassDef) and local is not cls and (found := self.method(local, name)):
-                return found
-        return None
 
     def targets(self, call: cst.Call) -> list[cst.FunctionDef]:
         """Return the functions of this module that ``call`` may run."""
@@ -121,10 +83,6 @@ class Flow:
             self._callers = found
             self._known.clear()
         return self._callers.get(function, [])
-
-    def returns(self, function: cst.FunctionDef) -> list[cst.BaseExpression]:
-        """Return what ``function`` returns or yields."""
-        return self._returns.get(function, [])
 
     # -- values -------------------------------------------------------------------------------------------------
 
@@ -212,43 +170,13 @@ class Flow:
         function = self.script.scopes[binding.node].node
         found: list[State] = []
         if isinstance(function, cst.FunctionDef):
-            for call in self._callers.get(function, []) if self._callers is not None else self._plain(function):
+            for call in self._callers.get(function, []) if self._callers is not None else self.named_calls(function):
                 argument = self.argument(call, function, binding.name)
                 if argument is not None:
                     found.append((argument, path))
         if not found and binding.value is not None:
             found.append((binding.value, path))
         return found
-
-    def _plain(self, function: cst.FunctionDef) -> list[cst.Call]:
-        """Return the calls that name ``function`` outright; what is known before ``callers`` is."""
-        if self._named is None:
-            self._named = {}
-            for call in self.script.calls:
-                local = self.definition(call.func)
-                if isinstance(local, cst.ClassDef):
-                    local = self.method(local, "__init__")
-                if local is not None:
-                    self._named.setdefault(local, []).append(call)
-        return self._named.get(function, [])
-
-    def argument(self, call: cst.Call, function: cst.FunctionDef, name: str) -> cst.BaseExpression | None:
-        """Return the expression that ``call`` passes for the parameter ``name`` of ``function``."""
-        names = [p.name.value for p in (*function.params.posonly_params, *function.params.params)]
-        if isinstance(self.script.scopes[function].node, cst.ClassDef) and names and names[0] in ("self", "cls"):
-            names = names[1:]
-        position = 0
-        for arg in call.args:
-            if arg.keyword is not None:
-                if arg.keyword.value == name:
-                    return arg.value
-            elif arg.star:
-                return None
-            else:
-                if position < len(names) and names[position] == name:
-                    return arg.value
-                position += 1
-        return None
 
     def _of_self(self, cls: cst.ClassDef, name: str, path: Path) -> list[State]:
         found: list[State] = [
