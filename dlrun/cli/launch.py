@@ -71,7 +71,7 @@ def _kind(option: click.Option) -> str:
 @click.option("--tuned/--no-tuned", default=True, help="Use the settings that dlrun tune found, where they fit.")
 @click.option("--timeline", default="", metavar="FILE", help="Record what every rank does; the trace goes to FILE.")
 @click.option("--timeline-steps", metavar="A:B", help="Record only from step A up to step B.")
-@click.option("--start-timeout", type=float, default=120.0, help="Seconds in which all ranks must have started.")
+@click.option("--start-timeout", type=float, help="Seconds in which all ranks must have started; 120, more for many.")
 @click.option("--save-time", type=float, default=60.0, help="Seconds to save in, when told to stop.")
 @click.option("--stall-timeout", type=float, default=300.0, help="Seconds without progress until that is told.")
 @click.option("--on-stall", type=click.Choice(["report", "abort"]), default="report", help="And then?")

@@ -20,7 +20,7 @@ from dlrun.errors import DlrunError
 from dlrun.launch.commands import command, spec
 from dlrun.launch.plan import Command, Host, LaunchPlan
 from dlrun.launch.profile import with_profile
-from dlrun.launch.settle import settle
+from dlrun.launch.settle import settle as _settle
 from dlrun.launch.site import Site, look
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def prepare(plan: LaunchPlan) -> tuple[LaunchPlan, Command]:
     Raises :class:`DlrunError` where the plan cannot be carried out, and names the option.
     """
     site = look(os.environ)
-    settled = settle(replace(plan, run_dir=plan.run_dir or _new_run_dir(Path(plan.cwd))), site)
+    settled = _settle(replace(plan, run_dir=plan.run_dir or _new_run_dir(Path(plan.cwd))), site)
     settled = with_profile(settled, site.env) if settled.tuned else settled
     return settled, command(settled, site)
 

@@ -18,6 +18,14 @@ _STALE = (
     *("DLRUN_RANK", "DLRUN_SIZE", "DLRUN_LOCAL_", "DLRUN_NODE", "DLRUN_NNODES", "DLRUN_RUN_DIR"),
 )
 
+# What belongs to a machine, a shell or a batch step, and is not carried to other machines.
+_NOT_CARRIED = (
+    *("BASH_FUNC_", "SLURM_", "SLURMD_", "PBS_", "LSB_", "OMPI_", "PRTE_", "I_MPI_HYDRA_", "HYDRA_", "SSH_", "XDG_"),
+    *("CUDA_VISIBLE_", "ROCR_VISIBLE_", "HIP_VISIBLE_", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_", "DBUS_"),
+)
+_NOT_CARRIED_NAMES = {"DISPLAY", "HOME", "HOST", "HOSTNAME", "LOGNAME", "MAIL", "OLDPWD", "PWD", "SHELL", "SHLVL",
+                      "TERM", "TMPDIR", "USER", "_"}  # fmt: skip
+
 
 def command(plan: LaunchPlan, site: Site) -> Command:
     """Return what is run for a settled ``plan``."""
@@ -48,8 +56,19 @@ def spec(plan: LaunchPlan, site: Site, home: Sequence[tuple[str, int]], token: s
             "cores": plan.cores,
             "gpus": plan.gpus,
         },
+        "inherit": inherit(plan, site),
         "env": library(plan.launcher, site) | dict(plan.env),
     }
+
+
+def inherit(plan: LaunchPlan, site: Site) -> dict[str, str]:
+    """Return the variables of this shell that the ranks would miss: Open MPI carries none to other machines."""
+    assert plan.launcher
+    if plan.local or plan.launcher.backend not in ("openmpi", "spectrum"):
+        return {}
+    stay = (*_STALE, *_NOT_CARRIED)
+    names = (name for name in site.env if not name.startswith(stay) and name not in _NOT_CARRIED_NAMES)
+    return {name: site.env[name] for name in names}
 
 
 def library(launcher: Launcher, site: Site) -> dict[str, str]:

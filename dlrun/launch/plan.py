@@ -27,8 +27,8 @@ class LaunchPlan:
     ``native`` are words for the launcher itself. ``per_node``, ``cores`` and ``gpus`` count ranks per node, and cores
     and GPUs per rank. ``show`` are the ranks whose output is shown. ``cwd`` is where the job runs ("": here).
     Seconds: ``grace`` between a signal and SIGKILL, ``save_time`` to save and stop in, ``start_timeout`` for all ranks
-    to start, ``stall_timeout`` without progress until ``on_stall`` ("report" or "abort"), ``silence`` after which a
-    node that does not answer counts as gone.
+    to start (None: two minutes, more for many), ``stall_timeout`` without progress until ``on_stall`` ("report" or
+    "abort"), ``silence`` after which a node that does not answer counts as gone.
     """
 
     program: tuple[str, ...]
@@ -50,7 +50,7 @@ class LaunchPlan:
     save_time: float = 60.0
     stall_timeout: float = 300.0
     on_stall: str = "report"
-    start_timeout: float = 120.0
+    start_timeout: float | None = None
     tuned: bool = True
     silence: int = 20
     # Closed by settle():
@@ -60,6 +60,11 @@ class LaunchPlan:
     kind: str = "script"
     local: bool = True
     notes: tuple[str, ...] = ()
+
+    @property
+    def patience(self) -> float:
+        """Seconds in which all ranks must have started; many ranks that import from one file server take longer."""
+        return self.start_timeout if self.start_timeout is not None else 120.0 + 0.1 * (self.ranks or 1) // 1
 
     @property
     def spec_file(self) -> str:

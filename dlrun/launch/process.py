@@ -48,7 +48,7 @@ class Run:
         self.end_by = float("inf")  # then the launcher itself is ended
         self.launcher: LauncherProcess | None = None
         self.started = time.monotonic()
-        self.roll = RollCall(self.ranks, self.started, plan.start_timeout, telling=on_note is not None)
+        self.roll = RollCall(self.ranks, self.started, plan.patience, telling=on_note is not None)
 
     def run(self, command: Command, env: Mapping[str, str]) -> Result:
         """Start the command and stay until it has ended."""
@@ -96,7 +96,7 @@ class Run:
         self.roll.tell(now, 0 if self.asked else len(self.home.missing()))
         if now >= self._start_by():
             self._refuse(f"{len(self.home.missing())} of {self.ranks} ranks did not start within "
-                         f"{self.plan.start_timeout:g} s: rank {_list(self.home.missing())}")  # fmt: skip
+                         f"{self.plan.patience:g} s: rank {_list(self.home.missing())}")  # fmt: skip
         if now >= self.blame.due:
             self._blame()
         if now >= self.save_by:
@@ -195,7 +195,7 @@ class Run:
 
     def _start_by(self) -> float:
         waiting = not self.home.complete and not self.asked
-        return self.started + self.plan.start_timeout if waiting else float("inf")
+        return self.started + self.plan.patience if waiting else float("inf")
 
     def _over(self) -> bool:
         """Return whether every rank has said that it ended."""

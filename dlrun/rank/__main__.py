@@ -31,6 +31,8 @@ def main(argv: list[str]) -> int:
         sys.exit("usage: python -m dlrun.rank --spec FILE -- script [args]; `dlrun launch` writes such lines")
     with open(argv[1]) as file:  # noqa: PTH123 - pathlib costs 5 ms a rank
         spec = json.load(file)
+    for name, value in spec["inherit"].items():  # of the shell that dlrun was started in; what is set here stays
+        os.environ.setdefault(name, value)
     os.environ.update(spec["env"])
     me = identity(os.environ, spec["backend"])
     home = connect(spec["home"], spec["token"], spec["silence"]) if spec["home"] else None

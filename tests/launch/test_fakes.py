@@ -71,7 +71,7 @@ def test_the_ranks_train_together(tool, dlrun: Launch, tmp_path):
 
 @pytest.mark.parametrize(
     "options",
-    [["--per-node", "2"], ["--per-node", "2", "--cores", "1"], ["--gpus", "1"], ["--no-bind"], ["--hosts", "HOSTS"]],
+    [["--no-bind"], ["--per-node", "2", "--cores", "1", "--gpus", "1"], ["--hosts", "HOSTS"]],
     ids=" ".join,
 )
 def test_every_way_to_place_ranks_is_spelled_as_the_tool_wants_it(tool, dlrun: Launch, tmp_path, options):
