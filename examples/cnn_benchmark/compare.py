@@ -55,13 +55,12 @@ class Way:
 
 
 def join_gloo():
-    """Let torch.distributed meet at a free port of rank 0's host."""
-    with socket.socket() as free:
-        free.bind(("", 0))
-        place = [socket.gethostname(), free.getsockname()[1]]
-    host, port = dl.broadcast(place)
-    where = f"tcp://{host}:{port}"
-    torch.distributed.init_process_group("gloo", init_method=where, rank=dl.get_rank(), world_size=dl.get_nranks())
+    """Let torch.distributed meet at a port of rank 0's host that rank 0 has opened."""
+    rank, n, host = dl.get_rank(), dl.get_nranks(), dl.broadcast(socket.gethostname())
+    store = torch.distributed.TCPStore(host, 0, n, is_master=True, wait_for_workers=False) if rank == 0 else None
+    port = dl.broadcast(store.port if store else 0)
+    store = store or torch.distributed.TCPStore(host, port, n, is_master=False)
+    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=n)
 
 
 def ways(args):

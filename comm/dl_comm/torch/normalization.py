@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, TypeVar
 
 import torch
@@ -21,7 +22,8 @@ _team: list[int] = []
 def sync_batchnorm(module: M) -> M:
     """Return ``module`` with every BatchNorm layer replaced by one that normalises over all ranks' batches.
 
-    The layers keep their parameters, buffers and names: a ``state_dict`` saved from it loads without dl_comm. In
+    The layers keep their parameters, buffers and names: what is saved of it, a ``state_dict`` or the whole module,
+    holds the layers as they were and loads without dl_comm. In
     training, mean and variance are those of the ranks' batches together, as in the serial run with the global batch;
     in evaluation nothing differs. Every such layer communicates once forward and once backward, on all ranks in the
     same order. On one rank ``module`` itself comes back. Call it before the optimizer is made.
@@ -53,6 +55,17 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
         self._parameters.update(layer._parameters)
         self._buffers.update(layer._buffers)
         self.train(layer.training)
+        self._plain = type(layer)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """A whole model that is pickled holds the layer that this one was made from, and loads without dl_comm."""
+        state = {name: value for name, value in vars(self).items() if name != "_plain"}
+        return object.__new__, (self._plain,), state
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> SyncBatchNorm:
+        made = memo[id(self)] = SyncBatchNorm.__new__(SyncBatchNorm)
+        vars(made).update(copy.deepcopy(vars(self), memo))
+        return made
 
     def _check_input_dim(self, input: Tensor) -> None:
         if input.dim() < 2:

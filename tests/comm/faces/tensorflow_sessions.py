@@ -1,6 +1,9 @@
 """What dl_comm.tensorflow must do on every rank in graphs of TensorFlow 1: sessions, hooks, Estimators."""
 
 import hashlib
+import os
+import subprocess
+import sys
 import tempfile
 
 import dl_comm.tensorflow as dl
@@ -104,4 +107,46 @@ def an_estimator_trains_like_one_process():
     ported = train(slice(_r, None, _n), True)
     np.testing.assert_allclose(ported, train(slice(None), False), rtol=1e-11)
     _same_bits([ported])
+    return None
+
+
+def what_an_estimator_exports_loads_without_dl_comm():
+    if not hasattr(tf.compat.v1, "estimator"):
+        return "TensorFlow has no Estimator from 2.16 on"
+
+    def model_fn(features, labels, mode):
+        v = _v1.get_variable("v", initializer=np.ones((6, 1)) + _r)
+        predicted = features["x"] @ v
+        if mode == _v1.estimator.ModeKeys.PREDICT:
+            return _v1.estimator.EstimatorSpec(mode, predictions={"y": predicted})
+        loss = tf.reduce_mean((predicted - labels) ** 2)
+        optimizer = dl.DistributedOptimizer(_v1.train.AdamOptimizer(0.1))
+        step = optimizer.minimize(loss, _v1.train.get_global_step())
+        return _v1.estimator.EstimatorSpec(mode, loss=loss, train_op=step)
+
+    x, y = _data()
+    estimator = _v1.estimator.Estimator(model_fn, model_dir=tempfile.mkdtemp())
+    estimator.train(lambda: tf.data.Dataset.from_tensors(({"x": x[0]}, y[0])).repeat(3), hooks=[dl.BroadcastHook()])
+    if _r > 0:
+        return None
+
+    def given():
+        features = {"x": _v1.placeholder(tf.float64, [None, 6])}
+        return _v1.estimator.export.ServingInputReceiver(features, features)
+
+    folder = estimator.export_saved_model(tempfile.mkdtemp(), given).decode()
+    np.save(folder + "/x.npy", x[0])
+    np.save(folder + "/y.npy", x[0] @ estimator.get_variable_value("v"))
+    program = (
+        "import sys; sys.modules['dl_comm'] = None\n"
+        "import numpy as np, tensorflow as tf\n"
+        "folder = sys.argv[1]\n"
+        "serve = tf.saved_model.load(folder).signatures['serving_default']\n"
+        "got = serve(tf.constant(np.load(folder + '/x.npy')))['y'].numpy()\n"
+        "np.testing.assert_allclose(got, np.load(folder + '/y.npy'), rtol=1e-12)\n"
+    )
+    alone = {k: v for k, v in os.environ.items() if not k.startswith(("PMI", "HYDRA", "MPI"))}
+    command = [sys.executable, "-c", program, folder]
+    done = subprocess.run(command, capture_output=True, text=True, env=alone, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
     return None

@@ -13,6 +13,7 @@ FILES = (
     "torch_state.py",
     "torch_data.py",
     "torch_ranks.py",
+    "torch_served.py",
 )
 
 

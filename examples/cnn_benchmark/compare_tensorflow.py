@@ -1,0 +1,174 @@
+"""Compare ways to average gradients, in one run: dl_comm, TensorFlow's MultiWorkerMirroredStrategy (gRPC), Horovod.
+
+    dlrun launch -n 2 compare_tensorflow.py --model resnet50 --size 64 --batch-size 8
+
+As compare.py does for PyTorch: each way trains a model of its own on the same images, they take turns, and in the end
+all but "none" must hold the same weights.
+"""
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import time
+
+import dl_comm
+import numpy as np
+from dl_comm import _core
+
+
+def announce_workers():
+    """Find every rank a free port, and tell TensorFlow, before it is imported, where its workers are."""
+    with socket.socket() as free:
+        free.bind(("", 0))
+        mine = f"{socket.gethostname()}:{free.getsockname()[1]}"
+    workers = [b.decode() for b in _core.allgather_bytes(mine.encode())]
+    task = {"type": "worker", "index": dl_comm.get_rank()}
+    os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
+
+
+def build(model, size, classes):
+    import tensorflow as tf
+
+    tf.keras.utils.set_random_seed(1)
+    if model == "resnet50":
+        return tf.keras.applications.ResNet50(weights=None, input_shape=(size, size, 3), classes=classes)
+    layers = tf.keras.layers
+    return tf.keras.Sequential(
+        [
+            tf.keras.Input((size, size, 3)),
+            layers.Conv2D(32, 3, padding="same", activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Conv2D(64, 3, padding="same", activation="relu"),
+            layers.MaxPooling2D(size // 8),
+            layers.Flatten(),
+            layers.Dense(128, activation="relu"),
+            layers.Dense(classes, activation="softmax"),
+        ]
+    )
+
+
+class Way:
+    """One way to train: its model, its optimizer, and a compiled step."""
+
+    def __init__(self, name, args, strategy):
+        import dl_comm.tensorflow as dl
+        import tensorflow as tf
+
+        self.name, self.rates = name, []
+        average = list
+        if name == "dl_comm":
+            average = dl.gradients
+        elif name == "Horovod":
+            import horovod.tensorflow as hvd
+
+            average = hvd.grouped_allreduce
+
+        def train(images, labels):
+            with tf.GradientTape() as tape:
+                predicted = self.model(images, training=True)
+                loss = tf.reduce_mean(tf.keras.losses.sparse_categorical_crossentropy(labels, predicted))
+            grads = tape.gradient(loss, self.model.trainable_variables)
+            if name == "MultiWorkerMirroredStrategy":
+                grads = [g / dl_comm.get_nranks() for g in grads]  # its optimizer sums over the workers
+            self.optimizer.apply_gradients(zip(average(grads), self.model.trainable_variables))
+
+        def make():
+            self.model = build(args.model, args.size, args.classes)
+            self.optimizer = tf.keras.optimizers.SGD(0.01)
+
+        if name == "MultiWorkerMirroredStrategy":
+            with strategy.scope():
+                make()
+            self.step = tf.function(lambda images, labels: strategy.run(train, (images, labels)))
+        else:
+            make()
+            self.step = tf.function(train)
+
+    def turn(self, batches, count):
+        """Train on this rank's batches; note the images per second of all ranks together."""
+        dl_comm.barrier()
+        start = time.perf_counter()
+        for images, labels in batches:
+            self.step(images, labels)
+        self.optimizer.iterations.numpy()  # waits for the last step
+        dl_comm.barrier()
+        self.rates.append(count / (time.perf_counter() - start))
+
+
+def ways(args, strategy):
+    names = ["none", "dl_comm", "MultiWorkerMirroredStrategy"]
+    try:
+        import horovod.tensorflow as hvd
+    except ImportError:
+        say("Horovod is not installed here: left out")
+    else:
+        hvd.init()
+        names.append("Horovod")
+    return [Way(name, args, strategy) for name in names]
+
+
+def say(text):
+    if dl_comm.get_rank() == 0:
+        print(text, flush=True)
+
+
+def check(taking_part):
+    """Fail unless all that averaged hold the same weights, to the rounding of sums in another order."""
+    reference = next(way for way in taking_part if way.name == "dl_comm").model.trainable_variables
+    for way in taking_part[1:]:
+        for one, other in zip(reference, way.model.trainable_variables, strict=True):
+            apart = np.max(np.abs(one.numpy() - other.numpy())) / max(np.max(np.abs(one.numpy())), 1e-6)
+            assert apart < 0.02, f"{way.name}: {one.name} differs from dl_comm's by {apart:.1%} of its largest value"
+
+
+def report(args, taking_part):
+    n = dl_comm.get_nranks()
+    say(f"\n{args.model}, {n} ranks, {args.batch_size} images of {args.size} x {args.size} a rank and step\n")
+    say("| way | images/s, mean | standard deviation | ms a step | of none |\n|---|---|---|---|---|")
+    none = statistics.mean(taking_part[0].rates[1:])
+    for way in taking_part:
+        rates = way.rates[1:]
+        mean = statistics.mean(rates)
+        step = 1e3 * n * args.batch_size / mean
+        say(f"| {way.name} | {mean:.1f} | {statistics.pstdev(rates):.1f} | {step:.1f} | {mean / none:.1%} |")
+
+
+def main():
+    parser = argparse.ArgumentParser(description="ways to average gradients, TensorFlow")
+    parser.add_argument("--model", choices=["small", "resnet50"], default="small")
+    parser.add_argument("--size", type=int, default=32, help="pixels along each side; a multiple of 8")
+    parser.add_argument("--classes", type=int, default=1000)
+    parser.add_argument("--batch-size", type=int, default=32, help="of each rank")
+    parser.add_argument("--steps", type=int, default=5, help="steps a turn")
+    parser.add_argument("--turns", type=int, default=9, help="turns of each way; the first is not counted")
+    args = parser.parse_args()
+
+    announce_workers()
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    generator = np.random.default_rng([1, dl_comm.get_rank()])
+    batches = []
+    for _ in range(args.steps):
+        labels = generator.integers(args.classes, size=args.batch_size)
+        images = generator.normal(size=(args.batch_size, args.size, args.size, 3))
+        images += labels[:, None, None, None] / args.classes
+        batches.append((tf.constant(images, tf.float32), tf.constant(labels)))
+    taking_part = ways(args, strategy)
+    for turn in range(args.turns):
+        for i in range(len(taking_part)):
+            taking_part[(turn + i) % len(taking_part)].turn(
+                batches, args.steps * args.batch_size * dl_comm.get_nranks()
+            )
+    check(taking_part)
+    report(args, taking_part)
+    dl_comm.finalize()
+    os._exit(0)  # TensorFlow's gRPC servers wait for each other at exit
+
+
+if __name__ == "__main__":
+    dl_comm.init_mpi()
+    main()
