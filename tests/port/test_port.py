@@ -591,3 +591,29 @@ def test_a_number_that_is_kept_and_shown_is_averaged_once_where_it_is_bound():
 def test_the_mean_is_rounded_and_not_the_parts():
     text = port(HISTORY.replace("    history.append", "    history")).text
     assert "print(epoch, round(dl.average(error), 4), again)" in text
+
+
+ORDER = HEAD + LOOP.replace("opt =", "{}\nopt =", 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "doubt", "sound"),
+    [
+        ("from sklearn.model_selection import train_test_split\na, b = train_test_split(data)", "NumPy is not seeded",
+         "import numpy\nnumpy.random.seed(1)"),
+        ("from sklearn.model_selection import train_test_split\na, b = train_test_split(data)", "NumPy is not seeded",
+         "from sklearn.model_selection import train_test_split\na, b = train_test_split(data, random_state=2)"),
+        ("import os\nfiles = os.listdir('data')", "list files in different orders",
+         "import os\nfiles = sorted(os.listdir('data'))"),
+        ("import glob\nfiles = glob.glob('data/*')", "list files in different orders",
+         "import glob\nfiles = glob.glob('data/*')\nfiles.sort()"),
+        ("number = {w: i for i, w in enumerate(set(words))}", "a set of strings has another order in each process",
+         "number = {w: i for i, w in enumerate(sorted(set(words)))}"),
+        ("names = list(set(words))\nnumber = {w: i for i, w in enumerate(names)}", "a set of strings has another order",
+         "names = list(set(words))\nnames.sort()\nnumber = {w: i for i, w in enumerate(names)}"),
+    ],
+)  # fmt: skip
+def test_what_each_process_would_order_in_its_own_way_is_doubted(line, doubt, sound):
+    assert doubt in port(ORDER.format(line)).report()
+    both = sound if "train_test" in sound or "train_test" not in line else f"{sound}\n{line}"
+    assert doubt not in port(ORDER.format(both)).report()

@@ -9,6 +9,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.insert import expression, statements
+from dlrun.port.passes import order
 
 
 def torch(facts: Facts) -> Iterator[Edit | Doubt]:
@@ -26,6 +27,8 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             (model(x) - y).pow(2).mean().backward()
             opt.step()
     """
+
+    yield from order.torch(facts)
 
     def wrap(node: cst.BaseExpression) -> cst.BaseExpression:
         return expression("torch/shard", {"loader": node}, dl=facts.alias, batch=facts.options.batch)

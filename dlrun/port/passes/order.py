@@ -1,0 +1,81 @@
+"""Part of step "shard": data that each process would put in an order, or split, of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.edits import Doubt
+from dlrun.port.facts import Facts
+from dlrun.port.script import argument
+
+_LISTS = ("os.listdir", "os.scandir", "glob.glob", "glob.iglob", "os.walk")
+_SORTS = ("builtins.sorted", "natsort.natsorted", "builtins.len", "builtins.max", "builtins.min", "builtins.set")
+_SPLITS = ("sklearn.model_selection.train_test_split", "sklearn.model_selection.ShuffleSplit",
+           "sklearn.model_selection.StratifiedShuffleSplit")  # fmt: skip
+_SEEDS = ("numpy.random.seed", "transformers.set_seed", "lightning.seed_everything")
+_NUMBERS = ("builtins.enumerate", "builtins.list", "builtins.tuple", "builtins.zip")
+
+
+def torch(facts: Facts) -> Iterator[Doubt]:
+    """Yield a doubt, each kind once, about splits, listings and vocabularies that differ from rank to rank."""
+    script = facts.script
+    seeded = any(script.name_of(c.func) in _SEEDS for c in script.calls)
+    kinds: set[str] = set()
+    for call in script.calls:
+        name = script.name_of(call.func)
+        if name in _SPLITS and not seeded and argument(call, "random_state") is None and "split" not in kinds:
+            kinds.add("split")
+            why = "NumPy is not seeded: each rank splits the data in its own way, and trains on what others validate on"
+            yield Doubt(call, why, "high", "pass random_state=0, or call numpy.random.seed() first")
+        elif name in _LISTS and not _sorted(facts, call) and "listing" not in kinds:
+            kinds.add("listing")
+            yield Doubt(call, "nodes may list files in different orders, and the ranks then share one order of numbers "
+                        "but not of samples", "medium", f"sorted({script.code(call)})")  # fmt: skip
+        elif _numbers_a_set(facts, call, name) and "set" not in kinds:
+            kinds.add("set")
+            inner = script.code(call.args[0].value)
+            yield Doubt(call, "a set of strings has another order in each process: numbers given to its entries differ "
+                        "between ranks", "high", f"{script.code(call.func)}(sorted({inner}))")  # fmt: skip
+
+
+def _sorted(facts: Facts, call: cst.Call) -> bool:
+    """Tell whether what ``call`` lists is sorted or counted: around it, or in place on the name it is bound to."""
+    for up in facts.script.above(call):
+        if isinstance(up, cst.Call) and facts.script.name_of(up.func) in _SORTS:
+            return True
+        if isinstance(up, cst.Assign):
+            name = facts.script.code(up.targets[0].target)
+            return any(
+                (isinstance(c.func, cst.Attribute) and c.func.attr.value == "sort"
+                 and facts.script.code(c.func.value) == name)
+                or (facts.script.name_of(c.func) in _SORTS and c.args and facts.script.code(c.args[0].value) == name)
+                for c in facts.script.calls
+            )  # fmt: skip
+        if isinstance(up, (cst.BaseSmallStatement, cst.BaseCompoundStatement)):
+            return isinstance(up, (cst.If, cst.Assert, cst.While))
+    return False
+
+
+def _numbers_a_set(facts: Facts, call: cst.Call, name: str) -> bool:
+    """Tell whether ``call`` puts the entries of a set in an order, which nothing sorts later."""
+    return name in _NUMBERS and bool(call.args) and _is_set(facts, call.args[0].value) and not _sorted(facts, call)
+
+
+def _is_set(facts: Facts, node: cst.CSTNode, depth: int = 4) -> bool:
+    """Tell whether ``node`` is a set, or a list made of one, that nothing has sorted."""
+    if isinstance(node, cst.SetComp):
+        return True
+    if isinstance(node, cst.Call):
+        name = facts.script.name_of(node.func)
+        if name in ("builtins.set", "builtins.frozenset"):
+            return bool(node.args)
+        return name in _NUMBERS and bool(node.args) and _is_set(facts, node.args[0].value, depth)
+    if isinstance(node, cst.Name) and depth:
+        bindings = facts.script.scopes[node].lookup(node.value)[0]
+        sorts = any(isinstance(c.func, cst.Attribute) and c.func.attr.value == "sort"
+                    and facts.script.code(c.func.value) == node.value for c in facts.script.calls)  # fmt: skip
+        values = [b.value for b in bindings if b.how == "assign" and not b.path]
+        return not sorts and len(bindings) == 1 and any(v is not None and _is_set(facts, v, depth - 1) for v in values)
+    return False
