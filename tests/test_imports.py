@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "port": {"errors", "render"},
     "launch": {"errors", "render", "rank", "progress"},
     "bench": {"errors", "launch"},
-    "tune": {"errors", "bench", "launch", "scale"},
+    "tune": {"errors", "progress", "bench", "launch", "scale"},
     "timeline": {"errors", "bench"},
     "scale": {"errors", "render", "bench", "launch"},
     "verify": {"errors", "render", "launch"},

@@ -10,6 +10,7 @@ from typing import Any
 
 from dlrun.bench.result import percentile
 from dlrun.bench.table import aligned, seconds_as_text, significant
+from dlrun.progress import span
 from dlrun.tune.search import FINAL, LOOKS, Goal, Outcome, Verdict, judge, noise, parts, values
 from dlrun.tune.space import Settings, Space, as_text
 
@@ -91,7 +92,10 @@ def sentence(space: Space, outcomes: Sequence[Outcome], goal: Goal) -> str:
     if verdict.kind == "gain":
         return f"{name} is better than the default by {100 * verdict.gain:.1f} % ({range_}, {count}{about})"
     if verdict.pairs < min(LOOKS):
-        return f"not clear: time ran out after {count} of {name} and the default; keep the default{about}"
+        least = min(LOOKS)
+        pairs = sum(o.cost for o in parts(outcomes)[1]) / max(1, verdict.pairs) * least
+        more = f"; a verdict takes {least} pairs or more, here {span(pairs)}: give a larger --budget" if pairs else ""
+        return f"not clear: time ran out after {count} of {name} and the default; keep the default{about}{more}"
     if verdict.kind == "no gain":
         return f"no gain: {name} against the default is {range_} ({count}{about}); keep the default"
     return f"not clear: {name} against the default is {range_} after {count}; keep the default{about}"
