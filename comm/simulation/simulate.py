@@ -32,6 +32,7 @@ TOPOLOGIES = {
 }
 # SimGrid's names of MPI's algorithms: recursive doubling, Rabenseifner's, the ring.
 PEERS = {"rdb": "doubling", "rab_rdb": "Rabenseifner", "lr": "ring"}
+OLD_CYCLE, CYCLE = 5e-3, 1e-3  # seconds: HOROVOD_CYCLE_TIME's default before and since its version 0.21
 CONFIGURATION = [
     "--cfg=smpi/simulate-computation:no",
     "--cfg=smpi/host-speed:10Gf",
@@ -133,16 +134,17 @@ def seconds_per_request(folder: Path, ranks: int) -> float:
 
 
 def compare_steps(network: Network, program: Path) -> None:
-    """Print what a step of ResNet-50's 161 tensors costs: dl_comm's, and as Horovod negotiates it."""
+    """Print what a step of ResNet-50's 161 tensors costs: dl_comm's, and four times Horovod's, as a sum of its parts.
+
+    With rank 0 as coordinator: its messages alone; its work too; and the wait for its thread, which wakes once a cycle.
+    The last is how Horovod goes about it since its version 0.21: bits, a shorter cycle, buffers of 128 MB.
+    """
     size = 102_228_128
     request = seconds_per_request(network.folder, network.nodes)
-    agreed = network.step(program, "agreed", size)
-    others = [
-        network.step(program, "negotiated", size, 0, 0),  # messages only
-        network.step(program, "negotiated", size, 0, request),
-        network.step(program, "negotiated", size, 5e-3, request),
-        network.step(program, "cached", size, 1e-3),
-    ]
+    agreed, fused, whole = (network.step(program, how, size) for how in ("agreed", "fused", "default"))
+    messages, handled = (network.step(program, "negotiated", 4, each) for each in (0, request))
+    bits = network.step(program, "cached", 4)
+    others = [fused + messages, fused + handled, fused + handled + OLD_CYCLE / 2, whole + bits + CYCLE / 2]
     cells = [f"{shown(other)} ({other / agreed:.2f} x)" for other in others]
     print("| " + " | ".join([network.kind, str(network.nodes), shown(agreed), *cells]) + " |", flush=True)
 

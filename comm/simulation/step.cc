@@ -1,15 +1,16 @@
 // One simulated step on every node: dl_comm's own source between the nodes, over MPI as SimGrid simulates it. No
 // threads, one rank a node.
 //
-//   step doubling|halving|ring|default|agreed BYTES    prints the simulated seconds of the slowest rank
-//   step negotiated|cached BYTES CYCLE REQUEST         CYCLE, REQUEST: seconds
-//   step check BYTES                                   every algorithm with real numbers, against the known sum
+//   step doubling|halving|ring|default BYTES   an allreduce; prints the simulated seconds of the slowest rank
+//   step agreed BYTES                          dl_comm's call: an agreement, then what the wire takes at once
+//                                              (DL_COMM_PIPELINE_CHUNK_KB for each node) until all is done
+//   step fused BYTES                           Horovod's allreduces, in buffers of 64 MB (before its version 0.21)
+//   step negotiated BYTES REQUEST              what comes before them: every rank reports its tensors to rank 0, which takes REQUEST
+//                                              seconds for each (requests.cc measures that), and gets the list back
+//   step cached BYTES                          or since Horovod 0.16: all ranks intersect bits, one for each tensor
+//   step check BYTES                           every algorithm with real numbers, against the known sum
 //
-// "default" is wire_allreduce with the built-in table. "agreed" is dl_comm's call: an agreement, then what the wire takes
-// at once (DL_COMM_PIPELINE_CHUNK_KB for each node) until all is done. The others are steps as Horovod makes them: its
-// thread wakes once a CYCLE, so that gradients wait half of one; the ranks find out which tensors all of them have; what
-// is ready is reduced in buffers of 64 MB. "negotiated" finds out through rank 0, which takes REQUEST for each tensor that
-// a rank reports (requests.cc measures it); "cached" by the bits of an allreduce, as since its version 0.16.
+// "default" is wire_allreduce with the built-in table.
 #include <mpi.h>
 
 #include <algorithm>
@@ -90,8 +91,6 @@ void reduce(dl::Transport& world, const std::string& how, const dl::Reducer& red
   else dl::wire_allreduce(world, {}, reducer, data, n, scratch);
 }
 
-void wait(double seconds) { smpi_execute_flops(seconds * flops_per_second); }
-
 void reduce_in_pieces(dl::Transport& world, const dl::Reducer& reducer, void* data, std::size_t bytes, std::size_t piece,
                       dl::Scratch& scratch) {
   for (std::size_t done = 0; done < bytes; done += piece)
@@ -103,7 +102,7 @@ void negotiate(int rank, int size, double request_seconds) {
   std::vector<char> all(rank == 0 ? request.size() * static_cast<std::size_t>(size) : 0);
   const int bytes = static_cast<int>(request.size());
   MPI_Gather(request.data(), bytes, MPI_BYTE, all.data(), bytes, MPI_BYTE, 0, MPI_COMM_WORLD);
-  if (rank == 0) wait(request_seconds * tensors * size);
+  if (rank == 0) smpi_execute_flops(request_seconds * tensors * size * flops_per_second);
   MPI_Bcast(response.data(), static_cast<int>(response.size()), MPI_BYTE, 0, MPI_COMM_WORLD);
 }
 
@@ -153,12 +152,12 @@ int main(int argc, char** argv) {
     std::vector<char> mine(agreement), all(agreement * nodes);
     dl::allgather(world, mine.data(), agreement, all.data());
     reduce_in_pieces(world, floats(true), data, bytes, pipeline_chunk * nodes, scratch);
-  } else if (how == "negotiated" || how == "cached") {
-    const double cycle = argc > 3 ? std::atof(argv[3]) : 0, request = argc > 4 ? std::atof(argv[4]) : 0;
-    wait(cycle / 2);
-    if (how == "cached") intersect_bits();
-    else negotiate(world.rank(), world.size(), request);
+  } else if (how == "fused") {
     reduce_in_pieces(world, floats(true), data, bytes, fusion_buffer, scratch);
+  } else if (how == "negotiated") {
+    negotiate(world.rank(), world.size(), argc > 3 ? std::atof(argv[3]) : 0);
+  } else if (how == "cached") {
+    intersect_bits();
   } else {
     reduce(world, how, floats(true), data, n, scratch);
   }

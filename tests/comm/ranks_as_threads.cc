@@ -26,8 +26,9 @@ void need(bool right, const std::string& what) {
 }
 
 // Runs `body` on n ranks; ranks i with the same hosts[i % hosts.size()] share a node.
-// `wire` is the table of DL_COMM_WIRE.
-void on_ranks(int n, const std::vector<std::string>& hosts, const std::string& wire, const Body& body) {
+// `wire` is the table of DL_COMM_WIRE; `wire_dtype` is DL_COMM_WIRE_DTYPE.
+void on_ranks(int n, const std::vector<std::string>& hosts, const std::string& wire, const Body& body,
+              const std::string& wire_dtype = "same") {
   auto transports = dl::local_transports(n, 60);
   std::vector<std::thread> ranks;
   for (int i = 0; i < n; ++i)
@@ -36,7 +37,8 @@ void on_ranks(int n, const std::vector<std::string>& hosts, const std::string& w
       settings.timeout_s = 60;
       settings.shared_memory = "threads";
       settings.stage_kb = 4;
-      settings.pipeline_chunk_kb = 1;
+      settings.pipeline_chunk_kb = wire_dtype == "same" ? 1 : 64;  // little data are not packed
+      settings.wire_dtype = wire_dtype;
       settings.wire = dl::wire_table(wire);
       settings.host = hosts[static_cast<std::size_t>(i) % hosts.size()];
       dl::Session session(std::move(transports[static_cast<std::size_t>(i)]), settings);
@@ -133,6 +135,8 @@ int main() {
     on_ranks(5, {"a", "b", "c", "a"}, wire, [](dl::Session& session) {
       for (const auto& part : {sums, arena, teams}) part(session);
     });
+  // Small whole numbers are exact in float16.
+  on_ranks(5, {"a", "b", "c", "a"}, "", [](dl::Session& session) { sums(session); }, "float16");
   std::printf("%d wrong\n", failures);
   return failures == 0 ? 0 : 1;
 }
