@@ -51,6 +51,7 @@ def spec(plan: LaunchPlan, site: Site, home: Sequence[tuple[str, int]], token: s
         "home": [list(address) for address in home],
         "token": token,
         "silence": plan.silence,
+        "serial_after": plan.serial_after,
         "place": {
             "bind": plan.bind and not (plan.cores and BACKENDS[plan.launcher.backend].binds),
             "cores": plan.cores,

@@ -28,7 +28,8 @@ class LaunchPlan:
     and GPUs per rank. ``show`` are the ranks whose output is shown. ``cwd`` is where the job runs ("": here).
     Seconds: ``grace`` between a signal and SIGKILL, ``save_time`` to save and stop in, ``start_timeout`` for all ranks
     to start (None: two minutes, more for many), ``stall_timeout`` without progress until ``on_stall`` ("report" or
-    "abort"), ``silence`` after which a node that does not answer counts as gone.
+    "abort"), ``silence`` after which a node that does not answer counts as gone, ``serial_after`` which ranks
+    that have loaded nothing to talk with are told to be copies of a serial script.
     """
 
     program: tuple[str, ...]
@@ -53,6 +54,7 @@ class LaunchPlan:
     start_timeout: float | None = None
     tuned: bool = True
     silence: int = 20
+    serial_after: float = 60.0
     # Closed by settle():
     launcher: Launcher | None = None
     pmi: str = ""

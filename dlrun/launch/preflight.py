@@ -40,7 +40,24 @@ def warnings(facts: Sequence[Mapping[str, Any]]) -> list[str]:
         if gpus and len(gpus) < len(ranks):
             found.append(f"{host}: {len(ranks)} ranks share {len(gpus)} GPUs; one rank for each is faster")
         cpus = set().union(*(rank["cpus"] for rank in ranks))
+        overlap = _overlap(ranks)
+        if overlap:
+            found.append(f"{host}: {overlap}, which the launcher has not given to all ranks alike; each waits for the "
+                         "other there")  # fmt: skip
         if len(cpus) == 1 and len(ranks) > 1:
             found.append(f"{host}: all {len(ranks)} ranks may use CPU {min(cpus)} only; a launcher inside "
                          "another's job step gets that step's cores")  # fmt: skip
     return found
+
+
+def _overlap(ranks: Sequence[Mapping[str, Any]]) -> str:
+    """Return which two ranks of a node were bound to CPUs partly the same; "" where the launcher bound none."""
+    if all(rank["cpus"] == ranks[0]["cpus"] for rank in ranks):
+        return ""
+    owner: dict[int, int] = {}
+    for rank in ranks:
+        for cpu in rank["cpus"]:
+            if cpu in owner:
+                return f"ranks {owner[cpu]} and {rank['rank']} share CPU {cpu}"
+            owner[cpu] = rank["rank"]
+    return ""

@@ -44,6 +44,7 @@ class Run:
         self.asked = 0  # how often we were told to stop
         self.saving = ""  # the signal that made the ranks save and stop
         self.save_by = float("inf")
+        self.silent: set[int] = set()  # the ranks that talk to nobody, and have run for a while
         self.lookout = Lookout(plan.stall_timeout)
         self.end_by = float("inf")  # then the launcher itself is ended
         self.launcher: LauncherProcess | None = None
@@ -117,8 +118,19 @@ class Run:
             self.lookout.seen(call.rank, call.host, json.loads(body))
         elif kind == wire.HELLO:
             self._roll_call(call)
+        elif kind == wire.TALKS:
+            self._note_silent(call.rank, json.loads(body)["talks"])
         elif kind == wire.FAILED and not self.asked:
             self.blame.fails(json.loads(body))
+
+    def _note_silent(self, rank: int, talks: bool) -> None:
+        """Say early what would else be said after hours: the ranks train each a model of its own."""
+        if not talks:
+            self.silent.add(rank)
+        if self.ranks > 1 and len(self.silent) == self.ranks:
+            self.console.end_line()
+            self.on_note(f"after {self.plan.serial_after:g} s no rank has loaded anything to talk to the others with: "
+                         "if these are copies of a serial script, make it a data-parallel one first (dlrun port)")
 
     def _look_for_progress(self) -> None:
         """Ask all ranks twice where they stand; tell if nobody has moved in between."""

@@ -73,7 +73,7 @@ def start(rank: int, program: list[str], spec: dict[str, Any], home: socket.sock
         os.close(pipe[1])
     os.close(told)
     streams = {pipes[0][0]: wire.OUT, pipes[1][0]: wire.ERR} if shown else {}
-    return Watcher(rank, script, report, log, streams, home).run()
+    return Watcher(rank, script, report, log, streams, home, spec["serial_after"]).run()
 
 
 def connect(addresses: list[list[Any]], token: str, silence: int) -> socket.socket:

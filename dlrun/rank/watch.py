@@ -13,6 +13,7 @@ from typing import Any
 
 from dlrun.rank import wire
 from dlrun.rank.script import STACK_SIGNAL, theirs
+from dlrun.rank.talk import talks
 
 GRACE = 1.0  # seconds between the signal that asks a script to end and the one that ends it
 _TAIL = 20  # last lines of a failed rank that are shown
@@ -28,12 +29,14 @@ class Watcher:
     """
 
     def __init__(
-        self, rank: int, script: int, report: int, log: int, streams: dict[int, bytes], home: socket.socket | None
-    ) -> None:
+        self, rank: int, script: int, report: int, log: int, streams: dict[int, bytes], home: socket.socket | None,
+        serial_after: float,
+    ) -> None:  # fmt: skip
         self.rank, self.script, self.report, self.log = rank, script, report, log
         self.streams, self.home = streams, home
         self.reader = wire.Reader()
         self.kill_at = float("inf")
+        self.look_at = time.monotonic() + serial_after if home else float("inf")  # whether the script talks to others
         self.stopped = False  # the script was told to end: its end is no failure
         self.failure: dict[str, Any] = {}
         self.talked = True
@@ -55,12 +58,15 @@ class Watcher:
         """Watch until the script has ended; return its exit code (128 + signal)."""
         status = None
         while status is None:
-            wait = min(self.kill_at - time.monotonic(), 60.0)
+            wait = min(min(self.kill_at, self.look_at) - time.monotonic(), 60.0)
             for fd, _ in self.poll.poll(max(wait, 0) * 1000):
                 self._serve(fd)
             if time.monotonic() >= self.kill_at:
                 self._signal(signal.SIGKILL)
                 self.kill_at = float("inf")
+            if time.monotonic() >= self.look_at:
+                self.look_at = float("inf")
+                self._send(wire.TALKS, {"talks": talks(self.script)})
             done, raw = os.waitpid(self.script, os.WNOHANG)
             status = raw if done else None
         code = os.waitstatus_to_exitcode(status)

@@ -133,6 +133,23 @@ def test_copies_of_a_serial_script_are_told_so(dlrun, any_mpiexec, tmp_path):
     assert (done.stdout, done.stderr) == ("2\n", "")
 
 
+def test_copies_of_a_serial_script_are_told_so_while_they_still_run(any_mpiexec, tmp_path, monkeypatch):
+    from dlrun.launch import LaunchPlan, launch
+
+    monkeypatch.chdir(tmp_path)
+    Path("waits.py").write_text("import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\n")
+    notes: list[str] = []
+
+    def note(text: str) -> None:
+        notes.append(text)
+        if "make it a data-parallel one first (dlrun port)" in text:
+            Path("go").touch()  # the script waits for it
+
+    plan = LaunchPlan(("waits.py",), ranks=2, mpiexec=any_mpiexec, serial_after=0.2)
+    assert launch(plan, on_note=note).returncode == 0
+    assert notes[-1].startswith("after 0.2 s no rank has loaded anything to talk to the others with")
+
+
 def test_several_ranks_are_shown_each_line_with_its_rank(dlrun, any_mpiexec, tmp_path):
     (tmp_path / "says.py").write_text("import os\nprint('I am', os.environ['DLRUN_RANK'])\n")
     done = dlrun("-n", "3", "--mpiexec", any_mpiexec, "--show", "0,2", "says.py")

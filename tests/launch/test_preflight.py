@@ -37,6 +37,12 @@ def test_all_ranks_on_one_cpu_are_told():
     assert warnings([fact(0, cpus=[5]), fact(1, cpus=[6])]) == []
 
 
+def test_ranks_that_were_bound_to_the_same_cpus_are_named():
+    ranks = [fact(0, cpus=[0, 1]), fact(1, cpus=[2, 3]), fact(2, cpus=[3, 4])]
+    assert warnings(ranks)[0].startswith("n1: ranks 1 and 2 share CPU 3, ")
+    assert warnings([fact(0, cpus=[0, 1]), fact(1, cpus=[2, 3])]) == []
+
+
 def test_in_a_real_launch_the_facts_are_those_of_the_ranks(dlrun, any_mpiexec, tmp_path):
     import json
 
