@@ -13,6 +13,7 @@ SANITIZER_TESTS = "tests/comm/test_sanitizers.py"
 TENSORFLOW_TESTS = "tests/comm/faces/test_tensorflow_on_ranks.py"
 KERAS_TESTS = "tests/comm/faces/test_keras_on_ranks.py"
 FIRST_STEPS_TEST = "tests/comm/faces/test_first_steps.py"
+FAULT_TESTS = "tests/verify/test_tensorflow_faults.py"
 EXAMPLE_TEST = "tests/examples/test_training.py::test_digits_are_learned_alone_and_on_two_ranks"
 TEST_TOOLS = ("scikit-learn>=1.3", "pytest>=8", "pytest-timeout>=2.3")
 
@@ -46,7 +47,7 @@ def tests(session: nox.Session) -> None:
     """The main tests, with PyTorch, and Keras 3 on PyTorch and jax; then mypy --strict, which needs PyTorch's types."""
     session.install(".[test]", "keras>=3", "jax>=0.4.35", "mypy>=1.11", "types-PyYAML")
     session.env["DLRUN_TEST_MPIEXEC"] = open_mpi(session)
-    elsewhere = [f"--ignore={file}" for file in (SANITIZER_TESTS, TENSORFLOW_TESTS, FIRST_STEPS_TEST)]
+    elsewhere = [f"--ignore={file}" for file in (SANITIZER_TESTS, TENSORFLOW_TESTS, FIRST_STEPS_TEST, FAULT_TESTS)]
     run_pytest(session, "tests", *elsewhere)
     session.run("mypy")
 
@@ -62,14 +63,15 @@ def sanitize(session: nox.Session) -> None:
 def keras2(session: nox.Session) -> None:
     """dl_comm with TensorFlow 2.15 and Keras 2.15, which need NumPy 1."""
     session.install("tensorflow-cpu==2.15.1", "numpy<2", ".[mpi]", *TEST_TOOLS)
-    run_pytest(session, TENSORFLOW_TESTS, KERAS_TESTS, f"{EXAMPLE_TEST}[keras_mnist]", f"{EXAMPLE_TEST}[tf_mnist]")
+    examples = (f"{EXAMPLE_TEST}[keras_mnist]", f"{EXAMPLE_TEST}[tf_mnist]")
+    run_pytest(session, TENSORFLOW_TESTS, KERAS_TESTS, FAULT_TESTS, *examples)
 
 
 @nox.session
 def keras3(session: nox.Session) -> None:
     """dl_comm with TensorFlow 2.21 and Keras 3."""
     session.install("tensorflow-cpu==2.21.0", ".[mpi]", *TEST_TOOLS)
-    run_pytest(session, TENSORFLOW_TESTS, KERAS_TESTS, FIRST_STEPS_TEST, f"{EXAMPLE_TEST}[tf2_mnist]")
+    run_pytest(session, TENSORFLOW_TESTS, KERAS_TESTS, FIRST_STEPS_TEST, FAULT_TESTS, f"{EXAMPLE_TEST}[tf2_mnist]")
 
 
 @nox.session(venv_backend="none")

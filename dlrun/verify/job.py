@@ -19,7 +19,7 @@ from dlrun.verify.trace import Run
 from dlrun.verify.verdict import Check, Verdict, failed, skipped
 
 UNCUT = 10**9
-OTHER_FRAMEWORKS = ("tensorflow", "keras", "tf_keras", "jax", "flax", "mxnet", "paddle")
+OTHER_FRAMEWORKS = ("jax", "flax", "mxnet", "paddle")
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,8 @@ class Runs:
             raise DlrunError(f"{self.job.serial} does not come to its end: {said or 'no progress'}")
         if not serial.root.steps:
             raise DlrunError(
-                f"{self.job.serial} made no step of a torch.optim optimizer",
-                "verify follows those; parameters updated by hand are not covered yet",
+                f"{self.job.serial} made no step of an optimizer of PyTorch or Keras",
+                "verify follows those; sessions, Estimators, and parameters updated by hand are not covered yet",
             )
         return serial, again
 
@@ -174,7 +174,7 @@ class Runs:
         return self._run(name, self.job.port, n, self.cut, env or {}, **more)
 
     def _run(self, name: str, script: Path, n: int, cut: int, env: dict[str, str], **more: Any) -> Run:
-        given = orders(self.job.steps, cut, seed=self.job.seed, **more)
+        given = orders(self.job.steps, cut, seed=self.job.seed, framework=framework_of(self.job.port), **more)
         env = {"DL_COMM_TIMEOUT_S": str(self.job.stall * 2), **env}
         return self.act(Task(name, script, self.job.args, n, self.folder / name, given, env, self.job.stall))
 
@@ -190,11 +190,18 @@ def refuse(job: Job) -> None:
             raise DlrunError(f"there is no script {script}", "usage: dlrun verify train.py train_dist.py")
     imports = _imports(job.serial)
     other = next((name for name in OTHER_FRAMEWORKS if name in imports), None)
-    if other and "torch" not in imports:
-        raise DlrunError(f"{job.serial} trains with {other}: dlrun verify covers PyTorch only, and proves nothing here")
+    if other and not imports & {"torch", "tensorflow", "keras"}:
+        raise DlrunError(f"{job.serial} trains with {other}: dlrun verify covers PyTorch, TensorFlow 2 and Keras, and "
+                         "proves nothing here")  # fmt: skip
     ported = _imports(job.port)
     if "dl_comm" not in ported:
         raise DlrunError(f"{job.port} does not import dl_comm", f"dlrun port {job.serial} writes a port that does")
+
+
+def framework_of(port: Path) -> str:
+    """Return which tracer a port needs: by the face of dl_comm that it imports, or its module does."""
+    text = port.read_text(errors="replace")
+    return "tensorflow" if "dl_comm.tensorflow" in text or "dl_comm.keras" in text else "torch"
 
 
 def _imports(script: Path) -> set[str]:

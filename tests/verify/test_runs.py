@@ -91,13 +91,13 @@ def test_a_serial_script_that_fails_is_the_users_to_repair(folder: Path) -> None
     assert "a.py fails: ZeroDivisionError: division by zero (a.py:10)" in said
 
 
-@pytest.mark.parametrize("framework", ["tensorflow as tf", "keras"])
+@pytest.mark.parametrize("framework", ["jax", "paddle"])
 def test_other_frameworks_are_refused_in_one_line(folder: Path, framework: str) -> None:
     Path("a.py").write_text(f"import {framework}\n")
     Path("b.py").write_text(f"import {framework}\nimport dl_comm\n")
     code, said = verify("a.py", "b.py")
     assert code == 1
-    assert "dlrun verify covers PyTorch only" in said
+    assert "dlrun verify covers PyTorch, TensorFlow 2 and Keras" in said
 
 
 @pytest.mark.parametrize(

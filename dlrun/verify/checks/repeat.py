@@ -11,6 +11,7 @@ SEEDING = {
     "cuda": "torch.manual_seed(0)",
     "numpy": "numpy.random.seed(0)",
     "random": "random.seed(0)",
+    "tensorflow": "tf.random.set_seed(0)",
 }
 
 

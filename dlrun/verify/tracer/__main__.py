@@ -8,6 +8,10 @@ import tokenize
 import traceback
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dlrun.verify.tracer.recorder import Recorder
 
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",  # sums are split over threads: their number decides the last bits
@@ -15,26 +19,25 @@ ENVIRONMENT = {
     "MKL_CBWR": "COMPATIBLE",  # the same bits wherever an array lies in memory
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     "TORCHDYNAMO_DISABLE": "1",
+    "TF_DETERMINISTIC_OPS": "1",
+    "TF_ENABLE_ONEDNN_OPTS": "0",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
 }
 
 
 def main(arguments: list[str]) -> None:
     """Trace one script: ``arguments`` are the orders' file, the script and its arguments."""
     os.environ.update(ENVIRONMENT)
-    import torch
-
-    from dlrun.verify.tracer import averaging, conditions, files, loaders, randomness, training
+    from dlrun.verify.tracer import conditions, files
     from dlrun.verify.tracer.recorder import Orders, Recorder, Stopped, rank_here
 
-    torch.set_num_threads(1)
-    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     orders = Orders.read(arguments[0])
-    os.chdir(orders.scratch)
     recorder = Recorder(orders, rank_here())
-    draws = randomness.install(recorder)
-    followed = loaders.install(recorder, draws)
-    trained = training.install(recorder, draws, followed)
-    averaging.install(recorder, trained, followed)
+    if orders.framework == "torch":
+        _into_torch(recorder)
+    else:
+        _into_tensorflow(recorder)
+    os.chdir(orders.scratch)
 
     script = Path(orders.script)
     module = ModuleType("__main__")
@@ -60,6 +63,33 @@ def main(arguments: list[str]) -> None:
         raise
     recorder.note("end", how=how)
     sys.stdout.flush()
+
+
+def _into_torch(recorder: Recorder) -> None:
+    import torch
+
+    from dlrun.verify.tracer import averaging, loaders, randomness, training
+
+    torch.set_num_threads(1)
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    draws = randomness.install(recorder)
+    followed = loaders.install(recorder, draws)
+    trained = training.install(recorder, draws, followed)
+    averaging.install(recorder, trained, followed)
+
+
+def _into_tensorflow(recorder: Recorder) -> None:
+    """Run everything eagerly and on one thread: each step is seen, and sums have one order."""
+    import tensorflow as tf
+
+    from dlrun.verify.tracer import datasets, randomness, tapes, tensorflow_face
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    tf.config.run_functions_eagerly(True)
+    draws = randomness.install(recorder)
+    data = datasets.install(recorder)
+    tensorflow_face.install(recorder, tapes.install(recorder, draws, data), data)
 
 
 def _line(error: BaseException, script: Path) -> str:

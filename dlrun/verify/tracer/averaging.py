@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.abc
-import importlib.machinery
 import os
 import sys
 from collections.abc import Callable
@@ -14,13 +12,13 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from dlrun.verify.tracer.importing import REPLICATE, AfterImport, number_of
 from dlrun.verify.tracer.loaders import Loaders
 from dlrun.verify.tracer.recorder import Recorder
 from dlrun.verify.tracer.tensors import tensor_note, tensors_in
 from dlrun.verify.tracer.training import Training
 
 FACE = "dl_comm.torch"
-REPLICATE = "DL_COMM_REPLICATE"
 # What may communicate, or changes what a port computes; prints and questions are not followed.
 FOLLOWED = ("init", "broadcast", "gradients", "shard", "lr_scale", "warmup", "steps", "reseed", "average", "save",
             "load", "barrier", "finalize", "rank0_first")  # fmt: skip
@@ -76,7 +74,7 @@ class Averaging:
     def _lr_scale(self, function: Any, lr: float = 1.0, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         result = lr if self.recorder.orders.global_batch else function(lr, *args, **kwargs)
         rule = args[0] if args else kwargs.get("rule", "linear")
-        return result, {"lr": _number(lr), "result": _number(result), "rule": rule}
+        return result, {"lr": number_of(lr), "result": number_of(result), "rule": rule}
 
     def _warmup(self, function: Any, optimizer: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
@@ -102,9 +100,9 @@ class Averaging:
         return result, {"shard": number, "loaders": sorted(loaders), "type": type(what).__name__}
 
     def _average(self, function: Any, value: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        local = _number(value)
+        local = number_of(value)
         result = function(value, *args, **kwargs)
-        return result, {"local": local, "mean": _number(result)}
+        return result, {"local": local, "mean": number_of(result)}
 
 
 def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -112,44 +110,6 @@ def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:
     return tensor.grad if tensor.is_leaf and (tensor.requires_grad or tensor.grad is not None) else tensor
 
 
-def _number(value: Any) -> float | None:
-    """Return a scalar as a float, None of anything else."""
-    if getattr(value, "size", None) is not None and getattr(value, "ndim", 0) > 0:
-        return None
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return None
-
-
-class _AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds ``dl_comm.torch`` as usual, and calls back when it was loaded."""
-
-    def __init__(self, then: Callable[[ModuleType], None]) -> None:
-        self._then = then
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        if fullname != FACE:
-            return None
-        spec = next(
-            (
-                found
-                for finder in sys.meta_path
-                if finder is not self and (found := finder.find_spec(fullname, path, target))
-            ),
-            None,
-        )
-        if spec and spec.loader:
-            execute = spec.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                execute(module)
-                self._then(module)
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
-
-
 def install(recorder: Recorder, training: Training, loaders: Loaders) -> None:
     """Wait for the script to import ``dl_comm.torch``."""
-    sys.meta_path.insert(0, _AfterImport(Averaging(recorder, training, loaders).wrap))
+    sys.meta_path.insert(0, AfterImport(FACE, Averaging(recorder, training, loaders).wrap))

@@ -11,8 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from dlrun.verify.tracer.recorder import Recorder, user_frame
 
 IGNORED = ("/dev/", "/proc/", "/sys/")
@@ -47,7 +45,8 @@ def install(recorder: Recorder) -> None:
         if busy or not isinstance(path, (str, bytes, os.PathLike)):
             return
         name = os.path.abspath(os.fsdecode(path))  # noqa: PTH100 - links stay unresolved on purpose
-        if (name.startswith(ignored) and not name.startswith(recorder.orders.scratch)) or "__pycache__" in name:
+        elsewhere = (name + os.sep).startswith(ignored) and not name.startswith(recorder.orders.scratch)
+        if elsewhere or "__pycache__" in name:
             return
         busy = True
         try:
@@ -68,20 +67,31 @@ def install(recorder: Recorder) -> None:
             wrote(args[0], event.removeprefix("os."))
 
     sys.addaudithook(audit)
-    for owner, argument in ((torch, "f"), (torch.jit, "f")):
-        _note_save(owner, argument, wrote)
+    if torch := sys.modules.get("torch"):
+        for owner in (torch, torch.jit):
+            _note_save(owner, "save", "f", wrote)
+    if tf := sys.modules.get("tensorflow"):
+        model = sys.modules["keras"].Model
+        for owner, name, argument in (
+            (model, "save", "filepath"),
+            (model, "save_weights", "filepath"),
+            (tf.train.Checkpoint, "save", "file_prefix"),
+            (tf.train.Checkpoint, "write", "file_prefix"),
+            (tf.saved_model, "save", "export_dir"),
+        ):
+            _note_save(owner, name, argument, wrote)
 
 
-def _note_save(owner: Any, argument: str, wrote: Any) -> None:
-    """Note ``save(object, file)``, which torch writes from C++."""
-    save = owner.save
+def _note_save(owner: Any, name: str, argument: str, wrote: Any) -> None:
+    """Note ``save(object, file)``, which frameworks write from C++."""
+    save = getattr(owner, name)
 
     @functools.wraps(save)
     def noted(*args: Any, **kwargs: Any) -> Any:
         wrote(args[1] if len(args) > 1 else kwargs.get(argument), "write")
         return save(*args, **kwargs)
 
-    owner.save = noted
+    setattr(owner, name, noted)
 
 
 def _own(path: Path, scratch: Path, keep: bool) -> None:

@@ -2,25 +2,49 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 from hashlib import blake2b
 from typing import Any
-
-import torch
 
 from dlrun.verify.tracer.recorder import Recorder
 
 
 def states() -> dict[str, str]:
     """Return a hash of the state of each shared generator: torch, numpy, random, and cuda where it is in use."""
-    made = {"torch": torch.get_rng_state().numpy().tobytes(), "random": repr(random.getstate()).encode()}
+    made: dict[str, bytes] = {}
+    if torch := sys.modules.get("torch"):
+        made["torch"] = torch.get_rng_state().numpy().tobytes()
+    if "tensorflow" in sys.modules:
+        made |= _of_tensorflow()
+    made["random"] = repr(random.getstate()).encode()
     if numpy := sys.modules.get("numpy"):
         _, keys, position, *rest = numpy.random.get_state()
         made["numpy"] = keys.tobytes() + repr((position, rest)).encode()
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if torch and torch.cuda.is_initialized():
         made["cuda"] = torch.cuda.get_rng_state().numpy().tobytes()
     return {name: blake2b(state, digest_size=8).hexdigest() for name, state in made.items()}
+
+
+# Keras 3 keeps generators in its layers; these are the models that were called.
+watched_models: dict[int, Any] = {}
+
+
+# What stands for TensorFlow's state while nobody has seeded it: another one in each process.
+_UNSEEDED = os.urandom(8)
+
+
+def _of_tensorflow() -> dict[str, bytes]:
+    """Return the states of TensorFlow's generator for eager code, and of the layers' own."""
+    from tensorflow.python.eager import context
+
+    seed, own = context.global_seed(), getattr(context.context(), "_rng", None)
+    made = {"tensorflow": repr((seed, own.getstate() if own else None)).encode() if seed is not None else _UNSEEDED}
+    seeds = [v for m in watched_models.values() for v in m.variables if "seed_generator" in getattr(v, "path", "")]
+    if seeds:
+        made["keras"] = repr([v.numpy().tolist() for v in seeds]).encode()
+    return made
 
 
 class Draws:
@@ -52,8 +76,12 @@ def install(recorder: Recorder) -> Draws:
     """Note every seeding; seed what the orders say. Returns the watch over draws."""
     import numpy
 
-    _note_seeding(recorder, torch, "manual_seed", "torch")
-    _note_seeding(recorder, torch, "seed", "torch", fixed=False)
+    torch, tf = sys.modules.get("torch"), sys.modules.get("tensorflow")
+    if torch:
+        _note_seeding(recorder, torch, "manual_seed", "torch")
+        _note_seeding(recorder, torch, "seed", "torch", fixed=False)
+    if tf:
+        _note_seeding(recorder, tf.random, "set_seed", "tensorflow")
     _note_seeding(recorder, random, "seed", "random")
     _note_seeding(recorder, numpy.random, "seed", "numpy")
     _fix_numpy_generators(recorder, numpy)
@@ -61,7 +89,10 @@ def install(recorder: Recorder) -> Draws:
     if seed is not None:
         seed += recorder.rank if recorder.orders.seed_by_rank else 0
         with recorder.aside():
-            torch.manual_seed(seed)
+            if torch:
+                torch.manual_seed(seed)
+            if tf:
+                tf.random.set_seed(seed)
             random.seed(seed)
             numpy.random.seed(seed % 2**32)
     return Draws()

@@ -29,6 +29,7 @@ class Orders:
     scratch: str  # working folder of the run: links to the user's files, which a write replaces by copies
     steps: int  # optimizer steps after which the script is stopped
     epoch_steps: int  # steps after which an epoch over a DataLoader is cut short, so that its end is seen too
+    framework: str = "torch"  # or "tensorflow", which is Keras, too
     seed: int | None = None  # seeds what the script does not seed
     seed_by_rank: bool = False  # ... with seed + rank, as unseeded ranks would differ
     global_batch: bool = False  # keep the serial global batch: local batch = B / n, learning rate not scaled

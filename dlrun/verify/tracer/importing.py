@@ -1,0 +1,51 @@
+"""What the tracers of all faces of dl_comm share: a call back when the script imports one; numbers of scalars."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+REPLICATE = "DL_COMM_REPLICATE"
+
+
+def number_of(value: Any) -> float | None:
+    """Return a scalar as a float, None of anything else."""
+    if getattr(value, "size", None) is not None and getattr(value, "ndim", 0) > 0:
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+class AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds a module of dl_comm as usual, and calls back when it was loaded."""
+
+    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
+        self._name, self._then = name, then
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        """Return the module's spec, whose loader calls back; None for other modules."""
+        if fullname != self._name:
+            return None
+        spec = next(
+            (
+                found
+                for finder in sys.meta_path
+                if finder is not self and (found := finder.find_spec(fullname, path, target))
+            ),
+            None,
+        )
+        if spec and spec.loader:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                self._then(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec

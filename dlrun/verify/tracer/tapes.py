@@ -1,0 +1,211 @@
+"""TensorFlow's training step: tapes, clipping, models and the optimizers of Keras, all run eagerly."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from dlrun.verify.tracer.arrays import array_note, batch_digest, native
+from dlrun.verify.tracer.datasets import DataSets
+from dlrun.verify.tracer.randomness import Draws, states, watched_models
+from dlrun.verify.tracer.recorder import Recorder
+
+NOISE = ("Dropout", "GaussianNoise", "AlphaDropout", "GaussianDropout", "SpatialDropout1D", "SpatialDropout2D")
+
+
+class Tapes:
+    """Follows variables through the steps of their optimizers.
+
+    Optimizers are numbered in the order of their first step, variables in the order in which they are first seen.
+    """
+
+    def __init__(self, recorder: Recorder, draws: Draws, data: DataSets) -> None:
+        self.recorder, self.draws, self.data = recorder, draws, data
+        self.tapes = 0  # that record
+        self.depth = 0  # of nested calls of layers
+        self.stepping = 0
+        self.broadcast: set[int] = set()  # ids of the variables that dl_comm has broadcast
+        self._variables: dict[int, tuple[int, Any]] = {}
+        self._optimizers: dict[int, tuple[int, Any]] = {}
+        self._made: dict[int, tuple[int, Any]] = {}  # gradient -> its variable's number
+
+    def number(self, variable: Any) -> int:
+        """Return a small number for a variable, the same one each time."""
+        own = native(variable)
+        return self._variables.setdefault(id(own), (len(self._variables), own))[0]
+
+    def remember(self, gradients: Any, numbers: list[int | None]) -> None:
+        """Keep whose gradients these tensors are."""
+        for gradient, number in zip(gradients, numbers, strict=False):
+            if gradient is not None and number is not None:
+                self._made[id(gradient)] = (number, gradient)
+
+    def owners(self, gradients: Any) -> list[int | None]:
+        """Return whose gradients these tensors are, where it is known."""
+        return [self._made[id(g)][0] if id(g) in self._made else None for g in gradients]
+
+    def gradient(self, compute: Callable[..., Any], tape: Any, args: Any, kwargs: Any) -> Any:
+        """Compute gradients; where they are those of variables, an update is being made."""
+        sources = tf.nest.flatten(args[1] if len(args) > 1 else kwargs["sources"])
+        of_variables = bool(sources) and all(isinstance(native(s), tf.Variable) for s in sources)
+        if not of_variables or self.recorder.inside:
+            return compute(tape, *args, **kwargs)
+        if self.recorder.done:
+            self.recorder.stop()
+        self.data.backward()
+        self.recorder.note("backward")
+        found = compute(tape, *args, **kwargs)
+        self.remember(tf.nest.flatten(found), [self.number(s) for s in sources])
+        return found
+
+    def forward(self, call: Callable[..., Any], layer: Any, args: Any, kwargs: Any) -> Any:
+        """Run a layer's call; of the outermost one under a tape note input, kinds of layers, random numbers."""
+        if self.depth or self.recorder.inside or not self.tapes:
+            return call(layer, *args, **kwargs)
+        watched_models[id(layer)] = layer
+        before = states()
+        self.depth += 1
+        try:
+            return call(layer, *args, **kwargs)
+        finally:
+            self.depth -= 1
+            layers = [type(part).__name__ for part in layer._flatten_layers()]
+            with self.recorder.aside():
+                digest = batch_digest([args, {k: v for k, v in kwargs.items() if hasattr(v, "shape")}])
+            self.recorder.note(
+                "forward",
+                hash=digest,
+                noise=any(name in NOISE for name in layers),
+                norm=any(name.startswith("BatchNorm") for name in layers),
+                drew=[name for name, state in states().items() if before.get(name, state) != state],
+            )
+
+    def step(self, apply: Callable[[], Any], optimizer: Any, gradients: list[Any], variables: list[Any]) -> Any:
+        """Apply gradients, and note the step: rate, gradients used, variables reached."""
+        if self.stepping or self.recorder.inside:
+            return apply()
+        self.stepping += 1
+        try:
+            number, known = self._optimizers.setdefault(id(optimizer), (len(self._optimizers), None))
+            if known is None:
+                self._optimizers[id(optimizer)] = (number, optimizer)
+                self.recorder.note(
+                    "optimizer",
+                    optimizer=number,
+                    type=type(optimizer).__name__,
+                    names=[getattr(v, "path", v.name) for v in variables],
+                    ids=[self.number(v) for v in variables],
+                    broadcast=[id(native(v)) in self.broadcast for v in variables],
+                    params=[array_note(v) for v in variables],
+                )
+            rates, used = [_rate(optimizer)], [array_note(g) for g in gradients]
+            result = apply()
+        finally:
+            self.stepping -= 1
+        self._made.clear()
+        self.recorder.steps += 1
+        drew = self.draws.collect()
+        self.recorder.note(
+            "step",
+            step=self.recorder.steps,
+            optimizer=number,
+            lr=rates,
+            grads=used,
+            params=[array_note(v) for v in variables],
+            states=states(),
+            drew=drew if self.recorder.steps > 1 or self.data.fed else [],
+        )
+        return result
+
+
+def _rate(optimizer: Any) -> float:
+    """Return the learning rate of the step that comes."""
+    if hasattr(optimizer, "_decayed_lr"):  # Keras 2, legacy
+        return float(optimizer._decayed_lr("float32"))
+    rate = getattr(optimizer, "_learning_rate", optimizer.learning_rate)
+    return float(rate(optimizer.iterations) if callable(rate) and not hasattr(rate, "assign") else rate)
+
+
+def install(recorder: Recorder, draws: Draws, data: DataSets) -> Tapes:
+    """Put the instruments into tapes, clipping, layers, optimizers and ``fit``."""
+    followed = Tapes(recorder, draws, data)
+    tape, compute = tf.GradientTape, tf.GradientTape.gradient
+    enter, leave = tape.__enter__, tape.__exit__
+
+    def gradient(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return followed.gradient(compute, self, args, kwargs)
+
+    def entered(self: Any) -> Any:
+        followed.tapes += 1
+        return enter(self)
+
+    def left(self: Any, *error: Any) -> Any:
+        followed.tapes -= 1
+        return leave(self, *error)
+
+    tape.gradient, tape.__enter__, tape.__exit__ = gradient, entered, left
+    _follow_keras(followed, data)
+    for name in ("clip_by_global_norm", "clip_by_norm", "clip_by_value"):
+        _note_clip(recorder, followed, name)
+    return followed
+
+
+def _follow_keras(followed: Tapes, data: DataSets) -> None:
+    import keras
+
+    layer = keras.layers.Layer
+    call, fit = layer.__call__, keras.Model.fit
+
+    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return followed.forward(call, self, args, kwargs)
+
+    @functools.wraps(fit)
+    def fitted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with data.fit():
+            return fit(self, *args, **kwargs)
+
+    layer.__call__, keras.Model.fit = called, fitted
+    if hasattr(keras.optimizers.Optimizer, "stateless_apply"):
+        _note_steps(followed, keras.optimizers.Optimizer.__mro__, "apply")
+    else:
+        _note_steps(followed, keras.optimizers.Optimizer.__mro__, "apply_gradients")
+        _note_steps(followed, keras.optimizers.legacy.Optimizer.__mro__, "apply_gradients")
+
+
+def _note_steps(followed: Tapes, classes: Any, name: str) -> None:
+    """Follow the method ``name`` of an optimizer: ``apply(grads, variables)`` or ``apply_gradients(pairs)``."""
+    owner = next(cls for cls in classes if name in vars(cls))
+    method = vars(owner)[name]
+
+    @functools.wraps(method)
+    def noted(self: Any, first: Any, *args: Any, **kwargs: Any) -> Any:
+        first = list(first)
+        if name == "apply_gradients":
+            gradients, variables = [g for g, _ in first], [v for _, v in first]
+        else:
+            given = args[0] if args else kwargs.get("trainable_variables")
+            gradients, variables = first, list(given if given is not None else self._trainable_variables)
+        return followed.step(lambda: method(self, first, *args, **kwargs), self, gradients, variables)
+
+    setattr(owner, name, noted)
+
+
+def _note_clip(recorder: Recorder, followed: Tapes, name: str) -> None:
+    function = getattr(tf, name)
+
+    @functools.wraps(function)
+    def clipped(what: Any, *args: Any, **kwargs: Any) -> Any:
+        result = function(what, *args, **kwargs)
+        if recorder.inside or followed.stepping:
+            return result
+        several = name == "clip_by_global_norm"
+        owners = followed.owners(list(what) if several else [what])
+        if any(owner is not None for owner in owners):
+            recorder.note("clip", function=name)
+            followed.remember(result[0] if several else [result], owners)
+        return result
+
+    setattr(tf, name, clipped)

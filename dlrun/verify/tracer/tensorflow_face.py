@@ -1,0 +1,138 @@
+"""The calls of dl_comm.tensorflow and dl_comm.keras: what every rank gave, what it got, and where it waits."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+
+from dlrun.verify.tracer.arrays import array_note, native
+from dlrun.verify.tracer.datasets import DataSets
+from dlrun.verify.tracer.importing import REPLICATE, AfterImport, number_of
+from dlrun.verify.tracer.recorder import Recorder
+from dlrun.verify.tracer.tapes import Tapes
+
+FACES = ("dl_comm.tensorflow", "dl_comm.keras")
+FOLLOWED = ("init", "broadcast_variables", "broadcast", "gradients", "shard", "lr_scale", "steps", "reseed", "average",
+            "barrier", "finalize", "rank0_first")  # fmt: skip
+
+
+class Face:
+    """Wraps the functions of dl_comm's face when the script imports it."""
+
+    def __init__(self, recorder: Recorder, tapes: Tapes, data: DataSets) -> None:
+        self.recorder, self.tapes, self.data = recorder, tapes, data
+        self._shards = 0
+        self._wrapped: dict[Any, Any] = {}
+
+    def wrap(self, face: ModuleType) -> None:
+        """Put a wrapper around each function that a port calls, wherever dl_comm itself holds it."""
+        importlib.import_module("dl_comm.tensorflow")  # what dl_comm.keras loads later
+
+        self.recorder.note("face")
+        parts = [m for name, m in list(sys.modules.items()) if name.startswith(FACES) and isinstance(m, ModuleType)]
+        for module in parts:
+            for name in FOLLOWED:
+                function = vars(module).get(name)
+                if callable(function) and function not in self._wrapped.values():
+                    if function not in self._wrapped:
+                        self._wrapped[function] = self._followed(name, function)
+                    setattr(module, name, self._wrapped[function])
+        for module in parts:
+            for name in ("_assign", "exchange"):
+                function = vars(module).get(name)
+                if callable(function) and not hasattr(function, "_noted"):
+                    setattr(module, name, self._marking(function))
+
+    def _marking(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return ``function(variables, root)`` that also notes the variables as broadcast."""
+
+        def noted(variables: Any, root: Any) -> Any:
+            if root is not None:
+                self.tapes.broadcast |= {id(native(v)) for v in variables}
+            return function(variables, root)
+
+        noted._noted = True  # type: ignore[attr-defined]
+        return noted
+
+    def _followed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        act = getattr(self, f"_{name}", None)
+
+        @functools.wraps(function)
+        def followed(*args: Any, **kwargs: Any) -> Any:
+            if self.recorder.inside or not tf.executing_eagerly():
+                return function(*args, **kwargs)
+            self.recorder.note("call", fn=name)
+            with self.recorder.aside():
+                result, facts = act(function, *args, **kwargs) if act else (function(*args, **kwargs), {})
+            self.recorder.note("return", fn=name, **facts)
+            return result
+
+        return followed
+
+    def _gradients(self, function: Any, grads: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        given = list(grads) if not (tf.is_tensor(grads) or isinstance(grads, (dict, tf.IndexedSlices))) else grads
+        flat = tf.nest.flatten(given)
+        owners = self.tapes.owners(flat)
+        before = [array_note(g) for g in flat]
+        result = function(given, *args, **kwargs)
+        means = tf.nest.flatten(result)
+        self.tapes.remember(means, owners)
+        known = [i for i, owner in enumerate(owners) if owner is not None]
+        return result, {
+            "ids": [owners[i] for i in known],
+            "before": [before[i] for i in known],
+            "after": [array_note(means[i]) for i in known],
+        }
+
+    def _lr_scale(self, function: Any, lr: Any = 1.0, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        result = lr if self.recorder.orders.global_batch else function(lr, *args, **kwargs)
+        rule = args[0] if args else kwargs.get("rule", "linear")
+        return result, {"lr": number_of(lr), "result": number_of(result), "rule": rule}
+
+    def _steps(self, function: Any, count: Any) -> tuple[Any, dict[str, Any]]:
+        result = count if self.recorder.orders.global_batch else function(count)
+        return result, {"count": count, "result": result}
+
+    def _shard(self, function: Any, what: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        number, self._shards = self._shards, self._shards + 1
+        kept = self.recorder.orders.training_shards
+        replicate = os.environ.pop(REPLICATE, None) if kept is not None and number not in kept else None
+        try:
+            if self.recorder.orders.global_batch and isinstance(what, tf.data.Dataset):
+                result = _rows(what)
+            else:
+                result = function(what, *args, **kwargs)
+        finally:
+            if replicate is not None:
+                os.environ[REPLICATE] = replicate
+        loaders = {self.data.number(x) for x in (what, result) if isinstance(x, tf.data.Dataset)}
+        return result, {"shard": number, "loaders": sorted(loaders), "type": type(what).__name__}
+
+    def _average(self, function: Any, value: Any) -> tuple[Any, dict[str, Any]]:
+        local = number_of(value)
+        result = function(value)
+        return result, {"local": local, "mean": number_of(result)}
+
+
+def _rows(data: Any) -> Any:
+    """Return a data set of this rank's 1/n of every batch: the serial global batch is kept."""
+    rank, n = int(os.environ.get("DLRUN_RANK", "0")), int(os.environ.get("DLRUN_SIZE", "1"))
+
+    def mine(*batch: Any) -> Any:
+        return tf.nest.map_structure(lambda part: part[rank::n], batch if len(batch) > 1 else batch[0])
+
+    return data.map(mine)
+
+
+def install(recorder: Recorder, tapes: Tapes, data: DataSets) -> None:
+    """Wait for the script to import a face of dl_comm."""
+    face = Face(recorder, tapes, data)
+    for name in FACES:
+        sys.meta_path.insert(0, AfterImport(name, face.wrap))

@@ -1,0 +1,94 @@
+"""Faults planted in right ports of a tape loop and of fit() are reported as themselves, on two real ranks."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+if find_spec("tensorflow") is None:
+    pytest.skip("TensorFlow is not installed: nox -s keras2 keras3 runs these", allow_module_level=True)
+
+from dlrun.verify.compare import compare
+from dlrun.verify.job import Job, Runs
+from dlrun.verify.runs import Task, execute, orders
+
+SCRIPTS = Path(__file__).parent / "scripts"
+TAPE = (SCRIPTS / "tape_dist.py").read_text()
+FIT = (SCRIPTS / "fit_dist.py").read_text()
+AVERAGE = "    grads = dl.gradients(grads)\n"
+CLIP = "    grads, _ = tf.clip_by_global_norm(grads, 0.1)\n"
+
+FAULTS = {
+    "nothing-tape": (TAPE, set()),
+    "nothing-fit": (FIT, set()),
+    "missing-average": (TAPE.replace(AVERAGE, ""), {"missing-average"}),
+    "average-after-clip": (TAPE.replace(AVERAGE, "").replace(CLIP, CLIP + AVERAGE), {"average-after-clip"}),
+    "several": (
+        TAPE.replace("dl.lr_scale(0.1)", "dl.lr_scale(dl.lr_scale(0.1))")
+        .replace("dl.shard(train)", "train")
+        .replace("dl.broadcast_variables(model, optimizer)\n", "")
+        .replace("dl.reseed()\n", "")
+        .replace("dl.rank0(model.save_weights)", "model.save_weights"),
+        {"double-scaling", "unsharded-loader", "missing-broadcast", "equal-seeds", "save-by-every-rank"},
+    ),
+    "uneven-steps": (TAPE.replace("range(20)", "range(1 if dl.get_rank() else 20)"), {"uneven-steps"}),
+    "fit-not-distributed": (
+        FIT.replace("dl.distribute(model)\n", ""),
+        {"missing-average", "unsharded-loader", "missing-broadcast"},
+    ),
+}
+
+
+def run(folder: Path, text: str, ranks: int):
+    """Return what a port did in six steps."""
+    folder.mkdir()
+    script = folder / "train_dist.py"
+    script.write_text(text)
+    given = orders(6, 3, framework="tensorflow")
+    return execute(Task("run", script, (), ranks, folder / "run", given, {}, 60.0))
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """What the right ports do on one rank, which is what their serial scripts do."""
+    made = {}
+
+    def of(text: str):
+        right = TAPE if "tape" in text else FIT
+        if right not in made:
+            made[right] = run(tmp_path_factory.mktemp("alone") / "work", right, 1)
+            assert made[right].whole, made[right].log
+        return made[right]
+
+    return of
+
+
+KERAS_2 = metadata.version("keras").startswith("2.")
+WITH_KERAS_2 = ("nothing-tape", "nothing-fit", "fit-not-distributed")
+
+
+@pytest.mark.parametrize("name", [n for n in FAULTS if (n in WITH_KERAS_2) == KERAS_2 or n == "nothing-fit"])
+def test_a_fault_in_a_port_of_tensorflow_is_reported_as_itself(name, alone, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text, expected = FAULTS[name]
+    serial = alone(text)
+    checks = compare(serial, serial, serial, serial, run(tmp_path / "work", text, 2))
+    print(*checks, sep="\n")
+    assert {check.fault for check in checks if check.fault and check.status == "failed"} == expected
+
+
+@pytest.mark.skipif(KERAS_2, reason="Keras 3 is not installed: nox -s keras3 runs this")
+def test_an_evaluation_that_averages_means_is_reported(alone, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = TAPE.replace("in test]", "in dl.shard(test)]").replace("sum(losses) / 12", "dl.average(sum(losses) / 6)")
+    script = tmp_path / "train_dist.py"
+    script.write_text(text)
+    runs = Runs(Job(script, script, stall=60.0), tmp_path / "runs")
+    (tmp_path / "runs").mkdir()
+    identity = runs.identity()
+    check = runs.metrics(alone(text), alone(text), identity, False)
+    print(check)
+    assert check.fault == "metric-mean-of-means"
