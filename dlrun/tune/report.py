@@ -84,7 +84,7 @@ def sentence(space: Space, outcomes: Sequence[Outcome], goal: Goal) -> str:
     verdict = judge(space, outcomes, goal)
     spread = noise(outcomes)
     about = f"; repeats of the same settings differ by {100 * spread:.1f} %" if spread is not None else ""
-    count = f"{verdict.pairs} pairs"
+    count = f"{verdict.pairs} pair{'s' * (verdict.pairs != 1)}"
     if verdict.challenger is None:
         return f"nothing to compare with the default{about}"
     name = as_text(verdict.challenger)
