@@ -4,6 +4,9 @@
 
     result = launch(LaunchPlan(("train_dist.py", "--epochs", "2"), ranks=2))
     result.returncode, result.run_dir, result.failure
+
+What people complain of in launchers, and the test that keeps each complaint from being ours:
+``tests/launch/test_complaints.py``.
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from dlrun.errors import DlrunError
 from dlrun.launch.plan import LaunchPlan
@@ -52,49 +53,32 @@ def script(plan: LaunchPlan, job: Job) -> str:
         raise DlrunError(f"--time {job.time} is no time", "write H:MM:SS, as 1:30:00")
     if plan.ranks is None:
         raise DlrunError("how many ranks is not said", "say so: dlrun launch -n 8 --job FILE")
-    if job.system == "kubernetes":
-        return _mpijob(plan, job)
     per_node = plan.per_node or plan.ranks
-    bin_dir = Path(sys.executable).parent
-    return render(
-        f"job/{job.system}.sh",
-        name=Path(plan.program[0]).stem,
-        nodes=-(-plan.ranks // per_node),
-        ranks=plan.ranks,
-        per_node=per_node,
-        cores=plan.cores,
-        gpus=plan.gpus,
-        time=job.time,
-        seconds=job.seconds,
-        account=job.account,
-        queue=job.queue,
-        setup=f"export PATH={shlex.quote(str(bin_dir))}:$PATH",
-        line=shlex.join(["dlrun", "launch", *words(plan)]),
-    )
+    facts = {
+        **asdict(job),
+        "name": Path(plan.program[0]).stem,
+        "nodes": -(-plan.ranks // per_node),
+        "ranks": plan.ranks,
+        "per_node": per_node,
+        "cores": plan.cores,
+        "gpus": plan.gpus,
+        "seconds": job.seconds,
+    }
+    if job.system == "kubernetes":
+        return _mpijob(plan, job, facts)
+    setup = f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"
+    return render(f"job/{job.system}.sh", setup=setup, line=shlex.join(["dlrun", "launch", *words(plan)]), **facts)
 
 
-def _mpijob(plan: LaunchPlan, job: Job) -> str:
+def _mpijob(plan: LaunchPlan, job: Job, facts: dict[str, Any]) -> str:
     """Return the MPIJob for Kubernetes' MPI operator: a pod that runs ``dlrun launch``, and one for each node."""
     missing = [f"--{name}" for name in ("image", "volume") if not getattr(job, name)]
     if missing:
         raise DlrunError(f"Kubernetes wants {' and '.join(missing)}", "--image names a container with dlrun, an MPI "
                          "and sshd; --volume the claim on a volume that all pods can write")  # fmt: skip
-    assert plan.ranks
-    per_node = plan.per_node or plan.ranks
-    return render(
-        "job/kubernetes.yaml",
-        name=re.sub(r"[^a-z0-9]+", "-", Path(plan.program[0]).stem.lower()).strip("-")[:40] or "job",
-        nodes=-(-plan.ranks // per_node),
-        per_node=per_node,
-        cores=plan.cores,
-        gpus=plan.gpus,
-        backend=plan.backend,
-        seconds=job.seconds,
-        queue=job.queue,
-        image=job.image,
-        volume=job.volume,
-        line=["dlrun", "launch", "--hostfile", _MPI_OPERATORS_HOSTS, *words(plan)],
-    )
+    name = re.sub(r"[^a-z0-9]+", "-", facts["name"].lower()).strip("-")[:40] or "job"
+    line = ["dlrun", "launch", "--hostfile", _MPI_OPERATORS_HOSTS, *words(plan)]
+    return render("job/kubernetes.yaml", **{**facts, "name": name, "backend": plan.backend, "line": line})
 
 
 def words(plan: LaunchPlan) -> list[str]:

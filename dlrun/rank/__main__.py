@@ -73,7 +73,8 @@ def start(rank: int, program: list[str], spec: dict[str, Any], home: socket.sock
         os.close(pipe[1])
     os.close(told)
     streams = {pipes[0][0]: wire.OUT, pipes[1][0]: wire.ERR} if shown else {}
-    return Watcher(rank, script, report, log, streams, home, spec["serial_after"]).run()
+    serial_after = spec["serial_after"] if spec["kind"] != "command" else float("inf")  # what that starts is not seen
+    return Watcher(rank, script, report, log, streams, home, serial_after).run()
 
 
 def connect(addresses: list[list[Any]], token: str, silence: int) -> socket.socket:
