@@ -26,7 +26,7 @@ class Way:
         torch.manual_seed(1)
         self.net = self.model = MODELS[args.model](args.classes)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
-        self.average = lambda: None
+        self.average = self.leave = lambda: None
         if name.startswith("dl_comm"):
             self.average = lambda: dl.gradients(self.optimizer)
             if name == "dl_comm, overlapped":
@@ -37,6 +37,7 @@ class Way:
             import horovod.torch as hvd
 
             self.optimizer = hvd.DistributedOptimizer(self.optimizer, self.net.named_parameters())
+            self.leave = hvd.shutdown  # its thread uses MPI until then
 
     def step(self, images, labels):
         self.optimizer.zero_grad()
@@ -135,7 +136,9 @@ def main():
             taking_part[(turn + i) % len(taking_part)].turn(batches, len(images))
     check(taking_part)
     report(args, taking_part, allreduce_alone(taking_part[0].net))
-    if torch.distributed.is_initialized():
+    for way in taking_part:
+        way.leave()
+    if torch.distributed.is_available():
         torch.distributed.destroy_process_group()
 
 

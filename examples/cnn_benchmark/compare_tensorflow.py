@@ -57,13 +57,14 @@ class Way:
         import tensorflow as tf
 
         self.name, self.rates = name, []
-        average = list
+        average, self.leave = list, lambda: None
         if name == "dl_comm":
             average = dl.gradients
         elif name == "Horovod":
             import horovod.tensorflow as hvd
 
             average = hvd.grouped_allreduce
+            self.leave = hvd.shutdown  # its thread uses MPI until then
 
         def train(images, labels):
             with tf.GradientTape() as tape:
@@ -165,6 +166,8 @@ def main():
             )
     check(taking_part)
     report(args, taking_part)
+    for way in taking_part:
+        way.leave()
     dl_comm.finalize()
 
 
