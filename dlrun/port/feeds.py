@@ -23,6 +23,7 @@ _DRAWS = re.compile(
 # Calls that permute: where the loop then goes through the permutation, all ranks must use one and the same.
 _PERMUTES = ("torch.randperm", "numpy.random.permutation", "random.sample")
 _NO_BATCHES = (".parameters", ".children", ".modules", ".items", ".values", ".keys", "trange")
+_BATCHES = r"loader|batches|_dl$|_iter$|iterator|dataset|train(ing)?_(data|set|pairs)$|samples$|sentences$|corpus$"
 _SHUFFLES = ("numpy.random.shuffle", "random.shuffle")
 _PLAYS = ("gym", "gymnasium", "envpool", "pettingzoo", "procgen", "stable_baselines3")
 _COUNTS = (
@@ -181,7 +182,7 @@ class Feeds:
                 return False
             plain = ("builtins.", "numpy.arange", "numpy.linspace", "torch.arange", "itertools.count")
             return not called.startswith(plain) and not called.endswith(_NO_BATCHES)
-        return bool(re.search(r"loader|batches|_dl$|_iter$|iterator|dataset", name, re.IGNORECASE))
+        return bool(re.search(_BATCHES, name, re.IGNORECASE))
 
     def _evaluated(self, loader: cst.CSTNode) -> bool:
         """Tell whether a loop that does not train runs over ``loader`` too."""
@@ -270,6 +271,8 @@ class Feeds:
             self.full_batch = True
             self.uncut = wholes.left[0] if wholes.left else self.uncut
             self.found[loop] = Feed(loop, "arrays", tuple(wholes.arrays), tuple(wholes.drawn))
+        elif self.graph is None and wholes.left:
+            self.uncut = self.uncut or wholes.left[0]
 
     def _loss(self, backward: cst.Call) -> cst.BaseExpression:
         """Return the expression whose gradients ``backward`` computes."""

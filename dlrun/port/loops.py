@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 
 import libcst as cst
 
 from dlrun.port.facts import Top
 from dlrun.port.facts_torch import LOOPS, Gradients
-from dlrun.port.script import dotted, walk
+from dlrun.port.script import Scope, dotted, walk
 
 Frame = cst.FunctionDef | cst.Module
 
@@ -51,8 +52,13 @@ class Loops:
         return any(
             not self.script.inside(use, definition) and not isinstance(self.script.parents[use], cst.ImportAlias)
             for use in self._uses(name)
-            if use is not definition.name
+            if use is not definition.name and not self._is_other(use)
         )
+
+    def _is_other(self, use: cst.Name) -> bool:
+        """Tell whether ``use`` is an attribute of something else: ``model.train`` is no use of a function ``train``."""
+        up = self.script.parents[use]
+        return isinstance(up, cst.Attribute) and up.attr is use and self.script.member(up) is None
 
     def in_training(self, node: cst.CSTNode) -> bool:
         """Tell whether ``node`` runs in a loop, or a function, that also makes gradients."""
@@ -138,6 +144,7 @@ class Loops:
                 use = next((n for n in self._uses(name) if script.scopes[n].lookup(name)[1] is home), None)
                 if use is not None and any(b.how in ("assign", "param") for b in there):
                     candidates.append((name, use))
+        candidates.extend(self._held(candidates_of=scope, loop=loop, functions=inner))
         owner = script.class_of(function) if isinstance(function, cst.FunctionDef) else None
         if owner is not None:
             for (cls, attribute), bindings in script.attributes.items():
@@ -150,6 +157,20 @@ class Loops:
                     if made is not None:
                         candidates.append((f"self.{attribute}", made))
         return self._sorted(candidates)
+
+    def _held(
+        self, candidates_of: Scope, loop: cst.CSTNode, functions: list[cst.FunctionDef | cst.Module]
+    ) -> Iterator[tuple[str, cst.CSTNode]]:
+        """Yield the attributes of objects in sight whose own methods train: ``agent.net`` before ``agent.learn()``."""
+        owners = {self.script.class_of(f) for f in functions if isinstance(f, cst.FunctionDef)} - {None}
+        for name, bindings in candidates_of.names.items() if owners else ():
+            if not any(b.how == "assign" for b in bindings) or not self._made_before(bindings, loop):
+                continue
+            use = next((n for n in self._uses(name) if self.script.scopes[n].lookup(name)[1] is candidates_of), None)
+            for owner in owners.intersection(self.flow.classes(use)) if use is not None else ():
+                for (cls, attribute), _ in self.script.attributes.items():
+                    if cls is owner and (made := self._use_of(cls, attribute)) is not None:
+                        yield f"{name}.{attribute}", made
 
     def _use_of(self, cls: cst.ClassDef, attribute: str) -> cst.CSTNode | None:
         """Return an expression ``self.attribute`` in the methods of ``cls``."""

@@ -36,9 +36,9 @@ def nothing_to_share(feeds: Feeds) -> DlrunError | None:
     if feeds.uncut is not None:
         name = feeds.uncut.value
         return DlrunError(
-            f"{script.place(feeds.uncut)}: the loss takes {name} whole, a global that this function cannot cut, beside "
-            "data that each rank gets a part of. Nothing was written.",
-            f"Hand {name} to the function as an argument, like the others.",
+            f"{script.place(feeds.uncut)}: the loss takes {name} whole (a global, or an argument that comes out of "
+            "sight), so each rank would compute with all of it. Nothing was written.",
+            f"Hand {name} to the function as an argument, or feed the loop from a DataLoader.",
         )
     if not feeds.found and not feeds.counted and not feeds.episodes:
         return DlrunError(

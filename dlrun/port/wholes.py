@@ -93,7 +93,7 @@ class Wholes:
         origins = [o.node for o in self.flow.origins(name)]
         if not self._is_plain(name) and not any(isinstance(o, (cst.Param, cst.Attribute)) for o in origins):
             self.arrays.setdefault(name.value)
-        elif any(isinstance(o, cst.Param) for o in origins):
+        elif any(isinstance(o, cst.Param) for o in origins) and name.value not in ("self", "cls"):
             self.left.append(name)  # nothing tells what it is
 
     def _arguments(self, param: cst.CSTNode, name: str) -> None:

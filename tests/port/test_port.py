@@ -617,3 +617,49 @@ def test_what_each_process_would_order_in_its_own_way_is_doubted(line, doubt, so
     assert doubt in port(ORDER.format(line)).report()
     both = sound if "train_test" in sound or "train_test" not in line else f"{sound}\n{line}"
     assert doubt not in port(ORDER.format(both)).report()
+
+
+AGENT = """
+import numpy as np
+import torch
+import gymnasium as gym
+
+class Agent:
+    def __init__(self):
+        self.net, self.target = torch.nn.Linear(4, 2), torch.nn.Linear(4, 2)
+        self.optimizer = torch.optim.Adam(self.net.parameters(), lr=0.01)
+
+    def learn(self):
+        loss = self.net(torch.rand(8, 4)).mean() - self.target(torch.rand(8, 4)).mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+agent, env = Agent(), gym.make("CartPole-v1")
+other = Agent()
+for episode in range(10):
+    env.reset()
+    while True:
+        agent.learn()
+        if np.random.rand() < 0.1:
+            break
+"""
+
+
+def test_what_an_object_holds_starts_alike_where_its_method_trains():
+    text = port(AGENT).text
+    assert "dl.broadcast(agent.net, agent.target, agent.optimizer)" in text
+    assert "        dl.gradients(self.optimizer)" in text
+    assert "episodes differ in length" not in port(AGENT).report()
+    played = AGENT.replace("        agent.learn()\n", "        agent.learn()\n        done = env.step(1)[2]\n")
+    assert "high  episodes differ in length" in port(played).report()
+
+
+def test_a_list_of_training_samples_is_dealt_out_and_a_method_of_that_name_calls_no_function():
+    loop = LOOP.replace("DataLoader(data, shuffle=True)", "training_data")
+    listed = f"{HEAD}training_data = [(a, b), (c, d)]\n{loop}"
+    assert "for x, y in dl.shard(training_data):" in port(listed).text
+    assert "found no samples" in refused(listed.replace("training_data", "models")).message
+    module = "import torch\ndef train(model, opt, loader):\n    model.train()\n    for x in loader:\n" \
+             "        model(x).mean().backward()\n        opt.step()\n"  # fmt: skip
+    assert "nothing in this file calls train()" in port(module).report()

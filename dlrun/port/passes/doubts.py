@@ -25,7 +25,28 @@ def _environments(facts: Facts) -> Iterator[Doubt]:
         if facts.script.name_of(call.func) in ("gym.make", "gymnasium.make", "gymnasium.vector.SyncVectorEnv"):
             yield Doubt(call, "every rank plays episodes of its own; with one seed they begin alike", "medium",
                         f"env.reset(seed=seed + {facts.alias}.get_rank())")  # fmt: skip
+            yield from _uneven_episodes(facts)
             return
+
+
+def _uneven_episodes(facts: Facts) -> Iterator[Doubt]:
+    """Yield a doubt where an update is made at every step of an episode, whose length is a rank's own."""
+    for loop in facts.loops:
+        inside = walk(loop.body)  # type: ignore[attr-defined]
+        body = [n for n in inside if isinstance(n, (cst.Call, cst.Break)) and _loop_of(facts, n) is loop]
+        plays = any(
+            isinstance(n, cst.Call) and isinstance(n.func, cst.Attribute) and n.func.attr.value == "step"
+            and facts.kinds.of(n.func.value) not in ("optimizer", "scheduler", "scaler") and n.args
+            for n in body
+        )  # fmt: skip
+        if plays and (isinstance(loop, cst.While) or any(isinstance(n, cst.Break) for n in body)):
+            why = "episodes differ in length: a rank that makes fewer updates leaves the others waiting for ever"
+            yield Doubt(loop, why, "high", "count updates, not episodes, so that all ranks make as many")
+            return
+
+
+def _loop_of(facts: Facts, node: cst.CSTNode) -> cst.CSTNode | None:
+    return next((u for u in facts.script.above(node) if isinstance(u, (cst.For, cst.While))), None)
 
 
 def _sums(facts: Facts) -> Iterator[Doubt]:
