@@ -55,7 +55,10 @@ def run(program: list[str], kind: str, report: int) -> NoReturn:
         record = {"what": what, "where": where(error.__traceback__, error), "code": status}
         error = error.with_traceback(_own(error.__traceback__))
         if sys.excepthook is not sys.__excepthook__:
-            _tell(report, pid, record)  # somebody else's hook may take its time
+            import traceback
+
+            record["trace"] = "".join(traceback.format_exception(error)).splitlines()
+            _tell(report, pid, record)  # somebody else's hook may take its time, and print the trace late or never
         sys.excepthook(type(error), error, error.__traceback__)
         _tell(report, pid, record)
     else:

@@ -178,9 +178,10 @@ class Watcher:
         """Tell ``dlrun launch`` at once, before the exit hooks of the script, which may never end."""
         if self.stopped or self.failure:
             return
+        trace = failure.pop("trace", [])
         self.failure = {
             "rank": self.rank, "host": socket.gethostname(), "pid": self.script, "time": time.time(),
-            "tail": [] if self.streams else self._tail(), **failure,
+            "tail": [] if self.streams else trace[-_TAIL:] or self._tail(), **failure,
         }  # fmt: skip
         self._send(wire.FAILED, self.failure)
 

@@ -87,13 +87,15 @@ mc.init(1, 1, 1000)
 for step in range(1000):
     if step == 5 and mc.get_rank() == mc.get_nranks() - 1:
         if sys.argv[1] == "sys.exit": sys.exit(7)
+        if sys.argv[1] == "exception": raise ValueError("bad shape (3, 4)")
         if sys.argv[1] == "SystemExit": raise SystemExit("no data")
         if sys.argv[1] == "os._exit": os._exit(7)
         if sys.argv[1] == "SIGKILL": os.kill(os.getpid(), 9)
     mc.gradients([np.ones(50000, np.float32), np.ones(100, np.float32)], step)
 mc.finalize()
 """
-ENDS = {"sys.exit": (7, "sys.exit(7) at trains.py:8"), "SystemExit": (1, "sys.exit('no data') at trains.py:9"),
+ENDS = {"sys.exit": (7, "sys.exit(7) at trains.py:8"), "SystemExit": (1, "sys.exit('no data') at trains.py:10"),
+        "exception": (1, "ValueError: bad shape (3, 4) at trains.py:9"),
         "os._exit": (7, "exit code 7"), "SIGKILL": (137, "killed by SIGKILL")}  # fmt: skip
 
 
@@ -102,6 +104,7 @@ def check_the_last_rank_is_told(done, ranks: int, how: str) -> None:  # type: ig
     told = [line for line in done.stderr.splitlines() if line.startswith("dlrun: rank")]
     assert (done.returncode, len(told)) == (code, 1), done.stderr
     assert told[0].startswith(f"dlrun: rank {ranks - 1} ") and told[0].endswith(f"ended the job: {what}"), done.stderr
+    assert how != "exception" or "  | ValueError: bad shape (3, 4)" in done.stderr.splitlines(), "its last lines"
 
 
 @pytest.mark.parametrize(("ranks", "how"), [(2, "sys.exit"), *((3, how) for how in ENDS)])
