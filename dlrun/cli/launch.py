@@ -229,7 +229,8 @@ def _report(result: Result) -> None:
     failure = result.failure
     if failure:
         click.echo(f"dlrun: {failure}", err=True)
-        others = f"; the other {failure.others} were stopped" if failure.others else ""
+        count = failure.others
+        others = f"; the other {count} were stopped" if count > 1 else "; the other was stopped" if count else ""
         click.echo(f"  exit code {failure.code}{others}; log: {result.run_dir}/rank-{failure.rank}.log", err=True)
         for line in failure.tail:
             click.echo(f"  | {line}", err=True)

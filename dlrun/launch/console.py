@@ -57,3 +57,10 @@ class Console:
         with contextlib.suppress(BrokenPipeError):
             while data:
                 data = data[os.write(stream.fileno(), data) :]
+
+
+def complain(refusal: str, said: bytes) -> None:
+    """Say why the job could not be, and the last of what the launcher ``said``."""
+    print(f"dlrun: {refusal}", file=sys.stderr)
+    for line in said.decode(errors="replace").strip().splitlines()[-20:]:
+        print(f"  | {line}", file=sys.stderr)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from dlrun.launch.blame import Blame
-from dlrun.launch.console import Console, OnLine
+from dlrun.launch.console import Console, OnLine, complain
 from dlrun.launch.home import Call, Home
 from dlrun.launch.launcher import LauncherProcess
 from dlrun.launch.plan import Command, LaunchPlan
@@ -241,7 +241,7 @@ class Run:
         if failure or self.refusal or (serial and code == 0):
             self.console.end_line()
         if self.refusal:
-            _complain(self.refusal, said)
+            complain(self.refusal, said)
         return Result(code, self.run_dir, failure, time.monotonic() - self.started, serial and code == 0)
 
     def _unfinished(self, code: int) -> str:
@@ -250,12 +250,6 @@ class Run:
                     f"of {self.ranks} had started")  # fmt: skip
         unended = [rank for rank, call in self.home.calls.items() if not call.ended]
         return f"the launcher ended (exit code {code}) while rank {_list(unended)} was running"
-
-
-def _complain(refusal: str, said: bytes) -> None:
-    print(f"dlrun: {refusal}", file=sys.stderr)
-    for line in said.decode(errors="replace").strip().splitlines()[-20:]:
-        print(f"  | {line}", file=sys.stderr)
 
 
 def _list(ranks: list[int]) -> str:
