@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import time
 
 from dlrun.progress import QUIET, Progress, span, working
@@ -56,7 +57,7 @@ def test_what_is_quick_is_done_without_a_word_and_what_is_not_says_so() -> None:
         deadline = time.monotonic() + 10 * QUIET
         while not stream.getvalue() and time.monotonic() < deadline:
             time.sleep(0.05)
-    assert stream.getvalue().startswith("dlrun: reading, 2 s so far")
+    assert re.match(r"dlrun: reading, \d+ s so far", stream.getvalue())
 
 
 def test_spans_are_minutes_and_seconds() -> None:

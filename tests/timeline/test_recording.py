@@ -97,8 +97,10 @@ for step in range(12):
     model(torch.randn(4, 64)).sum().backward()
     dl.gradients(optimizer)
     optimizer.step()
-    if "crash" in sys.argv and step == 8 and dl.get_rank() == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
+    if "crash" in sys.argv and step == 8:
+        dl.barrier()  # all ranks have made this step
+        if dl.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
 dl.save(model.state_dict(), "model.pt")
 dl.finalize()
 """

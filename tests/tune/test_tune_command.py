@@ -131,7 +131,7 @@ def test_a_scripts_own_gradients_are_looked_at_and_its_own_steps_prove_the_gain(
     search = [o for o in lines if o["trial"]["stage"] == "grid"]
     final = {o["trial"]["settings"][0][1]: o for o in lines if o["trial"]["stage"] == "final"}
     assert len(search) == 2
-    assert all(o["facts"] and o["value"] < 0.02 for o in search), "averaging alone"
+    assert all(o["facts"][0][0] == "bus_bandwidth" for o in search), "averaging alone"
     assert final[None]["value"] > 0.02, "the whole step"
     assert not final["64"]["facts"]
     assert not (folder / "finished").exists()
