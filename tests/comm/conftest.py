@@ -70,10 +70,13 @@ Threads = Callable[..., list[Any]]
 
 @pytest.fixture
 def threads() -> Threads:
-    """Return threads(n, body, **how): body(session, rank) on n ranks that are threads; results, or errors, by rank."""
+    """Return threads(n, body, patience=60, **how): body(session, rank) on n ranks that are threads.
+
+    It gives results, or errors, by rank, and fails if one takes longer than ``patience`` seconds.
+    """
     from dl_comm import _core
 
-    def run(n: int, body: Callable[[Any, int], Any], **how: Any) -> list[Any]:
+    def run(n: int, body: Callable[[Any, int], Any], *, patience: float = 60, **how: Any) -> list[Any]:
         sessions = _core.local_sessions(n, **how)
         results: list[Any] = [None] * n
 
@@ -87,7 +90,7 @@ def threads() -> Threads:
         for thread in running:
             thread.start()
         for thread in running:
-            thread.join(timeout=60)
+            thread.join(timeout=patience)
             assert not thread.is_alive(), "a rank hangs"
         return results
 
