@@ -59,7 +59,7 @@ def command(
     proving: bool,
     args: tuple[str, ...],
 ) -> None:
-    """Turn a serial PyTorch or Keras script into a data-parallel one, SCRIPT_dist.py.
+    """Turn a serial PyTorch, Keras or TensorFlow script into a data-parallel one, SCRIPT_dist.py.
 
     \b
       dlrun port train.py            writes train_dist.py and says what was done and why

@@ -17,6 +17,7 @@ OPTIMIZERS = re.compile(
     r"^((tensorflow\.)?(python\.)?keras|tensorflow_addons|keras_contrib)\.(api\.)?optimizers\."
     r"(legacy\.|experimental\.)?(?!schedules|get$|serialize|deserialize)\w+$"
 )
+_OWN = re.compile(r"^(?!optimizer$)\w*(optimizer|_opt|_optim)$")
 FITS = ("fit", "fit_generator")
 _DRAWS = re.compile(
     r"^(numpy\.random\.(randint|choice|permutation|shuffle)|random\.(choice|choices|sample|randint|randrange)|"
@@ -44,6 +45,7 @@ class KerasFacts:
     optimizers: tuple[cst.Call, ...]
     drawn: tuple[cst.For | cst.While, ...]
     dealt: tuple[cst.Call, ...]  # the range() calls of loops that pick their batches by number
+    own: tuple[cst.BaseExpression, ...]  # optimizers that a model's own compile() takes beside ``optimizer``
 
 
 def read(flow: Flow, options: Options, name: str, guard: cst.If | None) -> KerasFacts:
@@ -59,14 +61,6 @@ def read(flow: Flow, options: Options, name: str, guard: cst.If | None) -> Keras
     trained = [c for c in trained if not _is_foreign(script, flow, c)]
     if not compiled or not trained:
         raise _nothing(script, name, compiled, trained)
-    for call in compiled:
-        keywords = [a.keyword.value for a in call.args if a.keyword is not None]
-        if "optimizer" not in keywords and any(k.endswith("optimizer") for k in keywords):
-            raise DlrunError(
-                f"{name}:{script.line(call)}: this model compiles with optimizers of its own "
-                f"({', '.join(k for k in keywords if k.endswith('optimizer'))}). Nothing was written.",
-                "Wrap each in dl_comm.keras.DistributedOptimizer(...) and the data in dl_comm.keras.shard(...).",
-            )
     taken = "dl" in {n.value for n in script.nodes if isinstance(n, cst.Name)}
     batches = [c for c in trained if _is_method(c, ("train_on_batch",))]
     drawn = tuple(dict.fromkeys(loop for c in batches if (loop := script.outermost_loop(c)) is not None))
@@ -100,6 +94,7 @@ def read(flow: Flow, options: Options, name: str, guard: cst.If | None) -> Keras
         optimizers=tuple(c for c in script.calls if OPTIMIZERS.search(script.name_of(c.func))),
         drawn=tuple(loop for loop in drawn if not any(script.inside(r, loop) for r in dealt)),
         dealt=dealt,
+        own=tuple(a.value for c in compiled for a in c.args if a.keyword is not None and _OWN.search(a.keyword.value)),
     )
 
 

@@ -12,6 +12,7 @@ from dlrun.port.facts_torch import Gradients, calls_method
 from dlrun.port.kinds_tensorflow import TensorFlowKinds, plain
 from dlrun.port.script import dotted, walk
 
+_APPLIES = ("apply_gradients", "apply")  # apply() is Keras 3's
 _ASSIGNS = ("assign_sub", "assign_add", "assign")
 
 
@@ -38,7 +39,7 @@ class TapeGradients(Gradients):
 
     def _step_calls(self) -> Iterator[tuple[cst.Call, cst.BaseExpression]]:
         for call in self.script.calls:
-            if not isinstance(call.func, cst.Attribute) or call.func.attr.value not in ("apply_gradients", "minimize"):
+            if not isinstance(call.func, cst.Attribute) or call.func.attr.value not in (*_APPLIES, "minimize"):
                 continue
             owner = self.script.class_of(call)
             if owner is not None and self.kinds.of_bases(self.flow.bases(owner)) == "optimizer":
@@ -121,7 +122,7 @@ class TapeGradients(Gradients):
         """Return the calls whose gradients reach an update, and so must be averaged."""
         found: dict[cst.Call, None] = {}
         for call, _ in self.builders:
-            if calls_method(call, "apply_gradients"):
+            if any(calls_method(call, name) for name in _APPLIES):
                 value = next((a.value for a in call.args if a.keyword is None or "grads" in a.keyword.value), None)
                 found.update(dict.fromkeys(self.behind(value) if value is not None else ()))
         for update in self.updates:
@@ -134,7 +135,7 @@ class TapeGradients(Gradients):
         """Return the constructors of optimizers that average by themselves: their gradients are not in sight."""
         found: dict[cst.Call, None] = {}
         for call, optimizer in self.builders:
-            if calls_method(call, "apply_gradients") and call.args and self.behind(call.args[0].value):
+            if not calls_method(call, "minimize") and call.args and self.behind(call.args[0].value):
                 continue
             for origin in self.flow.origins(optimizer):
                 made = origin.node

@@ -37,7 +37,7 @@ FAULTS = {
     "uneven-steps": (TAPE.replace("range(20)", "range(1 if dl.get_rank() else 20)"), {"uneven-steps"}),
     "fit-not-distributed": (
         FIT.replace("dl.distribute(model)\n", ""),
-        {"missing-average", "unsharded-loader", "missing-broadcast"},
+        {"missing-average", "unsharded-loader", "missing-broadcast", "equal-seeds"},
     ),
 }
 

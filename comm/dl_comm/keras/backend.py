@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from dl_comm import _core
-from dl_comm.ranks import get_nranks
+from dl_comm.ranks import get_nranks, get_rank, parts, shifted_seed
 
 KERAS_3 = not keras.__version__.startswith("2.")
 
@@ -43,6 +43,26 @@ def reseed() -> None:
     else:
         from dl_comm.tensorflow.ranks import reseed as shift
     shift()
+
+
+def own_noise(model: Any) -> None:
+    """Give the layers that draw random numbers (dropout, noise) others on each rank; rank 0 keeps its own."""
+    rank = get_rank() if parts() > 1 else 0
+    layers = list(model._flatten_layers())
+    if rank == 0 or not any(word in type(layer).__name__ for layer in layers for word in _NOISE):
+        return
+    for variable in model.variables if KERAS_3 else ():
+        if "seed_generator" in variable.path and tuple(variable.shape) == (2,):
+            variable.assign(read(variable) + np.array([rank, 0], dtype="uint32"))
+    if not KERAS_3:
+        import tensorflow as tf
+        from tensorflow.python.eager import context
+
+        seed = context.global_seed()
+        tf.random.set_seed(shifted_seed(repr(seed).encode(), rank) % 2**31)
+
+
+_NOISE = ("Dropout", "Gaussian", "Random")
 
 
 def average(value: Any) -> Any:

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from dl_comm import CommError, _core
-from dl_comm.keras.backend import broadcast, exchange
+from dl_comm.keras.backend import broadcast, exchange, own_noise
 from dl_comm.ranks import get_nranks, get_rank, parts
 from dl_comm.rate import warm_factor
 
@@ -28,6 +28,7 @@ class Broadcast(keras.callbacks.Callback):  # type: ignore[misc]
         if optimizer is not None and hasattr(optimizer, "build") and not getattr(optimizer, "built", False):
             optimizer.build(self.model.trainable_variables)
         broadcast(self.model, self._root)
+        own_noise(self.model)
 
 
 class AverageMetrics(keras.callbacks.Callback):  # type: ignore[misc]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from dl_comm.keras.backend import average_gradients, backend, broadcast
@@ -113,7 +114,8 @@ def _build(model: Any, x: Any) -> None:
     elif x is not None and (hasattr(x, "shape") or isinstance(x, (dict, list, tuple))):
         first = each_array(lambda array: array[:1], x)
     if first is not None:
-        model(first)
+        with suppress(NotImplementedError):  # a model that only has a train_step(): its parts are built
+            model(first)
 
 
 def DistributedOptimizer(opt: Opt) -> Opt:  # noqa: N802

@@ -48,6 +48,9 @@ def gradients(facts: KerasFacts) -> Iterator[Edit | Doubt]:
         place = facts.script.line_of(facts.script.statement_of(call))
         yield Edit(place, f"{model}: fit() shares the samples and averages from here on",
                    after=statements("keras/distribute", dl=facts.alias, model=model))  # fmt: skip
+    for optimizer in facts.own:
+        yield Edit(optimizer, "train_step() applies gradients with it, which it averages first",
+                   lambda o: expression("tensorflow/optimizer", {"optimizer": o}, dl=facts.alias))  # fmt: skip
     for call in facts.dealt:
         yield Edit(call, "the ranks take the batches of the serial run in turn",
                    lambda c: expression("torch/shard", {"loader": c}, dl=facts.alias, batch="local"))  # fmt: skip

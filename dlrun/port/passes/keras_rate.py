@@ -11,7 +11,8 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts_keras import KerasFacts
-from dlrun.port.insert import expression
+from dlrun.port.insert import expression, statements
+from dlrun.port.passes.start import last_import
 from dlrun.port.script import argument, dotted, walk
 
 if TYPE_CHECKING:
@@ -46,8 +47,14 @@ def rate(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     if facts.options.lr_scaling == "none":
         return
     yield from constructors(facts, facts.optimizers)
+    imported = False
     for call, _ in facts.compiled:
-        yield from _by_name(facts, call)
+        for found in _by_name(facts, call):
+            if isinstance(found, Doubt) or not found.after:
+                yield found
+            elif not imported:
+                imported = True
+                yield found
     yield from _resets(facts)
 
 
@@ -142,6 +149,9 @@ def _by_name(facts: KerasFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
     for text in texts:
         name = str(text.evaluated_value).lower()
         module = _keras_module(facts)
+        if not module and name in DEFAULTS and "keras" not in facts.script.root.names:
+            module = "keras.optimizers"
+            yield from _import_keras(facts)
         if name in DEFAULTS and module:
             made = expression("keras/optimizer", module=module, name=DEFAULTS[name][0], dl=facts.alias,
                               rate=DEFAULTS[name][1], rule=facts.options.lr_scaling)  # fmt: skip
@@ -149,6 +159,15 @@ def _by_name(facts: KerasFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
         else:
             yield Doubt(text, f"the rate of {name!r} is not scaled", "medium",
                         f"optimizer=keras.optimizers....(learning_rate={facts.alias}.lr_scale(...))")  # fmt: skip
+
+
+def _import_keras(facts: KerasFacts) -> Iterator[Edit]:
+    """Yield the import of the module that the written-out optimizer comes from."""
+    anchor = last_import(facts.script.module, ("keras", "tensorflow"))
+    parent = next((b.target for b in facts.script.imports() if b.target.startswith("tensorflow")), "")
+    if anchor is not None:
+        lines = statements("keras/import_keras", parent="tensorflow" if parent else "")
+        yield Edit(anchor, "for the optimizer that a string stood for", after=lines)
 
 
 def _keras_module(facts: KerasFacts) -> str:

@@ -7,18 +7,16 @@ from functools import partial
 
 import libcst as cst
 
-from dlrun.errors import DlrunError
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts_tensorflow import TensorFlowFacts
 from dlrun.port.insert import expression, statements
 from dlrun.port.kinds_tensorflow import plain
-from dlrun.port.passes import devices, estimator, keras_rate
+from dlrun.port.passes import devices, estimator, keras_rate, sessions
 from dlrun.port.passes import finish as torch_finish
 from dlrun.port.passes import metrics as torch_metrics
 from dlrun.port.passes import shard as torch_shard
 from dlrun.port.passes import start as torch_start
 from dlrun.port.passes import steps as torch_steps
-from dlrun.port.passes.output import with_argument
 from dlrun.port.script import argument, dotted, walk
 
 
@@ -66,44 +64,11 @@ def broadcast(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     if facts.style == "estimator":
         yield from estimator.broadcast(facts)
     elif facts.style == "session":
-        yield from _in_session(facts)
+        yield from sessions.broadcast(facts)
     else:
         for top in facts.tops:
             lines = statements("tensorflow/broadcast", dl=facts.alias, things=top.things)
             yield Edit(top.loop, f"{', '.join(top.things)}: the same on all ranks before the first step", before=lines)
-
-
-def _in_session(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
-    """Yield the broadcast before the outermost loop, in the session that runs it; as a hook where it is monitored."""
-    script = facts.script
-    if facts.monitored:
-        for call in facts.monitored:
-            yield estimator.hooked(facts, call)
-        return
-    done: set[cst.CSTNode] = set()
-    for step in facts.steps:
-        assert isinstance(step.optimizer, cst.BaseExpression)
-        loop = script.outermost_loop(step.node)
-        session = script.code(step.optimizer)
-        if loop is None:  # the run is in a function of its own: at the loop that calls it
-            caller = next((c for c in facts.flow.callers(script.function_of(step.node))
-                           if script.outermost_loop(c) is not None), None)  # fmt: skip
-            loop = script.outermost_loop(caller) if caller is not None else None
-            given = {script.code(a.value) for a in caller.args} if caller is not None else set()
-            known = script.class_of(caller) is not None if caller is not None else False
-            if session not in given and not (session.startswith("self.") and known):
-                loop = None
-        if loop is None:
-            raise DlrunError(
-                f"{script.place(step.node)}: found no loop around this run in which {session} can be named: "
-                "nothing was written.",
-                f"Bring the loop and the run into one function, or pass {session} under that name.",
-            )
-        if loop not in done and not any(script.inside(loop, other) for other in done):
-            done.add(loop)
-            if not facts.kinds.is_optimizer(step.optimizer):  # not train_step.run()
-                lines = statements("tensorflow/broadcast_session", dl=facts.alias, session=session)
-                yield Edit(loop, "all variables: the same on all ranks before the first step", before=lines)
 
 
 def gradients(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
@@ -240,7 +205,7 @@ def steps(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
         return
     done: set[cst.CSTNode] = set()
     for value, why in torch_steps.bounds(facts):
-        for node in _sources(facts, value):
+        for node in sessions.sources(facts, value):
             if node not in done:
                 done.add(node)
                 yield Edit(node, why, partial(_divided, facts.alias))
@@ -254,18 +219,6 @@ def steps(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
 
 def _divided(dl: str, node: cst.BaseExpression) -> cst.BaseExpression:
     return expression("torch/steps", {"count": node}, dl=dl)
-
-
-def _sources(facts: TensorFlowFacts, value: cst.BaseExpression) -> list[cst.BaseExpression]:
-    """Return where a bound is computed, if it is bound here: all that is divided by it then sees the same number."""
-    if isinstance(value, cst.Name):
-        bindings, scope = facts.script.scopes[value].lookup(value.value)
-        values = [b.value for b in bindings if b.how == "assign" and not b.path and b.value is not None]
-        if values and len(values) == len(bindings):
-            here = scope is facts.script.scopes[value]
-            if here or (len(values) == 1 and isinstance(values[0], cst.Integer)):
-                return values
-    return [value]
 
 
 def metrics(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
@@ -294,22 +247,7 @@ def metrics(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     yield from found.totals()
     yield from found.decisions()
     yield from found.shown()
-    yield from _parts(facts)
-
-
-def _parts(facts: TensorFlowFacts) -> Iterator[Doubt]:
-    """Yield a doubt where a mean is added up of ``loss / batches``, and ``batches`` counts those of all ranks."""
-    for node in facts.script.nodes:
-        if not (isinstance(node, cst.AugAssign) and isinstance(node.value, cst.BinaryOperation)):
-            continue
-        part = node.value
-        if not isinstance(part.operator, cst.Divide) or not facts.trained(part.left):
-            continue
-        loop = next((u for u in facts.script.above(node) if isinstance(u, (cst.For, cst.While))), None)
-        if loop in facts.loops and loop not in dict(facts.counted):
-            text = facts.script.code(part.right)
-            yield Doubt(node, f"each rank adds up its share of the batches only, and divides by {text}", "medium",
-                        f"{facts.alias}.steps({text}) in place of {text}")  # fmt: skip
+    yield from sessions.parts(facts)
 
 
 def finish(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
@@ -325,6 +263,3 @@ def finish(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
         dl.finalize()  # leave together
     """
     yield from torch_finish.torch(facts)
-
-
-__all__ = ["broadcast", "finish", "gradients", "metrics", "rate", "shard", "start", "steps", "with_argument"]

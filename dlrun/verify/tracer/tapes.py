@@ -116,7 +116,8 @@ class Tapes:
             grads=used,
             params=[array_note(v) for v in variables],
             states=states(),
-            drew=drew if self.recorder.steps > 1 or self.data.fed else [],
+            # What fit() draws beside the model's own noise is the order of a rank's samples.
+            drew=drew if not self.data.fitting and (self.recorder.steps > 1 or self.data.fed) else [],
         )
         return result
 

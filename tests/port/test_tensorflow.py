@@ -1,0 +1,140 @@
+"""Ports of TensorFlow scripts in the styles that people write: tapes, sessions, Estimators, Keras models by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlrun.errors import DlrunError
+from dlrun.port import port
+
+HEAD = "import numpy as np\nimport tensorflow.compat.v1 as tf\n"
+SESSION = f"""{HEAD}
+x, y = tf.placeholder(tf.float32, [None, 3]), tf.placeholder(tf.float32, [None, 1])
+w = tf.get_variable("w", [3, 1])
+loss = tf.reduce_mean((tf.matmul(x, w) - y) ** 2)
+data = np.load("data.npz")
+rows, targets = data["x"], data["y"]
+train_op = tf.train.AdamOptimizer(1e-3).minimize(loss)
+saver = tf.train.Saver()
+with tf.Session() as sess:
+    sess.run(tf.global_variables_initializer())
+    for epoch in range(5):
+        for i in range(len(rows) // 8):
+            sess.run(train_op, feed_dict={{x: rows[i * 8 : i * 8 + 8], y: targets[i * 8 : i * 8 + 8]}})
+    saver.save(sess, "model")
+"""
+TAPE = """
+import tensorflow as tf
+model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+critic = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+first, second = tf.keras.optimizers.Adam(1e-4), tf.keras.optimizers.Adam(1e-4)
+data = tf.data.TFRecordDataset("a").map(tf.io.parse_tensor).batch(8)
+
+@tf.function
+def step(x):
+    with tf.GradientTape() as outer, tf.GradientTape() as tape:
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            score = critic(x)
+        slope = inner.gradient(score, x)
+        loss = tf.reduce_mean(critic(model(x))) + tf.reduce_mean(slope**2)
+    first.apply_gradients(zip(tape.gradient(loss, critic.trainable_variables), critic.trainable_variables))
+    grads = outer.gradient(-loss, model.trainable_variables)
+    second.apply_gradients(zip([tf.clip_by_norm(g, 1.0) for g in grads], model.trainable_variables))
+    return loss
+
+for epoch in range(3):
+    for x in data:
+        loss = step(x)
+"""
+
+
+def added(source: str) -> list[str]:
+    """The lines that only the port has."""
+    before = set(source.splitlines())
+    return [line.strip() for line in port(source).text.splitlines() if line not in before and line.strip()]
+
+
+def test_each_gradient_of_an_update_is_averaged_and_that_of_an_input_is_not() -> None:
+    text = port(TAPE).text
+    assert "slope = inner.gradient(score, x)" in text
+    assert "zip(dl.gradients(tape.gradient(loss, critic.trainable_variables)), critic" in text
+    assert "grads = dl.gradients(outer.gradient(-loss, model.trainable_variables))" in text
+    assert "dl.broadcast_variables(model, critic, first, second)" in text
+    assert "for x in dl.shard(data):" in text
+
+
+def test_a_session_starts_alike_feeds_its_share_and_saves_on_rank_0() -> None:
+    assert added(SESSION)[2:] == [
+        "train_op = dl.DistributedOptimizer(tf.train.AdamOptimizer(dl.lr_scale(1e-3))).minimize(loss)",
+        "sess.run(dl.broadcast_variables())  # every rank starts from rank 0's variables",
+        "dl.reseed()  # from here on each rank draws random numbers of its own",
+        "for i in dl.shard(range(len(rows) // 8)):",
+        'dl.rank0(saver.save)(sess, "model")',
+        "dl.finalize()  # leave together",
+    ]
+
+
+def test_gradients_of_a_graph_are_averaged_before_they_are_clipped() -> None:
+    by_hand = """grads, _ = tf.clip_by_global_norm(tf.gradients(loss, [w]), 5.0)
+train_op = tf.train.AdamOptimizer(1e-3).apply_gradients(zip(grads, [w]))"""
+    text = port(SESSION.replace("train_op = tf.train.AdamOptimizer(1e-3).minimize(loss)", by_hand)).text
+    assert "tf.clip_by_global_norm(dl.gradients(tf.gradients(loss, [w])), 5.0)" in text
+    assert "DistributedOptimizer" not in text
+
+
+def test_a_monitored_session_gets_the_broadcast_as_a_hook() -> None:
+    monitored = "tf.train.MonitoredTrainingSession(hooks=[tf.train.StopAtStepHook(100)])"
+    text = port(SESSION.replace("tf.Session()", monitored)).text
+    assert "hooks=[tf.train.StopAtStepHook(dl.steps(100)), dl.BroadcastHook()]" in text
+    assert "broadcast_variables" not in text
+
+
+def test_an_input_function_that_is_evaluated_too_is_shared_where_it_trains() -> None:
+    source = f"""{HEAD}
+def model_fn(features, labels, mode):
+    loss = tf.losses.mean_squared_error(labels, tf.layers.dense(features, 1))
+    op = tf.train.AdamOptimizer(1e-3).minimize(loss, tf.train.get_global_step())
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=op)
+
+def input_fn():
+    return tf.data.Dataset.from_tensor_slices(np.load("x.npy")).batch(8)
+
+estimator = tf.estimator.Estimator(model_fn, "model")
+estimator.train(input_fn, max_steps=1000)
+estimator.evaluate(input_fn)
+"""
+    text = port(source).text
+    train = "estimator.train(lambda: dl.shard(input_fn()), max_steps=dl.steps(1000), hooks=[dl.BroadcastHook()])"
+    assert train in text
+    assert 'tf.estimator.Estimator(model_fn, dl.model_dir("model"))' in text
+    assert "estimator.evaluate(input_fn)" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (("tf.Session()", "tf.train.Supervisor().managed_session()"), "Supervisor"),
+        (("sess.run(train_op, feed", "_, rows = sess.run([train_op, loss], feed"), "carried from batch to batch"),
+    ],
+)
+def test_what_cannot_be_ported_is_refused_with_its_line(change, reason) -> None:
+    with pytest.raises(DlrunError, match=reason) as refused:
+        port(SESSION.replace(*change))
+    assert "script:" in refused.value.message
+
+
+def test_a_model_that_takes_optimizers_of_its_own_averages_in_each() -> None:
+    source = """import keras
+gan.compile(d_optimizer=keras.optimizers.Adam(1e-4), g_optimizer=keras.optimizers.Adam(1e-4))
+gan.fit(x, y)
+"""
+    text = port(source).text
+    assert text.count("dl.DistributedOptimizer(keras.optimizers.Adam(dl.lr_scale(1e-4)))") == 2
+    assert "dl.distribute(gan)" in text
+
+
+def test_an_optimizer_named_by_a_string_is_written_out_with_its_import() -> None:
+    text = port('from keras.models import Sequential\nmodel = Sequential()\nmodel.compile("adam")\nmodel.fit(x)\n').text
+    assert "\nimport keras\n" in text
+    assert "model.compile(keras.optimizers.Adam(learning_rate=dl.lr_scale(0.001)))" in text
