@@ -98,16 +98,30 @@ def _averaged_closure(closure: Callable[[], Any], optimizer: Any, state: _Averag
 def _watch_scalers() -> None:
     """Make every GradScaler average a distributed optimizer's gradients before it looks at them."""
     scaler = torch.amp.GradScaler
-    plain = scaler.unscale_
-    if hasattr(plain, "averages_first"):
+    if hasattr(scaler.unscale_, "averages_first"):
         return
+    # A fused optimizer unscales in its own step; its gradients are searched for overflows before that.
+    for look in ("unscale_", "_check_inf_per_device"):
+        setattr(scaler, look, _averaging_first(getattr(scaler, look)))
+    plain = scaler.step
 
-    def unscale_(self: Any, optimizer: Any) -> None:
+    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return plain(self, optimizer, *args, **kwargs)
+        finally:
+            if optimizer in _distributed:  # also where an overflow has skipped the step
+                _distributed[optimizer].done = False
+
+    scaler.step = step  # type: ignore[method-assign]
+
+
+def _averaging_first(plain: Callable[..., Any]) -> Callable[..., Any]:
+    def look(self: Any, optimizer: Any) -> Any:
         state = _distributed.get(optimizer)
         if state is not None and self.is_enabled():
             state.average(optimizer)
             state.done = True
-        plain(self, optimizer)
+        return plain(self, optimizer)
 
-    unscale_.averages_first = True  # type: ignore[attr-defined]
-    scaler.unscale_ = unscale_  # type: ignore[method-assign]
+    look.averages_first = True  # type: ignore[attr-defined]
+    return look

@@ -8,6 +8,7 @@ from on_ranks import checks_in
 FILES = (
     "torch_gradients.py",
     "torch_situations.py",
+    "torch_styles.py",
     "torch_overlap.py",
     "torch_optimizer.py",
     "torch_state.py",

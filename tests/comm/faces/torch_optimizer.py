@@ -68,23 +68,29 @@ def closures_average_at_every_evaluation():
 
 
 def the_scaler_sees_an_overflow_of_any_rank():
-    model = _net().float()
-    before = [p.detach().clone() for p in model.parameters()]
-    optimizer = dl.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1))
-    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-    for step in range(3):
-        optimizer.zero_grad()
-        x = torch.full((2, 6), float("inf") if step == 0 and _r == 1 else 1.0)
-        scaler.scale(model(x).square().mean()).backward()
-        if step == 2:
-            scaler.unscale_(optimizer)
-            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-        scaler.step(optimizer)
-        scaler.update()
-        if step == 0:
-            assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
-            assert scaler.get_scale() == 2.0
-    _same_bits(model.parameters())
+    # A fused optimizer unscales and skips inside its own step.
+    for build in (lambda p: torch.optim.SGD(p, 0.1), lambda p: torch.optim.Adam(p, 0.1, fused=True)):
+        model = _net().float()
+        before = [p.detach().clone() for p in model.parameters()]
+        optimizer = dl.DistributedOptimizer(build(model.parameters()))
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        for step in range(3):
+            optimizer.zero_grad()
+            x = torch.full((2, 6), float("inf") if step == 0 and _r == 1 else 1.0 + _r)
+            scaler.scale(model(x).square().mean()).backward()
+            if step == 2:
+                scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            scaler.step(optimizer)
+            scaler.update()
+            if step == 0:
+                assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
+                assert scaler.get_scale() == 2.0
+                optimizer.zero_grad()
+                model(x.clamp(max=3)).square().mean().backward()
+                optimizer.step()  # without the scaler, after a step that it skipped
+        assert not torch.equal(model[0].weight, before[0])
+        _same_bits(model.parameters())
 
 
 def time_waited_is_reported():

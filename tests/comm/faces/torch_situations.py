@@ -1,6 +1,7 @@
 """Ways in which scripts train: each leaves what one process does on the whole batch, with overlap and without."""
 
 import hashlib
+import itertools
 import warnings
 
 import dl_comm.torch as dl
@@ -29,25 +30,32 @@ class _Averaging:
 
 
 def _trains_like_one_process(train, rtol=1e-9):
-    """``train(averaging, batch)`` returns the model it trained; ``batch(k, *shape)`` is this process's part."""
+    """``train(averaging, batch)`` returns the model it trained; ``batch(k, *shape)`` is this process's part.
 
-    def run(mode):
-        averaging = _Averaging(mode)
+    All is done again with an infinity among the last rank's numbers: then the same parameters must be no numbers.
+    """
+
+    def run(mode, infinite):
+        averaging, calls = _Averaging(mode), itertools.count(1)
 
         def batch(k, *shape):
             generator = torch.Generator().manual_seed(k)
-            return torch.randn(4 * _n, *shape, dtype=torch.float64, generator=generator)[averaging.rows]
+            whole = torch.randn(4 * _n, *shape, dtype=torch.float64, generator=generator)
+            if infinite and next(calls) == 3:
+                whole[_n - 1].view(-1)[-1] = float("inf")
+            return whole[averaging.rows]
 
         torch.manual_seed(1)
         return [p.detach() for p in train(averaging, batch).parameters()]
 
-    expected = run("serial")
-    for mode in ("plain", "overlap"):
-        got = run(mode)
-        for one, many in zip(expected, got, strict=True):
-            torch.testing.assert_close(many, one, rtol=rtol, atol=rtol)
-        bits = b"".join(p.contiguous().numpy().tobytes() for p in got)
-        assert len(set(_core.allgather_bytes(hashlib.sha256(bits).digest()))) == 1
+    for infinite in (False, True):
+        expected = run("serial", infinite)
+        for mode in ("plain", "overlap"):
+            got = run(mode, infinite)
+            for one, many in zip(expected, got, strict=True):
+                torch.testing.assert_close(many, one, rtol=rtol, atol=rtol, equal_nan=True)
+            bits = b"".join(p.contiguous().numpy().tobytes() for p in got)
+            assert len(set(_core.allgather_bytes(hashlib.sha256(bits).digest()))) == 1
 
 
 def _net():
