@@ -26,8 +26,13 @@ class _WithDefaults(click.Command):
 
         found: dict[str, Any] = {}
         for path in files(os.environ, Path()):
-            found |= defaults(path, {p.name: _kind(p) for p in self.params if isinstance(p, click.Option) and p.name})
-        return super().make_context(info_name, self._from_ddlrun(args), parent, default_map=found, **extra)
+            here = defaults(path, {p.name: _kind(p) for p in self.params if isinstance(p, click.Option) and p.name})
+            env = {text.partition("=")[0]: text for text in (*found.get("env", ()), *here.get("env", ()))}
+            found |= {**here, "env": list(env.values())}
+        context = super().make_context(info_name, self._from_ddlrun(args), parent, default_map=found, **extra)
+        if context.get_parameter_source("env") == click.core.ParameterSource.COMMANDLINE:
+            context.params["env"] = (*found.get("env", ()), *context.params["env"])
+        return context
 
     def _from_ddlrun(self, args: list[str]) -> list[str]:
         """Return ``args`` with what follows ``--ddlrun`` in dlrun's words; a script's own --ddlrun stays."""
@@ -51,6 +56,8 @@ def _kind(option: click.Option) -> str:
         return "variables"
     if option.is_flag:
         return "yes or no"
+    if isinstance(option.type, click.Choice):
+        return " or ".join(option.type.choices)
     return {"integer": "count", "float": "seconds"}.get(option.type.name, "text")
 
 
@@ -109,19 +116,22 @@ def command(check: bool, dry_run: bool, explain: bool, as_: str, job: str, time_
 
     if as_ and options["backend"] == "auto" and not job:
         options["backend"] = _backend(as_)
+    told, origins = _from_files(click.get_current_context(), options["env"])
     options["env"] = (*options["env"], *_recording(timeline, timeline_steps))
-    plan = _plan(**options)
+    plan = _plan(**options, origins=origins)
     if job:
         from dlrun.launch.job import Job
 
         _write_job(plan, job, Job(as_ or "slurm", time_, account, queue, image, volume))
     elif dry_run or explain or as_:
-        _print(plan, explain or bool(as_), elsewhere=bool(as_))
+        _print(plan, told, explain or bool(as_), elsewhere=bool(as_))
     else:
 
         def note(text: str) -> None:
             click.echo(f"dlrun: {text}", err=True)
 
+        if told:
+            note(told)
         if check:
             from dlrun.launch.check import check as average
 
@@ -165,14 +175,12 @@ def _backend(system: str) -> str:
     return backends[system]
 
 
-def _print(plan: LaunchPlan, why: bool, elsewhere: bool) -> None:
+def _print(plan: LaunchPlan, told: str, why: bool, elsewhere: bool) -> None:
     """Print the command that would be run; ``why`` adds the reasons, ``elsewhere`` is a system that is not this one."""
     from dlrun.launch import look_here, prepare
 
-    context = click.get_current_context()
-    for name, value in (context.default_map or {}).items():
-        if context.get_parameter_source(name) == click.core.ParameterSource.DEFAULT_MAP:
-            click.echo(f"dlrun: --{name.replace('_', '-')} {value} (dlrun.yaml)", err=True)
+    if told:
+        click.echo(f"dlrun: {told}", err=True)
     settled, line = prepare(plan)
     assert settled.launcher
     found = f"{settled.launcher.backend} {settled.launcher.version}".strip()
@@ -194,8 +202,38 @@ def _write_job(plan: LaunchPlan, file: str, job: Job) -> None:
     """Write a batch script that runs this very launch."""
     from dlrun.launch.job import SUBMIT, script
 
-    Path(file).write_text(script(plan, job))
+    Path(file).write_text(script(plan, job, [*_said(click.get_current_context()), *plan.program]))
     click.echo(f"dlrun: wrote {file}; submit it: {SUBMIT[job.system]} {file}", err=True)
+
+
+def _from_files(context: click.Context, env: tuple[str, ...]) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Return the line that says what comes from ``dlrun.yaml``, and which variables of ``env`` do."""
+    found = context.default_map or {}
+    own = {text.partition("=")[0] for text in env[len(found.get("env", ())) :]}
+    variables = [text for text in found.get("env", ()) if text.partition("=")[0] not in own]
+    words = [f"--env {text}" for text in variables]
+    for name, value in found.items():
+        if name != "env" and context.get_parameter_source(name) == click.core.ParameterSource.DEFAULT_MAP:
+            words.append(f"--{name.rstrip('_').replace('_', '-')} {value}")
+    told = f"from dlrun.yaml: {', '.join(words)}" if words else ""
+    return told, tuple((text.partition("=")[0], "dlrun.yaml") for text in variables)
+
+
+def _said(context: click.Context) -> list[str]:
+    """Return the options of this command line as words, without those that are about the batch script itself."""
+    about = ("job", "as_", "time_", "account", "queue", "image", "volume", "dry_run", "explain")
+    words = []
+    for option in context.command.params:
+        name = option.name or ""
+        source = context.get_parameter_source(name)
+        if not isinstance(option, click.Option) or name in about or source != click.core.ParameterSource.COMMANDLINE:
+            continue
+        value = context.params[name]
+        if option.is_flag:
+            words.append(option.opts[0] if value else option.secondary_opts[0])
+        else:
+            words += [w for each in (value if option.multiple else [value]) for w in (option.opts[0], str(each))]
+    return words
 
 
 def _recording(timeline: str, steps: str | None) -> tuple[str, ...]:

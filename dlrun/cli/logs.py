@@ -17,6 +17,8 @@ import click
 def command(rank: int | None, lines: int, run: str | None) -> None:
     """Show what a rank wrote in RUN, a run directory; the latest one under dlrun-runs unless said.
 
+    Of a run that was started again (--max-restarts) the last attempt; the others are RUN/attempt-1 and so on.
+
     Progress bars, which overwrite themselves, are shown as they last stood.
     """
     from dlrun.errors import DlrunError
@@ -24,6 +26,7 @@ def command(rank: int | None, lines: int, run: str | None) -> None:
     folder = Path(run) if run else latest(Path("dlrun-runs"))
     if not folder.is_dir():
         raise DlrunError(f"there is no run directory {folder}", "leave it out for the latest run in dlrun-runs")
+    folder = last_attempt(folder)
     if rank is None:
         failure = folder / "failure.json"
         rank = int(json.loads(failure.read_text())["rank"]) if failure.exists() else 0
@@ -42,11 +45,17 @@ def folded(text: str) -> str:
     return re.sub(r"[^\n]*\r(?=[^\r\n])", "", text.replace("\r\n", "\n")).replace("\r", "")
 
 
+def last_attempt(run: Path) -> Path:
+    """Return the folder of the last attempt of a run that may have had several, else the run's own."""
+    attempts = [path for path in run.glob("attempt-*") if path.is_dir()]
+    return max(attempts, key=lambda path: int(path.name[8:])) if attempts else run
+
+
 def latest(runs: Path) -> Path:
     """Return the run directory that was made last."""
     from dlrun.errors import DlrunError
 
-    found = [path.parent for path in runs.glob("*/spec.json")]
+    found = [path for path in runs.glob("*") if (last_attempt(path) / "spec.json").exists()]
     if not found:
         raise DlrunError(f"there are no runs in {runs.absolute()}", "name a run directory: dlrun logs FOLDER")
     return max(found, key=lambda path: path.stat().st_mtime)

@@ -88,13 +88,15 @@ def launch_again(
 ) -> Result:
     """Run ``plan``, and up to ``restarts`` times again where a rank failed, each time with the words ``resume`` added.
 
-    Each attempt has a run directory of its own, ``attempt-1`` and so on, inside the job's. A job that was told to end
-    is not started again.
+    Each attempt has a run directory of its own, ``attempt-1`` and so on, inside the job's, and its number in
+    ``DLRUN_ATTEMPT``. A job that was told to end is not started again.
     """
     run_dir = plan.run_dir or _new_run_dir(Path(plan.cwd))
     for attempt in range(1, restarts + 2):
         program = plan.program + (resume if attempt > 1 else ())
-        result = launch(replace(plan, program=program, run_dir=f"{run_dir}/attempt-{attempt}"), on_note=on_note)
+        env = (*plan.env, ("DLRUN_ATTEMPT", str(attempt)))
+        here = f"{run_dir}/attempt-{attempt}"
+        result = launch(replace(plan, program=program, run_dir=here, env=env), on_note=on_note)
         if result.failure is None or attempt > restarts:
             break
         on_note(str(result.failure))

@@ -36,6 +36,11 @@ class Blame:
         self.due = float("inf")  # when to decide at the latest
         self._heard: list[tuple[int, int, Mapping[str, Any]]] = []
 
+    @property
+    def heard(self) -> bool:
+        """Whether any rank has failed."""
+        return bool(self._heard)
+
     def fails(self, failure: Mapping[str, Any]) -> None:
         """Take a rank's failure: its ``rank, host, pid, what, where, code, time`` and ``tail``."""
         self._take(doubt(failure["what"]), failure)

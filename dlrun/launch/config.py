@@ -14,7 +14,6 @@ line comes before the project's file, and that before the user's.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,7 @@ from dlrun.errors import DlrunError
 if TYPE_CHECKING:
     from yaml.nodes import Node
 
-# What an option takes: "count", "seconds", "yes or no", "text" or "variables".
+# What an option takes: "count", "seconds", "yes or no", "text", "variables", or one of some words: "this or that".
 Kinds = Mapping[str, str]
 
 
@@ -53,9 +52,13 @@ def defaults(path: Path, kinds: Kinds) -> dict[str, Any]:
             raise DlrunError(f"{_line(path, section)}: {section.value} is no section", "there is one: launch")
         for option, value in _pairs(options, path):
             name = option.value.replace("-", "_")
+            name = name if name in kinds else f"{name}_"  # Python has a word for --as and a module for --time
             if name not in kinds:
+                import difflib
+
                 close = difflib.get_close_matches(name, kinds, n=1)
-                hint = f"did you mean {close[0].replace('_', '-')}?" if close else "dlrun launch --help lists them"
+                named = close[0].rstrip("_").replace("_", "-") if close else ""
+                hint = f"did you mean {named}?" if close else "dlrun launch --help lists them"
                 raise DlrunError(f"{_line(path, option)}: {option.value} is no option of dlrun launch", hint)
             found[name] = _value(path, option, value, kinds[name])
     return found
@@ -65,19 +68,20 @@ def _value(path: Path, option: Node, node: Node, kind: str) -> Any:
     import yaml
 
     value = yaml.safe_load(yaml.serialize(node))
+    if isinstance(node, yaml.ScalarNode) and kind == "text" and type(value) in (str, int):
+        return node.value  # as it is written: YAML would read 2:00:00 as a number
     if kind == "variables" and isinstance(value, dict):
         return [f"{name}={text}" for name, text in value.items()]
     fits = {
         "count": isinstance(value, int) and not isinstance(value, bool),
         "seconds": isinstance(value, (int, float)) and not isinstance(value, bool),
         "yes or no": isinstance(value, bool),
-        "text": isinstance(value, (str, int)) and not isinstance(value, bool),
     }
-    if not fits.get(kind):
+    if not fits.get(kind, value in kind.split(" or ")):
         wanted = {"count": "a whole number", "seconds": "a number", "yes or no": "true or false", "text": "text",
-                  "variables": "NAME: VALUE lines"}[kind]  # fmt: skip
+                  "variables": "NAME: VALUE lines"}.get(kind, kind)  # fmt: skip
         raise DlrunError(f"{_line(path, node)}: {option.value} is {value!r}, not {wanted}")
-    return str(value) if kind == "text" else value
+    return value
 
 
 def _pairs(node: Node | None, path: Path) -> list[tuple[Node, Node]]:

@@ -5,38 +5,52 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from typing import TextIO
 
 from dlrun.rank import wire
 
 OnLine = Callable[[int, str, str], None]
 
+_PACE = {True: 1.0, False: 10.0}  # seconds between two states of a progress bar that are shown, on a terminal or not
+
 
 class Console:
-    """Shows what ranks write: the only one as it comes, byte by byte; several by line, each with its rank."""
+    """Shows what ranks write: the only one as it comes, byte by byte; several by line, each with its rank.
+
+    Where nothing can be overwritten (several ranks, a file) a progress bar is shown now and then, and as it last stood.
+    """
 
     def __init__(self, show: tuple[int, ...], on_line: OnLine | None) -> None:
         self.label = len(show) > 1
         self.on_line = on_line
         self.partial: dict[tuple[int, bytes], bytes] = {}
+        self.streams: dict[tuple[int, bytes], Folded] = {}
         self.last = b""  # what was written last
 
     def show(self, rank: int, kind: bytes, data: bytes) -> None:
         """Show, or hand to ``on_line(rank, "out" | "err", line)``, what a rank wrote."""
-        if not self.label and self.on_line is None:
+        if self.on_line:
+            self._hand_over(self.on_line, rank, kind, data)
+            return
+        terminal = _stream(kind).isatty()
+        if terminal and not self.label:
             self._write(kind, data)
             return
-        whole = self.partial.pop((rank, kind), b"") + data
-        *lines, rest = whole.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-        for line in lines:
-            self._line(rank, kind, line)
-        if rest:
-            self.partial[rank, kind] = rest
+        stream = self.streams.setdefault((rank, kind), Folded(_PACE[terminal], whole_lines=self.label))
+        for text in stream.feed(data, time.monotonic()):
+            self._write(kind, b"[%d] %s" % (rank, text) if self.label else text)
 
     def close(self) -> None:
         """Show the lines that were never finished."""
+        for (rank, kind), stream in self.streams.items():
+            if rest := stream.unfinished():
+                self._write(kind, b"[%d] %s\n" % (rank, rest) if self.label else rest)
+        self.streams.clear()
         for (rank, kind), line in self.partial.items():
-            self._line(rank, kind, line)
+            if self.on_line:
+                self.on_line(rank, _name(kind), line.decode(errors="replace"))
         self.partial.clear()
 
     def end_line(self) -> None:
@@ -44,14 +58,17 @@ class Console:
         if self.last not in (b"", b"\n"):
             self._write(wire.ERR, b"\n")
 
-    def _line(self, rank: int, kind: bytes, line: bytes) -> None:
-        if self.on_line:
-            self.on_line(rank, "out" if kind == wire.OUT else "err", line.decode(errors="replace"))
-        else:
-            self._write(kind, b"[%d] %s\n" % (rank, line))
+    def _hand_over(self, on_line: OnLine, rank: int, kind: bytes, data: bytes) -> None:
+        """Hand over every line, and every state of a progress bar."""
+        whole = self.partial.pop((rank, kind), b"") + data
+        *lines, rest = whole.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        for line in lines:
+            on_line(rank, _name(kind), line.decode(errors="replace"))
+        if rest:
+            self.partial[rank, kind] = rest
 
     def _write(self, kind: bytes, data: bytes) -> None:
-        stream = sys.stdout if kind == wire.OUT else sys.stderr
+        stream = _stream(kind)
         stream.flush()
         self.last = data[-1:]
         with contextlib.suppress(BrokenPipeError):
@@ -59,8 +76,67 @@ class Console:
                 data = data[os.write(stream.fileno(), data) :]
 
 
+class Folded:
+    """A stream of text with progress bars, as it is shown where nothing can be overwritten.
+
+    Plain text passes at once (by ``whole_lines`` where so asked). Of a line that a carriage return begins anew, only a
+    state every ``pace`` seconds passes, and the last one.
+    """
+
+    def __init__(self, pace: float, whole_lines: bool) -> None:
+        self.pace, self.whole_lines = pace, whole_lines
+        self.rest = b""  # of the unfinished line, what has not been shown; of a bar its state
+        self.bar = False
+        self.open = False  # whether the beginning of the unfinished line has been shown
+        self.told = b""  # the state that was shown last
+        self.due = 0.0
+
+    def feed(self, data: bytes, now: float) -> Iterator[bytes]:
+        """Yield what of ``data`` is to be shown, by lines."""
+        *lines, last = data.replace(b"\r\n", b"\n").split(b"\n")
+        for line in lines:
+            yield from self._take(line, True, now)
+        if last:
+            yield from self._take(last, False, now)
+
+    def unfinished(self) -> bytes:
+        """Return what is left at the end."""
+        rest = _state(self.rest)
+        return b"" if self.bar and rest == self.told else rest
+
+    def _take(self, text: bytes, ends: bool, now: float) -> Iterator[bytes]:
+        if not self.bar and b"\r" in text and self.open:
+            yield b"\n"
+        self.bar = self.bar or b"\r" in text
+        self.rest += text
+        if self.bar:
+            self.rest = self.rest[self.rest.rstrip(b"\r").rfind(b"\r") + 1 :]
+            state = _state(self.rest)
+            if state.strip() and (ends or now >= self.due) and state != self.told:
+                yield state + b"\n"
+                self.told, self.due = state, now + self.pace
+        elif ends or not self.whole_lines:
+            yield self.rest + b"\n" * ends
+            self.rest, self.open = b"", True
+        if ends:
+            self.rest, self.told, self.bar, self.open = b"", b"", False, False
+
+
 def complain(refusal: str, said: bytes) -> None:
     """Say why the job could not be, and the last of what the launcher ``said``."""
     print(f"dlrun: {refusal}", file=sys.stderr)
     for line in said.decode(errors="replace").strip().splitlines()[-20:]:
         print(f"  | {line}", file=sys.stderr)
+
+
+def _state(line: bytes) -> bytes:
+    """Return a progress bar's line as a terminal would show it."""
+    return line.rstrip(b"\r").rpartition(b"\r")[2]
+
+
+def _stream(kind: bytes) -> TextIO:
+    return sys.stdout if kind == wire.OUT else sys.stderr
+
+
+def _name(kind: bytes) -> str:
+    return "out" if kind == wire.OUT else "err"

@@ -6,8 +6,9 @@ import os
 import shlex
 from collections.abc import Sequence
 
+from dlrun.launch.commands import library
 from dlrun.launch.plan import Command, LaunchPlan
-from dlrun.launch.site import Site
+from dlrun.launch.site import Site, numa_nodes
 from dlrun.rank.gpus import Gpu, assign, gpus, visible
 from dlrun.rank.place import bound, cores
 
@@ -19,7 +20,7 @@ def explain(plan: LaunchPlan, command: Command, site: Site) -> str:
     rows = [(shlex.join(flag.words), flag.why) for flag in command.flags if flag.words]
     rows += [(f"{name}={value}", "set for the launcher") for name, value in command.set.items()]
     rows += [(f"unset {name}", "left over from another launcher") for name in command.unset]
-    rows += [(f"{name}={value}", "set on every rank") for name, value in plan.env]
+    rows += [(f"{name}={value}", f"on every rank, from {source}") for name, value, source in variables(plan, site)]
     if rows:
         rows[0] = (rows[0][0], told[0][0])
     width = min(max((len(row[0]) for row in rows), default=0), 44)
@@ -27,19 +28,36 @@ def explain(plan: LaunchPlan, command: Command, site: Site) -> str:
     return "\n".join([*lines, "", *table(plan, site)])
 
 
+def variables(plan: LaunchPlan, site: Site) -> list[tuple[str, str, str]]:
+    """Return (name, value, source) of what is set on every rank, and of dl_comm's settings that this shell holds."""
+    assert plan.launcher
+    origins = dict(plan.origins)
+    found = {name: (value, origins.get(name, "the command line")) for name, value in plan.env}
+    for name, value in library(plan.launcher, site).items():
+        found.setdefault(name, (value, "the launcher: the library beside it"))
+    for name, value in sorted(site.env.items()):
+        if name.startswith("DL_COMM_"):
+            found.setdefault(name, (value, "this shell"))
+    return [(name, *rest) for name, rest in found.items()]
+
+
 def table(plan: LaunchPlan, site: Site) -> list[str]:
     """Return one line per rank: where it runs, on which cores, with which GPU first."""
     here = cores(os.sched_getaffinity(0)) if plan.local else []
     vendor, found = gpus(env=site.env) if plan.local else ("", [])
     blocks, own, left = _shares(plan, site, here, vendor, found)
-    lines = [f"  {'rank':>4}  {'host':<16}{'local':<8}{'cores':<16}GPU"]
+    numa = numa_nodes() if plan.local else {}
+    lines = [f"  {'rank':>4}  {'host':<16}{'local':<8}{'cores':<16}{'NUMA':<6}GPU"]
     for rank, (host, local_rank, local_size) in enumerate(placement(plan, site)):
         if plan.local and plan.bind:
-            on = _ranges(sorted(cpu for core in blocks[local_rank] for cpu in core)) or "any"
+            cpus = sorted(cpu for core in blocks[local_rank] for cpu in core)
+            on = _ranges(cpus) or "any"
         else:
+            cpus = []
             on = f"{plan.cores} of its own" if plan.cores else ("an equal share" if plan.bind else "any")
         gpu = ",".join(left[i].name for i in own[local_rank]) or "-" if plan.local else "its own first"
-        lines.append(f"  {rank:>4}  {host:<16}{f'{local_rank}/{local_size}':<8}{on:<16}{gpu}")
+        near = _ranges(sorted({numa[cpu] for cpu in cpus if cpu in numa})) or "-"
+        lines.append(f"  {rank:>4}  {host:<16}{f'{local_rank}/{local_size}':<8}{on:<16}{near:<6}{gpu}")
         if rank == 63 and (plan.ranks or 0) > 64:
             lines.append(f"  and {(plan.ranks or 0) - 64} more")
             break

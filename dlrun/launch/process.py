@@ -19,11 +19,10 @@ from dlrun.launch.plan import Command, LaunchPlan
 from dlrun.launch.preflight import refusals, warnings
 from dlrun.launch.result import Result
 from dlrun.launch.roll import RollCall
+from dlrun.launch.signals import Signals
 from dlrun.launch.stall import Lookout, missing, verdict
 from dlrun.rank import wire
 
-_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_SAVE = (signal.SIGUSR1, signal.SIGXCPU)  # a batch system's early warning: the job is to save, and may go on until then
 _PATIENCE = 1.5  # seconds a launcher gets to end by itself after its ranks have ended
 
 
@@ -40,10 +39,8 @@ class Run:
         self.on_note = on_note or (lambda note: None)
         self.blame = Blame(self.ranks, self.run_dir)
         self.refusal = ""
-        self.signal = 0
-        self.asked = 0  # how often we were told to stop
-        self.saving = ""  # the signal that made the ranks save and stop
-        self.save_by = float("inf")
+        self.asked = 0  # how often the ranks were told to end
+        self.signals = Signals(plan, self.run_dir, lambda: self.asked, self._stop)
         self.silent: set[int] = set()  # the ranks that talk to nobody, and have run for a while
         self.lookout = Lookout(plan.stall_timeout)
         self.end_by = float("inf")  # then the launcher itself is ended
@@ -53,21 +50,20 @@ class Run:
 
     def run(self, command: Command, env: Mapping[str, str]) -> Result:
         """Start the command and stay until it has ended."""
-        handlers = {number: signal.signal(number, self._interrupted) for number in (*_END, *_SAVE)}
-        handlers[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)  # wakes the selector
         wake_in, wake_out = os.pipe()
         os.set_blocking(wake_out, False)
         before = signal.set_wakeup_fd(wake_out)
         self.selector.register(wake_in, selectors.EVENT_READ, lambda: os.read(wake_in, 512))
         try:
-            self.launcher = LauncherProcess(command, env, self.plan.cwd, self.selector)
-            self._loop()
+            with self.signals.handled():
+                try:
+                    self.launcher = LauncherProcess(command, env, self.plan.cwd, self.selector)
+                    self._loop()
+                finally:
+                    self._end_launcher()
         finally:
-            self._end_launcher()
             self.home.close()
             signal.set_wakeup_fd(before)
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
             os.close(wake_in)
             os.close(wake_out)
             self.selector.close()
@@ -79,7 +75,7 @@ class Run:
         gone_at = float("inf")
         while True:
             now = time.monotonic()
-            deadline = min(self.end_by, gone_at + _PATIENCE, self._start_by(), self.save_by, self.lookout.due,
+            deadline = min(self.end_by, gone_at + _PATIENCE, self._start_by(), self.signals.due, self.lookout.due,
                            self.blame.due, self.roll.due)
             for key, _ in self.selector.select(min(max(deadline - now, 0), 0.25 if gone_at < now else 5.0)):
                 key.data()
@@ -100,10 +96,8 @@ class Run:
                          f"{self.plan.patience:g} s: rank {_list(self.home.missing())}")  # fmt: skip
         if now >= self.blame.due:
             self._blame()
-        if now >= self.save_by:
-            self.save_by = float("inf")
-            self.signal = signal.SIGTERM
-            self._stop(signal.SIGTERM, self.plan.grace)
+        if now >= self.signals.due and (failure := self.signals.act(now, failing=self.blame.heard)):
+            self.blame.fails(failure)
         if now >= self.lookout.due:
             self._look_for_progress()
         if now >= self.end_by:
@@ -122,6 +116,8 @@ class Run:
             self._note_silent(call.rank, json.loads(body)["talks"])
         elif kind == wire.FAILED and not self.asked:
             self.blame.fails(json.loads(body))
+        elif kind == wire.SIGNALLED:
+            self.signals.of_rank(call, json.loads(body)["signal"])
 
     def _note_silent(self, rank: int, talks: bool) -> None:
         """Say early what would else be said after hours: the ranks train each a model of its own."""
@@ -179,26 +175,6 @@ class Run:
             self.refusal = why
             self._stop(signal.SIGTERM, self.plan.grace)
 
-    def _interrupted(self, number: int, _: object) -> None:
-        """Ctrl-C, or the batch system wants us gone: once asks the scripts to end, twice ends them.
-
-        A script that asks ``should_stop()`` is asked to save first: the file ``stop`` in the run directory tells it to.
-        """
-        name = signal.Signals(number).name
-        listening = (self.run_dir / "listens").exists()
-        if not self.asked and not self.saving and (listening or number in _SAVE):
-            self.saving = name
-            (self.run_dir / "stop").write_text(name + "\n")
-            self.save_by = time.monotonic() + self.plan.save_time if listening else float("inf")
-            told = f"the ranks save and stop; they have {self.plan.save_time:g} s" if listening else (
-                "the script does not ask should_stop(), so nothing is saved, and it goes on")  # fmt: skip
-            print(f"dlrun: {name}: {told}", file=sys.stderr, flush=True)
-            return
-        if number in _SAVE:
-            return
-        self.signal = self.signal or number
-        self._stop(number if not self.asked else signal.SIGKILL, 2.0 if not self.asked else 0.0)
-
     def _stop(self, number: int, grace: float) -> None:
         self.asked += 1
         self.home.stop(number, grace)
@@ -230,8 +206,8 @@ class Run:
         code = self.launcher.code
         if failure:
             code = failure.code
-        elif self.signal:
-            code = 128 + self.signal
+        elif self.signals.number:
+            code = 128 + self.signals.number
         elif len(ended) == self.ranks:
             code = max(end["code"] for end in ended)
         else:

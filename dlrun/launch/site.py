@@ -13,11 +13,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from dlrun.rank.gpus import gpus
+from dlrun.rank.gpus import cpu_list, gpus
 from dlrun.rank.place import cores
 
 # The families of MPI library, by which a rank can only be started by a fitting launcher: the library's file names, and
@@ -100,6 +101,15 @@ def look(env: Mapping[str, str]) -> Site:
         allocation=allocation(env),
         env=env,
     )
+
+
+def numa_nodes(nodes: Path = Path("/sys/devices/system/node")) -> dict[int, int]:
+    """Return the NUMA node of each CPU of this machine; empty where the kernel tells of none."""
+    found = {}
+    for node in nodes.glob("node[0-9]*"):
+        with suppress(OSError):
+            found.update(dict.fromkeys(cpu_list((node / "cpulist").read_text()), int(node.name[4:])))
+    return found
 
 
 def allocation(env: Mapping[str, str]) -> Allocation:

@@ -10,6 +10,7 @@ place.py        GPU mask, core affinity and thread count, set before MPI or CUDA
 gpus.py         the GPUs of the node, which of them is near, and the variable that masks them
 mps.py          NVIDIA's service for GPUs in exclusive mode that ranks share
 wire.py         the messages between a watcher and ``dlrun launch``
+proc.py         what the kernel says of a process: its children, the signals it handles
 talk.py         whether the script could be talking to other ranks at all
 watch.py        the watcher: output, signals, how the script ended
 script.py       the script: runs it as ``__main__`` and says where an exception came from

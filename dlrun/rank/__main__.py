@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import select
+import signal
 import socket
 import sys
 import time
@@ -19,7 +20,7 @@ from dlrun.rank.gpus import gpus, visible
 from dlrun.rank.identity import Identity, identity
 from dlrun.rank.place import settle
 from dlrun.rank.script import run
-from dlrun.rank.watch import Watcher
+from dlrun.rank.watch import FORWARDED, Watcher
 
 _PR_SET_CHILD_SUBREAPER = 36
 _CONNECT_S = 5.0
@@ -61,8 +62,10 @@ def start(rank: int, program: list[str], spec: dict[str, Any], home: socket.sock
     pipes = [os.pipe(), os.pipe()] if shown else []
     report, told = (end.detach() for end in socket.socketpair())
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     script = os.fork()
     if script == 0:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(pipes[0][1] if shown else log, 1)
         os.dup2(pipes[1][1] if shown else log, 2)
@@ -74,7 +77,9 @@ def start(rank: int, program: list[str], spec: dict[str, Any], home: socket.sock
     os.close(told)
     streams = {pipes[0][0]: wire.OUT, pipes[1][0]: wire.ERR} if shown else {}
     serial_after = spec["serial_after"] if spec["kind"] != "command" else float("inf")  # what that starts is not seen
-    return Watcher(rank, script, report, log, streams, home, serial_after).run()
+    watcher = Watcher(rank, script, report, log, streams, home, serial_after)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return watcher.run()
 
 
 def connect(addresses: list[list[Any]], token: str, silence: int) -> socket.socket:

@@ -12,12 +12,14 @@ import time
 from typing import Any
 
 from dlrun.rank import wire
+from dlrun.rank.proc import catches, children
 from dlrun.rank.script import STACK_SIGNAL, theirs
 from dlrun.rank.talk import talks
 
 GRACE = 1.0  # seconds between the signal that asks a script to end and the one that ends it
 _TAIL = 20  # last lines of a failed rank that are shown
-_FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
+# What others may send a watcher. Its starter blocks them from before the fork until they are handled.
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 
 
 class Watcher:
@@ -46,13 +48,14 @@ class Watcher:
             self.poll.register(fd, select.POLLIN)
         if home:
             home.setblocking(True)
+        self.signalled: list[int] = []  # by somebody else; acted on in the loop, not in the middle of a message
         self.wake, wake = os.pipe()
         os.set_blocking(wake, False)
         signal.set_wakeup_fd(wake)
         self.poll.register(self.wake, select.POLLIN)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        for number in _FORWARDED:
-            signal.signal(number, self._forward)
+        for number in FORWARDED:
+            signal.signal(number, lambda number, _: self.signalled.append(number))
 
     def run(self) -> int:
         """Watch until the script has ended; return its exit code (128 + signal)."""
@@ -61,6 +64,8 @@ class Watcher:
             wait = min(min(self.kill_at, self.look_at) - time.monotonic(), 60.0)
             for fd, _ in self.poll.poll(max(wait, 0) * 1000):
                 self._serve(fd)
+            while self.signalled:
+                self._pass_signal_on(self.signalled.pop(0))
             if time.monotonic() >= self.kill_at:
                 self._signal(signal.SIGKILL)
                 self.kill_at = float("inf")
@@ -163,11 +168,17 @@ class Watcher:
         if not self.failure:  # a script that has failed is on its way out, through its exit hooks
             self._signal(number)
 
-    def _forward(self, number: int, _: object) -> None:
-        """Give the script a signal that the launcher gave us. It, too, has to end some time after SIGTERM."""
-        if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    def _pass_signal_on(self, number: int) -> None:
+        """Somebody else, a batch system perhaps, sent us a signal: ``dlrun launch`` decides what all ranks do.
+
+        A script that has a handler for it gets it, too; one that has none would simply die.
+        """
+        ends = number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        if self.home:
+            self._send(wire.SIGNALLED, {"signal": number})
+        elif ends:
             self._stop(number, 2 * GRACE)
-        else:
+        if not ends and (not self.home or catches(self.script, number)):
             self._signal(number)
 
     def _signal(self, number: int) -> None:
@@ -225,27 +236,6 @@ class Watcher:
             if not left:
                 return
             time.sleep(0.01)
-
-
-def children(pid: int) -> list[int]:
-    """Return the process ids of the children of ``pid``, which has one thread."""
-    try:
-        with open(f"/proc/{pid}/task/{pid}/children") as file:  # noqa: PTH123
-            return [int(child) for child in file.read().split()]
-    except OSError:  # a kernel built without CONFIG_PROC_CHILDREN
-        pass
-    found = []
-    for name in os.listdir("/proc"):  # noqa: PTH208
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
-                    stat = file.read()
-            except OSError:
-                continue
-            state, parent = stat.rsplit(b") ", 1)[1].split()[:2]
-            if int(parent) == pid and state != b"Z":
-                found.append(int(name))
-    return found
 
 
 def _where(tail: list[str]) -> str:

@@ -18,6 +18,7 @@ OUT, ERR = b"O", b"E"  # what the script wrote, as it wrote it
 FAILED = b"F"  # {rank, host, pid, what, where, code, tail, time}
 ENDED = b"X"  # {code, talked}: the script is gone
 ASK, STACK = b"?", b"K"  # {}; {pid, dump, written}: where the script stands, as faulthandler writes it
+SIGNALLED = b"G"  # {signal}: somebody else sent the watcher this signal; what follows is for ``dlrun launch`` to say
 TALKS = b"T"  # {talks}: whether the script, which has run for a while, could be talking to other ranks
 STOP = b"S"  # {signal, grace}: send the script this signal, and SIGKILL after ``grace`` seconds
 

@@ -16,7 +16,7 @@
 {% if queue %}
 #SBATCH --partition={{ queue }}
 {% endif %}
-#SBATCH --signal=B:USR1@60
+#SBATCH --signal=B:USR1@{{ save_time }}
 
 {{ setup }}
 exec {{ line }}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from dlrun.errors import DlrunError
 from dlrun.launch.config import defaults
 
-KINDS = {"per_node": "count", "bind": "yes or no", "env": "variables", "backend": "text", "save_time": "seconds"}
+KINDS = {"per_node": "count", "bind": "yes or no", "env": "variables", "backend": "text", "save_time": "seconds",
+         "time_": "text", "on_stall": "report or abort"}  # fmt: skip
 
 
 def test_options_are_read_with_either_dash(tmp_path):
@@ -16,6 +19,27 @@ def test_options_are_read_with_either_dash(tmp_path):
     )
     read = defaults(tmp_path / "dlrun.yaml", KINDS)
     assert read == {"per_node": 4, "save_time": 1.5, "bind": False, "env": ["A=b", "N=1"]}
+
+
+def test_a_time_and_a_choice_are_read_as_they_are_written(tmp_path):
+    (tmp_path / "dlrun.yaml").write_text("launch:\n  time: 2:30:00\n  on-stall: abort\n")
+    assert defaults(tmp_path / "dlrun.yaml", KINDS) == {"time_": "2:30:00", "on_stall": "abort"}
+
+
+def test_the_projects_variables_the_users_and_the_command_lines_come_together(dlrun, tmp_path, any_mpiexec):
+    (tmp_path / "home/dlrun").mkdir(parents=True)
+    (tmp_path / "home/dlrun/dlrun.yaml").write_text("launch:\n  env:\n    A: user\n    B: user\n    C: user\n")
+    (tmp_path / "dlrun.yaml").write_text("launch:\n  env:\n    B: project\n    C: project\n")
+    (tmp_path / "says.py").write_text("import os\nprint(*[os.environ[name] for name in 'ABC'])\n")
+    words = ["-n", "1", "--mpiexec", any_mpiexec, "--env", "C=line"]
+    env = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path / "home")}
+    done = dlrun(*words, "says.py", env=env)
+    assert done.stdout == "user project line\n"
+    assert done.stderr.splitlines()[0] == "dlrun: from dlrun.yaml: --env A=user, --env B=project"
+    told = dlrun(*words, "--explain", "says.py", env={**env, "DL_COMM_TIMEOUT_S": "7"}).stdout
+    sources = {"A=user": "dlrun.yaml", "C=line": "the command line", "DL_COMM_TIMEOUT_S=7": "this shell"}
+    for name, source in sources.items():
+        assert any(name in line and line.endswith(f"on every rank, from {source}") for line in told.splitlines()), told
 
 
 def test_an_empty_file_says_nothing(tmp_path):
@@ -30,6 +54,8 @@ def test_an_empty_file_says_nothing(tmp_path):
         ("launch:\n  per-node: many\n", "line 2: per-node is 'many', not a whole number", ""),
         ("launch:\n  bind: 3\n", "line 2: bind is 3, not true or false", ""),
         ("launch:\n  env: A\n", "line 2: env is 'A', not NAME: VALUE lines", ""),
+        ("launch:\n  on-stall: stop\n", "line 2: on-stall is 'stop', not report or abort", ""),
+        ("launch:\n  tim: 1:00:00\n", "line 2: tim is no option of dlrun launch", "did you mean time?"),
         ("start:\n  n: 4\n", "line 1: start is no section", "there is one: launch"),
         ("launch:\n  - 4\n", "line 2: these are no NAME: VALUE lines", ""),
         ("launch: [\n", "line 2: ", ""),
@@ -47,10 +73,10 @@ def test_the_command_line_comes_before_the_file_and_dry_run_says_what_came_from_
     (tmp_path / "dlrun.yaml").write_text("launch:\n  ranks: 8\n  per-node: 4\n  backend: aprun\n")
     done = dlrun("--dry-run", "train.py")
     assert done.stdout.startswith("aprun -n 8 -N 4 ")
-    assert "dlrun: --per-node 4 (dlrun.yaml)" in done.stderr
+    assert done.stderr.splitlines()[0] == "dlrun: from dlrun.yaml: --ranks 8, --per-node 4, --backend aprun"
     done = dlrun("--dry-run", "--per-node", "2", "train.py")
     assert done.stdout.startswith("aprun -n 8 -N 2 ")
-    assert "--per-node" not in done.stderr
+    assert done.stderr.splitlines()[0] == "dlrun: from dlrun.yaml: --ranks 8, --backend aprun"
     (tmp_path / "dlrun.yaml").write_text("launch:\n  rank: 8\n")
     done = dlrun("--dry-run", "train.py")
     assert done.returncode == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 
 import pytest
@@ -16,19 +17,20 @@ from dlrun.launch.job import SUBMIT, Job, script
 from dlrun.launch.site import look
 
 PLAN = LaunchPlan(("train.py", "--lr", "0.1"), ranks=8, per_node=4, cores=6, gpus=1, env=(("A", "b c"),))
+WORDS = ["-n", "8", "--per-node", "4", "--env", "A=b c", "train.py", "--lr", "0.1"]
 
 
 def test_a_slurm_script_asks_for_the_nodes_and_runs_the_same_launch():
-    text = script(PLAN, Job("slurm", "2:00:00", account="m42", queue="gpu"))
+    text = script(PLAN, Job("slurm", "2:00:00", account="m42", queue="gpu"), WORDS)
     lines = text.splitlines()
     wanted = ["--nodes=2", "--ntasks=8", "--ntasks-per-node=4", "--cpus-per-task=6", "--gpus-per-node=4"]
     wanted += ["--time=2:00:00", "--account=m42", "--partition=gpu", "--job-name=train"]
     assert {f"#SBATCH {word}" for word in wanted} <= set(lines)
-    assert lines[-1] == "exec dlrun launch -n 8 --per-node 4 --cores 6 --gpus 1 --env 'A=b c' train.py --lr 0.1"
+    assert lines[-1] == "exec dlrun launch -n 8 --per-node 4 --env 'A=b c' train.py --lr 0.1"
 
 
 def test_pbs_counts_cores_and_gpus_per_node():
-    assert "#PBS -l select=2:ncpus=24:mpiprocs=4:ngpus=4" in script(PLAN, Job("pbs")).splitlines()
+    assert "#PBS -l select=2:ncpus=24:mpiprocs=4:ngpus=4" in script(PLAN, Job("pbs"), WORDS).splitlines()
 
 
 BATCH = [system for system in SUBMIT if system != "kubernetes"]
@@ -36,7 +38,7 @@ BATCH = [system for system in SUBMIT if system != "kubernetes"]
 
 @pytest.mark.parametrize("system", BATCH)
 def test_every_batch_script_is_valid_bash_and_ends_in_the_launch(system):
-    text = script(PLAN, Job(system, account="a", queue="q"))
+    text = script(PLAN, Job(system, account="a", queue="q"), WORDS)
     assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
     assert text.splitlines()[-1].startswith("exec dlrun launch -n 8 ")
     assert "\n\n\n" not in text
@@ -53,12 +55,12 @@ DIRECTIVES = {
 
 @pytest.mark.parametrize("system", BATCH)
 def test_every_batch_script_asks_for_the_same_in_its_systems_words(system):
-    lines = script(PLAN, Job(system, "2:30:00", account="a", queue="q")).splitlines()
+    lines = script(PLAN, Job(system, "2:30:00", account="a", queue="q"), WORDS).splitlines()
     assert set(DIRECTIVES[system]) <= set(lines)
 
 
 def test_a_kubernetes_job_is_yaml_that_the_mpi_operator_takes():
-    text = script(PLAN, Job("kubernetes", "2:30:00", queue="q", image="site/train:1", volume="home"))
+    text = script(PLAN, Job("kubernetes", "2:30:00", queue="q", image="site/train:1", volume="home"), WORDS)
     job = yaml.safe_load(text)
     assert (job["apiVersion"], job["kind"], job["metadata"]["name"]) == ("kubeflow.org/v2beta1", "MPIJob", "train")
     spec = job["spec"]
@@ -76,7 +78,7 @@ def test_a_kubernetes_job_is_yaml_that_the_mpi_operator_takes():
 
 def test_a_kubernetes_job_quotes_what_yaml_would_read_otherwise():
     plan = LaunchPlan(("My_Script.py", "no", "1e3", "{{ x }}: 'y'\n\"z\""), ranks=2)
-    job = yaml.safe_load(script(plan, Job("kubernetes", image="a: b", volume="true")))
+    job = yaml.safe_load(script(plan, Job("kubernetes", image="a: b", volume="true"), plan.program))
     assert job["metadata"]["name"] == "my-script"
     launcher = job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]
     assert launcher["containers"][0]["command"][-4:] == list(plan.program)
@@ -87,7 +89,7 @@ def test_a_kubernetes_job_quotes_what_yaml_would_read_otherwise():
 
 def test_kubernetes_without_an_image_is_refused():
     with pytest.raises(DlrunError, match="Kubernetes wants --image and --volume"):
-        script(PLAN, Job("kubernetes"))
+        script(PLAN, Job("kubernetes"), WORDS)
 
 
 def test_the_command_line_writes_the_file_and_says_how_to_submit_it(dlrun, tmp_path):
@@ -98,15 +100,41 @@ def test_the_command_line_writes_the_file_and_says_how_to_submit_it(dlrun, tmp_p
     assert yaml.safe_load((tmp_path / "job.yaml").read_text())["spec"]["slotsPerWorker"] == 2
 
 
+EVERY_OPTION = shlex.split(
+    "-n 4 --per-node 2 --cores 3 --gpus 1 --no-bind --backend srun --mpiexec srun --native '-A x' --env 'A=b c' "
+    "--env D=1 --show 0,3 --log-dir runs --no-tuned --timeline t.json --timeline-steps 1:9 --start-timeout 9.0 "
+    "--save-time 90.0 --stall-timeout 70.0 --on-stall abort --max-restarts 2 "
+    "--resume '--from last.pt' --silence 30 --check -m"
+)
+
+
+def test_no_option_of_the_launch_is_lost_on_the_way_into_the_batch_script(dlrun, tmp_path):
+    about = ["--job", "job.sh", "--time", "0:30:00", "--account", "a", "--queue", "q"]
+    done = dlrun(*EVERY_OPTION, *about, "train", "-n", "7")
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "job.sh").read_text()
+    words = shlex.split(text.splitlines()[-1])
+    assert words[:3] == ["exec", "dlrun", "launch"] and words[-3:] == ["train", "-n", "7"]
+    assert sorted(words[3:-3]) == sorted(EVERY_OPTION)
+    assert "#SBATCH --signal=B:USR1@90" in text, "the warning comes as early as saving takes"
+
+
+def test_hosts_are_not_for_a_batch_script(dlrun, tmp_path):
+    (tmp_path / "train.py").write_text("")
+    done = dlrun("-n", "2", "--hosts", "n1,n2", "--job", "job.sh", "train.py")
+    assert done.stderr.startswith("dlrun: --hosts in a batch script: the batch system chooses the hosts")
+
+
 def test_a_time_that_is_none_is_refused():
     with pytest.raises(DlrunError, match="--time 2h is no time"):
-        script(PLAN, Job("slurm", "2h"))
+        script(PLAN, Job("slurm", "2h"), WORDS)
 
 
 def test_a_real_slurm_takes_the_script(lab, tmp_path):
-    plan = LaunchPlan(("who.py",), ranks=4, per_node=2, backend="srun", run_dir="runs")
+    plan = LaunchPlan(("who.py",), ranks=4, per_node=2)
+    words = ["-n", "4", "--per-node", "2", "--backend", "srun", "--log-dir", "runs", "who.py"]
     (tmp_path / "who.py").write_text("import os, socket\nprint(os.environ['DLRUN_RANK'], socket.gethostname())\n")
-    (tmp_path / "job.sh").write_text(script(plan, Job("slurm")))
+    (tmp_path / "job.sh").write_text(script(plan, Job("slurm"), words))
     line = ["sbatch", "-W", "job.sh"]
     done = subprocess.run(line, cwd=tmp_path, env=lab.env, capture_output=True, text=True, timeout=60, check=False)
     out = "".join(path.read_text() for path in tmp_path.glob("slurm-*.out"))

@@ -113,14 +113,20 @@ def test_an_error_that_dl_comm_raises_on_every_rank_is_told_with_its_line_in_the
         assert told[0].endswith(" at disagrees.py:6"), told[0]
 
 
-def test_a_progress_bar_is_shown_while_it_moves(any_mpiexec, tmp_path):
+@pytest.mark.parametrize(("terminal", "seen"), [(True, b"\r 10%"), (False, b" 10%\n")])
+def test_a_progress_bar_is_shown_while_it_moves(any_mpiexec, tmp_path, terminal, seen):
     (tmp_path / "bar.py").write_text("import time\nprint('\\r 10%', end='')\ntime.sleep(60)\n")
     line = [sys.executable, "-m", "dlrun", "launch", "-n", "2", "--mpiexec", any_mpiexec, "bar.py"]
-    process = subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    assert process.stdout and process.stdout.read(5) == b"\r 10%"
+    ours, its = os.openpty() if terminal else os.pipe()
+    process = subprocess.Popen(line, cwd=tmp_path, stdout=its, stderr=subprocess.DEVNULL)
+    shown = b""
+    while len(shown) < 5:
+        shown += os.read(ours, 5 - len(shown))
+    assert shown == seen
     process.terminate()
     process.wait(40)
-    process.stdout.close()
+    os.close(ours)
+    os.close(its)
 
 
 def test_copies_of_a_serial_script_are_told_so(dlrun, any_mpiexec, tmp_path):
@@ -189,16 +195,20 @@ def test_rank_0s_last_words_come_before_dlruns_on_lines_of_their_own(dlrun, mpie
 
 
 def test_a_failed_job_is_started_again_with_the_words_that_resume_it(dlrun, any_mpiexec, tmp_path):
-    script = "import sys\nprint(sys.argv[1:])\nsys.exit(0 if '--resume' in sys.argv else 5)\n"
-    (tmp_path / "tries.py").write_text(script)
+    says = "import os, sys\nprint(os.environ['DLRUN_ATTEMPT'], sys.argv[1:])\n"
+    (tmp_path / "tries.py").write_text(says + "sys.exit(0 if '--resume' in sys.argv else 5)\n")
     words = ["--log-dir", "runs", "--max-restarts", "2", "--resume", "--resume last.pt", "tries.py", "--lr", "1"]
     done = dlrun("-n", "2", "--mpiexec", any_mpiexec, *words)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "['--lr', '1', '--resume', 'last.pt']"
+    assert done.stdout.splitlines()[-1] == "2 ['--lr', '1', '--resume', 'last.pt']"
     assert "dlrun: attempt 2 of 3" in done.stderr
     assert (tmp_path / "runs/attempt-1/failure.json").exists()
-    assert (tmp_path / "runs/attempt-2/rank-1.log").read_text() == "['--lr', '1', '--resume', 'last.pt']\n"
+    assert (tmp_path / "runs/attempt-2/rank-1.log").read_text() == "2 ['--lr', '1', '--resume', 'last.pt']\n"
     assert not (tmp_path / "runs/attempt-3").exists()
+    for run, wrote in (("runs", "2 ['--lr', '1', '--resume', 'last.pt']\n"), ("runs/attempt-1", "1 ['--lr', '1']\n")):
+        logs = [sys.executable, "-m", "dlrun", "logs", "-r", "1", run]
+        shown = subprocess.run(logs, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+        assert shown.stdout == wrote, "of a run with several attempts the last"
 
 
 def test_after_the_last_restart_the_failure_stands(dlrun, any_mpiexec, tmp_path):

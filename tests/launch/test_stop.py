@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -30,7 +32,7 @@ def start(folder: Path, mpiexec: str, script: str, *words: str) -> subprocess.Po
     return process
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGXCPU])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
 def test_a_script_that_listens_saves_and_ends_well(any_mpiexec, tmp_path, number):
     process = start(tmp_path, any_mpiexec, SAVES)
     process.send_signal(number)
@@ -53,6 +55,46 @@ def test_an_early_warning_does_not_end_a_script_that_does_not_listen(any_mpiexec
     out, errors = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "saved because of SIGUSR1\n")  # it read the file by itself
     assert "does not ask should_stop()" in errors
+
+
+def watcher(run: Path, rank: int) -> int:
+    """Return the process that the launcher started for a rank, which batch systems signal, once its script runs."""
+    deadline = time.monotonic() + 60
+    while not (run / f"rank-{rank}.log").exists() or "up" not in (run / f"rank-{rank}.log").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return int(json.loads((run / "ranks.json").read_text())[rank]["pid"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
+def test_a_signal_to_one_rank_makes_all_of_them_save(mpiexec, tmp_path, number):
+    process = start(tmp_path, mpiexec, SAVES, "--log-dir", "runs")
+    os.kill(watcher(tmp_path / "runs", 1), number)
+    out, errors = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, f"saved because of {number.name}\n"), errors
+    assert f"dlrun: {number.name} to rank 1: the ranks save and stop; they have 60 s" in errors
+
+
+WAITS = "import time\nprint('up', flush=True)\ntime.sleep(300)\n"
+
+
+def test_a_rank_that_somebody_ends_ends_the_job_and_is_named(mpiexec, tmp_path):
+    process = start(tmp_path, mpiexec, WAITS, "--log-dir", "runs")
+    os.kill(watcher(tmp_path / "runs", 1), signal.SIGTERM)
+    errors = process.communicate(timeout=60)[1]
+    assert process.returncode == 143, errors
+    told = [line for line in errors.splitlines() if line.startswith("dlrun: rank")]
+    assert len(told) == 1 and told[0].startswith("dlrun: rank 1 (host "), errors
+    assert told[0].endswith("ended the job: somebody sent it SIGTERM")
+
+
+def test_a_script_with_a_handler_of_its_own_gets_the_warning_that_its_rank_gets(any_mpiexec, tmp_path):
+    handles = "import signal, sys\nsignal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))\n" + WAITS
+    process = start(tmp_path, any_mpiexec, handles, "--log-dir", "runs")
+    for rank in range(2):
+        os.kill(watcher(tmp_path / "runs", rank), signal.SIGUSR1)
+    errors = process.communicate(timeout=60)[1]
+    assert process.returncode == 0, errors
 
 
 AGREES = """

@@ -1,0 +1,36 @@
+"""What the kernel says of a process."""
+
+from __future__ import annotations
+
+import os
+
+
+def catches(pid: int, number: int) -> bool:
+    """Return whether process ``pid`` has a handler for signal ``number``."""
+    try:
+        with open(f"/proc/{pid}/status") as file:  # noqa: PTH123
+            masks = dict(line.split(":", 1) for line in file)
+    except OSError:
+        return False
+    return bool(int(masks["SigCgt"], 16) >> number - 1 & 1)
+
+
+def children(pid: int) -> list[int]:
+    """Return the process ids of the children of ``pid``, which has one thread."""
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children") as file:  # noqa: PTH123
+            return [int(child) for child in file.read().split()]
+    except OSError:  # a kernel built without CONFIG_PROC_CHILDREN
+        pass
+    found = []
+    for name in os.listdir("/proc"):  # noqa: PTH208
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
+                    stat = file.read()
+            except OSError:
+                continue
+            state, parent = stat.rsplit(b") ", 1)[1].split()[:2]
+            if int(parent) == pid and state != b"Z":
+                found.append(int(name))
+    return found
