@@ -12,6 +12,9 @@ from dlrun.port.facts_torch import LOOPS, Gradients
 from dlrun.port.script import Scope, dotted, walk
 
 Frame = cst.FunctionDef | cst.Module
+# What runs a function of the main module without naming it: main(), or, for Fire, the one that the command line names.
+_MAINS = ("tensorflow.app.run", "tensorflow.compat.v1.app.run", "tensorflow.python.platform.app.run", "absl.app.run")
+_ANY = ("fire.Fire", "argh.dispatch_commands", "builtins.globals", "builtins.eval")
 
 
 class Loops:
@@ -43,17 +46,25 @@ class Loops:
         return lost
 
     def _mentioned(self, function: cst.FunctionDef) -> bool:
-        """Tell whether ``function``, or the class it is a method of, is named outside itself, or decorated."""
+        """Tell whether ``function``, or the class it is a method of, is named outside itself, decorated, or implied."""
         owner = self.script.class_of(function)
         definition = owner if owner is not None else function
         name = definition.name.value
-        if function.decorators:
+        if function.decorators or definition.decorators or self._implied(name):
             return True
         return any(
             not self.script.inside(use, definition) and not isinstance(self.script.parents[use], cst.ImportAlias)
             for use in self._uses(name)
             if use is not definition.name and not self._is_other(use)
         )
+
+    def _implied(self, name: str) -> bool:
+        """Tell whether something runs the function ``name`` that does not name it: ``tf.app.run()`` runs main()."""
+        for call in self.script.calls:
+            called = self.script.name_of(call.func)
+            if not call.args and ((called in _MAINS and name == "main") or called in _ANY):
+                return True
+        return False
 
     def _is_other(self, use: cst.Name) -> bool:
         """Tell whether ``use`` is an attribute of something else: ``model.train`` is no use of a function ``train``."""
