@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -10,58 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dlrun.cli.defaults import WithDefaults, from_files
+
 if TYPE_CHECKING:
     from dlrun.launch.job import Job
     from dlrun.launch.plan import LaunchPlan
     from dlrun.launch.result import Result
 
 
-class _WithDefaults(click.Command):
-    """A command whose options take their defaults from ``dlrun.yaml``, where there is one."""
-
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        from dlrun.launch.config import defaults, files
-
-        found: dict[str, Any] = {}
-        for path in files(os.environ, Path()):
-            here = defaults(path, {p.name: _kind(p) for p in self.params if isinstance(p, click.Option) and p.name})
-            env = {text.partition("=")[0]: text for text in (*found.get("env", ()), *here.get("env", ()))}
-            found |= {**here, "env": list(env.values())}
-        context = super().make_context(info_name, self._from_ddlrun(args), parent, default_map=found, **extra)
-        if context.get_parameter_source("env") == click.core.ParameterSource.COMMANDLINE:
-            context.params["env"] = (*found.get("env", ()), *context.params["env"])
-        return context
-
-    def _from_ddlrun(self, args: list[str]) -> list[str]:
-        """Return ``args`` with what follows ``--ddlrun`` in dlrun's words; a script's own --ddlrun stays."""
-        at = args.index("--ddlrun") if "--ddlrun" in args else -1
-        if at < 0:
-            return args
-        before = self.make_parser(click.Context(self)).parse_args(args[:at])[0]
-        if isinstance(before.get("script"), str):
-            return args
-        from dlrun.launch import look_here
-        from dlrun.launch.ddlrun import translate
-
-        words, notes = translate(args[at + 1 :], look_here().gpus)
-        for note in notes:
-            click.echo(f"dlrun: {note}", err=True)
-        return [*args[:at], *words]
-
-
-def _kind(option: click.Option) -> str:
-    if option.multiple:
-        return "variables"
-    if option.is_flag:
-        return "yes or no"
-    if isinstance(option.type, click.Choice):
-        return " or ".join(option.type.choices)
-    return {"integer": "count", "float": "seconds"}.get(option.type.name, "text")
-
-
-@click.command(cls=_WithDefaults, context_settings={"allow_interspersed_args": False})
+@click.command(cls=WithDefaults, context_settings={"allow_interspersed_args": False})
 @click.option("-n", "--ranks", type=int, help="How many ranks; inside a batch job the job's own number.")
 @click.option("--per-node", "--ppn", type=int, help="Ranks on each node.")
 @click.option("--hosts", default="", help="Run on these hosts: n1,n2 or n1:4,n2:2 (ranks on each).")
@@ -116,7 +72,7 @@ def command(check: bool, dry_run: bool, explain: bool, as_: str, job: str, time_
 
     if as_ and options["backend"] == "auto" and not job:
         options["backend"] = _backend(as_)
-    told, origins = _from_files(click.get_current_context(), options["env"])
+    told, origins = from_files(click.get_current_context(), options["env"])
     options["env"] = (*options["env"], *_recording(timeline, timeline_steps))
     plan = _plan(**options, origins=origins)
     if job:
@@ -204,19 +160,6 @@ def _write_job(plan: LaunchPlan, file: str, job: Job) -> None:
 
     Path(file).write_text(script(plan, job, [*_said(click.get_current_context()), *plan.program]))
     click.echo(f"dlrun: wrote {file}; submit it: {SUBMIT[job.system]} {file}", err=True)
-
-
-def _from_files(context: click.Context, env: tuple[str, ...]) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """Return the line that says what comes from ``dlrun.yaml``, and which variables of ``env`` do."""
-    found = context.default_map or {}
-    own = {text.partition("=")[0] for text in env[len(found.get("env", ())) :]}
-    variables = [text for text in found.get("env", ()) if text.partition("=")[0] not in own]
-    words = [f"--env {text}" for text in variables]
-    for name, value in found.items():
-        if name != "env" and context.get_parameter_source(name) == click.core.ParameterSource.DEFAULT_MAP:
-            words.append(f"--{name.rstrip('_').replace('_', '-')} {value}")
-    told = f"from dlrun.yaml: {', '.join(words)}" if words else ""
-    return told, tuple((text.partition("=")[0], "dlrun.yaml") for text in variables)
 
 
 def _said(context: click.Context) -> list[str]:

@@ -66,7 +66,10 @@ def openmpi_env(plan: LaunchPlan, site: Site) -> Env:
 
 
 def srun(plan: LaunchPlan, site: Site) -> Flags:
-    """Slurm. ``-c`` is always restated (22.05 and later do not inherit it); it counts CPUs, so SMT is switched off."""
+    """Slurm. ``-c`` is always restated (22.05 and later do not inherit it); it counts CPUs, so SMT is switched off.
+
+    The job's own --cpus-per-task counts CPUs already, and stays what it is.
+    """
     uneven = any(host.slots for host in plan.hosts)
     yield _program(plan)
     if plan.per_node and not uneven:
@@ -77,6 +80,10 @@ def srun(plan: LaunchPlan, site: Site) -> Flags:
     if plan.cores:
         yield Flag(("-c", str(plan.cores), "--hint=nomultithread"), "cores of a rank, not hardware threads")
         yield Flag(("--cpu-bind=cores",), "each rank on its own cores")
+    else:
+        if cpus := site.env.get("SLURM_CPUS_PER_TASK"):
+            yield Flag(("-c", cpus), "CPUs of a rank: the job's --cpus-per-task, which srun does not inherit")
+        yield Flag(("--cpu-bind=none",), "the shim binds, next to the rank's GPU")
     if uneven:
         named = [host.name for host in plan.hosts for _ in range(host.slots or plan.per_node or 1)]
         yield Flag(("-m", "arbitrary", "-w", ",".join(named[: plan.ranks])), "the host of each rank")
@@ -111,13 +118,15 @@ def aprun(plan: LaunchPlan, site: Site) -> Flags:
 
 
 def pals(plan: LaunchPlan, site: Site) -> Flags:
-    """Cray PALS' mpiexec."""
+    """Cray PALS' mpiexec. ``--depth`` counts hardware threads; in a job this is one of its nodes, which tells."""
     yield _program(plan)
     yield Flag(("-n", str(plan.ranks)), "ranks")
     if plan.per_node:
         yield Flag(("--ppn", str(plan.per_node)), "ranks on each node")
     if plan.cores:
-        yield Flag(("--depth", str(plan.cores), "--cpu-bind", "depth"), "cores of a rank")
+        threads = max(site.cpus // site.cores, 1) if site.allocation.system else 1
+        counted = f"cores of a rank, {threads} hardware threads each" if threads > 1 else "cores of a rank"
+        yield Flag(("--depth", str(plan.cores * threads), "--cpu-bind", "depth"), counted)
     else:
         yield Flag(("--cpu-bind", "none"), "the shim binds, next to the rank's GPU")
     if plan.hosts:
@@ -125,26 +134,38 @@ def pals(plan: LaunchPlan, site: Site) -> Flags:
 
 
 def jsrun(plan: LaunchPlan, site: Site) -> Flags:
-    """IBM jsrun: one resource set per rank."""
-    cores = str(plan.cores or 1)
+    """IBM jsrun: a resource set for each rank where ``--cores`` says how large, else one for each node.
+
+    In a set of a node the shim binds and masks, and ranks can map their neighbours' GPU memory.
+    """
     yield _program(plan)
-    yield Flag(("-n", str(plan.ranks)), "resource sets, one per rank")
-    if plan.per_node:
-        yield Flag(("-r", str(plan.per_node)), "resource sets on each node")
-    yield Flag(("-a", "1", "-c", cores, "-g", str(plan.gpus or 0)), "ranks, cores and GPUs of a set")
-    yield Flag(("-b", f"packed:{cores}", "-d", "packed"), "each rank on its own cores")
+    if plan.per_node and not plan.cores and plan.nodes * plan.per_node == plan.ranks:
+        yield Flag(("-n", str(plan.nodes), "-r", "1"), "resource sets, one on each node")
+        yield Flag(("-a", str(plan.per_node), "-c", "ALL_CPUS", "-g", "ALL_GPUS"), "its ranks, and all the node has")
+        yield Flag(("-b", "none", "-d", "packed"), "the shim binds, next to the rank's GPU")
+    else:
+        cores = str(plan.cores or 1)
+        yield Flag(("-n", str(plan.ranks)), "resource sets, one per rank")
+        if plan.per_node:
+            yield Flag(("-r", str(plan.per_node)), "resource sets on each node")
+        yield Flag(("-a", "1", "-c", cores, "-g", str(plan.gpus or 0)), "ranks, cores and GPUs of a set")
+        yield Flag(("-b", f"packed:{cores}", "-d", "packed"), "each rank on its own cores")
     yield Flag(("-X", "1"), "a rank that fails ends the job")
 
 
 def flux(plan: LaunchPlan, site: Site) -> Flags:
-    """Flux."""
+    """Flux. Left alone it gives a rank one core; whole nodes, unbound, leave the binding to the shim."""
     yield _program(plan)
     yield Flag(("run",), "start a job and wait for it")
     if plan.per_node:
         yield Flag(("-N", str(plan.nodes)), "nodes")
     yield Flag(("-n", str(plan.ranks)), "ranks")
-    yield Flag(("-c", str(plan.cores or 1), "-o", "cpu-affinity=per-task"), "cores of a rank, its own")
-    if plan.gpus:
+    if plan.cores:
+        yield Flag(("-c", str(plan.cores), "-o", "cpu-affinity=per-task"), "cores of a rank, its own")
+    else:
+        whole = ("--exclusive",) if plan.per_node else ()
+        yield Flag((*whole, "-o", "cpu-affinity=off"), "the shim binds, next to the rank's GPU")
+    if plan.gpus and (plan.cores or not plan.per_node):
         yield Flag(("-g", str(plan.gpus)), "GPUs of a rank")
     yield Flag(("-o", "gpu-affinity=off"), "the shim masks the GPUs")
     if plan.hosts:

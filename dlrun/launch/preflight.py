@@ -25,12 +25,15 @@ def refusals(facts: Sequence[Mapping[str, Any]]) -> list[str]:
     return found
 
 
-def warnings(facts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what will be slow, or fail later, one line for each host and reason."""
+def warnings(facts: Sequence[Mapping[str, Any]], nodes: int = 1) -> list[str]:
+    """Return what will be slow, or fail later, one line for each host and reason; ``nodes`` are to run the ranks."""
     found = []
     hosts: dict[str, list[Mapping[str, Any]]] = {}
     for fact in facts:
         hosts.setdefault(fact["host"], []).append(fact)
+    if len(hosts) < nodes:
+        found.append(f"{nodes} nodes are to run the ranks, and the launcher has put them on {len(hosts)}: "
+                     f"{', '.join(list(hosts)[:4])}; --hosts or --hostfile names the nodes to it")  # fmt: skip
     for host, ranks in hosts.items():
         free = min(rank["shm"] for rank in ranks)
         if free < _SHM_LEAST:

@@ -157,7 +157,7 @@ class Run:
         elif not self.home.missing() and not self.home.complete:
             facts = [self.home.calls[rank].facts for rank in range(self.ranks)]
             (self.run_dir / "ranks.json").write_text(json.dumps(facts, indent=1) + "\n")
-            for line in warnings(facts):
+            for line in warnings(facts, self.plan.nodes):
                 self.on_note(line)
             if refused := refusals(facts):
                 self._refuse(refused[0])

@@ -11,7 +11,7 @@ from pathlib import Path
 from dlrun.errors import DlrunError
 from dlrun.launch.backends import BACKENDS
 from dlrun.launch.plan import LaunchPlan
-from dlrun.launch.site import Launcher, Site, family_of, pmi_types, recognise
+from dlrun.launch.site import Launcher, Site, family_of, flux_nodes, pmi_types, recognise
 
 # Launchers that take hosts, but not a number of ranks for each.
 _EVEN = ("aprun", "pals", "flux")
@@ -30,24 +30,36 @@ def settle(plan: LaunchPlan, site: Site) -> LaunchPlan:
         launcher = replace(launcher, library=site.env.get("DL_COMM_MPI_LIBRARY") or _library_here(site))
         pmi = _pmi(launcher, site) if launcher.backend == "srun" else ""
     in_job = bool(site.allocation.system)
-    nodes = len(plan.hosts) or (math.ceil(ranks / plan.per_node) if plan.per_node else site.allocation.nodes)
-    nodes = min(nodes, ranks)
+    allocated = site.allocation.nodes
+    if site.allocation.system == "flux" and launcher.backend == "flux" and launcher.why:
+        allocated = flux_nodes(launcher.path)
+        in_job = allocated > 0
+    nodes = len(plan.hosts) or (math.ceil(ranks / plan.per_node) if plan.per_node else allocated)
+    nodes = min(max(nodes, 1), ranks)
     local = not plan.hosts and not in_job and launcher.backend in ("mpich", "openmpi", "intel", "spectrum", "local")
+    _check_placement(plan, site, ranks, launcher.backend, local)
     if local and launcher.path and ranks > site.cores:
         notes += (f"{ranks} ranks on {site.cores} cores: they take turns, and none is bound to a core",)
-    if plan.cores and local and plan.cores * ranks > site.cores:
-        raise DlrunError(f"--cores {plan.cores} for {ranks} ranks needs {plan.cores * ranks} cores; {site.host} has "
-                         f"{site.cores}", f"give --cores {max(site.cores // ranks, 1)} or less")  # fmt: skip
-    if plan.hosts and launcher.backend == "jsrun":
-        raise DlrunError("jsrun takes no hosts: LSF has chosen them", "leave out --hosts; --per-node says how many "
-                         "ranks each takes")  # fmt: skip
-    if any(host.slots for host in plan.hosts) and launcher.backend in _EVEN:
-        raise DlrunError(f"{launcher.backend} starts the same number of ranks on every host", "leave out the ranks of "
-                         "each host, and give --per-node")  # fmt: skip
     known = local or in_job or plan.hosts
+    if not known and not plan.per_node:
+        notes += (f"how many ranks a node takes is not said (--per-node): {launcher.backend} decides",)
     per_node = plan.per_node or (math.ceil(ranks / nodes) if known else None)
     return replace(plan, ranks=ranks, launcher=launcher, pmi=pmi, nodes=nodes, per_node=per_node, kind=kind,
                    local=local, notes=plan.notes + notes)  # fmt: skip
+
+
+def _check_placement(plan: LaunchPlan, site: Site, ranks: int, backend: str, local: bool) -> None:
+    if plan.cores and local and plan.cores * ranks > site.cores:
+        raise DlrunError(f"--cores {plan.cores} for {ranks} ranks needs {plan.cores * ranks} cores; {site.host} has "
+                         f"{site.cores}", f"give --cores {max(site.cores // ranks, 1)} or less")  # fmt: skip
+    if plan.hosts and backend == "jsrun":
+        raise DlrunError("jsrun takes no hosts: LSF has chosen them", "leave out --hosts; --per-node says how many "
+                         "ranks each takes")  # fmt: skip
+    if any(host.slots for host in plan.hosts) and backend in _EVEN:
+        raise DlrunError(f"{backend} starts the same number of ranks on every host", "leave out the ranks of "
+                         "each host, and give --per-node")  # fmt: skip
+    if backend == "local" and ranks > 1:
+        raise DlrunError(f"--backend local starts one rank, and -n asks for {ranks}", "leave out --backend")
 
 
 def _library_here(site: Site) -> str:

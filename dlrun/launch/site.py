@@ -123,6 +123,8 @@ def allocation(env: Mapping[str, str]) -> Allocation:
     if "LSB_JOBID" in env:
         hosts = env.get("LSB_MCPU_HOSTS", "").split()
         slots = [int(n) for n in hosts[1::2]]
+        if "CSM_ALLOCATION_ID" in env:  # there the first is the launch node, which runs no rank
+            slots = slots[1:]
         return Allocation("lsf", env["LSB_JOBID"], len(slots) or 1, sum(slots) or None)
     if "COBALT_JOBID" in env:
         lines = _lines(env.get("COBALT_NODEFILE"))
@@ -138,13 +140,14 @@ def allocation(env: Mapping[str, str]) -> Allocation:
 def candidates(env: Mapping[str, str], where: Allocation) -> Iterator[tuple[str, str]]:
     """Yield (path, why) of every launcher program worth asking, best first."""
     beside = Path(sys.executable).parent / "mpiexec"
+    own = _OF_SYSTEM.get(where.system)
+    path = shutil.which(own, path=env.get("PATH")) if own else None
+    if path and where.system == "flux":  # no mpiexec knows its nodes
+        yield path, "this is a flux allocation"
     if beside.exists():
         yield str(beside), "it lies beside this python"
-    own = _OF_SYSTEM.get(where.system)
-    for name in [own] if own else []:
-        path = shutil.which(name, path=env.get("PATH"))
-        if path:
-            yield path, f"this is a {where.system} allocation"
+    if path and where.system != "flux":
+        yield path, f"this is a {where.system} allocation"
     for name in ("mpiexec", "mpirun", "mpiexec.hydra", "mpiexec.mpich", "mpiexec.openmpi", *_OF_SYSTEM.values()):
         path = shutil.which(name, path=env.get("PATH"))
         if path and Path(path) != beside and name != own:
@@ -180,6 +183,13 @@ def pmi_types(srun: str) -> tuple[str, ...]:
     """Return what ``srun --mpi=`` takes here."""
     asked = subprocess.run([srun, "--mpi=list"], capture_output=True, text=True, timeout=20, check=False)
     return tuple(re.findall(r"^\s+(\w+)$", asked.stdout + asked.stderr, re.MULTILINE))
+
+
+@cache
+def flux_nodes(flux: str) -> int:
+    """Return the nodes of the Flux allocation that this is; 0 where Flux does not say."""
+    asked = subprocess.run([flux, "getattr", "size"], capture_output=True, text=True, timeout=20, check=False)
+    return _int(asked.stdout.strip()) or 0
 
 
 def library_beside(path: str, backend: str) -> str:

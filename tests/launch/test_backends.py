@@ -45,7 +45,7 @@ SLURM = site(Allocation("slurm", "42", nodes=2, ranks=8))
 
 def test_srun_in_a_job_spreads_the_ranks_over_its_nodes():
     assert words("srun", SLURM, ranks=8) == (
-        "srun -N 2 -n 8 --ntasks-per-node=4 -m block:block --kill-on-bad-exit=1 --wait=0 "
+        "srun -N 2 -n 8 --ntasks-per-node=4 --cpu-bind=none -m block:block --kill-on-bad-exit=1 --wait=0 "
         "--unbuffered --input=none --export=ALL"
     )
 
@@ -57,13 +57,19 @@ def test_srun_restates_cores_and_leaves_all_gpus_visible():
     )
 
 
+def test_srun_restates_cores_that_the_job_was_given():
+    where = site(Allocation("slurm", "42", nodes=2, ranks=8), SLURM_CPUS_PER_TASK="6")
+    assert " --ntasks-per-node=4 -c 6 --cpu-bind=none -m " in words("srun", where)
+    assert " -c 3 --hint=nomultithread " in words("srun", where, cores=3)
+
+
 def test_srun_names_the_hosts():
     assert "-w n1,n2" in words("srun", SLURM, ranks=4, hosts=(Host("n1"), Host("n2")))
 
 
 def test_srun_with_uneven_hosts_names_the_host_of_each_rank():
     hosts = (Host("n1", 3), Host("n2", 1))
-    assert " -n 4 -m arbitrary -w n1,n1,n1,n2 --kill" in words("srun", SLURM, ranks=4, hosts=hosts)
+    assert " -n 4 --cpu-bind=none -m arbitrary -w n1,n1,n1,n2 --kill" in words("srun", SLURM, ranks=4, hosts=hosts)
 
 
 def test_srun_with_hosts_gives_each_its_share():
@@ -85,6 +91,11 @@ def test_jsrun_refuses_hosts_instead_of_running_elsewhere():
         words("jsrun", ranks=4, hosts=(Host("n1"), Host("n2")))
 
 
+def test_pals_counts_hardware_threads_where_the_node_can_be_asked():
+    inside = site(Allocation("pbs", "7", nodes=2, ranks=8))
+    assert words("pals", inside, ranks=8, cores=4) == "mpiexec -n 8 --ppn 4 --depth 8 --cpu-bind depth"
+
+
 def test_pals_with_cores():
     assert words("pals", ranks=8, per_node=4, cores=8) == "mpiexec -n 8 --ppn 4 --depth 8 --cpu-bind depth"
 
@@ -98,6 +109,33 @@ def test_jsrun_has_a_resource_set_for_each_rank():
     assert words("jsrun", ranks=8, per_node=4, cores=7, gpus=1) == (
         "jsrun -n 8 -r 4 -a 1 -c 7 -g 1 -b packed:7 -d packed -X 1"
     )
+
+
+def test_jsrun_has_a_resource_set_for_each_node_where_no_cores_are_said():
+    assert words("jsrun", ranks=8, per_node=4) == "jsrun -n 2 -r 1 -a 4 -c ALL_CPUS -g ALL_GPUS -b none -d packed -X 1"
+    assert words("jsrun", ranks=7, per_node=4).startswith("jsrun -n 7 -r 4 -a 1 -c 1 ")
+
+
+def test_flux_takes_whole_nodes_where_no_cores_are_said():
+    assert words("flux", ranks=8, per_node=4, gpus=1) == (
+        "flux run -N 2 -n 8 --exclusive -o cpu-affinity=off -o gpu-affinity=off -o exit-on-error -u"
+    )
+
+
+def test_flux_is_asked_for_its_nodes_and_spreads_the_ranks_over_them(monkeypatch):
+    monkeypatch.setattr(Site, "launchers", lambda self: iter([Launcher("/bin/flux", "flux", why="an allocation")]))
+    monkeypatch.setattr("dlrun.launch.settle.flux_nodes", lambda flux: 4)
+    where = site(Allocation("flux", "f1"))
+    assert words("auto", where, ranks=8).startswith("/bin/flux run -N 4 -n 8 --exclusive ")
+    monkeypatch.setattr("dlrun.launch.settle.flux_nodes", lambda flux: 0)
+    assert words("auto", where, ranks=8).startswith("/bin/flux run -n 8 -o cpu-affinity=off ")
+
+
+def test_no_launcher_at_all_starts_no_more_than_one_rank():
+    from dlrun.errors import DlrunError
+
+    with pytest.raises(DlrunError, match="--backend local starts one rank, and -n asks for 2"):
+        words("local", ranks=2)
 
 
 def test_flux_names_nodes_cores_and_gpus():

@@ -85,6 +85,6 @@ def test_logs_of_a_run_that_is_not_there_are_refused_in_two_lines(tmp_path):
 
 def test_as_another_system_does_not_miss_that_systems_launcher_here(dlrun):
     done = dlrun("-n", "8", "--per-node", "4", "--as", "lsf", "train.py")
-    assert done.returncode == 0 and done.stdout.startswith("jsrun -n 8 -r 4 ")
+    assert done.returncode == 0 and done.stdout.startswith("jsrun -n 2 -r 1 -a 4 ")
     assert done.stderr == "dlrun: jsrun\n"
     assert "dlrun: no jsrun launcher is here" in dlrun("-n", "8", "--backend", "jsrun", "--dry-run", "train.py").stderr

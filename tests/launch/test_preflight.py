@@ -23,6 +23,12 @@ def test_another_build_of_dl_comm_on_one_node_is_refused_and_the_odd_one_named()
     ]
 
 
+def test_ranks_on_fewer_nodes_than_the_job_has_are_told():
+    ranks = [fact(0), fact(1), fact(2, host="n2")]
+    assert warnings(ranks, 2) == []
+    assert warnings(ranks, 4)[0].startswith("4 nodes are to run the ranks, and the launcher has put them on 2: n1, n2;")
+
+
 def test_a_small_shared_memory_is_told_with_the_number():
     assert "n1: /dev/shm has 9 MB free" in warnings([fact(0, shm=9 << 20)])[0]
 
