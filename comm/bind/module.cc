@@ -96,7 +96,7 @@ nb::object arena(Session& session, std::size_t bytes) {
 // n sessions whose ranks are threads of this process; hosts[i] names the node of rank i (all on one if empty).
 std::vector<Session*> local_sessions(int n, const Names& hosts, double timeout_s, const std::string& shared_memory,
                                      int stage_kb, int threads, const std::string& wire, int pipeline_chunk_kb,
-                                     double check, const std::string& wire_dtype) {
+                                     double check, const std::string& wire_dtype, int wire_ranks) {
   const nb::gil_scoped_release released;
   auto transports = dl::local_transports(n, timeout_s);
   std::vector<Session*> sessions(static_cast<std::size_t>(n));
@@ -113,6 +113,7 @@ std::vector<Session*> local_sessions(int n, const Names& hosts, double timeout_s
         settings.default_nthreads = threads;
         settings.wire = dl::wire_table(wire);
         settings.wire_dtype = wire_dtype;
+        settings.wire_ranks = wire_ranks;
         settings.pipeline_chunk_kb = static_cast<std::size_t>(pipeline_chunk_kb);
         settings.check = check;
         settings.host = hosts.empty() ? "one" : hosts[i];
@@ -215,5 +216,5 @@ NB_MODULE(_core, m) {
   m.def("local_sessions", local_sessions, nb::arg("n"), nb::arg("hosts") = Names(), nb::arg("timeout_s") = 10.0,
         nb::arg("shared_memory") = "threads", nb::arg("stage_kb") = 16, nb::arg("threads") = 1, nb::arg("wire") = "",
         nb::arg("pipeline_chunk_kb") = 256, nb::arg("check") = 0.0, nb::arg("wire_dtype") = "same",
-        nb::rv_policy::reference);
+        nb::arg("wire_ranks") = 0, nb::rv_policy::reference);
 }

@@ -66,4 +66,5 @@ def local_sessions(
     pipeline_chunk_kb: int = 256,
     check: float = 0.0,
     wire_dtype: str = "same",
+    wire_ranks: int = 0,
 ) -> list[Session]: ...

@@ -49,6 +49,7 @@ class SimulatedTransport : public dl::Transport {
     if (out_bytes > 0) MPI_Isend(out, static_cast<int>(out_bytes), MPI_BYTE, to, 0, MPI_COMM_WORLD, &requests[1]);
     MPI_Waitall(2, requests, MPI_STATUSES_IGNORE);
   }
+  void abandon() override {}
   std::unique_ptr<dl::Transport> subset(const std::vector<int>&, int) const override { return nullptr; }
 
  private:

@@ -5,8 +5,8 @@
 //   node 1: ranks 2 3     rank 2 sums slice a, rank 3 slice b   |  1 <-wire-> 3 (slice b)   |  2 gives a to 3, 3 gives b to 2
 //
 // All links are busy, not one leader's. The wire takes DL_COMM_PIPELINE_CHUNK_KB for each node at a time, so that the
-// messages stay long however many nodes share the data; while one thread of a team is on the wire, the others work on
-// their parts of the data.
+// messages stay long however many nodes share the data; while it does, the node sums what comes next and gets what came
+// before (pipeline.h).
 #pragma once
 
 #include <cstdint>

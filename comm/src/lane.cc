@@ -133,6 +133,10 @@ void Lane::raise(const std::string& text) {
   alarm_->raised.store(2, std::memory_order_release);
 }
 
+void Lane::abandon() {
+  if (peers_) peers_->abandon();
+}
+
 void Lane::leave() { desk(layout_.local_rank).left.store(1); }
 
 }  // namespace dl

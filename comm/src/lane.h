@@ -15,6 +15,7 @@
 
 #include "layout.h"
 #include "message.h"
+#include "queue.h"
 #include "scratch.h"
 #include "segment.h"
 #include "settings.h"
@@ -74,9 +75,15 @@ class Lane {
   Transport& peers() { return *peers_; }          // owners only
   std::unique_ptr<Transport> among(const std::vector<int>& ranks) const { return everyone_->subset(ranks, number_); }
 
-  // Memory of this lane for the wire, kept from call to call: at least `bytes` for accumulators, and for what arrives.
-  char* accumulators(std::size_t bytes) { return accumulators_.at_least(bytes); }
+  // Memory of this lane for the wire, kept from call to call: at least `bytes` for accumulators (two sets, 0 and 1), and
+  // for what arrives.
+  char* accumulators(std::size_t set, std::size_t bytes) { return accumulators_[set].at_least(bytes); }
   Scratch& scratch() { return scratch_; }
+
+  // A thread that goes over the wire while this lane's own works on the node. It alone uses peers() and scratch() then.
+  Queue& courier() { return courier_; }
+  // Ends what the courier is doing with an error, and all it is given later: this lane has failed. From any thread.
+  void abandon();
 
   void raise(const std::string& text);  // rings the alarm of the node
   void leave();                         // tells the node that this rank has finalized
@@ -98,8 +105,9 @@ class Lane {
   std::uint32_t now_ = 0;    // meetings this rank has come to
   std::uint64_t calls_ = 0;  // agreements so far
   std::uint64_t chunk_ = 0;
-  Scratch accumulators_, scratch_;
+  Scratch accumulators_[2], scratch_;
   std::chrono::steady_clock::time_point waiting_since_{};
+  Queue courier_;  // last: its thread ends before what it uses
 };
 
 }  // namespace dl

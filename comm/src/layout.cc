@@ -17,7 +17,7 @@ std::string host_identity(const Settings& settings) {
   return std::string(host) + " " + boot;
 }
 
-Layout find_layout(Transport& world, const std::string& host) {
+Layout find_layout(Transport& world, const std::string& host, int wire_ranks) {
   const std::vector<std::string> hosts = allgather(world, host);
   Layout layout;
   std::map<std::string, int> number;
@@ -38,6 +38,7 @@ Layout find_layout(Transport& world, const std::string& host) {
     layout.owners = std::min(layout.owners, static_cast<int>(node.size()));
     layout.delegates.push_back(node.front());
   }
+  if (layout.nodes > 1 && wire_ranks > 0) layout.owners = std::min(layout.owners, wire_ranks);
   if (layout.owns())
     for (const auto& node : members) layout.peers.push_back(node[static_cast<std::size_t>(layout.local_rank)]);
   return layout;

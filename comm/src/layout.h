@@ -11,7 +11,7 @@ namespace dl {
 
 // Nodes are numbered by their lowest rank; ranks of a node by rank. Each of the first `owners` ranks of every node owns
 // one slice of the data and talks about it with the owners of the same slice on the other nodes: its peers. Where nodes
-// hold different numbers of ranks, the smallest decides.
+// hold different numbers of ranks, the smallest decides; DL_COMM_WIRE_RANKS may allow fewer.
 struct Layout {
   int node = 0;
   int nodes = 1;
@@ -29,7 +29,7 @@ struct Layout {
 // The name of this machine: DL_COMM_HOST, or host name and boot id.
 std::string host_identity(const Settings& settings);
 
-// Collective over `world`.
-Layout find_layout(Transport& world, const std::string& host);
+// Collective over `world`. Where there are several nodes, at most `wire_ranks` of each talk to others; 0: all.
+Layout find_layout(Transport& world, const std::string& host, int wire_ranks);
 
 }  // namespace dl

@@ -52,7 +52,7 @@ Session::Session(std::unique_ptr<Transport> world, Settings settings)
 // Ranks of a node that cannot share memory are nodes of their own, and the wire serves all.
 void Session::find_shared_memory() {
   std::string host = host_identity(settings_);
-  layout_ = find_layout(*world_, host);
+  layout_ = find_layout(*world_, host, settings_.wire_ranks);
   std::shared_ptr<Segment> probe;
   {
     const auto node = world_->subset(layout_.locals, setup_lane);
@@ -69,7 +69,7 @@ void Session::find_shared_memory() {
   const auto first = std::find_if(reasons.begin(), reasons.end(), [](const std::string& why) { return !why.empty(); });
   if (first != reasons.end()) why_not_ = *first;
   if (!probe) host += " rank " + std::to_string(rank());
-  layout_ = find_layout(*world_, host);
+  layout_ = find_layout(*world_, host, settings_.wire_ranks);
 }
 
 void Session::check_usable() const {

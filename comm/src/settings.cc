@@ -57,6 +57,7 @@ Settings read_settings(const Look& look) {
   s.shared_memory = choice(look, "DL_COMM_SHARED_MEMORY", s.shared_memory, {"auto", "memfd", "shm", "none"});
   s.wire = wire_table(text(look, "DL_COMM_WIRE"));
   s.wire_dtype = choice(look, "DL_COMM_WIRE_DTYPE", s.wire_dtype, {"same", "float16", "bfloat16"});
+  s.wire_ranks = static_cast<int>(number(look, "DL_COMM_WIRE_RANKS", s.wire_ranks, 0, 1 << 20, true));
   s.host = text(look, "DL_COMM_HOST");
   s.mpi_library = text(look, "DL_COMM_MPI_LIBRARY");
   s.check = number(look, "DL_COMM_CHECK", s.check, 0, 1, false);
@@ -71,6 +72,7 @@ std::vector<std::pair<std::string, std::string>> shared_settings(const Settings&
           {"DL_COMM_STAGE_KB", std::to_string(settings.stage_kb)},
           {"DL_COMM_WIRE", shown(settings.wire)},
           {"DL_COMM_WIRE_DTYPE", settings.wire_dtype},
+          {"DL_COMM_WIRE_RANKS", std::to_string(settings.wire_ranks)},
           {"DL_COMM_CHECK", settings.check > 0 ? "on" : "0"},
           {"DL_COMM_COOLDOWN", settings.cooldown}};
 }

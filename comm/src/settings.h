@@ -21,6 +21,7 @@ struct Settings {
   std::string shared_memory = "auto";    // DL_COMM_SHARED_MEMORY: auto, memfd, shm (names in /dev/shm), none
   std::vector<WireRule> wire;            // DL_COMM_WIRE: which allreduce between nodes, "65536:doubling,*:ring" (wire_table.h)
   std::string wire_dtype = "same";       // DL_COMM_WIRE_DTYPE: what float32 sums are written as between nodes: same, float16, bfloat16
+  int wire_ranks = 0;                    // DL_COMM_WIRE_RANKS: how many ranks of a node talk to other nodes; 0: all
   std::string host;                      // DL_COMM_HOST: the name of this rank's node; empty: host name and boot id
   std::string mpi_library;               // DL_COMM_MPI_LIBRARY: the libmpi to load
   double check = 0;                      // DL_COMM_CHECK: compare every reduction with another way's, within this; 0: do not (check.h)

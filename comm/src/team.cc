@@ -63,19 +63,29 @@ void Team::leave() { lanes_.front()->leave(); }
 // other error they do not, and the team is lost.
 void Team::guarded(const Message& message, const std::function<void()>& work) {
   if (!failed_.empty()) throw CommError("team " + std::to_string(id_) + " failed before this call: " + failed_);
-  const std::uint64_t number = calls_++;
-  auto where = [&] {
-    return "team " + std::to_string(id_) + ", call " + std::to_string(number) + ", " + message.subject() + ": ";
-  };
+  ++calls_;
   try {
     work();
   } catch (const Disagreement& error) {
-    throw Disagreement(where() + error.what(), error.hint());
-  } catch (const CommError& error) {
-    const std::string me = "rank " + std::to_string(lanes_.front()->everyone().rank());
-    failed_ = where() + error.what();
-    lanes_.front()->raise(me + " gave up on " + failed_);
-    throw CommError(me + ", " + failed_, error.hint());
+    throw Disagreement(where(message) + error.what(), error.hint());
+  } catch (const std::exception& error) {
+    const auto* ours = dynamic_cast<const CommError*>(&error);
+    give_up(message, error.what());
+    failed_ = where(message) + error.what();
+    throw CommError("rank " + std::to_string(lanes_.front()->everyone().rank()) + ", " + failed_, ours ? ours->hint() : "");
+  }
+}
+
+std::string Team::where(const Message& message) const {
+  return "team " + std::to_string(id_) + ", call " + std::to_string(calls_ - 1) + ", " + message.subject() + ": ";
+}
+
+void Team::give_up(const Message& message, const std::string& why) {
+  const std::string text =
+      "rank " + std::to_string(lanes_.front()->everyone().rank()) + " gave up on " + where(message) + why;
+  for (const auto& lane : lanes_) {
+    lane->raise(text);
+    lane->abandon();
   }
 }
 
@@ -141,9 +151,9 @@ void Team::reduce(const Message& message, Op op) {
   std::exception_ptr error;
   try {
     reduce_parts(parts.front(), lane, agreed.direct, agreed.direct ? nullptr : &chunk);
-  } catch (...) {
+  } catch (const std::exception& thrown) {
     error = std::current_exception();
-    lane.raise("a thread of this team failed");
+    give_up(message, thrown.what());
   }
   for (std::size_t i = 0; i < tickets.size(); ++i) {
     try {

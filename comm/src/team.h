@@ -53,6 +53,10 @@ class Team {
   void reduce_checked(const Message& message, Op op);  // as the settings say
   void reduce_parts(const std::vector<Part>& parts, Lane& lane, bool direct, const std::uint64_t* staged);
   void guarded(const Message& message, const std::function<void()>& work);
+  // "team 0, call 3, weight (64, 3) and 7 more: " of the call that is running.
+  std::string where(const Message& message) const;
+  // Tells the ranks of this node how this one failed, and ends what its other threads are doing.
+  void give_up(const Message& message, const std::string& why);
 
   int id_;
   int precision_;

@@ -32,6 +32,9 @@ class Transport {
   // false, on all ranks, if there is none; nothing has moved then.
   virtual bool sum(void* data, std::size_t n, Dtype dtype);
 
+  // Makes the exchange that is under way, and all later ones, fail at once. From any thread.
+  virtual void abandon() = 0;
+
   // The group of `ranks` (of this group, which holds the caller), apart from all traffic of other lanes. Not
   // collective: it costs no message. Each member names the same ranks in the same order.
   virtual std::unique_ptr<Transport> subset(const std::vector<int>& ranks, int lane) const = 0;

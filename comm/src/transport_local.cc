@@ -24,13 +24,20 @@ void LocalTransport::exchange(const void* out, std::size_t out_bytes, int to, vo
   if (in_bytes == 0) return;
   auto& box = mail_->letters[{world_rank(from), me, lane_}];
   const auto limit = std::chrono::milliseconds(static_cast<long long>(timeout_s_ * 1000));
-  if (!mail_->arrived.wait_until(lock, std::chrono::system_clock::now() + limit, [&] { return !box.empty(); }))
+  mail_->arrived.wait_until(lock, std::chrono::system_clock::now() + limit, [&] { return !box.empty() || abandoned_; });
+  if (box.empty())
     throw no_answer(world_rank(from), me, timeout_s_);
   if (box.front().size() != in_bytes)
     throw CommError("rank " + std::to_string(world_rank(from)) + " sent " + std::to_string(box.front().size()) +
                     " bytes where rank " + std::to_string(me) + " expects " + std::to_string(in_bytes));
   std::memcpy(in, box.front().data(), in_bytes);
   box.pop_front();
+}
+
+void LocalTransport::abandon() {
+  const std::lock_guard<std::mutex> lock(mail_->guard);
+  abandoned_ = true;
+  mail_->arrived.notify_all();
 }
 
 std::unique_ptr<Transport> LocalTransport::subset(const std::vector<int>& ranks, int lane) const {

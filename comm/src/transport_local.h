@@ -1,6 +1,7 @@
 // A Transport whose ranks are threads of one process: for tests, and for the sanitizers.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
@@ -30,6 +31,7 @@ class LocalTransport : public Transport {
   int size() const override { return static_cast<int>(ranks_.size()); }
   int world_rank(int rank) const override { return ranks_[static_cast<std::size_t>(rank)]; }
   void exchange(const void* out, std::size_t out_bytes, int to, void* in, std::size_t in_bytes, int from) override;
+  void abandon() override;
   std::unique_ptr<Transport> subset(const std::vector<int>& ranks, int lane) const override;
 
  private:
@@ -38,6 +40,7 @@ class LocalTransport : public Transport {
   int rank_;
   int lane_;
   double timeout_s_;
+  std::atomic<bool> abandoned_{false};
 };
 
 // The transports of n ranks that are threads of this process.

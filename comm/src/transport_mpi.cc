@@ -56,7 +56,7 @@ bool MpiTransport::poll(Done done) {
   const auto deadline = Clock::now() + std::chrono::duration<double>(world_->timeout_s);
   for (long polls = 0; !done(); ++polls) {
     rest(polls);
-    if (polls % 64 == 63 && Clock::now() > deadline) return false;
+    if (polls % 64 == 63 && (abandoned_ || Clock::now() > deadline)) return false;
   }
   return true;
 }

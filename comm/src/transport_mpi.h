@@ -1,6 +1,7 @@
 // A Transport over point-to-point messages of MPI, polled so that a rank that never answers becomes an error.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <mutex>
@@ -31,12 +32,13 @@ class MpiTransport : public Transport {
   int world_rank(int rank) const override { return ranks_[static_cast<std::size_t>(rank)]; }
   void exchange(const void* out, std::size_t out_bytes, int to, void* in, std::size_t in_bytes, int from) override;
   bool sum(void* data, std::size_t n, Dtype dtype) override;  // the first call makes a communicator
+  void abandon() override { abandoned_ = true; }
   std::unique_ptr<Transport> subset(const std::vector<int>& ranks, int lane) const override;
 
  private:
   template <class Call>
   auto locked(Call call);
-  // Polls until done() or the timeout, and says whether it was done.
+  // Polls until done(), the timeout or abandon(), and says whether it was done.
   template <class Done>
   bool poll(Done done);
   void exchange_piece(const char* out, int out_bytes, int to, char* in, int in_bytes, int from);
@@ -45,6 +47,7 @@ class MpiTransport : public Transport {
   std::vector<int> ranks_;
   int rank_;
   int lane_;
+  std::atomic<bool> abandoned_{false};
   bool has_own_ = false;
   Mpi::Comm own_{};  // of this group alone, if has_own_
 };

@@ -1,15 +1,20 @@
 // Collective calls among ranks that are threads of one process, for the sanitizers: everything that ranks share is then
 // memory of one program. Ends with 0 if all results are right.
+#include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <condition_variable>
 #include <cstdio>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "error.h"
+#include "pipeline.h"
 #include "session.h"
 #include "transport_local.h"
 
@@ -122,9 +127,56 @@ void broadcast(dl::Session& session) {
     need(all[static_cast<std::size_t>(rank)].size() == static_cast<std::size_t>(rank), "allgather");
 }
 
+// Carrying a block waits until the next has been summed and the one before has been given, so this ends only if they
+// overlap. An error on the way is thrown on, and nothing is carried afterwards.
+void pipeline() {
+  constexpr std::size_t blocks = 6;
+  std::mutex guard;
+  std::condition_variable changed;
+  std::size_t summed = 0, given = 0;
+  auto count = [&](std::size_t& what) {
+    const std::lock_guard<std::mutex> lock(guard);
+    ++what;
+    changed.notify_all();
+  };
+  dl::Queue courier;
+  std::vector<std::size_t> carried;
+  auto run = [&](std::size_t bad) {
+    dl::pipelined(
+        blocks, &courier, [&](std::size_t) { count(summed); },
+        [&](std::size_t k) {
+          std::unique_lock<std::mutex> lock(guard);
+          const bool in_time = changed.wait_for(lock, std::chrono::seconds(30), [&] {
+            return summed >= std::min(k + 2, blocks) && given >= k;
+          });
+          need(in_time, "a block is carried while its neighbours are worked on");
+          carried.push_back(k);
+          if (k == bad) throw dl::CommError("lost");
+        },
+        [&](std::size_t) { count(given); },
+        [&] {
+          const std::lock_guard<std::mutex> lock(guard);
+          summed = given = blocks;
+          changed.notify_all();
+        });
+  };
+  run(blocks);
+  need(carried == std::vector<std::size_t>({0, 1, 2, 3, 4, 5}), "blocks are carried in order");
+  summed = given = 0;
+  carried.clear();
+  try {
+    run(2);
+    need(false, "the error of a block is thrown on");
+  } catch (const dl::CommError& error) {
+    need(std::string(error.what()) == "lost", "the error of a block is thrown on");
+  }
+  need(carried.size() >= 3 && carried.size() <= 4, "what was on the way is awaited, and no more is sent");
+}
+
 }  // namespace
 
 int main() {
+  pipeline();
   const std::vector<std::vector<std::string>> shapes = {{"a"}, {"a", "b"}, {"a", "a", "b"}, {"a", "b", "c", "d"}};
   for (const auto& hosts : shapes)
     for (const int n : {2, 3, 4})

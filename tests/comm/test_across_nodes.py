@@ -1,112 +1,19 @@
-"""Several "hosts" on one machine: network namespaces joined by a bridge, each its own node, real TCP between them."""
+"""Ranks on several hosts (hosts.py): they average over the network, and a rank that dies there ends the job."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
 import textwrap
 import time
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
+from hosts import network
 from mpis import find_mpi
-
-# Called by mpiexec as its remote shell: agent HOST COMMAND. The host's ranks get its network, a name of their own, and
-# a /dev/shm of their own.
-AGENT = """#!/bin/sh
-host=$1; shift
-name={prefix}${{host##*.}}
-exec nsenter --net=/run/netns/$name unshare --uts --ipc --mount sh -c \\
-    "hostname $name; mount -t sysfs none /sys; mount -t tmpfs none /dev/shm; $*"
-"""
-
-
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True, text=True, timeout=20)
-
-
-@dataclass(frozen=True)
-class Lab:
-    """Namespaces ``prefix1`` ... with addresses 10.99.0.1 ..., and ``prefix254``, where mpiexec runs."""
-
-    prefix: str
-    hosts: int
-    agent: Path
-
-    def slow(self, delay: str, rate: str) -> None:
-        """Give every link between the hosts this delay and rate."""
-        for host in range(1, self.hosts + 1):
-            netem = ["tc", "qdisc", "replace", "dev", "eth0", "root", "netem", "delay", delay, "rate", rate]
-            subprocess.run(["ip", "netns", "exec", f"{self.prefix}{host}", *netem], check=True, capture_output=True)
-
-    def run(
-        self, mpiexec: str, per_host: int, program: Path, hosts: int, **environment: str
-    ) -> subprocess.CompletedProcess[str]:
-        names = ",".join(f"10.99.0.{host}" for host in range(1, hosts + 1))
-        launch = [mpiexec, "-localhost", "10.99.0.254", "-launcher", "rsh", "-launcher-exec", str(self.agent)]
-        ranks = ["-hosts", names, "-ppn", str(per_host), "-n", str(hosts * per_host), sys.executable, str(program)]
-        env = {name: value for name, value in os.environ.items() if not name.startswith(("PMI", "OMPI_", "DL"))}
-        env.pop("PYTHONUNBUFFERED", None)
-        return subprocess.run(
-            ["ip", "netns", "exec", f"{self.prefix}254", *launch, *ranks],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            env={**env, "DL_COMM_TIMEOUT_S": "60", **environment},
-            check=False,
-        )
 
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    if os.geteuid() != 0:
-        pytest.skip("network namespaces need root")
-    for program in ("ip", "nsenter", "unshare"):
-        if shutil.which(program) is None:
-            pytest.skip(f"{program} is not installed")
-    prefix, hosts = f"dl{os.getpid()}n", 3
-    agent = tmp_path_factory.mktemp("lab") / "agent"
-    agent.write_text(AGENT.format(prefix=prefix))
-    agent.chmod(0o755)
-    made = []
-    try:
-        ip("netns", "add", f"{prefix}254")
-        made.append(f"{prefix}254")
-        ip("-n", f"{prefix}254", "link", "add", "name", "bridge0", "type", "bridge")
-        for host in range(1, hosts + 1):
-            ip("netns", "add", f"{prefix}{host}")
-            made.append(f"{prefix}{host}")
-            ip(
-                "-n",
-                f"{prefix}254",
-                "link",
-                "add",
-                "name",
-                f"v{host}",
-                "type",
-                "veth",
-                "peer",
-                "eth0",
-                "netns",
-                made[-1],
-            )
-            ip("-n", f"{prefix}254", "link", "set", f"v{host}", "master", "bridge0", "up")
-            ip("-n", made[-1], "addr", "add", f"10.99.0.{host}/24", "dev", "eth0")
-            ip("-n", made[-1], "link", "set", "eth0", "up")
-            ip("-n", made[-1], "link", "set", "lo", "up")
-        ip("-n", f"{prefix}254", "addr", "add", "10.99.0.254/24", "dev", "bridge0")
-        ip("-n", f"{prefix}254", "link", "set", "bridge0", "up")
-        ip("-n", f"{prefix}254", "link", "set", "lo", "up")
-    except subprocess.CalledProcessError as error:
-        for name in made:
-            subprocess.run(["ip", "netns", "del", name], check=False)
-        pytest.skip(f"no network namespaces with bridges here: {error.stderr.strip()}")
-    yield Lab(prefix, hosts, agent)
-    for name in made:
-        subprocess.run(["ip", "netns", "del", name], check=False)
+    with network(tmp_path_factory.mktemp("lab"), hosts=3) as made:
+        yield made
 
 
 PROGRAM = """
@@ -187,21 +94,6 @@ def test_sums_packed_as_half_types_send_half_the_bytes(lab, tmp_path):
     assert sent["same"] > 2_000_000
     assert max(sent["float16"], sent["bfloat16"]) < 0.65 * sent["same"], sent
     assert worst["same"] < 1e-6 < worst["float16"] < 3e-3 < worst["bfloat16"] < 3e-2, worst
-
-
-def test_a_slow_network_changes_the_time_and_not_the_numbers(lab, tmp_path):
-    if shutil.which("tc") is None:
-        pytest.skip("tc is not installed")
-    program = tmp_path / "program.py"
-    program.write_text(textwrap.dedent(PROGRAM))
-    try:
-        lab.slow("2ms", "500mbit")
-    except subprocess.CalledProcessError as error:
-        pytest.skip(f"tc netem is not to be had here: {error.stderr!r}")
-    begun = time.monotonic()
-    ended = lab.run(find_mpi("mpich 5").mpiexec, 2, program, 2)
-    assert ended.stdout.count("rank") == 4, ended.stdout + ended.stderr
-    assert time.monotonic() - begun > 0.05
 
 
 KILLED = """
