@@ -22,7 +22,7 @@ if importlib.util.find_spec("dl_comm._core") is None:
     )
 
 from dl_comm import _core, averaging, leaving, matching, probe, timeline
-from dl_comm.arrays import bare, described, is_tensorflow, writable
+from dl_comm.arrays import bare, beside, described, is_tensorflow, writable
 from dl_comm.errors import CommError
 from dl_comm.schedule import Phases
 from dl_comm.stopping import should_stop
@@ -116,7 +116,7 @@ def gradients(arrays: Sequence[Any], team: int = 0) -> list[Any]:
         return _for_tensorflow().gradients(arrays, team)
     present = [array for array in arrays if array is not None]
     means = iter(averaging.of(team).mean(present))
-    return [None if array is None else next(means) for array in arrays]
+    return [None if array is None else beside(array, next(means)) for array in arrays]
 
 
 def broadcast(arrays: Sequence[Any], root: int = 0) -> Any:

@@ -26,11 +26,21 @@ def is_tensorflow(array: Any) -> bool:
 
 
 def fresh(array: Any) -> Any:
-    """Return a new contiguous array or tensor with the same values: what is averaged instead of the caller's."""
+    """Return a new contiguous array or tensor with the same values: what is averaged instead of the caller's.
+
+    It lies in the host's memory, in the host's byte order.
+    """
     if is_torch(array):
         detached = array.detach()
-        return (detached.to_dense() if detached.is_sparse else detached).clone().contiguous()
-    return np.array(array, copy=True, order="C")
+        dense = detached.to_dense() if detached.is_sparse else detached
+        return dense.clone().contiguous() if dense.device.type == "cpu" else dense.cpu().contiguous()
+    own = np.array(array, copy=True, order="C")
+    return own if own.dtype.isnative else own.astype(own.dtype.newbyteorder("="))
+
+
+def beside(array: Any, mean: Any) -> Any:
+    """Return ``mean`` on the device of ``array``."""
+    return mean.to(array.device) if is_torch(array) and array.device.type != "cpu" else mean
 
 
 def bare(array: Any) -> tuple[int, int, str]:
@@ -49,12 +59,13 @@ def described(array: Any) -> str:
 def writable(arrays: Sequence[Any]) -> Iterator[list[Any]]:
     """Give contiguous arrays or tensors to write to; what was written is in ``arrays`` at the end.
 
-    Arrays that are not contiguous are copied there and back, which is said once. Read-only arrays raise CommError.
+    Arrays that are not contiguous, or of the other byte order, are copied there and back, which is said once; so are
+    tensors that do not lie in the host's memory, silently. Read-only arrays raise CommError.
     """
     dense: list[Any] = []
     for place, array in enumerate(arrays):
         if is_torch(array):
-            dense.append(array.detach().contiguous())
+            dense.append(array.detach().cpu().contiguous())
             continue
         if not isinstance(array, np.ndarray):
             raise CommError(
@@ -63,9 +74,11 @@ def writable(arrays: Sequence[Any]) -> Iterator[list[Any]]:
             )
         if not array.flags.writeable:
             raise CommError(f"array {place} of shape {array.shape} is read-only", "pass a copy: array.copy()")
-        if not array.flags.c_contiguous:
-            warnings.warn("dl_comm copies arrays that are not contiguous, there and back", stacklevel=4)
-        dense.append(array if array.flags.c_contiguous else np.ascontiguousarray(array))
+        usable = array.flags.c_contiguous and array.dtype.isnative
+        if not usable:
+            why = "not contiguous" if array.dtype.isnative else "of another byte order"
+            warnings.warn(f"dl_comm copies arrays that are {why}, there and back", stacklevel=4)
+        dense.append(array if usable else array.astype(array.dtype.newbyteorder("="), order="C"))
     yield dense
     for array, copy in zip(arrays, dense, strict=True):
         if is_torch(array):

@@ -44,7 +44,7 @@ class Averaging:
         """Return the means of new arrays, or of those of the call before; see :mod:`dl_comm.schedule`."""
         share = lagging_share(self.phases, self.calls)
         begun = time.perf_counter()
-        flight = self._start(arrays, background=share > 0)
+        flight = self._start(arrays, share)
         before = self.previous or flight
         if share == 1:
             result = [fresh(array) for array in before.land()]
@@ -74,10 +74,11 @@ class Averaging:
         if self.previous is not None:
             self.previous.land()
 
-    def _start(self, arrays: Sequence[Any], background: bool) -> Flight:
+    def _start(self, arrays: Sequence[Any], share: float) -> Flight:
         own = [fresh(array) for array in arrays]
-        buffers, labels = [bare(array) for array in own], [described(array) for array in own]
-        if background:
+        late = f" {share:.3g} steps late" if share > 0 else ""  # ranks that were configured differently do not agree
+        buffers, labels = [bare(array) for array in own], [described(array) + late for array in own]
+        if share > 0:
             return Flight(own, _core.start(buffers, "mean", self.team, labels))
         _core.allreduce(buffers, "mean", self.team, labels)
         return Flight(own, None)

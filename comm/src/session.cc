@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "broadcast.h"
 #include "error.h"
@@ -34,6 +35,21 @@ void check_settings(Transport& world, const Settings& settings) {
                             "' on rank " + std::to_string(rank),
                         "every rank has to be given the same setting");
   }
+}
+
+// Ranks whose teams differ would cut the data differently, or round it differently. Throws on every rank.
+void check_team(Transport& world, int threads, int precision) {
+  const std::pair<int, int> mine{threads, precision};
+  std::vector<std::pair<int, int>> all(static_cast<std::size_t>(world.size()));
+  allgather(world, &mine, sizeof mine, all.data());
+  auto said = [](const std::pair<int, int>& team) {
+    return std::to_string(team.first) + " threads at precision level " + std::to_string(team.second);
+  };
+  for (std::size_t rank = 1; rank < all.size(); ++rank)
+    if (all[rank] != all[0])
+      throw CommError("the ranks do not agree: " + said(all[0]) + " on rank 0 but " + said(all[rank]) + " on rank " +
+                          std::to_string(rank),
+                      "every rank has to make the same teams");
 }
 
 }  // namespace
@@ -110,6 +126,7 @@ void Session::make_team(int id, int threads, int precision) {
   std::exception_ptr error;
   try {
     const int useful = std::min(threads, threads_at_most_);
+    check_team(*world_->on_lane((id + 1) * most_threads + most_threads - 1), threads, precision);
     const auto node = world_->subset(layout_.locals, (id + 1) * most_threads + most_threads - 1);
     std::string why;
     auto segment = share(*node, Team::footprint(layout_, settings_, useful), settings_.shared_memory, why);
