@@ -114,7 +114,7 @@ def _plan(script: str, args: tuple[str, ...], hosts: str, hostfile: str, env: tu
         (script, *args),
         hosts=read(hostfile) if hostfile else parse(hosts),
         env=tuple(_variable(text) for text in env),
-        show=_ranks(show, options["ranks"]),
+        show=_ranks(show),
         run_dir=log_dir,
         native=tuple(shlex.split(native)),
         **options,
@@ -229,11 +229,11 @@ def _variable(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _ranks(text: str, ranks: int | None) -> tuple[int, ...]:
+def _ranks(text: str) -> tuple[int, ...] | None:
     from dlrun.errors import DlrunError
 
     if text == "all":
-        return tuple(range(ranks)) if ranks else (0,)
+        return None
     if not all(part.strip().isdigit() for part in text.split(",")):
         raise DlrunError(f"--show {text}: these are no ranks", "write --show 0,7 or --show all")
     return tuple(int(part) for part in text.split(","))

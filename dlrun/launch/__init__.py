@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 __all__ = ["Command", "Host", "LaunchPlan", "launch", "launch_again", "look_here", "prepare"]
 
 
+# What a run leaves in its folder besides its spec file.
+_OF_A_RUN = ("stop", "listens", "*failure.json", "ranks.json", "launcher.log", "rank-*.log", "rank-*.stack", "timeline-*")
+
+
 def prepare(plan: LaunchPlan) -> tuple[LaunchPlan, Command]:
     """Return ``plan`` settled for this machine, and the command that :func:`launch` would run for it. Acts on nothing.
 
@@ -75,6 +79,9 @@ def launch(
     except OSError as error:
         why = f"cannot make the run directory {run_dir}: {error.strerror}"
         raise DlrunError(why, "name another: --log-dir") from error
+    for pattern in _OF_A_RUN:  # of an earlier run in the same folder: its ``stop`` would end this one
+        for left in run_dir.glob(pattern):
+            left.unlink(missing_ok=True)
     run = Run(settled, on_line, on_note)
     details = spec(settled, look(os.environ), run.home.addresses, run.home.token)
     file = Path(settled.cwd, settled.spec_file)

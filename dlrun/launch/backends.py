@@ -68,7 +68,9 @@ def openmpi_env(plan: LaunchPlan, site: Site) -> Env:
 def srun(plan: LaunchPlan, site: Site) -> Flags:
     """Slurm. ``-c`` is always restated (22.05 and later do not inherit it); it counts CPUs, so SMT is switched off.
 
-    The job's own --cpus-per-task counts CPUs already, and stays what it is.
+    The job's own --cpus-per-task counts CPUs already, and stays what it is. A job that asked for GPUs by the task would
+    show each rank its own alone; asked for by the node, all of the node's stay visible (and --gpu-bind=none, which
+    would undo the former, leaves the mask away altogether, so that a rank could take another job's).
     """
     uneven = any(host.slots for host in plan.hosts)
     yield _program(plan)
@@ -89,9 +91,10 @@ def srun(plan: LaunchPlan, site: Site) -> Flags:
         yield Flag(("-m", "arbitrary", "-w", ",".join(named[: plan.ranks])), "the host of each rank")
     else:
         yield Flag(("-m", "block:block"), "neighbours in rank are neighbours on a node")
-    if plan.gpus:
-        yield Flag((f"--gpus-per-node={plan.gpus * (plan.per_node or 1)}",), "GPUs on each node")
-        yield Flag(("--gpu-bind=none",), "all of a node's GPUs stay visible; the shim puts the rank's own first")
+    gpus = plan.gpus or int(site.env.get("SLURM_GPUS_PER_TASK", "0").rpartition(":")[2])
+    if gpus:
+        why = "GPUs on each node, all of them visible; the shim puts the rank's own first"
+        yield Flag((f"--gpus-per-node={gpus * (plan.per_node or 1)}",), why)
     if plan.hosts and not uneven:
         yield Flag(("-w", ",".join(host.name for host in plan.hosts)), "the hosts")
     yield Flag(("--kill-on-bad-exit=1",), "a rank that fails ends the job")
@@ -99,6 +102,11 @@ def srun(plan: LaunchPlan, site: Site) -> Flags:
     yield Flag(("--unbuffered", "--input=none", "--export=ALL"), "output at once; no input; our environment")
     if plan.pmi:
         yield Flag((f"--mpi={plan.pmi}",), "what the MPI library speaks; another makes each rank alone")
+
+
+def srun_env(plan: LaunchPlan, site: Site) -> Env:
+    """What the job was asked for by the task is said by the node."""
+    return {}, ("SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND", "SLURM_TRES_BIND", "SLURM_TRES_PER_TASK")
 
 
 def aprun(plan: LaunchPlan, site: Site) -> Flags:
@@ -196,7 +204,7 @@ class Backend(NamedTuple):
 BACKENDS = {
     "mpich": Backend("mpiexec", mpich),
     "openmpi": Backend("mpirun", openmpi, env=openmpi_env),
-    "srun": Backend("srun", srun, binds=True),
+    "srun": Backend("srun", srun, binds=True, env=srun_env),
     "aprun": Backend("aprun", aprun, binds=True),
     "pals": Backend("mpiexec", pals, binds=True),
     "intel": Backend("mpiexec.hydra", intel, env=intel_env),

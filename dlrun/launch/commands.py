@@ -47,7 +47,7 @@ def spec(plan: LaunchPlan, site: Site, home: Sequence[tuple[str, int]], token: s
         "backend": plan.launcher.backend,
         "kind": plan.kind,
         "run_dir": str(Path(plan.cwd, plan.run_dir).absolute()),
-        "show": list(plan.show),
+        "show": list(plan.show or ()),
         "home": [list(address) for address in home],
         "token": token,
         "silence": plan.silence,

@@ -25,7 +25,7 @@ class LaunchPlan:
 
     ``program`` is the script and its arguments; ``module`` says that it is a module's name, as in ``python -m``.
     ``native`` are words for the launcher itself. ``per_node``, ``cores`` and ``gpus`` count ranks per node, and cores
-    and GPUs per rank. ``show`` are the ranks whose output is shown, ``origins`` say where
+    and GPUs per rank. ``show`` are the ranks whose output is shown (None: all), ``origins`` say where
     variables of ``env`` come from, where that is not the command line. ``cwd`` is where the job runs ("": here).
     Seconds: ``grace`` between a signal and SIGKILL, ``save_time`` to save and stop in, ``start_timeout`` for all ranks
     to start (None: two minutes, more for many), ``stall_timeout`` without progress until ``on_stall`` ("report" or
@@ -46,7 +46,7 @@ class LaunchPlan:
     bind: bool = True
     env: tuple[tuple[str, str], ...] = ()
     origins: tuple[tuple[str, str], ...] = ()
-    show: tuple[int, ...] = (0,)
+    show: tuple[int, ...] | None = (0,)
     cwd: str = ""
     run_dir: str = ""
     grace: float = 1.0

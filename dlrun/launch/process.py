@@ -35,7 +35,7 @@ class Run:
         self.run_dir = Path(plan.cwd, plan.run_dir)
         self.selector = selectors.DefaultSelector()
         self.home = Home(self.ranks, plan.local, plan.silence, self.selector, self.heard, self.lost)
-        self.console = Console(plan.show, on_line)
+        self.console = Console(plan.show or (), on_line)
         self.on_note = on_note or (lambda note: None)
         self.blame = Blame(self.ranks, self.run_dir)
         self.refusal = ""

@@ -44,7 +44,8 @@ def settle(plan: LaunchPlan, site: Site) -> LaunchPlan:
     if not known and not plan.per_node:
         notes += (f"how many ranks a node takes is not said (--per-node): {launcher.backend} decides",)
     per_node = plan.per_node or (math.ceil(ranks / nodes) if known else None)
-    return replace(plan, ranks=ranks, launcher=launcher, pmi=pmi, nodes=nodes, per_node=per_node, kind=kind,
+    show = tuple(range(ranks)) if plan.show is None else plan.show
+    return replace(plan, ranks=ranks, launcher=launcher, pmi=pmi, nodes=nodes, per_node=per_node, kind=kind, show=show,
                    local=local, notes=plan.notes + notes)  # fmt: skip
 
 
@@ -121,7 +122,7 @@ def _check_counts(plan: LaunchPlan, ranks: int) -> None:
     if plan.hosts and len(slots) == len(plan.hosts) and sum(slots) < ranks:
         raise DlrunError(f"-n {ranks} ranks, and the {len(slots)} hosts named take {sum(slots)}",
                          f"give -n {sum(slots)}, or more slots per host")  # fmt: skip
-    outside = [rank for rank in plan.show if rank >= ranks]
+    outside = [rank for rank in plan.show or () if rank >= ranks]
     if outside:
         raise DlrunError(f"--show {outside[0]}: the ranks are 0 to {ranks - 1}")
 

@@ -16,9 +16,10 @@ from typing import Any
 
 from dlrun.launch.home import Call
 from dlrun.launch.plan import LaunchPlan
+from dlrun.rank.script import EARLY_WARNINGS
 
 END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-SAVE = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)  # early warnings: the job is to save, and may go on
+SAVE = EARLY_WARNINGS  # the job is to save, and may go on
 _WAIT = 0.5  # seconds in which a rank's SIGTERM may find its reason: launchers send it when another rank fails
 
 

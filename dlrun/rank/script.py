@@ -13,6 +13,7 @@ import sys
 from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
+EARLY_WARNINGS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 STACK_SIGNAL = signal.SIGRTMIN + 9  # makes the script write its stack to rank-R.stack
 _PR_SET_PDEATHSIG, _SIGKILL = 1, 9
 _HEARD_S = 5.0
@@ -26,6 +27,8 @@ def run(program: list[str], kind: str, report: int) -> NoReturn:
     those may wait for other ranks for ever.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL)
+    for number in EARLY_WARNINGS:  # batch systems send them to every process of a job; the watcher passes them on
+        signal.signal(number, signal.SIG_IGN)
     if kind == "command":
         os.execvp(program[0], program)
     stack = open(f"{os.environ['DLRUN_RUN_DIR']}/rank-{os.environ['DLRUN_RANK']}.stack", "w")  # noqa: PTH123, SIM115

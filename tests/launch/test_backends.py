@@ -53,7 +53,7 @@ def test_srun_in_a_job_spreads_the_ranks_over_its_nodes():
 def test_srun_restates_cores_and_leaves_all_gpus_visible():
     assert words("srun", SLURM, ranks=8, per_node=4, cores=7, gpus=1) == (
         "srun -N 2 -n 8 --ntasks-per-node=4 -c 7 --hint=nomultithread --cpu-bind=cores -m block:block "
-        "--gpus-per-node=4 --gpu-bind=none --kill-on-bad-exit=1 --wait=0 --unbuffered --input=none --export=ALL"
+        "--gpus-per-node=4 --kill-on-bad-exit=1 --wait=0 --unbuffered --input=none --export=ALL"
     )
 
 
@@ -61,6 +61,12 @@ def test_srun_restates_cores_that_the_job_was_given():
     where = site(Allocation("slurm", "42", nodes=2, ranks=8), SLURM_CPUS_PER_TASK="6")
     assert " --ntasks-per-node=4 -c 6 --cpu-bind=none -m " in words("srun", where)
     assert " -c 3 --hint=nomultithread " in words("srun", where, cores=3)
+
+
+def test_srun_shows_all_gpus_also_where_the_job_asked_for_them_by_the_task():
+    where = site(Allocation("slurm", "42", nodes=2, ranks=8), SLURM_GPUS_PER_TASK="a100:1", SLURM_GPU_BIND="x")
+    assert " --gpus-per-node=4 " in words("srun", where)
+    assert line("srun", where).unset == ("SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND")
 
 
 def test_srun_names_the_hosts():

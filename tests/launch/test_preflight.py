@@ -38,6 +38,11 @@ def test_more_ranks_than_gpus_are_told():
     assert warnings(ranks) == ["n1: 3 ranks share 2 GPUs; one rank for each is faster"]
 
 
+def test_ranks_that_see_one_gpu_alone_are_told():
+    assert "each rank sees its own GPU alone" in warnings([fact(0, gpus=["GPU-a"]), fact(1, gpus=["GPU-b"])])[0]
+    assert warnings([fact(0, gpus=["GPU-a"]), fact(1, host="n2", gpus=["GPU-b"])]) == []
+
+
 def test_all_ranks_on_one_cpu_are_told():
     assert "all 2 ranks may use CPU 5 only" in warnings([fact(0, cpus=[5]), fact(1, cpus=[5])])[0]
     assert warnings([fact(0, cpus=[5]), fact(1, cpus=[6])]) == []

@@ -57,6 +57,10 @@ def test_an_early_warning_does_not_end_a_script_that_does_not_listen(any_mpiexec
     assert "does not ask should_stop()" in errors
 
 
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 def watcher(run: Path, rank: int) -> int:
     """Return the process that the launcher started for a rank, which batch systems signal, once its script runs."""
     deadline = time.monotonic() + 60
@@ -119,6 +123,54 @@ def test_all_ranks_stop_at_the_same_step(mpiexec, tmp_path):
     logs = [(tmp_path / f"runs/rank-{rank}.log").read_text() for rank in range(2)]
     assert logs[0] == "up\n" + logs[1]
     assert out == logs[1] != ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_to_every_process_of_the_job_as_slurm_sends_it_lets_all_ranks_save(any_mpiexec, tmp_path, number):
+    pytest.importorskip("dl_comm", reason="dl_comm's compiled core is not installed")
+    process = start(tmp_path, any_mpiexec, AGREES, "--log-dir", "runs")
+    watchers = [int(rank["pid"]) for rank in json.loads((tmp_path / "runs/ranks.json").read_text())]
+    scripts = [child for watcher in watchers for child in children(watcher)]
+    for pid in [*watchers, *scripts]:
+        os.kill(pid, number)
+    out, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert out.startswith("stopped at "), errors
+    assert f"dlrun: {number.name} to rank " in errors
+
+
+FORKS = """
+import os, signal, time
+import dl_comm
+dl_comm.should_stop()
+there, here = os.pipe()
+pid = os.fork()
+if not pid:
+    os.write(here, b".")
+    time.sleep(300)
+os.read(there, 1)
+os.kill(pid, signal.SIGTERM)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_a_process_that_a_listening_script_forked_still_ends_by_sigterm(any_mpiexec, tmp_path):
+    pytest.importorskip("dl_comm", reason="dl_comm's compiled core is not installed")
+    (tmp_path / "forks.py").write_text(FORKS)
+    line = [sys.executable, "-m", "dlrun", "launch", "-n", "2", "--mpiexec", any_mpiexec, "forks.py"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "-15\n", done.stderr
+
+
+def test_a_job_in_the_folder_of_one_that_was_stopped_starts_afresh(dlrun, any_mpiexec, tmp_path):
+    words = ["--mpiexec", any_mpiexec, "--log-dir", "runs", "script.py"]
+    process = start(tmp_path, any_mpiexec, SAVES, "--log-dir", "runs")
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert (tmp_path / "runs/stop").exists()
+    (tmp_path / "script.py").write_text("import os\nprint(sorted(os.listdir(os.environ['DLRUN_RUN_DIR'])))\n")
+    done = dlrun("-n", "1", *words)
+    assert done.stdout == "['rank-0.log', 'rank-0.stack', 'ranks.json', 'spec.json']\n", done.stderr
 
 
 def test_without_dlrun_launch_nobody_is_told_to_stop(monkeypatch):
