@@ -142,18 +142,19 @@ class DDLCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
 
     def set_model(self, model: Any) -> None:
         """Change the model's optimizer."""
-        from dl_comm.keras import DistributedOptimizer
+        from dl_comm.keras import Distribute
 
         super().set_model(model)
-        DistributedOptimizer(model.optimizer)
+        self._distributing = Distribute()
+        self._distributing.set_model(model)
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        """Average the statistics of BatchNormalization layers."""
+        self._distributing.on_test_begin(logs)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Average the metrics, in place."""
-        from dl_comm.keras import AverageMetrics
-
-        averaging = AverageMetrics()
-        averaging.set_model(self.model)
-        averaging.on_epoch_end(epoch, logs)
+        self._distributing.on_epoch_end(epoch, logs)
 
 
 class DDLGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]

@@ -4,25 +4,26 @@
 
 Each way trains a model of its own on the same images. They take turns, a few steps each, so that whatever else the
 machine does meets all alike; the first turn warms up. In the end all must hold the same parameters. "none" averages
-nothing: what the others take longer is what communication costs.
+nothing. Averaging alone is timed in every turn, too: a step without communication and averaging alone are, together,
+what a step would take if nothing overlapped and nothing was lost.
 """
 
 import argparse
 import socket
-import statistics
 import time
 
 import dl_comm.torch as dl
 import torch
 import torch.nn.functional as F
 from serial import MODELS, synthetic_images
+from table import table
 
 
 class Way:
     """One way to train: its model, its optimizer, and what it does between backward and step."""
 
     def __init__(self, name, args):
-        self.name, self.rates = name, []
+        self.name, self.seconds = name, []
         torch.manual_seed(1)
         self.net = self.model = MODELS[args.model](args.classes)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
@@ -45,14 +46,14 @@ class Way:
         self.average()
         self.optimizer.step()
 
-    def turn(self, batches, count):
-        """Train on this rank's batches; note the images per second of all ranks together."""
+    def turn(self, batches):
+        """Train on this rank's batches; note the seconds that a step took until all ranks had taken it."""
         dl.barrier()
         start = time.perf_counter()
         for images, labels in batches:
             self.step(images, labels)
         dl.barrier()
-        self.rates.append(count / (time.perf_counter() - start))
+        self.seconds.append((time.perf_counter() - start) / len(batches))
 
 
 def join_gloo():
@@ -79,17 +80,14 @@ def ways(args):
     return [Way(name, args) for name in names]
 
 
-def allreduce_alone(model, times=10):
-    """Return the seconds that averaging the model's gradients takes while nothing else happens: the median."""
-    for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    taken = []
+def averaging_alone(optimizer, times):
+    """Return the seconds that averaging the gradients takes while nothing else happens."""
+    dl.barrier()
+    start = time.perf_counter()
     for _ in range(times):
-        dl.barrier()
-        start = time.perf_counter()
-        dl.gradients(model)
-        taken.append(time.perf_counter() - start)
-    return statistics.median(taken)
+        dl.gradients(optimizer)
+    dl.barrier()
+    return (time.perf_counter() - start) / times
 
 
 def check(taking_part):
@@ -102,19 +100,6 @@ def check(taking_part):
             scale = one.detach().abs().max().clamp_min(1e-6)
             apart = float(((one - other).abs().max() / scale).detach())
             assert apart < 0.02, f"{way.name}: {name} differs from dl_comm's by {apart:.1%} of its largest value"
-
-
-def report(args, taking_part, alone):
-    n = dl.get_nranks()
-    dl.print(f"\n{args.model}, {n} ranks, {args.batch_size} images of {args.size} x {args.size} a rank and step")
-    dl.print(f"averaging alone (dl_comm): {1e3 * alone:.2f} ms\n")
-    dl.print("| way | images/s, mean | standard deviation | ms a step | of none |\n|---|---|---|---|---|")
-    none = statistics.mean(taking_part[0].rates[1:])
-    for way in taking_part:
-        rates = way.rates[1:]
-        mean = statistics.mean(rates)
-        step = 1e3 * n * args.batch_size / mean
-        dl.print(f"| {way.name} | {mean:.1f} | {statistics.pstdev(rates):.1f} | {step:.1f} | {mean / none:.1%} |")
 
 
 def main():
@@ -131,11 +116,16 @@ def main():
     mine = slice(dl.get_rank(), None, dl.get_nranks())
     batches = list(zip(images[mine].split(args.batch_size), labels[mine].split(args.batch_size), strict=True))
     taking_part = ways(args)
+    alone = []
     for turn in range(args.turns):
         for i in range(len(taking_part)):
-            taking_part[(turn + i) % len(taking_part)].turn(batches, len(images))
+            taking_part[(turn + i) % len(taking_part)].turn(batches)
+        alone.append(averaging_alone(taking_part[0].optimizer, args.steps))
     check(taking_part)
-    report(args, taking_part, allreduce_alone(taking_part[0].net))
+    n = dl.get_nranks()
+    title = f"{args.model}, {n} ranks, {args.batch_size} images of {args.size} x {args.size} a rank and step"
+    counted = {way.name: way.seconds[1:] for way in taking_part}
+    dl.print("\n" + table(title, n * args.batch_size, counted, alone[1:]))
     for way in taking_part:
         way.leave()
     if torch.distributed.is_available():

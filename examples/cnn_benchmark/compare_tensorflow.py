@@ -10,12 +10,12 @@ import argparse
 import json
 import os
 import socket
-import statistics
 import time
 
 import dl_comm
 import numpy as np
 from dl_comm import _core
+from table import table
 
 
 def announce_workers():
@@ -56,7 +56,7 @@ class Way:
         import dl_comm.tensorflow as dl
         import tensorflow as tf
 
-        self.name, self.rates = name, []
+        self.name, self.seconds = name, []
         average, self.leave = list, lambda: None
         if name == "dl_comm":
             average = dl.gradients
@@ -87,15 +87,26 @@ class Way:
             make()
             self.step = tf.function(train)
 
-    def turn(self, batches, count):
-        """Train on this rank's batches; note the images per second of all ranks together."""
+    def turn(self, batches):
+        """Train on this rank's batches; note the seconds that a step took until all ranks had taken it."""
         dl_comm.barrier()
         start = time.perf_counter()
         for images, labels in batches:
             self.step(images, labels)
         self.optimizer.iterations.numpy()  # waits for the last step
         dl_comm.barrier()
-        self.rates.append(count / (time.perf_counter() - start))
+        self.seconds.append((time.perf_counter() - start) / len(batches))
+
+
+def averaging_alone(arrays, times):
+    """Return the seconds that averaging these arrays in place takes while nothing else happens."""
+    buffers = [(array.ctypes.data, array.size, "float32") for array in arrays]
+    dl_comm.barrier()
+    start = time.perf_counter()
+    for _ in range(times):
+        _core.allreduce(buffers, "mean", 0, [])
+    dl_comm.barrier()
+    return (time.perf_counter() - start) / times
 
 
 def ways(args, strategy):
@@ -124,18 +135,6 @@ def check(taking_part):
             assert apart < 0.02, f"{way.name}: {one.name} differs from dl_comm's by {apart:.1%} of its largest value"
 
 
-def report(args, taking_part):
-    n = dl_comm.get_nranks()
-    say(f"\n{args.model}, {n} ranks, {args.batch_size} images of {args.size} x {args.size} a rank and step\n")
-    say("| way | images/s, mean | standard deviation | ms a step | of none |\n|---|---|---|---|---|")
-    none = statistics.mean(taking_part[0].rates[1:])
-    for way in taking_part:
-        rates = way.rates[1:]
-        mean = statistics.mean(rates)
-        step = 1e3 * n * args.batch_size / mean
-        say(f"| {way.name} | {mean:.1f} | {statistics.pstdev(rates):.1f} | {step:.1f} | {mean / none:.1%} |")
-
-
 def main():
     parser = argparse.ArgumentParser(description="ways to average gradients, TensorFlow")
     parser.add_argument("--model", choices=["small", "resnet50"], default="small")
@@ -158,14 +157,17 @@ def main():
         images = generator.normal(size=(args.batch_size, args.size, args.size, 3))
         images += labels[:, None, None, None] / args.classes
         batches.append((tf.constant(images, tf.float32), tf.constant(labels)))
-    taking_part = ways(args, strategy)
+    taking_part, alone = ways(args, strategy), []
+    gradients = [np.ones(v.shape, np.float32) for v in taking_part[0].model.trainable_variables]
     for turn in range(args.turns):
         for i in range(len(taking_part)):
-            taking_part[(turn + i) % len(taking_part)].turn(
-                batches, args.steps * args.batch_size * dl_comm.get_nranks()
-            )
+            taking_part[(turn + i) % len(taking_part)].turn(batches)
+        alone.append(averaging_alone(gradients, args.steps))
     check(taking_part)
-    report(args, taking_part)
+    n = dl_comm.get_nranks()
+    title = f"{args.model}, {n} ranks, {args.batch_size} images of {args.size} x {args.size} a rank and step"
+    counted = {way.name: way.seconds[1:] for way in taking_part}
+    say("\n" + table(title, n * args.batch_size, counted, alone[1:]))
     for way in taking_part:
         way.leave()
     dl_comm.finalize()

@@ -16,9 +16,9 @@ One call after ``compile`` makes a model train on all ranks; without a launcher 
 from __future__ import annotations
 
 from dl_comm.keras.backend import average, broadcast, init, reseed
-from dl_comm.keras.callbacks import AverageMetrics, Broadcast, WarmUp
+from dl_comm.keras.callbacks import AverageMetrics, Broadcast, ScaleRate, WarmUp
 from dl_comm.keras.data import shard
-from dl_comm.keras.model import DistributedOptimizer, distribute
+from dl_comm.keras.model import Distribute, DistributedOptimizer, distribute
 from dl_comm.output import print, rank0, rank0_first
 from dl_comm.ranks import barrier, finalize, get_localrank, get_localsize, get_nranks, get_rank, is_rank0
 from dl_comm.rate import lr_scale, steps
@@ -26,7 +26,9 @@ from dl_comm.rate import lr_scale, steps
 __all__ = [
     "AverageMetrics",
     "Broadcast",
+    "Distribute",
     "DistributedOptimizer",
+    "ScaleRate",
     "WarmUp",
     "average",
     "barrier",

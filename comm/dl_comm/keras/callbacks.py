@@ -10,7 +10,7 @@ import numpy as np
 from dl_comm import CommError, _core
 from dl_comm.keras.backend import broadcast, exchange, own_noise
 from dl_comm.ranks import get_nranks, get_rank, parts
-from dl_comm.rate import warm_factor
+from dl_comm.rate import lr_scale, warm_factor
 
 
 class Broadcast(keras.callbacks.Callback):  # type: ignore[misc]
@@ -78,6 +78,26 @@ def _layers(layer: Any) -> list[Any]:
     return list(found.values())
 
 
+class ScaleRate(keras.callbacks.Callback):  # type: ignore[misc]
+    """Multiply the learning rate as ``lr_scale`` does, once, when training first begins.
+
+    For a rate that the script does not give by itself, as with ``optimizer="adam"``; put it before ``WarmUp``. On one
+    rank nothing happens. Raises ``TypeError`` when the optimizer's rate is a schedule, ``ValueError`` for a rule that
+    ``lr_scale`` does not know.
+    """
+
+    def __init__(self, rule: str = "linear") -> None:
+        super().__init__()
+        self._factor, self._done = lr_scale(1.0, rule), False
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Scale the rate, the first time."""
+        if parts() > 1 and not self._done:
+            refuse_schedules(self.model.optimizer, "ScaleRate() cannot scale", "scale its rates with lr_scale")
+            self._done = True
+            set_rate(self.model.optimizer, rate_of(self.model.optimizer) * self._factor)
+
+
 class WarmUp(keras.callbacks.Callback):  # type: ignore[misc]
     """Ramp the learning rate linearly from lr / n to lr over the first ``steps`` batches (arXiv 1706.02677, 2.2).
 
@@ -94,35 +114,44 @@ class WarmUp(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Look whether the rate can be set."""
-        rate = getattr(self.model.optimizer, "_learning_rate", self.model.optimizer.learning_rate)
-        if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule) and parts() > 1:
-            raise TypeError(
-                f"WarmUp() cannot ramp a {type(rate).__name__}: give the optimizer a number, or put the warm-up "
-                "into the schedule"
-            )
+        if parts() > 1:
+            refuse_schedules(self.model.optimizer, "WarmUp() cannot ramp", "put the warm-up into the schedule")
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Put the reduced rate in."""
         if parts() > 1 and self._done < self._steps:
             synchronize(self.model)
-            rate = self.model.optimizer.learning_rate
-            self._full = float(rate.numpy() if hasattr(rate, "numpy") else rate)
-            self._set(self._full * warm_factor(self._done, self._steps))
+            self._full = rate_of(self.model.optimizer)
+            set_rate(self.model.optimizer, self._full * warm_factor(self._done, self._steps))
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Take it out."""
         if self._full is not None:
             synchronize(self.model)
-            self._set(self._full)
+            set_rate(self.model.optimizer, self._full)
             self._full = None
             self._done += 1
 
-    def _set(self, rate: float) -> None:
-        optimizer = self.model.optimizer
-        if hasattr(optimizer.learning_rate, "assign"):
-            optimizer.learning_rate.assign(rate)
-        else:
-            optimizer.learning_rate = rate
+
+def refuse_schedules(optimizer: Any, what: str, remedy: str) -> None:
+    """Raise ``TypeError`` if the optimizer takes its rate from a schedule, which nobody can set."""
+    rate = getattr(optimizer, "_learning_rate", optimizer.learning_rate)
+    if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+        raise TypeError(f"{what} a {type(rate).__name__}: give the optimizer a number, or {remedy}")
+
+
+def rate_of(optimizer: Any) -> float:
+    """Return the optimizer's learning rate."""
+    rate = optimizer.learning_rate
+    return float(rate.numpy() if hasattr(rate, "numpy") else rate)
+
+
+def set_rate(optimizer: Any, rate: float) -> None:
+    """Set the optimizer's learning rate."""
+    if hasattr(optimizer.learning_rate, "assign"):
+        optimizer.learning_rate.assign(rate)
+    else:
+        optimizer.learning_rate = rate
 
 
 def synchronize(model: Any) -> None:

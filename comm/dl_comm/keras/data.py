@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from dl_comm.ranks import get_rank, parts, share
+from dl_comm.ranks import check_enough, get_rank, parts, share
 
 _SEQUENCES = tuple(getattr(keras.utils, name) for name in ("PyDataset", "Sequence") if hasattr(keras.utils, name))
 
@@ -35,7 +35,7 @@ def shard(data: Any) -> Any:
 
         return shard_dataset(data)
     if isinstance(data, Iterator):
-        return islice(data, get_rank(), None, n)
+        return _every_nth(data, get_rank(), n)
     return each_array(lambda array: _rows(array, share(len(array), get_rank(), n)), data)
 
 
@@ -73,15 +73,34 @@ def split(data: Any, fraction: float) -> tuple[Any, Any]:
     return parts_of(False), parts_of(True)
 
 
+def _every_nth(batches: Iterator[Any], rank: int, n: int) -> Iterator[Any]:
+    """Yield every n-th batch; where n does not divide their number, the last are padded from the beginning."""
+    head: list[Any] = []
+    while group := list(islice(batches, n)):
+        head = head or group
+        yield group[rank] if rank < len(group) else head[(rank - len(group)) % len(head)]
+
+
 def _sequence(sequence: Any, rank: int, n: int) -> Any:
+    whole = sequence.num_batches if hasattr(sequence, "num_batches") else len(sequence)  # None: endless
+    check_enough(whole or 0, n, "batches")
+    # How Keras 3 is to read it: in how many threads or processes.
+    options = ("workers", "use_multiprocessing", "max_queue_size")
+    reading = {name: getattr(sequence, name) for name in options if hasattr(_SEQUENCES[0], name)}
+
     class Share(_SEQUENCES[0]):  # type: ignore[misc]
         """Every n-th batch of a Sequence."""
 
         def __len__(self) -> int:
-            return -(-len(sequence) // n)
+            return -(-whole // n)
+
+        @property
+        def num_batches(self) -> int | None:
+            return None if whole is None else len(self)
 
         def __getitem__(self, index: int) -> Any:
-            return sequence[(index * n + rank) % len(sequence)]
+            place = index * n + rank
+            return sequence[place if whole is None else place % whole]
 
         def on_epoch_end(self) -> None:
             sequence.on_epoch_end()
@@ -90,4 +109,4 @@ def _sequence(sequence: Any, rank: int, n: int) -> Any:
             if hasattr(sequence, "on_epoch_begin"):
                 sequence.on_epoch_begin()
 
-    return Share()
+    return Share(**reading)

@@ -53,6 +53,28 @@ def distribute(model: M, shard_data: bool = True) -> M:
     return model
 
 
+class Distribute(AverageMetrics):
+    """``distribute(model, shard_data=False)`` as a callback, the first in the list, where ``fit`` is another's call.
+
+    Gradients and metrics are averaged, and training begins with rank 0's weights. What a callback cannot do is left to
+    you: the data (``shard``), writing and progress on rank 0 alone (``verbose=2 if dl.is_rank0() else 0``).
+    """
+
+    def set_model(self, model: Any) -> None:
+        """Change the model's optimizer."""
+        super().set_model(model)
+        if get_nranks() > 1 and not hasattr(model.optimizer, "_dl_comm_averages"):
+            DistributedOptimizer(model.optimizer)
+            _without_xla(model)
+            model.train_function = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Broadcast."""
+        start = Broadcast()
+        start.set_model(self.model)
+        start.on_train_begin(logs)
+
+
 def _without_xla(model: Any) -> None:
     if getattr(model, "jit_compile", False) is True and backend() == "tensorflow":
         print("dl_comm: jit_compile is switched off: XLA cannot compile the averaging of gradients in TensorFlow")

@@ -135,3 +135,23 @@ def reductions_of_ddl_are_compared_with_those_of_mpi():
     else:
         raise AssertionError("no error")
     assert ddl.bcast(tf.constant(float(_r)), 1).numpy() == 1
+
+
+def callbacks_of_ddl_distribute_a_keras_model():
+    import ddl
+
+    def make(seed):
+        tf.keras.utils.set_random_seed(seed)
+        layers = [tf.keras.layers.Dense(4, "tanh"), tf.keras.layers.Dense(1)]
+        model = tf.keras.Sequential([tf.keras.Input((6,)), *layers])
+        model.compile(tf.keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+        return model
+
+    x, y = _x.reshape(-1, 6).astype("f4"), _y.reshape(-1, 1).astype("f4")
+    serial, ported = make(1), make(1 + _r)
+    expected = serial.fit(x, y, 12, 2, shuffle=False, verbose=0).history["loss"]
+    callbacks = [ddl.DDLCallback(), ddl.DDLGlobalVariablesCallback()]
+    got = ported.fit(x[_r::_n], y[_r::_n], 12 // _n, 2, shuffle=False, verbose=0, callbacks=callbacks).history["loss"]
+    np.testing.assert_allclose(got, expected, rtol=1e-5)
+    for one, many in zip(serial.get_weights(), ported.get_weights(), strict=True):
+        np.testing.assert_allclose(many, one, rtol=1e-4, atol=1e-6)

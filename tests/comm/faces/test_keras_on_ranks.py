@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import pytest
 from on_ranks import checks_in
 
-FILES = ("keras_steps.py", "keras_everywhere.py")
+FILES = ("keras_steps.py", "keras_styles.py", "keras_everywhere.py")
 BACKENDS = ("tensorflow", "torch", "jax")
 
 

@@ -9,7 +9,7 @@ from on_ranks import checks_in
 
 pytestmark = pytest.mark.skipif(find_spec("tensorflow") is None, reason="TensorFlow is not installed")
 
-FILES = ("tensorflow_everywhere.py", "tensorflow_sessions.py", "tensorflow_drop_in.py")
+FILES = ("tensorflow_everywhere.py", "tensorflow_sessions.py", "tensorflow_styles.py", "tensorflow_drop_in.py")
 
 
 @pytest.mark.parametrize("n", [2, 3])
