@@ -55,6 +55,21 @@ void broadcast(Session& session, const std::vector<Bare>& buffers, int root, con
   session.broadcast(what, root);
 }
 
+// The same for arrays on this rank's GPU: they return a ticket at once.
+std::uint64_t allreduce_on_gpu(Session& session, const std::vector<Bare>& buffers, const std::string& op, int team,
+                               const Names& names, std::uintptr_t stream) {
+  const dl::Message what = message("allreduce (" + op + ") on a GPU", buffers, names);
+  const nb::gil_scoped_release released;
+  return session.allreduce_on_gpu(what, dl::op_named(op), team, stream);
+}
+
+std::uint64_t broadcast_on_gpu(Session& session, const std::vector<Bare>& buffers, int root, int team, const Names& names,
+                               std::uintptr_t stream) {
+  const dl::Message what = message("broadcast from rank " + std::to_string(root) + " on a GPU", buffers, names);
+  const nb::gil_scoped_release released;
+  return session.broadcast_on_gpu(what, root, team, stream);
+}
+
 nb::bytes broadcast_bytes(Session& session, const nb::bytes& data, int root) {
   std::string text(data.c_str(), data.size());
   {
@@ -96,7 +111,9 @@ nb::object arena(Session& session, std::size_t bytes) {
 // n sessions whose ranks are threads of this process; hosts[i] names the node of rank i (all on one if empty).
 std::vector<Session*> local_sessions(int n, const Names& hosts, double timeout_s, const std::string& shared_memory,
                                      int stage_kb, int threads, const std::string& wire, int pipeline_chunk_kb,
-                                     double check, const std::string& wire_dtype, int wire_ranks) {
+                                     double check, const std::string& wire_dtype, int wire_ranks,
+                                     const std::string& gpu_path, const std::string& cuda_library,
+                                     int num_cuda_streams) {
   const nb::gil_scoped_release released;
   auto transports = dl::local_transports(n, timeout_s);
   std::vector<Session*> sessions(static_cast<std::size_t>(n));
@@ -116,6 +133,9 @@ std::vector<Session*> local_sessions(int n, const Names& hosts, double timeout_s
         settings.wire_ranks = wire_ranks;
         settings.pipeline_chunk_kb = static_cast<std::size_t>(pipeline_chunk_kb);
         settings.check = check;
+        settings.gpu_path = gpu_path;
+        settings.cuda_library = cuda_library;
+        settings.num_cuda_streams = num_cuda_streams;
         settings.host = hosts.empty() ? "one" : hosts[i];
         sessions[i] = new Session(std::move(transports[i]), settings);
       } catch (...) {
@@ -167,6 +187,13 @@ NB_MODULE(_core, m) {
       .def("start", start, nb::arg("buffers"), nb::arg("op") = "mean", nb::arg("team") = 0, nb::arg("names") = Names())
       .def("wait", wait, nb::arg("ticket"))
       .def("broadcast", broadcast, nb::arg("buffers"), nb::arg("root") = 0, nb::arg("names") = Names())
+      .def("allreduce_on_gpu", allreduce_on_gpu, nb::arg("buffers"), nb::arg("op") = "mean", nb::arg("team") = 0,
+           nb::arg("names") = Names(), nb::arg("stream") = 0)
+      .def("broadcast_on_gpu", broadcast_on_gpu, nb::arg("buffers"), nb::arg("root") = 0, nb::arg("team") = 0,
+           nb::arg("names") = Names(), nb::arg("stream") = 0)
+      .def("follow_on_gpu", &Session::follow_on_gpu, nb::arg("ticket"), nb::arg("stream") = 0, released)
+      .def("settle_on_gpu", &Session::settle_on_gpu, nb::arg("ticket"), released)
+      .def("gpu_path", &Session::gpu_path, nb::arg("team") = 0)
       .def("broadcast_bytes", broadcast_bytes, nb::arg("data"), nb::arg("root") = 0)
       .def("allgather_bytes", allgather_bytes, nb::arg("data"))
       .def("barrier", &Session::barrier, released)
@@ -216,5 +243,6 @@ NB_MODULE(_core, m) {
   m.def("local_sessions", local_sessions, nb::arg("n"), nb::arg("hosts") = Names(), nb::arg("timeout_s") = 10.0,
         nb::arg("shared_memory") = "threads", nb::arg("stage_kb") = 16, nb::arg("threads") = 1, nb::arg("wire") = "",
         nb::arg("pipeline_chunk_kb") = 256, nb::arg("check") = 0.0, nb::arg("wire_dtype") = "same",
-        nb::arg("wire_ranks") = 0, nb::rv_policy::reference);
+        nb::arg("wire_ranks") = 0, nb::arg("gpu_path") = "auto", nb::arg("cuda_library") = "",
+        nb::arg("num_cuda_streams") = 1, nb::rv_policy::reference);
 }

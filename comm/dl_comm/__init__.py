@@ -21,7 +21,7 @@ if importlib.util.find_spec("dl_comm._core") is None:
         name="dl_comm._core",
     )
 
-from dl_comm import _core, averaging, leaving, matching, probe, timeline
+from dl_comm import _core, averaging, device, leaving, matching, probe, timeline
 from dl_comm.arrays import bare, beside, described, is_tensorflow, writable
 from dl_comm.errors import CommError
 from dl_comm.schedule import Phases
@@ -104,7 +104,7 @@ def config_team(
 
 
 def gradients(arrays: Sequence[Any], team: int = 0) -> list[Any]:
-    """Return the mean over ranks of each NumPy array or torch tensor, as new ones in the same order.
+    """Return the mean over ranks of each NumPy array, torch tensor or CuPy array, as new ones in the same order.
 
     TensorFlow's tensors, eager or in a graph, go to :func:`dl_comm.tensorflow.gradients`.
 
@@ -120,19 +120,27 @@ def gradients(arrays: Sequence[Any], team: int = 0) -> list[Any]:
 
 
 def broadcast(arrays: Sequence[Any], root: int = 0) -> Any:
-    """Give every rank the values of rank ``root``: NumPy arrays and torch tensors in place.
+    """Give every rank the values of rank ``root``: NumPy arrays, torch tensors and CuPy arrays in place.
 
     For TensorFlow's variables and tensors see :func:`dl_comm.tensorflow.broadcast`, whose result this returns.
     """
     if any(is_tensorflow(array) for array in arrays):
         return _for_tensorflow().broadcast(arrays, root)
-    with writable(arrays) as dense:
-        _core.broadcast([bare(array) for array in dense], root, [described(array) for array in dense])
+    there = [array for array in arrays if device.is_on_gpu(array)]
+    for flight in device.take_off(there, 0, [described(array) for array in there], root=root):
+        flight.land()
+    with writable([array for array in arrays if not device.is_on_gpu(array)]) as dense:
+        if dense or not there:
+            _core.broadcast([bare(array) for array in dense], root, [described(array) for array in dense])
     return None
 
 
 def average(array: Any) -> Any:
     """Replace ``array`` by its mean over ranks, in place, and return it."""
+    if device.is_on_gpu(array):
+        for flight in device.take_off([array], 0, [described(array)]):
+            flight.land()
+        return array
     with writable([array]) as dense:
         _core.allreduce([bare(dense[0])], "mean", 0, [described(dense[0])])
     return array

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from dl_comm.device import is_on_gpu
 from dl_comm.errors import CommError
 
 
@@ -28,12 +29,14 @@ def is_tensorflow(array: Any) -> bool:
 def fresh(array: Any) -> Any:
     """Return a new contiguous array or tensor with the same values: what is averaged instead of the caller's.
 
-    It lies in the host's memory, in the host's byte order.
+    It lies in the host's memory, in the host's byte order, or on a GPU of CUDA's if the array does.
     """
     if is_torch(array):
         detached = array.detach()
         dense = detached.to_dense() if detached.is_sparse else detached
-        return dense.clone().contiguous() if dense.device.type == "cpu" else dense.cpu().contiguous()
+        return dense.clone().contiguous() if dense.device.type in ("cpu", "cuda") else dense.cpu().contiguous()
+    if is_on_gpu(array):
+        return array.copy()
     own = np.array(array, copy=True, order="C")
     return own if own.dtype.isnative else own.astype(own.dtype.newbyteorder("="))
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dl_comm import _core
+from dl_comm import _core, device
 from dl_comm.arrays import bare, described, fresh
 from dl_comm.errors import CommError
 from dl_comm.schedule import Phases, lagging_share
@@ -19,12 +19,16 @@ class Flight:
 
     arrays: list[Any]
     ticket: int | None
+    on_gpu: list[device.Flight] = field(default_factory=list)
 
     def land(self) -> list[Any]:
         """Wait for the means, once, and return them."""
         if self.ticket is not None:
             ticket, self.ticket = self.ticket, None
             _core.wait(ticket)
+        for flight in self.on_gpu:
+            flight.land()
+        self.on_gpu = []
         return self.arrays
 
 
@@ -77,11 +81,15 @@ class Averaging:
     def _start(self, arrays: Sequence[Any], share: float) -> Flight:
         own = [fresh(array) for array in arrays]
         late = f" {share:.3g} steps late" if share > 0 else ""  # ranks that were configured differently do not agree
-        buffers, labels = [bare(array) for array in own], [described(array) + late for array in own]
-        if share > 0:
-            return Flight(own, _core.start(buffers, "mean", self.team, labels))
-        _core.allreduce(buffers, "mean", self.team, labels)
-        return Flight(own, None)
+        there = [array for array in own if device.is_on_gpu(array)]
+        here = [array for array in own if not device.is_on_gpu(array)] if there else own
+        buffers, labels = [bare(array) for array in here], [described(array) + late for array in here]
+        ticket = None
+        if share > 0 and (here or not there):
+            ticket = _core.start(buffers, "mean", self.team, labels)
+        elif here or not there:
+            _core.allreduce(buffers, "mean", self.team, labels)
+        return Flight(own, ticket, device.take_off(there, self.team, [described(array) + late for array in there]))
 
     def _report(self) -> None:
         if self.perf_freq > 0 and self.calls % self.perf_freq == 0 and speaks(self.verbosity):

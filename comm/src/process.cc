@@ -66,6 +66,7 @@ Session& join(const std::string& mpi_library, const std::string& prefix) {
     return *here.session;
   }
   Settings settings = read_settings([](const char* variable) { return std::getenv(variable); });
+  settings.prefix = prefix;
   auto world = find_world(here, settings, mpi_library, prefix);
   here.session = std::make_unique<Session>(std::move(world), std::move(settings));
   here.pid = getpid();

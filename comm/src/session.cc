@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "broadcast.h"
+#include "device/gpu_team.h"
 #include "error.h"
 
 namespace dl {
@@ -88,6 +89,8 @@ void Session::find_shared_memory() {
   layout_ = find_layout(*world_, host, settings_.wire_ranks);
 }
 
+Session::~Session() = default;
+
 void Session::check_usable() const {
   if (getpid() != pid_)
     throw CommError("process " + std::to_string(getpid()) + " was forked from rank " + std::to_string(rank()) +
@@ -105,6 +108,7 @@ void Session::create_team(int id, int threads, int precision) {
                     "it takes from 1 to " + std::to_string(most_threads - 1));
   if (precision != 0 && precision != 1)
     throw CommError("there is no precision level " + std::to_string(precision), "0 sums floats as they are, 1 in double");
+  std::unique_ptr<GpuTeam> gpu;
   std::unique_ptr<Team> used;
   {
     const std::lock_guard<std::mutex> lock(guard_);
@@ -112,6 +116,8 @@ void Session::create_team(int id, int threads, int precision) {
     if (exists || !being_made_.insert(id).second)
       throw CommError("team " + std::to_string(id) + " exists already", "a team is made once");
     if (teams_.count(id) != 0) {
+      gpu = std::move(gpu_teams_[id]);
+      gpu_teams_.erase(id);
       used = std::move(teams_[id]);
       teams_.erase(id);
     }
@@ -177,12 +183,68 @@ Span Session::wait(std::uint64_t ticket) {
   return team(static_cast<int>(ticket & ((1u << team_bits) - 1))).wait(ticket >> team_bits);
 }
 
-void Session::broadcast(const Message& message, int root) {
-  check_usable();
+void Session::check_root(int root) const {
   if (root < 0 || root >= size())
     throw CommError("there is no rank " + std::to_string(root) + " to broadcast from",
                     "ranks are numbered from 0 to " + std::to_string(size() - 1));
+}
+
+void Session::broadcast(const Message& message, int root) {
+  check_usable();
+  check_root(root);
   if (size() > 1) team(0).call(message, [&](Lane& lane) { dl::broadcast(lane, message, root); });
+}
+
+// The team's GPU, which all ranks meet about at the team's first arrays on one; nullptr where there is nothing to do.
+GpuTeam* Session::gpu_team(int id, const Message& message) {
+  check_usable();
+  const auto first = std::find_if(message.buffers.begin(), message.buffers.end(), [](const Buffer& one) { return one.count > 0; });
+  if (size() == 1 || first == message.buffers.end()) return nullptr;
+  Team& used = team(id);
+  {
+    const std::lock_guard<std::mutex> lock(guard_);
+    const auto found = gpu_teams_.find(id);
+    if (found != gpu_teams_.end()) return found->second.get();
+  }
+  auto made = std::make_unique<GpuTeam>(used, arena_, layout_, settings_, rank(), first->data);
+  const std::lock_guard<std::mutex> lock(guard_);
+  return (gpu_teams_[id] = std::move(made)).get();
+}
+
+GpuTeam* Session::gpu_team_of(std::uint64_t ticket) {
+  check_usable();
+  if (ticket == 0) return nullptr;
+  const std::lock_guard<std::mutex> lock(guard_);
+  const auto found = gpu_teams_.find(static_cast<int>(ticket & ((1u << team_bits) - 1)));
+  if (found == gpu_teams_.end()) throw CommError("no reduction on the GPU has the ticket " + std::to_string(ticket));
+  return found->second.get();
+}
+
+std::uint64_t Session::allreduce_on_gpu(const Message& message, Op op, int id, std::uintptr_t stream) {
+  GpuTeam* const gpu = gpu_team(id, message);
+  if (gpu == nullptr) return allreduce(message, op, id), 0;
+  return gpu->allreduce(message, op, reinterpret_cast<Cuda::Stream>(stream)) << team_bits | static_cast<std::uint64_t>(id);
+}
+
+std::uint64_t Session::broadcast_on_gpu(const Message& message, int root, int id, std::uintptr_t stream) {
+  check_root(root);
+  GpuTeam* const gpu = gpu_team(id, message);
+  if (gpu == nullptr) return broadcast(message, root), 0;
+  return gpu->broadcast(message, root, reinterpret_cast<Cuda::Stream>(stream)) << team_bits | static_cast<std::uint64_t>(id);
+}
+
+void Session::follow_on_gpu(std::uint64_t ticket, std::uintptr_t stream) {
+  if (GpuTeam* const gpu = gpu_team_of(ticket)) gpu->follow(ticket >> team_bits, reinterpret_cast<Cuda::Stream>(stream));
+}
+
+void Session::settle_on_gpu(std::uint64_t ticket) {
+  if (GpuTeam* const gpu = gpu_team_of(ticket)) gpu->settle(ticket >> team_bits);
+}
+
+std::string Session::gpu_path(int id) {
+  const std::lock_guard<std::mutex> lock(guard_);
+  const auto found = gpu_teams_.find(id);
+  return found == gpu_teams_.end() ? "" : found->second->path().why;
 }
 
 std::string Session::broadcast_bytes(const std::string& data, int root) {

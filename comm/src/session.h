@@ -24,10 +24,13 @@
 
 namespace dl {
 
+class GpuTeam;
+
 class Session {
  public:
   // Collective over `world`.
   Session(std::unique_ptr<Transport> world, Settings settings);
+  ~Session();
 
   int rank() const { return world_->rank(); }
   int size() const { return world_->size(); }
@@ -47,6 +50,15 @@ class Session {
   std::uint64_t start(Message message, Op op, int team);
   Span wait(std::uint64_t ticket);  // when the reduction ran
   void broadcast(const Message& message, int root);
+
+  // Arrays on this rank's GPU (device/gpu_team.h). They return a ticket at once: on the device, what `stream` holds now
+  // comes before, and what a stream gets after it follows the ticket comes later. `stream` is a CUstream.
+  std::uint64_t allreduce_on_gpu(const Message& message, Op op, int team, std::uintptr_t stream);
+  std::uint64_t broadcast_on_gpu(const Message& message, int root, int team, std::uintptr_t stream);
+  void follow_on_gpu(std::uint64_t ticket, std::uintptr_t stream);
+  void settle_on_gpu(std::uint64_t ticket);  // waits for the ranks' part of it, and throws what went wrong
+  std::string gpu_path(int team);            // "NCCL 2.21.5", "the host, since ..."; "": nothing on a GPU so far
+
   std::string broadcast_bytes(const std::string& data, int root);
   std::vector<std::string> allgather_bytes(const std::string& data);
   void barrier();
@@ -64,7 +76,10 @@ class Session {
 
  private:
   void check_usable() const;
+  void check_root(int root) const;
   Team& team(int id);
+  GpuTeam* gpu_team(int id, const Message& message);
+  GpuTeam* gpu_team_of(std::uint64_t ticket);
   void make_team(int id, int threads, int precision);
   void find_shared_memory();
 
@@ -77,6 +92,7 @@ class Session {
   pid_t pid_;
   std::atomic<bool> finalized_{false};
   std::mutex guard_;                           // of teams_ and what being_made_ tells
+  std::map<int, std::unique_ptr<GpuTeam>> gpu_teams_;  // used by the jobs of teams_, which end before it
   std::map<int, std::unique_ptr<Team>> teams_;
   std::set<int> being_made_;
   std::set<int> made_by_use_;

@@ -60,6 +60,9 @@ Settings read_settings(const Look& look) {
   s.wire_ranks = static_cast<int>(number(look, "DL_COMM_WIRE_RANKS", s.wire_ranks, 0, 1 << 20, true));
   s.host = text(look, "DL_COMM_HOST");
   s.mpi_library = text(look, "DL_COMM_MPI_LIBRARY");
+  s.gpu_path = choice(look, "DL_COMM_GPU_PATH", s.gpu_path, {"auto", "nccl", "staged"});
+  s.cuda_library = text(look, "DL_COMM_CUDA_LIBRARY");
+  s.nccl_library = text(look, "DL_COMM_NCCL_LIBRARY");
   s.check = number(look, "DL_COMM_CHECK", s.check, 0, 1, false);
   s.cooldown = choice(look, "DL_COMM_COOLDOWN", s.cooldown, {"step", "last"});
   return s;
@@ -69,6 +72,8 @@ std::vector<std::pair<std::string, std::string>> shared_settings(const Settings&
   return {{"DL_COMM_DEFAULT_NTHREADS", std::to_string(settings.default_nthreads)},
           {"DL_COMM_DEFAULT_PREC_LEVEL", std::to_string(settings.default_prec_level)},
           {"DL_COMM_PIPELINE_CHUNK_KB", std::to_string(settings.pipeline_chunk_kb)},
+          {"DL_COMM_NUM_CUDA_STREAMS", std::to_string(settings.num_cuda_streams)},
+          {"DL_COMM_GPU_PATH", settings.gpu_path},
           {"DL_COMM_STAGE_KB", std::to_string(settings.stage_kb)},
           {"DL_COMM_WIRE", shown(settings.wire)},
           {"DL_COMM_WIRE_DTYPE", settings.wire_dtype},

@@ -46,6 +46,21 @@ std::uint64_t Team::start(Message message, Op op) {
   return queue_.start([this, op, message = std::move(message)] { guarded(message, [&] { reduce_checked(message, op); }); });
 }
 
+std::uint64_t Team::start(Message message, int sharers, std::function<void(Lane&, int)> work,
+                          std::function<void(std::exception_ptr)> otherwise) {
+  return queue_.start([this, sharers, message = std::move(message), work = std::move(work), otherwise = std::move(otherwise)] {
+    try {
+      guarded(message, [&] {
+        lanes_.front()->agree(message, 0);
+        together(message, sharers, work);
+      });
+    } catch (...) {
+      otherwise(std::current_exception());
+      throw;
+    }
+  });
+}
+
 Span Team::wait(std::uint64_t ticket) { return queue_.wait(ticket); }
 
 void Team::call(const Message& message, const std::function<void(Lane&)>& work) {
@@ -142,15 +157,21 @@ void Team::reduce(const Message& message, Op op) {
     if (place != 0) chunk = stage_first(lane, parts.front().front());
     lane.meet();
   }
+  together(message, sharers, [&](Lane& one, int i) {
+    reduce_parts(parts[static_cast<std::size_t>(i)], one, agreed.direct, i > 0 || agreed.direct ? nullptr : &chunk);
+  });
+}
+
+// This thread is the first, the crew the others.
+void Team::together(const Message& message, int sharers, const std::function<void(Lane&, int)>& work) {
   std::vector<std::uint64_t> tickets;
   for (int i = 1; i < sharers; ++i) {
     const auto at = static_cast<std::size_t>(i);
-    tickets.push_back(crew_[at - 1]->start(
-        [this, at, &parts, &agreed] { reduce_parts(parts[at], *lanes_[at], agreed.direct, nullptr); }));
+    tickets.push_back(crew_[at - 1]->start([this, i, at, &work] { work(*lanes_[at], i); }));
   }
   std::exception_ptr error;
   try {
-    reduce_parts(parts.front(), lane, agreed.direct, agreed.direct ? nullptr : &chunk);
+    work(*lanes_.front(), 0);
   } catch (const std::exception& thrown) {
     error = std::current_exception();
     give_up(message, thrown.what());

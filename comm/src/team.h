@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -31,6 +32,7 @@ class Team {
   Team(int id, int threads, int precision, const Layout& layout, const Transport& world, const Settings& settings,
        std::shared_ptr<Segment> segment, const Arena& arena);
 
+  int precision() const { return precision_; }
   int threads() const { return static_cast<int>(lanes_.size()); }
 
   // Every rank's arrays become the combination over all ranks, in place.
@@ -39,6 +41,11 @@ class Team {
   // The same in the background. The caller keeps the arrays alive and unchanged until wait(ticket) returns.
   std::uint64_t start(Message message, Op op);
   Span wait(std::uint64_t ticket);
+
+  // In the background: `work` on the first `sharers` threads at once, each with its lane and its number, once all ranks
+  // agree on the message. `otherwise` gets the error if they do not, or if any of the threads fails.
+  std::uint64_t start(Message message, int sharers, std::function<void(Lane&, int)> work,
+                      std::function<void(std::exception_ptr)> otherwise);
 
   // Any other collective call: `work` runs on the first lane, in order, once all ranks agree on the message.
   void call(const Message& message, const std::function<void(Lane&)>& work);
@@ -52,6 +59,7 @@ class Team {
   void reduce(const Message& message, Op op);
   void reduce_checked(const Message& message, Op op);  // as the settings say
   void reduce_parts(const std::vector<Part>& parts, Lane& lane, bool direct, const std::uint64_t* staged);
+  void together(const Message& message, int sharers, const std::function<void(Lane&, int)>& work);
   void guarded(const Message& message, const std::function<void()>& work);
   // "team 0, call 3, weight (64, 3) and 7 more: " of the call that is running.
   std::string where(const Message& message) const;

@@ -1,0 +1,96 @@
+"""Arrays on a GPU as the core sees them: an address, a number of elements, the name of a type, and their stream.
+
+Whatever has ``__cuda_array_interface__`` (CuPy, Numba, torch) or ``__dlpack__`` counts. Everything is ordered by
+streams: a reduction begins on the device after what the array's stream held at the call, and what the stream gets
+afterwards begins after the result is there.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dl_comm import _core
+from dl_comm.dlpack import borrowed, lies_on_cuda
+from dl_comm.errors import CommError
+
+Buffer = tuple[int, int, str]
+
+
+@dataclass(frozen=True)
+class OnGpu:
+    """One dense array on a GPU, and the stream (a ``CUstream``) that its values come from."""
+
+    buffer: Buffer
+    stream: int
+
+
+def is_on_gpu(array: Any) -> bool:
+    """Whether this is an array of CUDA's. NumPy's arrays and torch's tensors on the CPU answer fast."""
+    if isinstance(array, np.ndarray):
+        return False
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(array, torch.Tensor):
+        return bool(array.is_cuda)
+    return hasattr(type(array), "__cuda_array_interface__") or lies_on_cuda(array)
+
+
+def on_gpu(array: Any) -> OnGpu:
+    """Describe an array for which ``is_on_gpu`` is true. Raises CommError where it is read-only or not contiguous."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(array, torch.Tensor):
+        name = str(array.dtype).removeprefix("torch.")
+        if not array.is_contiguous():
+            raise _not_contiguous(array)
+        return OnGpu((array.data_ptr(), array.numel(), name), torch.cuda.current_stream(array.device).cuda_stream)
+    if not hasattr(type(array), "__cuda_array_interface__"):
+        return OnGpu(borrowed(array), 0)
+    told = array.__cuda_array_interface__
+    address, read_only = told["data"]
+    if read_only:
+        raise CommError(f"an array of shape {told['shape']} is read-only", "pass a copy")
+    dtype = np.dtype(told["typestr"])
+    strides, dense = told.get("strides"), dtype.itemsize
+    for length, stride in reversed(list(zip(told["shape"], strides or (), strict=strides is not None))):
+        if length != 1 and stride != dense:
+            raise _not_contiguous(array)
+        dense *= length
+    count = int(np.prod(told["shape"], dtype=np.int64))
+    name = dtype.name if dtype.kind != "V" else str(getattr(array, "dtype", dtype))
+    return OnGpu((address, count, name), told.get("stream") or 0)
+
+
+def _not_contiguous(array: Any) -> CommError:
+    return CommError(f"an array of shape {tuple(array.shape)} on a GPU is not contiguous", "pass a contiguous copy")
+
+
+@dataclass
+class Flight:
+    """A reduction that is under way on the GPU: its ticket, and the stream that shall follow it."""
+
+    ticket: int
+    stream: int
+
+    def land(self) -> None:
+        """Let the stream follow, and wait for the ranks' part, so that what went wrong is raised here."""
+        _core.session().follow_on_gpu(self.ticket, self.stream)
+        _core.session().settle_on_gpu(self.ticket)
+
+
+def take_off(arrays: Sequence[Any], team: int, labels: list[str], *, root: int | None = None) -> list[Flight]:
+    """Start the mean of these arrays over the ranks, or the broadcast from ``root``, one call for each stream."""
+    described = [on_gpu(array) for array in arrays]
+    flights = []
+    for stream in dict.fromkeys(one.stream for one in described):
+        mine = [i for i, one in enumerate(described) if one.stream == stream]
+        buffers, names = [described[i].buffer for i in mine], [labels[i] for i in mine]
+        if root is None:
+            ticket = _core.session().allreduce_on_gpu(buffers, "mean", team, names, stream)
+        else:
+            ticket = _core.session().broadcast_on_gpu(buffers, root, team, names, stream)
+        flights.append(Flight(ticket, stream))
+    return flights

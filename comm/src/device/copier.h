@@ -1,0 +1,31 @@
+// Copies between many arrays on a GPU and one dense stretch of pinned memory.
+//
+// Few arrays are copied by the GPU's copy engines, one call for each. Many small ones (biases, scales) would take
+// hundreds of calls, each dearer than its bytes: one kernel copies up to 120 of them.
+#pragma once
+
+#include <cstddef>
+
+#include "device/cuda.h"
+#include "flat.h"
+
+namespace dl {
+
+class Copier {
+ public:
+  // The GPU's context is current. Where the driver does not take the kernel, every array is copied by itself.
+  explicit Copier(const Gpu& gpu);
+
+  // Elements [first, first + n) of arrays on the GPU to pinned memory / back. Enqueued on `stream`.
+  void gather(Cuda::Stream stream, const Flat& flat, std::size_t first, std::size_t n, char* dense);
+  void scatter(Cuda::Stream stream, const Flat& flat, std::size_t first, std::size_t n, char* dense);
+
+ private:
+  void copy(Cuda::Stream stream, const Flat& flat, std::size_t first, std::size_t n, char* dense, bool back);
+  void by_kernel(Cuda::Stream stream, const Flat& flat, std::size_t first, std::size_t n, char* dense, bool back);
+
+  const Cuda& cuda_;
+  Cuda::Kernel kernel_ = nullptr;  // nullptr: the driver refused it
+};
+
+}  // namespace dl

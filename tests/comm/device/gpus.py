@@ -1,0 +1,141 @@
+"""GPUs for tests: the fake driver, compiled here, or the machine's own; and arrays on either, without a framework.
+
+Programs on the ranks import this, too: they find the driver in ``DL_COMM_CUDA_LIBRARY``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+HERE = Path(__file__).parent
+MAPPED = 3  # CU_MEMHOSTALLOC_PORTABLE, DEVICEMAP
+
+
+def compiled(folder: Path, *defines: str) -> Path:
+    """Return the path of the fake driver, with its NCCL in the same library; ``defines`` say what it lacks."""
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler (cc) on PATH")
+    library = folder / f"libfake{''.join(defines)}.so"
+    sources = [str(HERE / "fake" / name) for name in ("cuda.c", "nccl.c")]
+    flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", *(f"-D{one}" for one in defines)]
+    subprocess.run(["cc", *flags, *sources, "-o", str(library), "-lpthread", "-lrt"], check=True, timeout=60)
+    return library
+
+
+def real_driver() -> str:
+    """Return the name of the machine's driver, or skip the test and say what is missing."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        pytest.skip("no CUDA driver (libcuda.so.1) is here")
+    count = ctypes.c_int()
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)) or not count.value:
+        pytest.skip("CUDA's driver finds no GPU")
+    return "libcuda.so.1"
+
+
+class Array:
+    """An array on the GPU, as CuPy and others show theirs."""
+
+    def __init__(self, gpu: Gpu, address: int, shape: tuple[int, ...], dtype: str, stream: int) -> None:
+        self.gpu, self.address, self.shape, self.dtype, self.stream = gpu, address, shape, dtype, stream
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape))
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        kind = "<V2" if self.dtype == "bfloat16" else np.dtype(self.dtype).str
+        where = {"data": (self.address, False), "stream": self.stream}
+        return {"shape": self.shape, "typestr": kind, "version": 3, **where}
+
+    def copy(self) -> Array:
+        """A new array on the GPU; goes through the host, in the order of the stream."""
+        return self.gpu.array(self.gpu.read(self), self.stream, name=self.dtype)
+
+
+class Gpu:
+    """The driver, its context current in this thread."""
+
+    def __init__(self, library: str = "") -> None:
+        self.driver = ctypes.CDLL(library or os.environ["DL_COMM_CUDA_LIBRARY"])
+        self.kept: list[Any] = []
+        context = ctypes.c_void_p()
+        self.call("cuInit", 0)
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+        self.call("cuCtxPushCurrent_v2", context)
+
+    def call(self, name: str, *arguments: Any) -> None:
+        code = getattr(self.driver, name)(*arguments)
+        assert code == 0, f"{name} returned {code}"
+
+    def stream(self) -> int:
+        made = ctypes.c_void_p()
+        self.call("cuStreamCreate", ctypes.byref(made), 1)
+        return made.value or 0
+
+    def pinned(self, nbytes: int) -> np.ndarray:
+        memory = ctypes.c_void_p()
+        self.call("cuMemHostAlloc", ctypes.byref(memory), ctypes.c_size_t(max(nbytes, 1)), MAPPED)
+        return np.frombuffer((ctypes.c_char * nbytes).from_address(memory.value or 0), np.uint8)
+
+    def empty(self, shape: tuple[int, ...], dtype: str, stream: int = 0) -> Array:
+        nbytes = max(1, int(np.prod(shape)) * (2 if dtype == "bfloat16" else np.dtype(dtype).itemsize))
+        address = ctypes.c_ulonglong()
+        self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(nbytes))
+        return Array(self, address.value, shape, dtype, stream)
+
+    def array(self, values: np.ndarray, stream: int = 0, *, late: float = 0.0, name: str = "") -> Array:
+        """An array which the stream fills with the values, ``late`` seconds later; until then it holds no numbers."""
+        made = self.empty(values.shape, name or values.dtype.name, stream)
+        self.fill(made, values, late=late)
+        return made
+
+    def fill(self, array: Array, values: np.ndarray, *, late: float = 0.0) -> None:
+        if late:
+            self.later(array.stream, lambda: time.sleep(late))
+        host = self.pinned(values.nbytes)
+        host[:] = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+        to, start = ctypes.c_ulonglong(array.address), ctypes.c_void_p(host.ctypes.data)
+        self.call("cuMemcpyHtoDAsync_v2", to, start, ctypes.c_size_t(values.nbytes), ctypes.c_void_p(array.stream))
+
+    def read(self, array: Array) -> np.ndarray:
+        """What the stream finds in the array when it comes to it."""
+        dtype = np.dtype(np.uint16 if array.dtype == "bfloat16" else array.dtype)
+        host = self.pinned(array.size * dtype.itemsize)
+        start, to = ctypes.c_ulonglong(array.address), ctypes.c_void_p(host.ctypes.data)
+        stream = ctypes.c_void_p(array.stream)
+        self.call("cuMemcpyDtoHAsync_v2", to, start, ctypes.c_size_t(host.nbytes), stream)
+        self.call("cuStreamSynchronize", stream)
+        return host.view(dtype).reshape(array.shape).copy()
+
+    def later(self, stream: int, work: Callable[[], object]) -> None:
+        """Have the stream call ``work`` when it comes here."""
+        function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: work())
+        self.kept.append(function)
+        self.call("cuLaunchHostFunc", ctypes.c_void_p(stream), function, None)
+
+    # ---- of the fake alone ----
+
+    def fail(self, function: str, nth: int, code: int) -> None:
+        """The nth call of ``function`` from now on returns ``code``."""
+        self.driver.fake_fail(function.encode(), nth, code)
+
+    def calls(self) -> list[str]:
+        """The names of the driver's functions that were called since ``forget``."""
+        self.driver.fake_log.restype = ctypes.c_char_p
+        return self.driver.fake_log().decode().split()
+
+    def forget(self) -> None:
+        self.driver.fake_forget()
