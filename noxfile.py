@@ -15,6 +15,7 @@ KERAS_TESTS = "tests/comm/faces/test_keras_on_ranks.py"
 FIRST_STEPS_TEST = "tests/comm/faces/test_first_steps.py"
 FAULT_TESTS = "tests/verify/test_tensorflow_faults.py"
 EXAMPLE_TEST = "tests/examples/test_training.py::test_digits_are_learned_alone_and_on_two_ranks"
+COMPARISON_TEST = "tests/examples/test_training.py::test_tensorflows_own_strategy_is_compared_and_agrees"
 TEST_TOOLS = ("scikit-learn>=1.3", "pytest>=8", "pytest-timeout>=2.3")
 
 
@@ -63,7 +64,7 @@ def sanitize(session: nox.Session) -> None:
 def keras2(session: nox.Session) -> None:
     """dl_comm with TensorFlow 2.15 and Keras 2.15, which need NumPy 1."""
     session.install("tensorflow-cpu==2.15.1", "numpy<2", ".[mpi]", *TEST_TOOLS)
-    examples = (f"{EXAMPLE_TEST}[keras_mnist]", f"{EXAMPLE_TEST}[tf_mnist]")
+    examples = (f"{EXAMPLE_TEST}[keras_mnist]", f"{EXAMPLE_TEST}[tf_mnist]", COMPARISON_TEST)
     run_pytest(session, TENSORFLOW_TESTS, KERAS_TESTS, FAULT_TESTS, *examples)
 
 

@@ -7,8 +7,10 @@ all but "none" must hold the same weights.
 """
 
 import argparse
+import contextlib
 import json
 import os
+import random
 import socket
 import time
 
@@ -18,11 +20,18 @@ from dl_comm import _core
 from table import table
 
 
+def free_port():
+    """Return a port that is free, and is not among those the kernel gives to others by itself in the meantime."""
+    for port in random.SystemRandom().sample(range(20000, 30000), 100):
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("", port))
+            return port
+    raise OSError("found no free port between 20000 and 30000")
+
+
 def announce_workers():
-    """Find every rank a free port, and tell TensorFlow, before it is imported, where its workers are."""
-    with socket.socket() as free:
-        free.bind(("", 0))
-        mine = f"{socket.gethostname()}:{free.getsockname()[1]}"
+    """Tell TensorFlow, before it is imported, where its workers are: one on every rank."""
+    mine = f"{socket.gethostname()}:{free_port()}"
     workers = [b.decode() for b in _core.allgather_bytes(mine.encode())]
     task = {"type": "worker", "index": dl_comm.get_rank()}
     os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})

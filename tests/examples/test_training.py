@@ -92,6 +92,25 @@ def test_ways_to_average_are_compared_and_agree(tmp_path: Path) -> None:
         assert f"| {way} | " in table
 
 
+def test_tensorflows_own_strategy_is_compared_and_agrees(tmp_path: Path) -> None:
+    need("tensorflow")
+    short = ["--turns", "2", "--steps", "1", "--size", "16", "--batch-size", "4", "--classes", "10"]
+    table = on_ranks(tmp_path, 2, "cnn_benchmark/compare_tensorflow.py", *short)
+    for way in ("none", "dl_comm", "MultiWorkerMirroredStrategy"):
+        assert f"| {way} | " in table
+
+
+def test_a_table_compares_with_a_step_and_averaging_together() -> None:
+    sys.path.insert(0, str(EXAMPLES / "cnn_benchmark"))
+    try:
+        from table import table
+    finally:
+        sys.path.pop(0)
+    lines = table("a title", 8, {"none": [0.4, 0.5, 0.8], "dl_comm": [0.8, 0.6, 0.6]}, [0.1, 0.1, 0.2]).splitlines()
+    assert "communication: 500.0 ms, averaging alone (dl_comm): 100.00 ms, together 600.0 ms" in lines[2]
+    assert lines[-2:] == ["| none | 15.3 | 4.1 | 500.0 | 83.3% |", "| dl_comm | 12.2 | 1.6 | 600.0 | 100.0% |"]
+
+
 def test_pi_is_the_same_by_mpi_and_by_dl_comm(tmp_path: Path) -> None:
     output = on_ranks(tmp_path, 3, "pi/pi.py", "--points", "100000")
     ours, theirs = re.findall(r"([\d.]+) by", output)
