@@ -74,12 +74,13 @@ class Feed:
 
     named: the assignment after which the variable ``names`` holds such a loader;
     loader: the call that makes the loader, used for training only; iterable: an expression that a training loop runs
-    over; indices: the range of positions that it runs over; arrays: ``names`` of tensors that each step takes whole,
+    over; indices: the range of positions that it runs over; turns: a function that returns the next samples at each
+    call; arrays: ``names`` of tensors that each step takes whole,
     sliced along axis 0 before the loop ``node``.
     """
 
     node: cst.CSTNode
-    how: Literal["loader", "iterable", "named", "indices", "arrays"]
+    how: Literal["loader", "iterable", "named", "indices", "turns", "arrays"]
     names: tuple[str, ...] = ()
     drawn: tuple[str, ...] = ()  # of ``names``, those that each process draws at random for itself
 

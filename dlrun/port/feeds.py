@@ -7,24 +7,16 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from dlrun.port.draws import Draws, plays
 from dlrun.port.facts import Feed
 from dlrun.port.loops import Loops
+from dlrun.port.positions import mentions, picks_samples
 from dlrun.port.script import Binding, dotted, walk
+from dlrun.port.sites import Sites
 from dlrun.port.wholes import Wholes
 
-# Calls that draw samples: a loop that feeds on them gives every rank its own once the ranks' seeds differ.
-_DRAWS = re.compile(
-    r"^(torch\.(rand|randn|randint|randperm|multinomial|normal|rand_like|randn_like)|"
-    r"numpy\.random\.(rand|randn|randint|choice|permutation|uniform|normal|shuffle|random_sample|multivariate_normal)|"
-    r"random\.(choice|choices|sample|shuffle|randint|randrange|uniform|gauss)|"
-    r"tensorflow\.(compat\.v1\.)?random[._](uniform|normal|truncated_normal|shuffle))$|"
-    r"\.(choice|permutation|sample|integers|next_batch)$"
-)
-# Calls that permute: where the loop then goes through the permutation, all ranks must use one and the same.
-_PERMUTES = ("torch.randperm", "numpy.random.permutation", "random.sample")
 _NO_BATCHES = (".parameters", ".children", ".modules", ".items", ".values", ".keys", "trange")
 _BATCHES = r"loader|batches|_dl$|_iter$|iterator|dataset|train(ing)?_(data|set|pairs)$|samples$|sentences$|corpus$"
-_SHUFFLES = ("numpy.random.shuffle", "random.shuffle")
 _PLAYS = ("gym", "gymnasium", "envpool", "pettingzoo", "procgen", "stable_baselines3")
 _COUNTS = (
     "builtins.range", "itertools.count", "tqdm.trange", "tqdm.auto.trange", "tqdm.notebook.trange",
@@ -41,6 +33,10 @@ class Feeds:
         self.script = loops.script
         self.flow = loops.flow
         self.kinds = loops.kinds
+        self.draws = Draws(loops)
+        self._sites = Sites(loops)
+        self._whole_too: set[cst.CSTNode] = set()  # loaders that a function gets from the calls that do not train
+        self._generators: list[cst.FunctionDef] = []  # functions that make the batches of training loops
         self.found: dict[cst.CSTNode, Feed] = {}
         self.counted: list[cst.For | cst.While] = []
         self.carried: cst.CSTNode | None = None  # a hidden state that batches hand on: they may not be dealt out
@@ -50,12 +46,13 @@ class Feeds:
         self.carries: tuple[cst.CSTNode, ...] = ()
         # Where an environment is played, every rank makes samples of its own: there is nothing to deal out.
         self.episodes = any(b.target.split(".")[0] in _PLAYS for b in self.script.imports())
+        self.episodes = self.episodes or any(plays(self.kinds, n) for n in self.script.nodes)
         if self.episodes:
             return
         for loop in loops.training:
             self._of_loop(loop)
         innermost = [loop for loop in self._innermost() if loop not in self._fed]
-        self.counted.extend(loop for loop in innermost if self._draws(loop))
+        self.counted.extend(loop for loop in innermost if self.draws(loop))
         self.carries = tuple(n for loop in self._innermost() if (n := self._hidden_state(loop)) is not None)
         if self.carries and not any(f.how in ("loader", "iterable") for f in self.found.values()):
             self.carried = self.carried or self.carries[0]
@@ -91,16 +88,30 @@ class Feeds:
         if isinstance(loop, cst.For):
             iterated = self.counts(loop)
             if self._is_count(iterated):
-                if self._is_innermost(loop) and self._indexes(loop):
+                if self._is_innermost(loop) and picks_samples(self.flow, loop):
                     self._indices(loop, iterated)
             else:
-                self._feed(iterated, innermost=self._is_innermost(loop))
-        for call in self.reached(loop.body) if self._is_innermost(loop) else ():
-            if self.script.name_of(call.func) == "builtins.next" and call.args:
-                self._feed(self.source(call.args[0].value), drawn=True)
-                return  # its turns are steps all the same: the loop counts
+                self._of_iterated(loop, iterated)
+        reached = list(self.draws.reached(loop.body)) if self._is_innermost(loop) else []
+        drawn = [c for c in reached if self.script.name_of(c.func) == "builtins.next" and c.args]
+        for call in drawn:
+            self._feed(self.source(call.args[0].value), drawn=True)
+        if drawn:
+            return  # its turns are steps all the same: the loop counts
         if len(self.found) > before or (isinstance(loop, cst.For) and not self._is_count(self.counts(loop))):
             self._fed.add(loop)
+        for call in reached:
+            if self.draws.keeps_its_place(call):
+                self.found.setdefault(call.func, Feed(call.func, "turns"))
+
+    def _of_iterated(self, loop: cst.For, iterated: cst.BaseExpression) -> None:
+        """Note what ``loop`` runs over; where its function also evaluates, what the calls that train pass to it."""
+        innermost = self._is_innermost(loop)
+        totals = any(isinstance(n, cst.Attribute) and n.attr.value == "dataset" for n in walk(loop.body))
+        trains, evaluates = ([], []) if totals else self._sites.split(loop, iterated)
+        self._whole_too.update(o.node for e in evaluates for o in self.flow.origins(e))
+        for given in trains or [iterated]:
+            self._feed(self.source(given), innermost=innermost)
 
     def _is_count(self, node: cst.BaseExpression) -> bool:
         return isinstance(node, cst.Call) and self.script.name_of(node.func) in _COUNTS
@@ -121,27 +132,13 @@ class Feeds:
                     found.setdefault(loop)
         return list(found)
 
-    def reached(self, node: cst.CSTNode, depth: int = 4) -> Iterator[cst.Call]:
-        """Yield the calls that running ``node`` may make, through the functions of this script."""
-        for n in walk(node):
-            if isinstance(n, cst.Call):
-                yield n
-                for target in self.flow.targets(n) if depth else ():
-                    yield from self.reached(target.body, depth - 1)
-
-    def _draws(self, node: cst.CSTNode) -> bool:
-        """Tell whether running ``node`` draws its own samples: at random, or with next() from a loader."""
-        for call in self.reached(node):
-            name = self.script.name_of(call.func) or f".{dotted(call.func)}"
-            if name == "builtins.next" or _DRAWS.search(name):
-                return True
-        return False
-
     def _feed(self, iterated: cst.BaseExpression, drawn: bool = False, innermost: bool = True) -> None:
         """Note what a training loop runs over, or (``drawn``) draws from with next()."""
         if isinstance(iterated, cst.Call) and self.script.name_of(iterated.func) == "builtins.zip":
             for arg in iterated.args:
                 self._feed(self.source(arg.value), innermost=innermost)
+            return
+        if self._generated(iterated, drawn, innermost):
             return
         for origin in self.flow.origins(iterated):
             made = origin.node
@@ -156,6 +153,22 @@ class Feeds:
             elif innermost and self._may_be_batches(made, iterated):  # further out: folds, tasks, settings
                 feed = self._where_assigned(made, iterated) or Feed(iterated, "iterable")
                 self.found.setdefault(feed.node, feed)
+
+    def _generated(self, iterated: cst.BaseExpression, drawn: bool, innermost: bool) -> bool:
+        """Note a generator of this script that makes the batches; the loader, where it only passes on a loader's."""
+        found = self.draws.generator(iterated)
+        if found is None:
+            return False
+        call, function = found
+        inner = [self.source(n.iter) for n in walk(function.body) if isinstance(n, cst.For)]
+        if any(isinstance(o.node, cst.Call) and self.kinds.of_call(o.node) == "loader"
+               for n in inner for o in self.flow.origins(n)):  # fmt: skip
+            return False
+        if drawn or innermost:
+            self._generators.append(function)
+            node = call if drawn else iterated
+            self.found.setdefault(node, Feed(node, "iterable"))
+        return True
 
     def _where_assigned(self, made: cst.CSTNode, iterated: cst.BaseExpression) -> Feed | None:
         """Return the feed at the assignment of a loader that foreign code makes, so that its len() is right too."""
@@ -187,7 +200,7 @@ class Feeds:
     def _evaluated(self, loader: cst.CSTNode) -> bool:
         """Tell whether a loop that does not train runs over ``loader`` too."""
         others = [n for n in self.script.nodes if isinstance(n, cst.For) and n not in self.loops.training]
-        return any(
+        return loader in self._whole_too or any(
             self._computes(n.body) and any(o.node is loader and o.whole for o in self.flow.origins(self.source(n.iter)))
             for n in others
         )
@@ -197,39 +210,6 @@ class Feeds:
         return any(isinstance(n, cst.Call) and self.kinds.of(n.func) == "module" for n in walk(body))
 
     # -- loops over positions in arrays -------------------------------------------------------------------------
-
-    def _indexes(self, loop: cst.For) -> bool:
-        """Tell whether the loop's variable picks samples: it appears in a subscript or goes into a function's."""
-        names = {n.value for n in walk(loop.target) if isinstance(n, cst.Name)}
-        for n in walk(loop.body):
-            if isinstance(n, cst.Assign) and any(isinstance(m, cst.Name) and m.value in names for m in walk(n.value)):
-                numbers = not any(isinstance(m, (cst.Call, cst.SimpleString)) for m in walk(n.value))
-                if numbers and isinstance(n.targets[0].target, cst.Name):
-                    names.add(n.targets[0].target.value)  # start = i * batch_size
-        for n in walk(loop.body):
-            if isinstance(n, cst.SubscriptElement) and self._mentions(n, names):
-                box = self.script.parents[n]
-                if not isinstance(self.script.parents[box], cst.AssignTarget):
-                    return True
-            if isinstance(n, cst.Call):
-                for target in self.flow.targets(n):
-                    for p in target.params.params:
-                        value = self.flow.argument(n, target, p.name.value)
-                        if value is not None and isinstance(value, cst.Name) and value.value in names:
-                            inner = {p.name.value}
-                            if any(
-                                isinstance(m, cst.SubscriptElement) and self._mentions(m, inner)
-                                for m in walk(target.body)
-                            ):
-                                return True
-                gets = dotted(n.func).rsplit(".", 1)[-1].lower()
-                foreign = not self.flow.targets(n) and ("batch" in gets or gets.startswith("get"))
-                if foreign and any(isinstance(a.value, cst.Name) and a.value.value in names for a in n.args):
-                    return True
-        return False
-
-    def _mentions(self, node: cst.CSTNode, names: set[str]) -> bool:
-        return any(isinstance(n, cst.Name) and n.value in names for n in walk(node))
 
     def _indices(self, loop: cst.For, iterated: cst.BaseExpression) -> None:
         self.carried = self.carried or self._hidden_state(loop)
@@ -244,27 +224,31 @@ class Feeds:
                 for name in {m.value for m in walk(n.targets[0].target) if isinstance(m, cst.Name)} & given:
                     bindings, _ = self.script.scopes[n].lookup(name)
                     inside = [b for b in bindings if self.script.inside(b.node, loop)]
-                    own = [b for b in inside if b.value is not None and self._mentions(b.value, {name})]
+                    own = [b for b in inside if b.value is not None and mentions(b.value, {name})]
                     if len(inside) < len(bindings) and len(own) == len(inside):
                         return n
         return None
 
     def permutations(self) -> Iterator[cst.Call]:
-        """Yield the calls that draw the order in which index loops go through the samples."""
+        """Yield the calls that draw the order in which loops and generators go through the samples."""
+        bodies: list[cst.CSTNode] = [f.body for f in self._generators]
+        bodies += [t.body for f in self.found.values() if f.how == "turns" for t in self._behind(f.node)]
         if any(f.how == "indices" for f in self.found.values()):
             outer = [loop for loop in self.loops.training if loop not in self._innermost()]
-            seen: set[cst.CSTNode] = set()
-            for call in (c for loop in outer or self._innermost() for c in self.reached(loop.body)):
-                if call not in seen and self.script.name_of(call.func) in (*_PERMUTES, *_SHUFFLES):
-                    seen.add(call)
-                    yield call
+            bodies += [loop.body for loop in outer or self._innermost()]
+        yield from dict.fromkeys(call for body in bodies for call in self.draws.permutations(body))
+
+    def _behind(self, func: cst.CSTNode) -> list[cst.FunctionDef]:
+        call = self.script.parents[func]
+        return self.flow.targets(call) if isinstance(call, cst.Call) else []
 
     # -- all samples in every step ------------------------------------------------------------------------------
 
     def _whole(self, loop: cst.For | cst.While) -> None:
         """Note the arrays that the losses of ``loop`` take whole in every turn."""
         known = set(self.loops.gradients.backwards)
-        calls = [c for c in (*self.reached(loop.body), *self._closures(loop)) if c in known and not self._evaluates(c)]
+        reached = (*self.draws.reached(loop.body), *self._closures(loop))
+        calls = [c for c in reached if c in known and not self._evaluates(c)]
         wholes = Wholes(self.kinds, loop, [self._loss(c) for c in dict.fromkeys(calls)])
         self.graph = self.graph or wholes.graph
         if self.graph is None and wholes.arrays:
@@ -281,7 +265,7 @@ class Feeds:
     def _closures(self, loop: cst.CSTNode) -> Iterator[cst.Call]:
         for step in self.loops.gradients.steps():
             if step.closure is not None and self.script.inside(step.node, loop):
-                yield from self.reached(step.closure.body)
+                yield from self.draws.reached(step.closure.body)
 
     def _evaluates(self, call: cst.Call) -> bool:
         """Tell whether ``call`` runs under no_grad()."""

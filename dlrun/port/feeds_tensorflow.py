@@ -104,7 +104,7 @@ class SessionFeeds(Feeds):
         return self.gradients.carried(loop)
 
     def _whole(self, loop: cst.For | cst.While) -> None:
-        runs = [c for c, _ in self.gradients.step_calls if c in set(self.reached(loop.body))]
+        runs = [c for c, _ in self.gradients.step_calls if c in set(self.draws.reached(loop.body))]
         fed = [value for run in runs for value in self.gradients.fed(run)]
         wholes = Wholes(self.kinds, loop, fed)
         self.graph = self.graph or wholes.graph

@@ -53,7 +53,7 @@ def not_globally(feeds: Feeds) -> DlrunError | None:
     """Return the error for a script whose batches cannot be divided among the ranks, or None."""
     script = feeds.script
     drawn = [loop for loop in feeds.counted if not any(
-        script.name_of(c.func) == "builtins.next" for c in feeds.reached(loop.body))]  # fmt: skip
+        script.name_of(c.func) == "builtins.next" for c in feeds.draws.reached(loop.body))]  # fmt: skip
     indexed = [f.node for f in feeds.found.values() if f.how == "indices"]
     if feeds.episodes or drawn or indexed:
         node = (indexed or drawn or feeds.loops.ends)[0]

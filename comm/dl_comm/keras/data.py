@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from itertools import islice
 from typing import Any
 
 import keras
 import numpy as np
 
+from dl_comm.dealing import deal
 from dl_comm.ranks import check_enough, get_rank, parts, share
 
 _SEQUENCES = tuple(getattr(keras.utils, name) for name in ("PyDataset", "Sequence") if hasattr(keras.utils, name))
@@ -35,7 +35,7 @@ def shard(data: Any) -> Any:
 
         return shard_dataset(data)
     if isinstance(data, Iterator):
-        return _every_nth(data, get_rank(), n)
+        return deal(data, get_rank(), n)
     return each_array(lambda array: _rows(array, share(len(array), get_rank(), n)), data)
 
 
@@ -71,14 +71,6 @@ def split(data: Any, fraction: float) -> tuple[Any, Any]:
         return each_array(cut, data)
 
     return parts_of(False), parts_of(True)
-
-
-def _every_nth(batches: Iterator[Any], rank: int, n: int) -> Iterator[Any]:
-    """Yield every n-th batch; where n does not divide their number, the last are padded from the beginning."""
-    head: list[Any] = []
-    while group := list(islice(batches, n)):
-        head = head or group
-        yield group[rank] if rank < len(group) else head[(rank - len(group)) % len(head)]
 
 
 def _sequence(sequence: Any, rank: int, n: int) -> Any:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from dl_comm.dealing import deal, deal_calls
 from dl_comm.ranks import check_enough, get_rank, parts, share
 from dl_comm.tensorflow.state import settle
 
@@ -21,7 +22,11 @@ def shard(data: Any) -> Any:
     many: where n does not divide their number, they are padded from the beginning, or cut if the number is unknown.
 
     *Arrays, tensors, lists* give the entries r, r + n, ... of axis 0, padded from the beginning to equal lengths;
-    tuples and dicts of arrays are shared array by array. Raises ``TypeError`` for anything else.
+    tuples and dicts of arrays are shared array by array.
+
+    *A generator* is read by every rank, which keeps every n-th element; *a function* that returns the next samples at
+    each call becomes one that calls it n times and returns the r-th result. Both must give all ranks the same.
+    Raises ``TypeError`` for anything else.
     """
     if tf.executing_eagerly():
         settle()
@@ -34,6 +39,10 @@ def shard(data: Any) -> Any:
         return {name: shard(part) for name, part in data.items()}
     if isinstance(data, tuple):
         return tuple(shard(part) for part in data)
+    if isinstance(data, Iterator):
+        return deal(data, get_rank(), n)
+    if callable(data) and not hasattr(data, "shape"):
+        return deal_calls(data, get_rank(), n)
     length = getattr(data, "shape", None)
     if isinstance(data, (list, range)) or (length is not None and len(length) > 0):
         mine = share(len(data), get_rank(), n)
@@ -42,7 +51,8 @@ def shard(data: Any) -> Any:
         if hasattr(data, "iloc"):
             return data.iloc[mine]
         return tf.gather(data, mine) if tf.is_tensor(data) else np.asarray(data)[mine]
-    raise TypeError(f"shard() got {type(data).__name__}; it takes a tf.data.Dataset, arrays, tensors or lists")
+    raise TypeError(f"shard() got {type(data).__name__}; it takes a tf.data.Dataset, arrays, tensors, lists, "
+                    "generators or functions")
 
 
 def _shard_dataset(dataset: Any, rank: int, n: int) -> Any:

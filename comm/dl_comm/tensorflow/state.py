@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
+from dl_comm import _core
 from dl_comm.ranks import get_nranks
 from dl_comm.tensorflow.op import reduce
 
 
-def broadcast(tensors: Sequence[Any], root: int = 0) -> list[Any]:
+def broadcast(tensors: Any, root: int = 0) -> Any:
     """Return rank ``root``'s values of the tensors or variables, in the same order, for the caller to assign.
 
-    Any dtypes that have a size; in a graph the result are tensors that will hold the values.
+    Any dtypes that have a size; in a graph the result are tensors that will hold the values. A NumPy array, or a list
+    of numbers such as an order of samples, comes back as rank ``root``'s array or list, at once.
     """
+    if isinstance(tensors, np.ndarray) or _are_numbers(tensors):
+        return pickle.loads(_core.broadcast_bytes(pickle.dumps(tensors), root)) if get_nranks() > 1 else tensors
     tensors = list(tensors)
     if get_nranks() == 1:
         return tensors
@@ -25,6 +31,10 @@ def broadcast(tensors: Sequence[Any], root: int = 0) -> list[Any]:
         f"broadcast {root}",
         [name or f"tensor {i} of {len(tensors)}" for i, name in enumerate(names)],
     )
+
+
+def _are_numbers(things: Any) -> bool:
+    return isinstance(things, list) and bool(things) and all(isinstance(t, (int, float, np.generic)) for t in things)
 
 
 def broadcast_variables(*things: Any, root: int = 0) -> Any:

@@ -16,6 +16,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Itera
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from dl_comm import CommError, _core
+from dl_comm.dealing import deal, deal_calls
 from dl_comm.ranks import check_enough, get_rank, parts, share, shifted_seed
 
 # An order of unknown length (an endless sampler) is drawn and shared in blocks of so many entries per rank.
@@ -51,6 +52,9 @@ def shard(data: Any, batch: str = "local") -> Any:
     to equal lengths; *a map-style Dataset* gives the Subset of these; a tuple or dict of arrays is shared array by
     array; *a generator* or other iterable is read by every rank, like an IterableDataset.
 
+    *A function* that returns the next samples at each call becomes one that calls it n times and returns the r-th
+    result.
+
     What ``shard`` returned for a loader or data set is not divided a second time. Raises ``TypeError`` for anything
     else, ``dl_comm.CommError`` on every rank when the ranks' data differ in length or are fewer than the ranks, or when
     n does not divide a ``"global"`` batch size.
@@ -62,6 +66,8 @@ def shard(data: Any, batch: str = "local") -> Any:
         return {name: shard(part) for name, part in data.items()} if n > 1 else data
     if isinstance(data, tuple) and any(isinstance(part, (Tensor, np.ndarray, list)) for part in data):
         return tuple(shard(part) for part in data) if n > 1 else data
+    if callable(data) and not hasattr(data, "__iter__") and not hasattr(data, "__getitem__"):
+        return deal_calls(data, get_rank(), n) if n > 1 else data
     if isinstance(data, (str, bytes)) or not (hasattr(data, "__iter__") or hasattr(data, "__getitem__")):
         raise TypeError(
             f"shard() got {type(data).__name__}; it takes a DataLoader, a Dataset, a tensor, an array, a list or "
@@ -247,8 +253,4 @@ class ShardedStream(IterableDataset[Any]):
         return -(-len(self._dataset) // self._n)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Any]:
-        samples = iter(self._dataset)
-        head: list[Any] = []
-        while group := list(islice(samples, self._n)):
-            head = head or group
-            yield group[self._rank] if self._rank < len(group) else head[(self._rank - len(group)) % len(head)]
+        return deal(self._dataset, self._rank, self._n)

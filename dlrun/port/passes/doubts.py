@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from dlrun.port.draws import plays
 from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts
 from dlrun.port.script import argument, dotted, walk
@@ -14,6 +15,7 @@ from dlrun.port.script import argument, dotted, walk
 def torch(facts: Facts) -> Iterator[Doubt]:
     """Yield the doubts about a whole PyTorch script; each kind once."""
     yield from _environments(facts)
+    yield from _uneven_episodes(facts)
     yield from _sums(facts)
     yield from _hand_made(facts)
     if facts.options.batch == "global":
@@ -25,24 +27,25 @@ def _environments(facts: Facts) -> Iterator[Doubt]:
         if facts.script.name_of(call.func) in ("gym.make", "gymnasium.make", "gymnasium.vector.SyncVectorEnv"):
             yield Doubt(call, "every rank plays episodes of its own; with one seed they begin alike", "medium",
                         f"env.reset(seed=seed + {facts.alias}.get_rank())")  # fmt: skip
-            yield from _uneven_episodes(facts)
             return
 
 
 def _uneven_episodes(facts: Facts) -> Iterator[Doubt]:
     """Yield a doubt where an update is made at every step of an episode, whose length is a rank's own."""
+    if (loop := uneven(facts)) is not None:
+        why = "episodes differ in length: a rank that makes fewer updates leaves the others waiting for ever"
+        yield Doubt(loop, why, "high", "count updates, not episodes, so that all ranks make as many")
+
+
+def uneven(facts: Facts) -> cst.CSTNode | None:
+    """Return a loop that plays an episode to its end and updates at each of its turns, if there is one."""
     for loop in facts.loops:
         inside = walk(loop.body)  # type: ignore[attr-defined]
-        body = [n for n in inside if isinstance(n, (cst.Call, cst.Break)) and _loop_of(facts, n) is loop]
-        plays = any(
-            isinstance(n, cst.Call) and isinstance(n.func, cst.Attribute) and n.func.attr.value == "step"
-            and facts.kinds.of(n.func.value) not in ("optimizer", "scheduler", "scaler") and n.args
-            for n in body
-        )  # fmt: skip
-        if plays and (isinstance(loop, cst.While) or any(isinstance(n, cst.Break) for n in body)):
-            why = "episodes differ in length: a rank that makes fewer updates leaves the others waiting for ever"
-            yield Doubt(loop, why, "high", "count updates, not episodes, so that all ranks make as many")
-            return
+        body = [n for n in inside if isinstance(n, (cst.Assign, cst.Break)) and _loop_of(facts, n) is loop]
+        ends = isinstance(loop, cst.While) or any(isinstance(n, cst.Break) for n in body)
+        if ends and any(plays(facts.kinds, n) for n in body):
+            return loop
+    return None
 
 
 def _loop_of(facts: Facts, node: cst.CSTNode) -> cst.CSTNode | None:

@@ -43,11 +43,12 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
                 best = accuracy
                 break
     """
-    metrics = Metrics(facts)
-    yield from metrics.totals()
-    yield from kept.torch(metrics)
-    yield from metrics.decisions()
-    yield from metrics.shown()
+    if doubts.uneven(facts) is None:  # else the ranks do not come to the same places together
+        metrics = Metrics(facts)
+        yield from metrics.totals()
+        yield from kept.torch(metrics)
+        yield from metrics.decisions()
+        yield from metrics.shown()
     yield from statistics.torch(facts)
     yield from doubts.torch(facts)
 

@@ -8,6 +8,7 @@ import libcst as cst
 
 from dlrun.errors import DlrunError
 from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts import Step
 from dlrun.port.facts_tensorflow import TensorFlowFacts
 from dlrun.port.insert import statements
 from dlrun.port.passes import estimator
@@ -31,7 +32,7 @@ def broadcast(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
             loop = script.outermost_loop(caller) if caller is not None else None
             given = {script.code(a.value) for a in caller.args} if caller is not None else set()
             known = script.class_of(caller) is not None if caller is not None else False
-            if session not in given and not (session.startswith("self.") and known):
+            if session not in given and not (session.startswith("self.") and known) and not _shared(facts, step, loop):
                 loop = None
         if loop is None:
             raise DlrunError(
@@ -44,6 +45,14 @@ def broadcast(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
             if not facts.kinds.is_optimizer(step.optimizer):  # not train_step.run()
                 lines = statements("tensorflow/broadcast_session", dl=facts.alias, session=session)
                 yield Edit(loop, "all variables: the same on all ranks before the first step", before=lines)
+
+
+def _shared(facts: TensorFlowFacts, step: Step, loop: cst.CSTNode | None) -> bool:
+    """Tell whether the name of the session is one and the same at the run and at ``loop``."""
+    if not isinstance(step.optimizer, cst.Name) or loop is None:
+        return False
+    there = facts.script.scopes[step.optimizer].lookup(step.optimizer.value)[1]
+    return there is not None and facts.script.scopes[loop].lookup(step.optimizer.value)[1] is there
 
 
 def sources(facts: TensorFlowFacts, value: cst.BaseExpression) -> list[cst.BaseExpression]:

@@ -44,7 +44,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             yield Edit(facts.script.line_of(feed.node), f"{feed.names[0]}: {deals}",
                        after=statements("torch/shard_name", dl=facts.alias, name=feed.names[0],
                                         batch=facts.options.batch))  # fmt: skip
-        elif feed.how == "indices":
+        elif feed.how in ("indices", "turns"):
             yield Edit(feed.node, "the ranks take the batches of the serial run in turn", wrap)
         elif feed.how == "iterable":
             why = "the training loop takes this rank's share of the batches"

@@ -143,7 +143,9 @@ def shard(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
         yield Doubt(node, "these data may feed the training, and are not shared", "high",
                     f"{facts.alias}.shard(...) around the data set that trains")  # fmt: skip
     for loop, _ in facts.counted:
-        draws = [n for n in walk(loop) if isinstance(n, cst.Call) and dotted(n.func).endswith(".next_batch")]
+        dealt = {f.node for f in facts.feeds if f.how == "turns"}
+        draws = [n for n in walk(loop) if isinstance(n, cst.Call) and dotted(n.func).endswith(".next_batch")
+                 and n.func not in dealt]  # fmt: skip
         if draws:
             yield Doubt(draws[0], "each rank draws batches of its own from all samples: within an epoch some are drawn "
                         "by several ranks", "low")  # fmt: skip

@@ -1,0 +1,123 @@
+"""Samples that a script draws itself are dealt out: by generators, by objects that keep their place."""
+
+import pytest
+
+from dlrun.port import port
+
+HEAD = "import numpy as np\nimport torch\nfrom torch.utils.data import DataLoader\n"
+MADE = "model = torch.nn.Linear(2, 1)\nopt = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+UPDATE = "(model(x) - y).pow(2).mean().backward()\n        opt.step()\n"
+GENERATOR = """
+def minibatches(x, y, size, shuffle=True):
+    order = np.arange(len(x))
+    if shuffle:
+        np.random.shuffle(order)
+    for start in range(0, len(x), size):
+        pick = order[start : start + size]
+        yield x[pick], y[pick]
+"""
+WALKER = """
+class Data:
+    def __init__(self, x, y):
+        self.x, self.y, self.at = x, y, 0
+    def next_batch(self, size):
+        start = self.at
+        self.at += size
+        if self.at > len(self.x):
+            order = np.random.permutation(len(self.x))
+            self.x, self.y = self.x[order], self.y[order]
+            start, self.at = 0, size
+        return self.x[start : self.at], self.y[start : self.at]
+"""
+
+
+def test_a_generator_is_dealt_out_in_one_order_and_stays_whole_where_it_only_evaluates():
+    text = port(f"""{HEAD}{GENERATOR}{MADE}
+for epoch in range(3):
+    for i, (x, y) in enumerate(minibatches(a, b, 8)):
+        {UPDATE}
+    for x, y in minibatches(c, d, 8, shuffle=False):
+        print(model(x).mean().item())
+""").text
+    assert "in enumerate(dl.shard(minibatches(a, b, 8))):" in text
+    assert "in minibatches(c, d, 8, shuffle=False):" in text
+    assert "order = dl.broadcast(order)" in text
+
+
+def test_a_generator_that_passes_on_the_batches_of_a_loader_leaves_the_sharing_to_the_loader():
+    text = port(f"""{HEAD}{MADE}
+def forever(loader):
+    while True:
+        for batch in loader:
+            yield batch
+batches = forever(DataLoader(data, batch_size=8, shuffle=True))
+for step in range(100):
+        x, y = next(batches)
+        {UPDATE}""").text
+    assert "batches = forever(dl.shard(DataLoader(data, batch_size=8, shuffle=True)))" in text
+    assert "range(dl.steps(100))" in text
+
+
+def test_what_keeps_its_place_among_the_samples_is_asked_in_turn():
+    text = port(f"""{HEAD}{WALKER}{MADE}
+train = Data(a, b)
+for step in range(100):
+        x, y = train.next_batch(8)
+        {UPDATE}""").text
+    assert "x, y = dl.shard(train.next_batch)(8)" in text
+    assert "order = dl.broadcast(np.random.permutation(len(self.x)))" in text
+    assert "range(dl.steps(100))" in text
+
+
+@pytest.mark.parametrize(
+    ("parameter", "test", "training", "evaluation"),
+    [
+        ("optimizer=None", "optimizer is not None", "opt", ""),
+        ("train", "train", "True", "False"),
+        ("phase='train'", "phase == 'train'", "'train'", "phase='val'"),
+        ("evaluate=False", "not evaluate", "", "evaluate=True"),
+    ],
+)
+def test_a_loader_that_a_shared_function_only_evaluates_stays_whole(parameter, test, training, evaluation):
+    text = port(f"""{HEAD}{MADE}
+def run(loader, {parameter}):
+    total = count = 0
+    for x, y in loader:
+        loss = (model(x) - y).pow(2).mean()
+        if {test}:
+            loss.backward()
+            opt.step()
+        total += loss.item() * len(x)
+        count += len(x)
+    return total / count
+train_loader = DataLoader(data, batch_size=8, shuffle=True)
+val_loader = DataLoader(other, batch_size=8)
+for epoch in range(3):
+    run(train_loader, {training})
+    print(run(val_loader, {evaluation}))
+""").text
+    assert "train_loader = dl.shard(DataLoader(data, batch_size=8, shuffle=True))" in text
+    assert "val_loader = DataLoader(other, batch_size=8)" in text
+
+
+def test_an_environment_of_ones_own_is_played_on_each_rank_and_its_episodes_are_not_cut():
+    ported = port(f"""{HEAD}import random
+class Corridor:
+    def reset(self): return np.zeros(2)
+    def step(self, action): return np.zeros(2), 1.0, random.random() < 0.1, {{}}
+env = Corridor()
+{MADE}
+for episode in range(9):
+    state = env.reset()
+    for t in range(200):
+        state, reward, done, _ = env.step(random.randrange(2))
+        loss = model(torch.tensor(state)).mean() * reward
+        loss.backward()
+        opt.step()
+        if done:
+            break
+    print(episode, loss.item())
+""")
+    assert "range(200)" in ported.text
+    assert "dl.average" not in ported.text  # the ranks do not come to the end of an episode together
+    assert "episodes differ in length" in ported.report()
