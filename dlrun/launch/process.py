@@ -96,8 +96,9 @@ class Run:
                          f"{self.plan.patience:g} s: rank {_list(self.home.missing())}")  # fmt: skip
         if now >= self.blame.due:
             self._blame()
-        if now >= self.signals.due and (failure := self.signals.act(now, failing=self.blame.heard)):
-            self.blame.fails(failure)
+        if now >= self.signals.due:
+            self.signals.act(now)
+            self._blame_signal(now)
         if now >= self.lookout.due:
             self._look_for_progress()
         if now >= self.end_by:
@@ -170,6 +171,11 @@ class Run:
         if not self.asked:
             self._stop(signal.SIGTERM, self.plan.grace)
 
+    def _blame_signal(self, now: float) -> None:
+        """Blame a signal that a rank got, if nothing else explains it."""
+        if failure := self.signals.failure(now, failing=self.blame.heard):
+            self.blame.fails(failure)
+
     def _refuse(self, why: str) -> None:
         if not self.refusal:
             self.refusal = why
@@ -199,6 +205,7 @@ class Run:
         assert self.launcher
         said = self.launcher.last_words()
         self.console.close()
+        self._blame_signal(float("inf"))
         self.blame.decide()
         failure = self.blame.failure
         (self.run_dir / "launcher.log").write_bytes(said)
@@ -208,6 +215,8 @@ class Run:
             code = failure.code
         elif self.signals.number:
             code = 128 + self.signals.number
+        elif self.refusal:
+            code = 1
         elif len(ended) == self.ranks:
             code = max(end["code"] for end in ended)
         else:

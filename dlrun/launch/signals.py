@@ -26,8 +26,8 @@ _WAIT = 0.5  # seconds in which a rank's SIGTERM may find its reason: launchers 
 class Signals:
     """What signals ask for: to save and stop, where the script asks ``should_stop()``, else to end; twice, to end now.
 
-    ``stop(signal, grace)`` ends the ranks, ``asked`` says how often that has been done. ``due`` is when :meth:`act` has
-    something to do.
+    ``stop(signal, grace)`` ends the ranks, ``asked`` says how often that has been done. ``due`` is when :meth:`act` or
+    :meth:`failure` has something to say.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Signals:
         self.number = 0  # the signal that ended the job
         self.saving = ""  # the one that made the ranks save and stop
         self._save_by = float("inf")
-        self._of_rank: tuple[float, Call, int] = (float("inf"), None, 0)  # type: ignore[assignment]
+        self._of_rank: tuple[float, Call | None, int] = (float("inf"), None, 0)
 
     @contextmanager
     def handled(self) -> Iterator[None]:
@@ -78,20 +78,23 @@ class Signals:
         elif self._of_rank[0] == float("inf"):
             self._of_rank = (time.monotonic() + _WAIT, call, number)
 
-    def act(self, now: float, failing: bool) -> dict[str, Any] | None:
-        """Do what is due; return the failure of a rank that was told to end, unless the job is ``failing`` already."""
+    def act(self, now: float) -> None:
+        """End the ranks, where they have not saved in time."""
         if now >= self._save_by:
             self._save_by = float("inf")
             self.number = signal.SIGTERM
             self.stop(signal.SIGTERM, self.plan.grace)
+
+    def failure(self, now: float, failing: bool) -> dict[str, Any] | None:
+        """Return the failure of a rank that somebody ended, once that is sure; None where the job is ``failing``."""
         when, call, number = self._of_rank
         if now < when:
             return None
         self._of_rank = (float("inf"), call, number)
-        if failing or self.asked() or self.saving:
+        if not call or failing or self.asked() or self.saving:
             return None
         name = signal.Signals(number).name
-        if self.listening:
+        if self.listening and not call.ended:
             self._save(f"{name} to rank {call.rank}")
             return None
         return {"rank": call.rank, "host": call.host, "pid": call.pid, "what": f"somebody sent it {name}", "where": "",

@@ -13,13 +13,14 @@ from typing import Any
 
 from dlrun.rank import wire
 from dlrun.rank.proc import catches, children
-from dlrun.rank.script import STACK_SIGNAL, theirs
+from dlrun.rank.script import EARLY_WARNINGS, STACK_SIGNAL, theirs
 from dlrun.rank.talk import talks
 
 GRACE = 1.0  # seconds between the signal that asks a script to end and the one that ends it
 _TAIL = 20  # last lines of a failed rank that are shown
 # What others may send a watcher. Its starter blocks them from before the fork until they are handled.
-FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
+ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+FORWARDED = (*ENDS, *EARLY_WARNINGS)
 
 
 class Watcher:
@@ -48,6 +49,7 @@ class Watcher:
             self.poll.register(fd, select.POLLIN)
         if home:
             home.setblocking(True)
+        self.received: set[int] = set()
         self.signalled: list[int] = []  # by somebody else; acted on in the loop, not in the middle of a message
         self.wake, wake = os.pipe()
         os.set_blocking(wake, False)
@@ -173,7 +175,8 @@ class Watcher:
 
         A script that has a handler for it gets it, too; one that has none would simply die.
         """
-        ends = number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        ends = number in ENDS
+        self.received.add(number)
         if self.home:
             self._send(wire.SIGNALLED, {"signal": number})
         elif ends:
@@ -197,7 +200,11 @@ class Watcher:
         self._send(wire.FAILED, self.failure)
 
     def _conclude(self, code: int, number: int) -> int:
-        if code and not self.failure:
+        if number in ENDS and number not in self.received and not self.stopped:
+            time.sleep(0.1)  # who ends a script by this may send it to all its group, and ours has not been told yet
+        while self.signalled:
+            self._pass_signal_on(self.signalled.pop(0))
+        if code and not self.failure and number not in self.received:
             name = signal.Signals(number).name if number else ""
             tail = self._tail()
             self._fail({"what": f"killed by {name}" if name else f"exit code {code}", "where": _where(tail),

@@ -1,16 +1,17 @@
 """Real launches over several machines: every way to fail, under Slurm and over ssh, and what then happens.
 
-The table of what was seen is printed at the end of the test run (``pytest tests/launch -s`` shows it).
+The table of what was seen stands at the end of pytest's report.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,11 +56,12 @@ ENDS = {
     "SIGSEGV": (139, "killed by SIGSEGV at fails.py:12", 3),
     "node dies": (137, LOST, 4),
     "cable cut": (137, LOST, 12),
+    "SIGTERM to a rank": (143, "somebody sent it SIGTERM", 4),
     "SIGTERM to dlrun": (143, "", 3),
     "SIGKILL to dlrun": (-9, "", 3),
 }
 BEST = max(LAUNCHERS, key=lambda name: ("mpich" in name, name), default="")
-ROWS: list[tuple[str, str, int, float, int, str]] = []
+Record = Callable[[str, object], None]
 
 
 def backends() -> list[str]:
@@ -93,14 +95,6 @@ def ours(folder: Path) -> list[int]:
     return found
 
 
-@pytest.fixture(scope="module", autouse=True)
-def table() -> Iterator[None]:
-    yield
-    print("\n\n| event | started by | exit code | seconds | processes left | said |\n|---|---|---|---|---|---|")
-    for how, backend, code, seconds, left, said in ROWS:
-        print(f"| {how} | {backend} | {code} | {seconds:.1f} | {left} | {said} |")
-
-
 @pytest.mark.parametrize("backend", backends())
 def test_uneven_ranks_over_two_machines_know_their_places(lab: Lab, tmp_path: Path, backend: str):
     if backend == "mpich-4.0.2 over ssh":
@@ -114,7 +108,7 @@ def test_uneven_ranks_over_two_machines_know_their_places(lab: Lab, tmp_path: Pa
 
 @pytest.mark.parametrize("how", ENDS)
 @pytest.mark.parametrize("backend", backends())
-def test_every_failure_has_one_end(lab: Lab, tmp_path: Path, backend: str, how: str):
+def test_every_failure_has_one_end(lab: Lab, tmp_path: Path, backend: str, how: str, record_property: Record):
     code, what, limit = ENDS[how]
     (tmp_path / "fails.py").write_text(FAILS)
     line = [*words(backend), "fails.py", how]
@@ -123,7 +117,7 @@ def test_every_failure_has_one_end(lab: Lab, tmp_path: Path, backend: str, how: 
     process = subprocess.Popen(line, cwd=tmp_path, env=env, stdout=pipe, stderr=pipe, text=True)
     assert process.stdout and process.stdout.readline() == "up\n", process.communicate()[1]
     start = time.monotonic()
-    act(lab, how, process)
+    act(lab, how, process, tmp_path)
     try:
         errors = process.communicate(timeout=limit + 2 * BUSY)[1]
         seconds = time.monotonic() - start
@@ -137,7 +131,7 @@ def test_every_failure_has_one_end(lab: Lab, tmp_path: Path, backend: str, how: 
         time.sleep(0.1)
         left = ours(tmp_path)
     said = next((x for x in errors.splitlines() if x.startswith("dlrun: rank")), "")
-    ROWS.append((how, backend, process.returncode, seconds, len(left), said))
+    record_property("end", f"| {how} | {backend} | {process.returncode} | {seconds:.1f} | {len(left)} | {said} |")
     if not (how == "SIGKILL to dlrun" and "in a job" in backend):  # salloc then says 0
         assert process.returncode == code, errors
     assert (not what and not said) or said.endswith(what), errors
@@ -145,12 +139,41 @@ def test_every_failure_has_one_end(lab: Lab, tmp_path: Path, backend: str, how: 
     assert not left
 
 
-def act(lab: Lab, how: str, process: subprocess.Popen[str]) -> None:
+UNREACHABLE = ("srun", *(f"{name} over ssh" for name in sorted(LAUNCHERS)[-2:]))
+
+
+@pytest.mark.parametrize("backend", UNREACHABLE)
+def test_ranks_that_never_start_end_the_job(lab: Lab, tmp_path: Path, backend: str, record_property: Record):
+    """Their machine cannot be reached from the beginning; launchers wait for it for minutes, some for ever."""
+    (tmp_path / "place.py").write_text(PLACE)
+    line = [*words(backend), "--start-timeout", "3", "place.py"]
+    lab.run("link", "n2", "down")
+    start = time.monotonic()
+    try:
+        done = subprocess.run(line, cwd=tmp_path, env=lab.ssh, capture_output=True, text=True, timeout=120, check=False)
+        seconds = time.monotonic() - start
+    finally:
+        lab.run("mend", "n2")
+    said = next((x for x in done.stderr.splitlines() if "did not start" in x), "")
+    deadline = time.monotonic() + BUSY
+    while (left := ours(tmp_path)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    record_property("end", f"| never starts | {backend} | {done.returncode} | {seconds:.1f} | {len(left)} | {said} |")
+    assert done.returncode == 1, done.stderr
+    assert "of 3 ranks did not start within 3 s: rank " in said, done.stderr
+    assert seconds < 3 + BUSY
+    assert not left
+
+
+def act(lab: Lab, how: str, process: subprocess.Popen[str], folder: Path) -> None:
     """Do what the script cannot do to itself."""
     if how == "node dies":
         lab.run("poweroff", "n2")
     elif how == "cable cut":
         lab.run("link", "n2", "down")
+    elif how == "SIGTERM to a rank":
+        rank = json.loads((folder / "runs/ranks.json").read_text())[2]
+        lab.run("on", rank["host"], "kill", "-TERM", str(rank["pid"]))
     elif how == "SIGTERM to dlrun":
         os.kill(dlrun_in(process), signal.SIGTERM)
     elif how == "SIGKILL to dlrun":
