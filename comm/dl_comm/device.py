@@ -70,15 +70,39 @@ def _not_contiguous(array: Any) -> CommError:
 
 @dataclass
 class Flight:
-    """A reduction that is under way on the GPU: its ticket, and the stream that shall follow it."""
+    """A reduction that is under way on the GPU: its ticket, and the stream that it began on."""
 
     ticket: int
     stream: int
 
+    def follow(self, stream: int) -> None:
+        """What is enqueued on ``stream`` from now on comes after the result. Raises what an earlier call ran into."""
+        _core.session().follow_on_gpu(self.ticket, stream)
+
     def land(self) -> None:
-        """Let the stream follow, and wait for the ranks' part, so that what went wrong is raised here."""
-        _core.session().follow_on_gpu(self.ticket, self.stream)
+        """Let its own stream follow, and wait for the ranks' part, so that what went wrong is raised here."""
+        self.follow(self.stream)
         _core.session().settle_on_gpu(self.ticket)
+
+
+def start(
+    buffers: list[Buffer], team: int, labels: list[str], stream: int, *, op: str = "mean", root: int | None = None
+) -> Flight:
+    """Start the reduction of arrays on this rank's GPU, or with ``root`` their broadcast, once ``stream`` is there."""
+    session = _core.session()
+    if root is None:
+        ticket = session.allreduce_on_gpu(buffers, op, team, labels, stream)
+    else:
+        ticket = session.broadcast_on_gpu(buffers, root, team, labels, stream)
+    path = session.gpu_path(team)
+    if path not in _told:
+        _told.add(path)
+        if session.rank() == 0:
+            sys.stderr.write(f"dl_comm: arrays on GPUs are reduced by {path}\n")
+    return Flight(ticket, stream)
+
+
+_told = {""}
 
 
 def take_off(arrays: Sequence[Any], team: int, labels: list[str], *, root: int | None = None) -> list[Flight]:
@@ -88,9 +112,5 @@ def take_off(arrays: Sequence[Any], team: int, labels: list[str], *, root: int |
     for stream in dict.fromkeys(one.stream for one in described):
         mine = [i for i, one in enumerate(described) if one.stream == stream]
         buffers, names = [described[i].buffer for i in mine], [labels[i] for i in mine]
-        if root is None:
-            ticket = _core.session().allreduce_on_gpu(buffers, "mean", team, names, stream)
-        else:
-            ticket = _core.session().broadcast_on_gpu(buffers, root, team, names, stream)
-        flights.append(Flight(ticket, stream))
+        flights.append(start(buffers, team, names, stream, root=root))
     return flights

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dl_comm import CommError, _core
 from dl_comm.ranks import get_nranks, parts
-from dl_comm.torch.memory import HostMemory, label, plain_buffers
+from dl_comm.torch.memory import DenseMemory, label, plain_buffers
 from dl_comm.torch.overlap import finish_overlapped
 from dl_comm.torch.parameters import DENSE, SPARSE, Held, held_by, holds_gradient, kind_of
 
@@ -57,8 +57,8 @@ def _average_dense(held: Held) -> None:
     if not held.tensors:
         return
     grads = [_dense_gradient(t) for t in held.tensors]
-    memory = HostMemory(grads, held.tensors)
-    _core.allreduce(memory.buffers, "mean", 0, held.labels)
+    memory = DenseMemory(grads, held.tensors)
+    memory.allreduce("mean", held.labels)
     memory.store()
     for tensor, grad in zip(held.tensors, grads, strict=True):
         if holds_gradient(tensor):
@@ -167,8 +167,8 @@ def _sum_tensor(value: Tensor) -> Tensor:
     floating = value.is_floating_point() or value.is_complex()
     exact = value.detach() if floating else value.to(torch.int64)
     total = exact.to_dense().clone(memory_format=torch.contiguous_format)
-    memory = HostMemory([total])
-    _core.allreduce(memory.buffers, "sum", 0, [label("total of", total)])
+    memory = DenseMemory([total])
+    memory.allreduce("sum", [label("total of", total)])
     memory.store()
     return total if floating or value.dtype == torch.bool else total.to(value.dtype)
 
@@ -176,8 +176,8 @@ def _sum_tensor(value: Tensor) -> Tensor:
 def _average_buffers(module: nn.Module) -> nn.Module:
     named = [(name, b) for name, b in module.named_buffers() if b.is_floating_point() and b.layout == torch.strided]
     if named and get_nranks() > 1:
-        memory = HostMemory([buffer for _, buffer in named])
-        _core.allreduce(memory.buffers, "mean", 0, [label(name, buffer) for name, buffer in named])
+        memory = DenseMemory([buffer for _, buffer in named])
+        memory.allreduce("mean", [label(name, buffer) for name, buffer in named])
         memory.store()
     return module
 
@@ -185,7 +185,7 @@ def _average_buffers(module: nn.Module) -> nn.Module:
 def _average_tensor(value: Tensor) -> Tensor:
     exact = value.detach() if value.is_floating_point() or value.is_complex() else value.to(torch.float64)
     mean = exact.to_dense().clone(memory_format=torch.contiguous_format)
-    memory = HostMemory([mean])
-    _core.allreduce(memory.buffers, "mean", 0, [label("average of", mean)])
+    memory = DenseMemory([mean])
+    memory.allreduce("mean", [label("average of", mean)])
     memory.store()
     return mean if exact.dtype == value.dtype else mean.to(torch.get_default_dtype())

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from dl_comm import _core
 from dl_comm.ranks import get_nranks, own_team
-from dl_comm.torch.memory import HostMemory
+from dl_comm.torch.memory import DenseMemory
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -103,8 +102,8 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def _sum_over_ranks(values: Tensor) -> Tensor:
-    memory = HostMemory([values])
-    _core.allreduce(memory.buffers, "sum", _team[0], [f"batch statistics {tuple(values.shape)}"])
+    memory = DenseMemory([values])
+    memory.allreduce("sum", [f"batch statistics {tuple(values.shape)}"], _team[0])
     memory.store()
     return values
 

@@ -28,42 +28,12 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from dl_comm import CommError, _core
 from dl_comm.ranks import get_nranks, own_team
-from dl_comm.torch.memory import dtype_name, label
+from dl_comm.torch import gpu
+from dl_comm.torch.buckets import Bucket, Slot
+from dl_comm.torch.memory import label
 from dl_comm.torch.parameters import DENSE, DONE, holders, kind_of
 
 _ALIGNMENT = 64  # bytes: gradients begin at cache lines
-
-
-@dataclass(eq=False)
-class Slot:
-    """One parameter's place: its ``view`` of a bucket, and what is known of its gradient in this step."""
-
-    name: str
-    parameter: Tensor
-    fired: int = 0  # backwards that reached it since the last step
-    expected: int = 0  # how many there were in the step before
-    last: int = -1  # when the latest came, counted over all parameters
-    bucket: Bucket | None = None
-    view: Tensor | None = None
-    copied: tuple[Tensor, int] | None = None  # the gradient that is in the view, and its version then
-
-    def is_current(self) -> bool:
-        """Whether what was copied still is this rank's gradient."""
-        grad = self.parameter.grad
-        if self.copied is None:
-            return grad is None
-        return grad is self.copied[0] and grad._version == self.copied[1]
-
-
-@dataclass(eq=False)
-class Bucket:
-    """Gradients that travel together: ``count`` elements of one dtype at ``address``, of which some are there."""
-
-    slots: list[Slot]
-    address: int = 0
-    count: int = 0
-    there: int = 0
-    ticket: int | None = None
 
 
 @dataclass(eq=False)
@@ -94,6 +64,8 @@ class Overlap:
         assert slot.bucket is not None
         assert slot.view is not None
         slot.bucket.there += 1
+        if gpu.is_on_gpu(slot.view):
+            slot.bucket.streams[gpu.current_stream(slot.view.device)] = gpu.stream_object(slot.view.device)
         if grad is None or grad.is_sparse:
             slot.view.zero_()
         else:
@@ -110,9 +82,7 @@ class Overlap:
             for slot in bucket.slots:
                 if not complete and not slot.copied:
                     self._copy(slot)
-            buffer = (bucket.address, bucket.count, dtype_name(bucket.slots[0].parameter))
-            name = f"bucket {number}, {bucket.slots[0].name} to {bucket.slots[-1].name}"
-            bucket.ticket = _core.start([buffer], "mean", self.team, [name])
+            bucket.start(self.team, f"bucket {number}, {bucket.slots[0].name} to {bucket.slots[-1].name}")
 
     def finish(self) -> dict[int, int]:
         """Put the averages into the gradients; return by ``id`` what is left to do: ``DONE``, or how it is held."""
@@ -123,9 +93,7 @@ class Overlap:
         state = torch.tensor([[kind_of(s.parameter), not s.is_current()] for s in self.slots], dtype=torch.int32)
         _core.allreduce([(state.data_ptr(), state.numel(), "int32")], "max", self.team, ["which gradients changed"])
         for bucket in self.buckets:
-            assert bucket.ticket is not None
-            _core.wait(bucket.ticket)
-            bucket.ticket, bucket.there = None, 0
+            bucket.wait()
         left: dict[int, int] = {}
         grads, means = [], []
         for slot, (kind, changed) in zip(self.slots, state.tolist(), strict=True):
@@ -154,30 +122,35 @@ class Overlap:
         mine = sorted(range(len(self.slots)), key=lambda i: self.slots[i].last if self.slots[i].fired else never)
         order = _core.broadcast_bytes(" ".join(map(str, mine)).encode(), 0).split()
         limit = int(float(os.environ.get("DL_COMM_BUCKET_MB", "16")) * 2**20)
-        open_buckets: dict[torch.dtype, Bucket] = {}
+        open_buckets: dict[Any, Bucket] = {}
         offsets: dict[Slot, int] = {}
         ends: dict[Bucket, int] = {}
         for slot in (self.slots[int(i)] for i in order):
             p = slot.parameter
             size = -(-p.numel() * p.element_size() // _ALIGNMENT) * _ALIGNMENT
-            bucket = open_buckets.get(p.dtype)
+            alike = (p.dtype, p.device)
+            bucket = open_buckets.get(alike)
             if bucket is None or ends[bucket] + size > limit:
-                bucket = open_buckets[p.dtype] = Bucket([])
+                bucket = open_buckets[alike] = Bucket([])
                 ends[bucket] = 0
                 self.buckets.append(bucket)
             bucket.slots.append(slot)
             slot.bucket, offsets[slot], ends[bucket] = bucket, ends[bucket], ends[bucket] + size
-        memory = torch.frombuffer(_core.arena(max(1, sum(ends.values()))), dtype=torch.uint8)
-        start = 0
+        on_host = [bucket for bucket in self.buckets if not gpu.is_on_gpu(bucket.slots[0].parameter)]
+        arena = _core.arena(max(1, sum(ends[bucket] for bucket in on_host)))
+        memory = torch.frombuffer(arena, dtype=torch.uint8)
         for bucket in self.buckets:
-            whole = memory[start : start + ends[bucket]].view(bucket.slots[0].parameter.dtype)
-            bucket.address, bucket.count = whole.data_ptr(), whole.numel()
+            first_of_all = bucket.slots[0].parameter
+            if bucket in on_host:
+                here, memory = memory[: ends[bucket]], memory[ends[bucket] :]
+            else:
+                here = gpu.memory(ends[bucket], first_of_all.device)
+            bucket.memory = here.view(first_of_all.dtype)
             for slot in bucket.slots:
                 p = slot.parameter
                 first = offsets[slot] // p.element_size()
                 stride = torch.empty_like(p, device="meta").stride()
-                slot.view = whole[first : first + p.numel()].as_strided(p.shape, stride)
-            start += ends[bucket]
+                slot.view = bucket.memory[first : first + p.numel()].as_strided(p.shape, stride)
         for slot in self.slots:
             slot.expected, slot.fired = slot.fired, 0
 
@@ -193,9 +166,10 @@ def overlap(what: Any) -> None:
     number of backwards per step, also changing; parameters that get no gradient; sparse gradients; ``no_sync``. One
     thing is not seen: a gradient edited through ``.data`` between backward and ``gradients``.
 
-    Takes shared memory of the size of the gradients once, buckets of ``DL_COMM_BUCKET_MB`` (16) megabytes, and a team
-    of threads. Floating-point parameters on the CPU take part; others are averaged by ``gradients`` as before. On one
-    rank nothing happens. Raises ``ValueError`` when a parameter already overlaps.
+    Takes memory of the size of the gradients once (shared between the ranks, or the GPU's), buckets of
+    ``DL_COMM_BUCKET_MB`` (16) megabytes, and a team of threads. Floating-point parameters on the CPU and on CUDA's GPUs
+    take part; others are averaged by ``gradients`` as before. On a GPU no call waits for it. On one rank nothing
+    happens. Raises ``ValueError`` when a parameter already overlaps.
     """
     held = holders(what)
     if get_nranks() == 1:
@@ -203,7 +177,7 @@ def overlap(what: Any) -> None:
     slots = [
         Slot(name, p)
         for name, p in held
-        if p.requires_grad and p.is_leaf and p.device.type == "cpu" and p.is_floating_point()
+        if p.requires_grad and p.is_leaf and p.is_floating_point() and (p.device.type == "cpu" or gpu.is_on_gpu(p))
     ]
     for slot in slots:
         if slot.parameter in _overlaps:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from dl_comm import CommError, _core
 from dl_comm.ranks import get_nranks, get_rank
-from dl_comm.torch.memory import HostMemory, label
+from dl_comm.torch.memory import DenseMemory, label
 from dl_comm.torch.parameters import holders, remember_names
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
@@ -123,9 +123,8 @@ def _agree(labels: list[str], root: int) -> None:
 
 
 def _send(tensors: list[Tensor], root: int) -> None:
-    memory = HostMemory(tensors)
-    if memory.raw:
-        _core.broadcast(memory.raw, root)
+    memory = DenseMemory(tensors)
+    memory.broadcast(root)
     if get_rank() != root:
         memory.store()
 

@@ -14,7 +14,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from dl_comm import stepping, timeline
-from dl_comm.torch.memory import HostMemory
+from dl_comm.torch.memory import DenseMemory
 from dl_comm.torch.overlap import Overlap
 
 _begun: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -32,8 +32,8 @@ def watch() -> None:
         setattr(torch, "load", _timed("checkpoint", torch.load))  # noqa: B010
         setattr(Overlap, "_copy", staticmethod(_packing(Overlap._copy)))  # noqa: B010
         setattr(Overlap, "finish", _unpacking(Overlap.finish))  # noqa: B010
-        setattr(HostMemory, "__init__", _copying("pack", HostMemory.__init__))  # noqa: B010
-        setattr(HostMemory, "store", _copying("unpack", HostMemory.store))  # noqa: B010
+        setattr(DenseMemory, "__init__", _copying("pack", DenseMemory.__init__))  # noqa: B010
+        setattr(DenseMemory, "store", _copying("unpack", DenseMemory.store))  # noqa: B010
         timeline.add("import", "import torch", timeline.imported())
 
 

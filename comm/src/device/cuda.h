@@ -40,7 +40,6 @@ class Cuda {
 
  public:
   F<unsigned> init{*this, "cuInit"};
-  F<int*> driver_version{*this, "cuDriverGetVersion"};
   F<int, const char**> error_name{*this, "cuGetErrorName"};
   F<int, const char**> error_text{*this, "cuGetErrorString"};
   F<int*, int> device_get{*this, "cuDeviceGet"};
@@ -59,8 +58,6 @@ class Cuda {
   F<Event*, unsigned> event_create{*this, "cuEventCreate"};
   F<Event, Stream> event_record{*this, "cuEventRecord"};
 
-  F<Pointer*, std::size_t> allocate{*this, "cuMemAlloc_v2"};
-  F<Pointer> release{*this, "cuMemFree_v2"};
   F<void**, std::size_t, unsigned> host_allocate{*this, "cuMemHostAlloc"};
   F<void*, std::size_t, unsigned> host_register{*this, "cuMemHostRegister_v2"};
   F<Pointer*, void*, unsigned> host_pointer{*this, "cuMemHostGetDevicePointer_v2"};

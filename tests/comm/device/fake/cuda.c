@@ -66,10 +66,11 @@ void fake_fail(const char* function, int nth, int code) {
 // ---- memory ----
 
 enum Kind { none, on_device, pinned };
+// With FAKE_CUDA_OWNS_ALL all memory that is not pinned counts as the device's, so that tensors of the CPU can play it.
 static struct { enum Kind kind; CUdeviceptr start; size_t bytes; } memory[4096];
 static int n_memory;
 
-static CUdeviceptr bias(void) { return setting("FAKE_CUDA_BIAS", 1) ? 1ull << 46 : 0; }
+static CUdeviceptr bias(void) { return !setting("FAKE_CUDA_OWNS_ALL", 0) ? 1ull << 46 : 0; }
 
 static void add(enum Kind kind, CUdeviceptr start, size_t bytes) {
   pthread_mutex_lock(&guard);
@@ -81,7 +82,7 @@ static void add(enum Kind kind, CUdeviceptr start, size_t bytes) {
 }
 
 static enum Kind kind_of(CUdeviceptr address, size_t bytes) {
-  enum Kind kind = none;
+  enum Kind kind = setting("FAKE_CUDA_OWNS_ALL", 0) ? on_device : none;
   pthread_mutex_lock(&guard);
   for (int i = 0; i < n_memory; ++i)
     if (address >= memory[i].start && address + bytes <= memory[i].start + memory[i].bytes) kind = memory[i].kind;
@@ -384,7 +385,6 @@ int cuLaunchKernel(void* kernel, unsigned x, unsigned y, unsigned z, unsigned tx
 // ---- the device ----
 
 int cuInit(unsigned flags) { return flags ? INVALID_VALUE : (int)setting("FAKE_CUDA_INIT", 0); }
-int cuDriverGetVersion(int* version) { *version = 13000; return 0; }
 int cuDeviceGet(int* device, int ordinal) { *device = ordinal; return ordinal < 0; }
 int cuDeviceGetUuid(char uuid[16], int device) {
   memset(uuid, (int)setting("FAKE_CUDA_UUID", 7) + device, 16);
