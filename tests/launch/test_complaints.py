@@ -30,17 +30,17 @@ rank 0 of 1 everywhere                             launch/test_backends.py a_lib
 srun without the right PMI                         launch/test_complaints.py srun_that_does_not_speak_the_librarys_pmi
 zombies hold the GPU's memory                      launch/test_launch.py a_signal_to_dlrun_ends_everything
 killing one run kills another                      launch/test_complaints.py ending_one_run_leaves_another_alone
-the start hangs in the wrong network card          launch/test_complaints.py ranks_that_do_not_start_are_named
+the start hangs in the wrong network card          launch/test_cluster.py ranks_that_never_start_end_the_job
 thirty seconds are too short for a start           launch/test_complaints.py the_time_to_start_grows_with_the_ranks
 a GPU is invisible or used twice                   rank/test_gpus.py the_own_gpu_comes_first_and_all_stay_visible
 the scheduler's mask is ignored                    rank/test_gpus.py what_the_scheduler_left_is_all_there_is
 ROCR, HIP and CUDA mask each other                 rank/test_gpus.py of_amds_masks_one_remains
 GPUs in exclusive mode are busy                    rank/test_mps.py the_first_rank_of_a_node_starts_it
 all ranks run on one core                          launch/test_preflight.py all_ranks_on_one_cpu_are_told
-srun loses the cores of a task                     launch/test_backends.py srun_restates_cores
+srun loses the cores of a task                     launch/test_backends.py srun_restates_cores_that_the_job_was_given
 Open MPI 5 drops the options of 4                  launch/test_launch.py each_rank_knows_its_place
 a variable is not forwarded, or cut                launch/test_complaints.py every_variable_reaches_every_rank
-no time to save before the job is preempted        launch/test_stop.py a_script_that_listens_saves_and_ends_well
+no time to save before the job is preempted        launch/test_stop.py a_signal_to_every_process_of_the_job_as_slurm
 a stall, and nobody says who is missing            launch/test_stall.py a_real_stall_names_the_missing_rank
 ranks average different tensors without a word     launch/test_launch.py an_error_that_dl_comm_raises_on_every_rank
 logs and progress bars of all ranks are mixed      launch/test_launch.py several_ranks_are_shown_each_line_with_its_rank

@@ -157,9 +157,14 @@ def test_copies_of_a_serial_script_are_told_so_while_they_still_run(any_mpiexec,
 
 
 def test_several_ranks_are_shown_each_line_with_its_rank(dlrun, any_mpiexec, tmp_path):
-    (tmp_path / "says.py").write_text("import os\nprint('I am', os.environ['DLRUN_RANK'])\n")
+    bar = "for i in range(1001): print(f'\\r{i / 10:5} %', end='')\nprint()\n"
+    (tmp_path / "says.py").write_text("import os\nprint('I am', os.environ['DLRUN_RANK'])\n" + bar)
     done = dlrun("-n", "3", "--mpiexec", any_mpiexec, "--show", "0,2", "says.py")
-    assert sorted(done.stdout.splitlines()) == ["[0] I am 0", "[2] I am 2"]
+    for rank in (0, 2):
+        shown = [line for line in done.stdout.splitlines() if line.startswith(f"[{rank}] ")]
+        assert shown[0] == f"[{rank}] I am {rank}" and shown[-1] == f"[{rank}] 100.0 %"
+        assert len(shown) < 20, "a state of the bar now and then, not all 1001"
+    assert not [line for line in done.stdout.splitlines() if not line.startswith(("[0] ", "[2] "))]
 
 
 def test_what_a_rank_left_running_is_ended_with_it(dlrun, any_mpiexec, tmp_path):
