@@ -6,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <chrono>
+#include <exception>
 #include <cstdint>
 #include <string>
 #include <tuple>
@@ -18,6 +19,7 @@
 #include "reducer.h"
 #include "session.h"
 #include "transport_local.h"
+#include "wait.h"
 
 namespace nb = nanobind;
 using dl::Session;
@@ -26,6 +28,28 @@ namespace {
 
 using Bare = std::tuple<std::uintptr_t, std::size_t, std::string>;  // address, elements, NumPy's name of the type
 using Names = std::vector<std::string>;
+
+thread_local std::exception_ptr raised_by_handler;  // what Python's handler of a signal raised: KeyboardInterrupt
+
+bool handler_raises() {
+  const nb::gil_scoped_acquire held;
+  if (PyErr_CheckSignals() == 0) return false;
+  raised_by_handler = std::make_exception_ptr(nb::python_error());
+  return true;
+}
+
+// Calls without the GIL. Ctrl-C ends the wait: what its handler raises is thrown then.
+template <class Call>
+auto collective(Call call) {
+  const nb::gil_scoped_release released;
+  const dl::Interruptible here(handler_raises);
+  try {
+    return call();
+  } catch (const dl::CommError&) {
+    if (raised_by_handler) std::rethrow_exception(std::exchange(raised_by_handler, nullptr));
+    throw;
+  }
+}
 
 dl::Message message(const std::string& call, const std::vector<Bare>& bare, const Names& names) {
   dl::Message made{call, {}, names};
@@ -38,21 +62,18 @@ dl::Message message(const std::string& call, const std::vector<Bare>& bare, cons
 void allreduce(Session& session, const std::vector<Bare>& buffers, const std::string& op, int team, const Names& names) {
   const dl::Message what = message("allreduce (" + op + ")", buffers, names);
   const dl::Op how = dl::op_named(op);
-  const nb::gil_scoped_release released;
-  session.allreduce(what, how, team);
+  collective([&] { session.allreduce(what, how, team); });
 }
 
 std::uint64_t start(Session& session, const std::vector<Bare>& buffers, const std::string& op, int team,
                     const Names& names) {
   dl::Message what = message("allreduce (" + op + ")", buffers, names);
-  const nb::gil_scoped_release released;
-  return session.start(std::move(what), dl::op_named(op), team);
+  return collective([&] { return session.start(std::move(what), dl::op_named(op), team); });
 }
 
 void broadcast(Session& session, const std::vector<Bare>& buffers, int root, const Names& names) {
   const dl::Message what = message("broadcast from rank " + std::to_string(root), buffers, names);
-  const nb::gil_scoped_release released;
-  session.broadcast(what, root);
+  collective([&] { session.broadcast(what, root); });
 }
 
 // The same for arrays on this rank's GPU: they return a ticket at once.
@@ -71,21 +92,14 @@ std::uint64_t broadcast_on_gpu(Session& session, const std::vector<Bare>& buffer
 }
 
 nb::bytes broadcast_bytes(Session& session, const nb::bytes& data, int root) {
-  std::string text(data.c_str(), data.size());
-  {
-    const nb::gil_scoped_release released;
-    text = session.broadcast_bytes(text, root);
-  }
+  const std::string mine(data.c_str(), data.size());
+  const std::string text = collective([&] { return session.broadcast_bytes(mine, root); });
   return nb::bytes(text.data(), text.size());
 }
 
 nb::list allgather_bytes(Session& session, const nb::bytes& data) {
-  std::vector<std::string> all;
-  {
-    const std::string mine(data.c_str(), data.size());
-    const nb::gil_scoped_release released;
-    all = session.allgather_bytes(mine);
-  }
+  const std::string mine(data.c_str(), data.size());
+  const std::vector<std::string> all = collective([&] { return session.allgather_bytes(mine); });
   nb::list result;
   for (const std::string& text : all) result.append(nb::bytes(text.data(), text.size()));
   return result;
@@ -93,18 +107,13 @@ nb::list allgather_bytes(Session& session, const nb::bytes& data) {
 
 // When the reduction began and ended, in ns of the steady clock.
 std::pair<std::int64_t, std::int64_t> wait(Session& session, std::uint64_t ticket) {
-  const nb::gil_scoped_release released;
-  const dl::Span span = session.wait(ticket);
+  const dl::Span span = collective([&] { return session.wait(ticket); });
   const auto ns = [](auto time) { return std::chrono::nanoseconds(time.time_since_epoch()).count(); };
   return {ns(span.begin), ns(span.end)};
 }
 
 nb::object arena(Session& session, std::size_t bytes) {
-  char* memory = nullptr;
-  {
-    const nb::gil_scoped_release released;
-    memory = session.arena(bytes);
-  }
+  char* const memory = collective([&] { return session.arena(bytes); });
   return nb::steal(PyMemoryView_FromMemory(memory, static_cast<Py_ssize_t>(bytes), PyBUF_WRITE));
 }
 
@@ -150,14 +159,17 @@ std::vector<Session*> local_sessions(int n, const Names& hosts, double timeout_s
 
 void init(const std::string& mpi_library) {
   const auto prefix = nb::cast<std::string>(nb::module_::import_("sys").attr("prefix"));
-  const nb::gil_scoped_release released;
-  dl::join(mpi_library, prefix);
+  collective([&] { dl::join(mpi_library, prefix); });
 }
 
 void raise_comm_error(const dl::CommError& error) {
-  const nb::object type = nb::module_::import_("dl_comm.errors").attr("CommError");
-  const nb::object made = type(std::string(error.what()), error.hint());
-  PyErr_SetObject(type.ptr(), made.ptr());
+  try {
+    const nb::object type = nb::module_::import_("dl_comm.errors").attr("CommError");
+    const nb::object made = type(std::string(error.what()), error.hint());
+    PyErr_SetObject(type.ptr(), made.ptr());
+  } catch (nb::python_error& other) {  // a signal's handler ran in between, and raised
+    other.restore();
+  }
 }
 
 }  // namespace
@@ -196,7 +208,7 @@ NB_MODULE(_core, m) {
       .def("gpu_path", &Session::gpu_path, nb::arg("team") = 0)
       .def("broadcast_bytes", broadcast_bytes, nb::arg("data"), nb::arg("root") = 0)
       .def("allgather_bytes", allgather_bytes, nb::arg("data"))
-      .def("barrier", &Session::barrier, released)
+      .def("barrier", [](Session& session) { collective([&] { session.barrier(); }); })
       .def("arena", arena, nb::arg("nbytes"))
       .def("fail", &Session::raise, nb::arg("text"), released)
       .def("finalize", &Session::finalize, nb::arg("blocking") = true, released)
@@ -205,7 +217,7 @@ NB_MODULE(_core, m) {
   // The same functions for the one session of this process, so that nobody has to carry it.
   m.def("init", init, nb::arg("mpi_library") = "");
   m.def("initialized", &dl::has_joined);
-  m.def("finalize", &dl::leave, nb::arg("blocking") = true, released);
+  m.def("finalize", [](bool blocking) { collective([&] { dl::leave(blocking); }); }, nb::arg("blocking") = true);
   m.def("session", &dl::the_session, nb::rv_policy::reference);
   m.def("rank", [] { return dl::the_session().rank(); });
   m.def("size", [] { return dl::the_session().size(); });
@@ -213,8 +225,8 @@ NB_MODULE(_core, m) {
   m.def("local_rank", [] { return dl::the_session().local_rank(); });
   m.def("local_size", [] { return dl::the_session().local_size(); });
   m.def("create_team", [](int team, int threads, int precision) {
-    dl::the_session().create_team(team, threads, precision);
-  }, nb::arg("team"), nb::arg("threads"), nb::arg("precision") = 0, released);
+    collective([&] { dl::the_session().create_team(team, threads, precision); });
+  }, nb::arg("team"), nb::arg("threads"), nb::arg("precision") = 0);
   m.def("allreduce", [](const std::vector<Bare>& buffers, const std::string& op, int team, const Names& names) {
     allreduce(dl::the_session(), buffers, op, team, names);
   }, nb::arg("buffers"), nb::arg("op") = "mean", nb::arg("team") = 0, nb::arg("names") = Names());
@@ -229,7 +241,7 @@ NB_MODULE(_core, m) {
     return broadcast_bytes(dl::the_session(), data, root);
   }, nb::arg("data"), nb::arg("root") = 0);
   m.def("allgather_bytes", [](const nb::bytes& data) { return allgather_bytes(dl::the_session(), data); }, nb::arg("data"));
-  m.def("barrier", [] { dl::the_session().barrier(); }, released);
+  m.def("barrier", [] { collective([] { dl::the_session().barrier(); }); });
   m.def("arena", [](std::size_t bytes) { return arena(dl::the_session(), bytes); }, nb::arg("nbytes"));
   m.def("fail", [](const std::string& text) { dl::the_session().raise(text); }, nb::arg("text"), released);
   m.def("abort_job", &dl::abort_job, nb::arg("code"), released);

@@ -22,7 +22,7 @@ if importlib.util.find_spec("dl_comm._core") is None:
     )
 
 from dl_comm import _core, averaging, device, leaving, matching, probe, timeline
-from dl_comm.arrays import bare, beside, described, is_tensorflow, writable
+from dl_comm.arrays import bare, beside, described, is_tensorflow, moved, writable
 from dl_comm.errors import CommError
 from dl_comm.schedule import Phases
 from dl_comm.stopping import should_stop
@@ -120,7 +120,9 @@ def gradients(arrays: Sequence[Any], team: int = 0) -> list[Any]:
 
 
 def broadcast(arrays: Sequence[Any], root: int = 0) -> Any:
-    """Give every rank the values of rank ``root``: NumPy arrays, torch tensors and CuPy arrays in place.
+    """Give every rank the values of rank ``root``, in place: NumPy arrays, torch tensors and CuPy arrays.
+
+    In the host's memory they are of any type but objects.
 
     For TensorFlow's variables and tensors see :func:`dl_comm.tensorflow.broadcast`, whose result this returns.
     """
@@ -131,7 +133,8 @@ def broadcast(arrays: Sequence[Any], root: int = 0) -> Any:
         flight.land()
     with writable([array for array in arrays if not device.is_on_gpu(array)]) as dense:
         if dense or not there:
-            _core.broadcast([bare(array) for array in dense], root, [described(array) for array in dense])
+            sent = [moved(array) for array in dense]
+            _core.broadcast([buffer for buffer, _ in sent], root, [label for _, label in sent])
     return None
 
 

@@ -13,6 +13,9 @@ import numpy as np
 from dl_comm.device import is_on_gpu
 from dl_comm.errors import CommError
 
+# What the core can reduce.
+CORE_TYPES = ("float64", "float32", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8")
+
 
 def is_torch(array: Any) -> bool:
     """Whether this is a torch tensor; torch is looked for, not imported."""
@@ -51,6 +54,15 @@ def bare(array: Any) -> tuple[int, int, str]:
     if is_torch(array):
         return array.data_ptr(), array.numel(), str(array.dtype).removeprefix("torch.")
     return array.__array_interface__["data"][0], array.size, array.dtype.name
+
+
+def moved(array: Any) -> tuple[tuple[int, int, str], str]:
+    """Return the same, and the description, of an array that is only moved: as bytes if the core has no such type."""
+    address, count, dtype = bare(array)
+    if dtype in CORE_TYPES or dtype == "object":
+        return (address, count, dtype), described(array)
+    width = array.element_size() if is_torch(array) else array.itemsize
+    return (address, count * width, "uint8"), f"{described(array)} {dtype} as"
 
 
 def described(array: Any) -> str:

@@ -80,7 +80,7 @@ class Averaging:
 
     def _start(self, arrays: Sequence[Any], share: float) -> Flight:
         own = [fresh(array) for array in arrays]
-        late = f" {share:.3g} steps late" if share > 0 else ""  # ranks that were configured differently do not agree
+        late = f" [{share:.0%} of the call before]" if share > 0 else ""  # ranks configured differently do not agree
         there = [array for array in own if device.is_on_gpu(array)]
         here = [array for array in own if not device.is_on_gpu(array)] if there else own
         buffers, labels = [bare(array) for array in here], [described(array) + late for array in here]

@@ -72,6 +72,7 @@ void Lane::wait(std::uint32_t number) {
 
 // Called now and then while this rank sleeps for another.
 void Lane::watch(int local) {
+  check_interruption();
   const std::string who = "rank " + std::to_string(layout_.locals[static_cast<std::size_t>(local)]);
   if (alarm_->raised.load(std::memory_order_acquire) == 2) throw CommError(std::string(alarm_->text));
   const int pid = desk(local).pid.load();
@@ -134,7 +135,8 @@ void Lane::raise(const std::string& text) {
 }
 
 void Lane::abandon() {
-  if (peers_) peers_->abandon();
+  for (Transport* one : {everyone_.get(), peers_.get(), delegates_.get()})
+    if (one != nullptr) one->abandon();
 }
 
 void Lane::leave() { desk(layout_.local_rank).left.store(1); }

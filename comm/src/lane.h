@@ -82,7 +82,7 @@ class Lane {
 
   // A thread that goes over the wire while this lane's own works on the node. It alone uses peers() and scratch() then.
   Queue& courier() { return courier_; }
-  // Ends what the courier is doing with an error, and all it is given later: this lane has failed. From any thread.
+  // Ends all that this lane is sending or receiving, now or later, with an error: its team has failed. From any thread.
   void abandon();
 
   void raise(const std::string& text);  // rings the alarm of the node

@@ -34,7 +34,7 @@ void pipelined(std::size_t blocks, Queue* courier, Sum sum, Carry carry, Give gi
         if (courier != nullptr) ticket = courier->start([&carry, k] { carry(k); });
       }
       if (k > 0) {
-        if (courier != nullptr) courier->wait(before);
+        if (courier != nullptr) courier->wait(before, true);
         give(k - 1);
       }
       before = ticket;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "error.h"
+#include "wait.h"
 
 namespace dl {
 
@@ -24,7 +25,7 @@ std::uint64_t Queue::start(std::function<void()> job) {
   return tickets_;
 }
 
-Span Queue::wait(std::uint64_t ticket) {
+Span Queue::wait(std::uint64_t ticket, bool interruptible) {
   std::unique_lock<std::mutex> lock(guard_);
   if (ticket == 0 || ticket > tickets_) throw CommError("no call has the ticket " + std::to_string(ticket));
   auto pending = [&] {
@@ -34,6 +35,11 @@ Span Queue::wait(std::uint64_t ticket) {
       if (job.ticket == ticket) return true;
     return false;
   };
+  while (interruptible && !changed_.wait_for(lock, std::chrono::milliseconds(20), [&] { return !pending(); })) {
+    lock.unlock();
+    check_interruption();
+    lock.lock();
+  }
   changed_.wait(lock, [&] { return !pending(); });
   const auto entry = done_.find(ticket);
   if (entry == done_.end()) throw CommError("the ticket " + std::to_string(ticket) + " has been waited for already");

@@ -27,7 +27,8 @@ class Queue {
   std::uint64_t start(std::function<void()> job);
 
   // Returns once the job of this ticket is done, and when it ran; throws what it threw. A ticket is good for one wait.
-  Span wait(std::uint64_t ticket);
+  // An interruptible one throws Interrupted (wait.h) while the job goes on; the ticket is then good for another.
+  Span wait(std::uint64_t ticket, bool interruptible = false);
 
   // Does the job now if nothing else is running or queued, in the caller's thread; else after all that was started.
   void run(const std::function<void()>& job);

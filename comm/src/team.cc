@@ -6,6 +6,7 @@
 #include "check.h"
 #include "error.h"
 #include "flat.h"
+#include "wait.h"
 
 namespace dl {
 namespace {
@@ -61,7 +62,19 @@ std::uint64_t Team::start(Message message, int sharers, std::function<void(Lane&
   });
 }
 
-Span Team::wait(std::uint64_t ticket) { return queue_.wait(ticket); }
+// Who is interrupted ends what he waits for, and waits until it has let go of his arrays.
+Span Team::wait(std::uint64_t ticket) {
+  try {
+    return queue_.wait(ticket, true);
+  } catch (const Interrupted&) {
+    tell("rank " + std::to_string(lanes_.front()->everyone().rank()) + " was interrupted");
+    try {
+      queue_.wait(ticket);
+    } catch (const CommError&) {  // as it should
+    }
+    throw;
+  }
+}
 
 void Team::call(const Message& message, const std::function<void(Lane&)>& work) {
   queue_.run([&] {
@@ -96,8 +109,10 @@ std::string Team::where(const Message& message) const {
 }
 
 void Team::give_up(const Message& message, const std::string& why) {
-  const std::string text =
-      "rank " + std::to_string(lanes_.front()->everyone().rank()) + " gave up on " + where(message) + why;
+  tell("rank " + std::to_string(lanes_.front()->everyone().rank()) + " gave up on " + where(message) + why);
+}
+
+void Team::tell(const std::string& text) {
   for (const auto& lane : lanes_) {
     lane->raise(text);
     lane->abandon();

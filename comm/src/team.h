@@ -65,6 +65,7 @@ class Team {
   std::string where(const Message& message) const;
   // Tells the ranks of this node how this one failed, and ends what its other threads are doing.
   void give_up(const Message& message, const std::string& why);
+  void tell(const std::string& text);
 
   int id_;
   int precision_;

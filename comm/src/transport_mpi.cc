@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "error.h"
+#include "wait.h"
 
 namespace dl {
 namespace {
@@ -53,10 +54,17 @@ auto MpiTransport::locked(Call call) {
 
 template <class Done>
 bool MpiTransport::poll(Done done) {
-  const auto deadline = Clock::now() + std::chrono::duration<double>(world_->timeout_s);
+  const auto begun = Clock::now();
+  const auto deadline = begun + std::chrono::duration<double>(world_->timeout_s);
+  auto next_check = begun + std::chrono::milliseconds(20);
   for (long polls = 0; !done(); ++polls) {
     rest(polls);
-    if (polls % 64 == 63 && (abandoned_ || Clock::now() > deadline)) return false;
+    if (polls % 64 != 63) continue;
+    const auto now = Clock::now();
+    if (abandoned_ || now > deadline) return false;
+    if (now < next_check) continue;
+    check_interruption();
+    next_check = now + std::chrono::milliseconds(20);
   }
   return true;
 }

@@ -18,6 +18,8 @@ static_assert(std::atomic<std::uint32_t>::is_always_lock_free, "a lock would not
 
 std::uint32_t* word(Counter& counter) { return reinterpret_cast<std::uint32_t*>(&counter.value); }
 
+thread_local bool (*interrupted)() = nullptr;
+
 bool reached(std::uint32_t value, std::uint32_t target) { return static_cast<std::int32_t>(value - target) >= 0; }
 
 }  // namespace
@@ -25,6 +27,13 @@ bool reached(std::uint32_t value, std::uint32_t target) { return static_cast<std
 Patience patience_for(int ranks_on_node) {
   const long cores = sysconf(_SC_NPROCESSORS_ONLN);
   return ranks_on_node <= cores ? Patience{2000, 200} : Patience{20, 200};
+}
+
+Interruptible::Interruptible(bool (*asked)()) { interrupted = asked; }
+Interruptible::~Interruptible() { interrupted = nullptr; }
+
+void check_interruption() {
+  if (interrupted != nullptr && interrupted()) throw Interrupted();
 }
 
 // The store and the load are sequentially consistent, as are the two in await: either the sleeper sees the new value,

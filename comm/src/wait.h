@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <functional>
 
+#include "error.h"
+
 namespace dl {
 
 // A counter that one rank advances and the others of its node wait for. Lives in shared memory, zeroed at first.
@@ -28,5 +30,23 @@ void advance(Counter& counter, std::uint32_t to);
 // Returns once the counter has reached `target` (modulo 2^32). While asleep, calls `watch` about every 20 ms, which may
 // throw to give up.
 void await(Counter& counter, std::uint32_t target, const Patience& patience, const std::function<void()>& watch);
+
+// While one lives, the thread that made it gives up waiting once asked() is true, which it asks about every 20 ms.
+class Interruptible {
+ public:
+  explicit Interruptible(bool (*asked)());
+  ~Interruptible();
+  Interruptible(const Interruptible&) = delete;
+  Interruptible& operator=(const Interruptible&) = delete;
+};
+
+// This thread was told to give up.
+class Interrupted : public CommError {
+ public:
+  Interrupted() : CommError("it was interrupted by a signal") {}
+};
+
+// Asks. Throws Interrupted if this thread is to give up.
+void check_interruption();
 
 }  // namespace dl

@@ -179,3 +179,52 @@ def test_a_team_that_was_used_before_init_is_made_anew_with_its_threads_and_prec
     """
     ended = job(any_mpi, 3, program)
     assert (len(ended.lines("rank")), ended.code) == (3, 0), ended.output
+
+
+def test_arrays_of_another_byte_order_and_of_types_that_are_only_moved_get_the_right_values(job, any_mpi):
+    program = """
+        import warnings
+        import numpy as np, dl_comm
+        dl_comm.init()
+        rank = dl_comm.get_rank()
+        warnings.simplefilter("ignore")
+        other = np.full((2, 3), 2.0 * rank, np.dtype("f4").newbyteorder())
+        assert np.all(dl_comm.gradients([other])[0] == 1)
+        dl_comm.average(other)
+        assert np.all(other == 1) and not other.dtype.isnative
+        for dtype in ("bool", "u2", "u4", "c16", "S3", "M8[s]"):
+            array = np.full((2, 3), rank, "i8").astype(dtype)
+            dl_comm.broadcast([array], 1)
+            assert np.array_equal(array, np.full((2, 3), 1, "i8").astype(dtype)), array
+        try:
+            dl_comm.broadcast([np.zeros(3, "u2" if rank else "c16")], 0)
+        except dl_comm.CommError as error:
+            assert "(3,) complex128 as" in str(error) and "(3,) uint16 as" in str(error), error
+            print("rank", rank, "right", flush=True)
+    """
+    ended = job(any_mpi, 2, program)
+    assert (len(ended.lines("rank")), ended.code) == (2, 0), ended.output
+
+
+def test_teams_and_phases_that_differ_between_ranks_are_refused_and_shown(job, any_mpi):
+    program = """
+        import numpy as np, dl_comm
+        dl_comm.init()
+        rank = dl_comm.get_rank()
+        for arguments, said in (((5, 1 + rank), "1 threads at precision level 0 on rank 0 but 2"),
+                                ((6, 1, rank), "1 threads at precision level 0 on rank 0 but 1 threads at precision")):
+            try:
+                dl_comm.create_team(*arguments)
+            except dl_comm.CommError as error:
+                assert said in str(error), error
+                print("rank", rank, "refused", flush=True)
+        dl_comm.config_team(0, ksteps=2 if rank else 9, max_steps=9)
+        for step in range(3):
+            try:
+                assert dl_comm.gradients([np.full(3, float(step))])[0][0] == step
+            except dl_comm.CommError as error:
+                assert step == 2 and "(3,) [100% of the call before] float64" in str(error), error
+                print("rank", rank, "refused", flush=True)
+    """
+    ended = job(any_mpi, 2, program)
+    assert (len(ended.lines("rank")), ended.code) == (6, 0), ended.output
