@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterator
+from functools import cached_property
 
 import libcst as cst
 from libcst.metadata import CodeRange
@@ -51,7 +52,7 @@ class Script(Trees):
             if (there := self.member(node)) is not None:
                 return self._name_by(there[0], node.attr.value)
             head = self.name_of(node.value)
-            return f"{head}.{node.attr.value}" if head else ""
+            return f"{head}.{node.attr.value}" if head and dotted(node) not in self._kept else ""
         if not isinstance(node, cst.Name):
             return ""
         bindings, _ = self.scopes[node].lookup(node.value)
@@ -61,6 +62,12 @@ class Script(Trees):
             if node.value in STARS.get(star, ()):
                 return f"{star}.{node.value}"
         return f"builtins.{node.value}" if hasattr(builtins, node.value) else ""
+
+    @cached_property
+    def _kept(self) -> set[str]:
+        """The attributes in which this script keeps objects of its own: ``tf.model = tf.keras.Sequential()``."""
+        made = [n for n in self.nodes if isinstance(n, cst.Assign) and isinstance(n.value, cst.Call)]
+        return {dotted(t.target) for n in made for t in n.targets if isinstance(t.target, cst.Attribute)}
 
     def _name_by(self, bindings: list[Binding], name: str) -> str:
         for binding in bindings:

@@ -383,6 +383,11 @@ def test_a_keras_model_that_is_compiled_elsewhere_is_refused():
     assert "compiled elsewhere" in refused("import keras\nmodel = load()\nmodel.fit(x, y)\n").message
 
 
+def test_a_model_that_a_script_keeps_in_a_modules_attribute_is_ported_as_any_other():
+    script = KERAS.replace("import keras\n", "import tensorflow as tf\nimport keras\n", 1).replace("model", "tf.model")
+    assert "dl.distribute(tf.model)" in port(script).text
+
+
 def test_a_stateful_keras_model_is_refused():
     source = "import keras\nlayer = keras.layers.LSTM(3, stateful=True)\nmodel.compile('sgd')\nmodel.fit(x)\n"
     assert "carries its state" in refused(source).message
