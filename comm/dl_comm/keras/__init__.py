@@ -11,6 +11,9 @@ One call after ``compile`` makes a model train on all ranks; without a launcher 
     if dl.is_rank0():
         model.save("model.keras")               # plain Keras: it loads without dl_comm
     dl.finalize()
+
+``shard``, ``DistributedOptimizer`` and ``broadcast`` are its parts, for loops by hand; ``Distribute()`` is a callback,
+for a ``fit`` that somebody else calls.
 """
 
 from __future__ import annotations

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Iterator
 from contextlib import suppress
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 from dl_comm.keras.backend import average_gradients, backend, broadcast
@@ -91,7 +93,7 @@ def _distributed_fit(model: Any, shard_data: bool) -> Any:
         given.apply_defaults()
         options = given.arguments
         _divide(options, shard_data)
-        _build(model, options["x"])
+        options["x"] = _build(model, options["x"])
         DistributedOptimizer(model.optimizer)
         _without_xla(model)
         options["callbacks"] = [
@@ -123,14 +125,18 @@ def _divide(options: dict[str, Any], shard_data: bool) -> None:
     options.update(samples)
 
 
-def _build(model: Any, x: Any) -> None:
-    """Build a model that waits for its first batch, so that its weights can be broadcast before that."""
+def _build(model: Any, x: Any) -> Any:
+    """Build a model that waits for its first batch, so that its weights can be broadcast before that; return ``x``."""
     if getattr(model, "built", False):
-        return
+        return x
     first: Any = None
     if hasattr(x, "take") and hasattr(x, "element_spec"):
         first = next(iter(x.take(1)), None)
         first = first[0] if isinstance(first, tuple) else first
+    elif isinstance(x, Iterator):
+        begin = list(islice(x, 1))
+        first = begin[0][0] if begin and isinstance(begin[0], tuple) else None
+        x = (batch for batch in chain(begin, x))  # Keras 3 wants a generator
     elif hasattr(x, "__getitem__") and not hasattr(x, "shape") and not isinstance(x, (dict, list, tuple)):
         first = x[0][0]
     elif x is not None and (hasattr(x, "shape") or isinstance(x, (dict, list, tuple))):
@@ -138,6 +144,7 @@ def _build(model: Any, x: Any) -> None:
     if first is not None:
         with suppress(NotImplementedError):  # a model that only has a train_step(): its parts are built
             model(first)
+    return x
 
 
 def DistributedOptimizer(opt: Opt) -> Opt:  # noqa: N802

@@ -37,6 +37,13 @@ def a_model_that_waits_for_its_first_batch_begins_alike_too():
         lambda model, batch: model.fit(x, y, batch, shuffle=False, verbose=0),
     )
 
+    def from_a_generator(model, batch):
+        batches = ((x[i : i + batch], y[i : i + batch]) for i in range(0, len(x), batch))
+        return model.fit(batches, steps_per_epoch=len(x) // batch, verbose=0)
+
+    if backend() != "jax":  # each step is compiled anew
+        assert_fits_like_one_process(lambda seed: make_model(seed, built=False), from_a_generator)
+
 
 def batches_by_hand_and_steps_of_ones_own_are_averaged():
     x, y = make_data(12 * n)

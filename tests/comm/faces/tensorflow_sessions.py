@@ -47,7 +47,7 @@ def ops_of_a_session_may_run_in_another_order_on_every_rank():
 def sessions_train_like_one_process():
     x, y = _data()
 
-    def train(mine, how):
+    def train(mine, how, x):
         with tf.Graph().as_default():
             a, b = _v1.placeholder(tf.float64, [None, 6]), _v1.placeholder(tf.float64, [None, 1])
             first = np.linspace(-1, 1, 6)[:, None] + (_r if how in ("hook", "minimize") else 0)
@@ -72,11 +72,15 @@ def sessions_train_like_one_process():
                     session.run(train_op, {a: x[k][mine], b: y[k][mine]})
                 return session.run(v)
 
-    serial = train(slice(None), "serial")
-    for how in ("minimize", "apply", "hook"):
-        ported = train(slice(_r, None, _n), how)
-        np.testing.assert_allclose(ported, serial, rtol=1e-11)
-        _same_bits([ported])
+    infinite = x.copy()
+    infinite[2, _n - 1, 0] = np.inf  # in the last rank's third batch
+    for given in (x, infinite):
+        serial = train(slice(None), "serial", given)
+        assert np.isfinite(serial).all() == (given is x)
+        for how in ("minimize", "apply", "hook"):
+            ported = train(slice(_r, None, _n), how, given)
+            np.testing.assert_allclose(ported, serial, rtol=1e-11)
+            _same_bits([ported])
 
 
 def an_estimator_trains_like_one_process():

@@ -224,3 +224,22 @@ def automatic_mixed_precision():
 
     # A gradient is rounded to 8 bits where it is computed: four steps of 0.05 times a gradient below 1.
     _trains_like_one_process(train, rtol=4 * 0.05 * 2**-8)
+
+
+def statistics_of_the_global_batch():
+    def train(average, batch):
+        model = nn.Sequential(nn.Conv1d(3, 4, 3), nn.BatchNorm1d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2)).double()
+        if not average.serial:
+            model = dl.sync_batchnorm(model)
+        optimizer = torch.optim.Adam(model.parameters(), 0.01)
+        average.begin(optimizer)
+        for k in range(4):
+            optimizer.zero_grad()
+            _mse(model(batch(k, 3, 6)), batch(50 + k, 2)).backward()
+            average(optimizer)
+            optimizer.step()
+        model.register_parameter("mean", nn.Parameter(model[1].running_mean))
+        model.register_parameter("var", nn.Parameter(model[1].running_var))
+        return model
+
+    _trains_like_one_process(train, rtol=1e-7)
