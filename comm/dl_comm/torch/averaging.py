@@ -56,6 +56,14 @@ def gradients(what: Any) -> None:
 def _average_dense(held: Held) -> None:
     if not held.tensors:
         return
+    if held.parameters:
+        for parameter in held.tensors:
+            if parameter.grad is None:
+                parameter.grad = _dense_gradient(parameter)
+        buffers = plain_buffers(held.tensors)
+        if buffers is not None:
+            _core.allreduce(buffers, "mean", 0, held.labels)
+            return
     grads = [_dense_gradient(t) for t in held.tensors]
     memory = DenseMemory(grads, held.tensors)
     memory.allreduce("mean", held.labels)

@@ -40,10 +40,17 @@ def plain_buffers(tensors: Sequence[Tensor]) -> list[Buffer] | None:
         if grad is None or not grad.is_cpu or grad.is_sparse or grad.is_neg():
             return None
         name = _REAL.get(grad.dtype)
-        if name is None or not (grad.is_contiguous() and tensor.is_contiguous()):
+        if name is None:
+            return None
+        if not (grad.is_contiguous() and tensor.is_contiguous() or _both_have_channels_last(grad, tensor)):
             return None
         buffers.append((grad.data_ptr(), grad.numel(), name))
     return buffers
+
+
+def _both_have_channels_last(grad: Tensor, tensor: Tensor) -> bool:
+    last = torch.channels_last
+    return grad.dim() == 4 and grad.is_contiguous(memory_format=last) and tensor.is_contiguous(memory_format=last)
 
 
 _REAL = {torch.float64: "float64", torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
