@@ -70,8 +70,22 @@ class Flow(Calls):
             return [init] if init else []
         if isinstance(func, cst.Attribute) and func.attr.value in self.methods:
             found = [self.method(cls, func.attr.value) for cls in self.classes(func.value)]
-            return [f for f in found if f is not None]
-        return []
+            if any(found):
+                return [f for f in found if f is not None]
+        if "__call__" in self.methods and isinstance(func, (cst.Name, cst.Attribute)):
+            return [f for cls in self.classes(func) if (f := self.method(cls, "__call__")) is not None]
+        return [f for f in self._in_table(func) if isinstance(f, cst.FunctionDef)]
+
+    def _in_table(self, func: cst.CSTNode) -> list[cst.FunctionDef | cst.Lambda]:
+        """Return the functions that ``table[name]`` may be."""
+        found: list[cst.FunctionDef | cst.Lambda] = []
+        for origin in self.origins(func) if isinstance(func, (cst.Subscript, cst.Name)) else ():
+            local = self.definition(origin.node) if origin.node is not func else None
+            if isinstance(origin.node, cst.Lambda):
+                found.append(origin.node)
+            elif isinstance(local, cst.FunctionDef):
+                found.append(local)
+        return found
 
     def callers(self, function: cst.CSTNode) -> list[cst.Call]:
         """Return the calls of this module that may run ``function``, in source order."""
@@ -231,4 +245,7 @@ class Flow(Calls):
         functions = [local] if isinstance(local, cst.FunctionDef) else []
         if local is None and isinstance(func, cst.Attribute) and func.attr.value in self.methods:
             functions = [m for c in self.classes(func.value) if (m := self.method(c, func.attr.value))]
-        return [(r, path) for f in functions for r in self.returns(f)]
+        table = self._in_table(func) if local is None and not functions else []
+        functions += [f for f in table if isinstance(f, cst.FunctionDef)]
+        lambdas: list[State] = [(f.body, path) for f in table if isinstance(f, cst.Lambda)]
+        return [*lambdas, *((r, path) for f in functions for r in self.returns(f))]

@@ -7,6 +7,7 @@ from functools import cached_property
 
 import libcst as cst
 
+from dlrun.port.copies import holds_copy
 from dlrun.port.facts import Top
 from dlrun.port.facts_torch import LOOPS, Gradients
 from dlrun.port.script import Scope, dotted, walk
@@ -172,15 +173,21 @@ class Loops:
     def _held(
         self, candidates_of: Scope, loop: cst.CSTNode, functions: list[cst.FunctionDef | cst.Module]
     ) -> Iterator[tuple[str, cst.CSTNode]]:
-        """Yield the attributes of objects in sight whose own methods train: ``agent.net`` before ``agent.learn()``."""
+        """Yield the attributes of objects in sight: of those whose methods train, and the copies that others keep.
+
+        ``agent.net`` before ``agent.learn()``; ``ema.shadow``, a copy of the weights made before they are broadcast.
+        """
         owners = {self.script.class_of(f) for f in functions if isinstance(f, cst.FunctionDef)} - {None}
-        for name, bindings in candidates_of.names.items() if owners else ():
+        for name, bindings in candidates_of.names.items():
             if not any(b.how == "assign" for b in bindings) or not self._made_before(bindings, loop):
                 continue
             use = next((n for n in self._uses(name) if self.script.scopes[n].lookup(name)[1] is candidates_of), None)
-            for owner in owners.intersection(self.flow.classes(use)) if use is not None else ():
+            for owner in self.flow.classes(use) if use is not None else ():
+                if self.kinds.of_bases(self.flow.bases(owner)):
+                    continue  # a module is in sight itself
                 for (cls, attribute), _ in self.script.attributes.items():
-                    if cls is owner and (made := self._use_of(cls, attribute)) is not None:
+                    made = self._use_of(cls, attribute) if cls is owner else None
+                    if made is not None and (owner in owners or holds_copy(self.script, cls, attribute)):
                         yield f"{name}.{attribute}", made
 
     def _use_of(self, cls: cst.ClassDef, attribute: str) -> cst.CSTNode | None:
@@ -219,7 +226,9 @@ class Loops:
         for name, node in candidates:
             kind = self.kinds.of(node)
             key = tuple(self.flow.origins(node)) or (name,)
-            if kind == "module" or name in self._by_hand:
+            owner = self.script.class_of(node) if kind == "" and name.count(".") == 1 and name[:5] != "self." else None
+            copies = owner is not None and holds_copy(self.script, owner, name.rsplit(".", 1)[-1])
+            if kind == "module" or name in self._by_hand or copies:
                 modules.setdefault(key, name)
             elif kind == "optimizer" or (
                 kind == ""

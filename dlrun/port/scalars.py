@@ -26,6 +26,7 @@ class Scalars:
         self.kinds = kinds
         self.flow = kinds.flow
         self.script = kinds.script
+        self._busy: set[tuple[int, str]] = set()
 
     def __call__(self, node: cst.CSTNode, depth: int = 0) -> bool:
         """Tell whether ``node`` is surely one number (or a tensor of one)."""
@@ -42,7 +43,7 @@ class Scalars:
             case cst.UnaryOperation():
                 return self(node.expression, depth + 1)
             case cst.Attribute():
-                if node.attr.value in _METERS:
+                if node.attr.value in _METERS or self._is_option(node):
                     return True
                 return node.attr.value in _SAME and self(node.value, depth + 1)
             case cst.Subscript() if isinstance(node.value, cst.Attribute) and node.value.attr.value == "shape":
@@ -55,9 +56,25 @@ class Scalars:
                 data = isinstance(node.value, cst.Attribute) and node.value.attr.value == "data"  # loss.data[0]
                 return data and self(node.value, depth + 1)
             case cst.Name():
-                bindings, _ = self.script.scopes[node].lookup(node.value)
-                return bool(bindings) and all(self._of_binding(b, depth + 1) for b in bindings)
+                return self._of_name(node, depth + 1)
         return False
+
+    def _of_name(self, node: cst.Name, depth: int) -> bool:
+        bindings, scope = self.script.scopes[node].lookup(node.value)
+        key = (id(scope), node.value)
+        if key in self._busy:
+            return True  # total = total / count: the other bindings tell
+        self._busy.add(key)
+        try:
+            return bool(bindings) and all(self._of_binding(b, depth) for b in bindings)
+        finally:
+            self._busy.discard(key)
+
+    def _is_option(self, node: cst.Attribute) -> bool:
+        """Tell whether ``node`` is an argument of the command line, which is a number where one counts with it."""
+        made = [o.node for o in self.flow.origins(node.value)]
+        calls = [m.func for m in made if isinstance(m, cst.Call)]
+        return any(isinstance(f, cst.Attribute) and f.attr.value == "parse_args" for f in calls)
 
     def _of_call(self, call: cst.Call, depth: int) -> bool:
         if isinstance(call.func, cst.Attribute):

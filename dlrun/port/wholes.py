@@ -35,10 +35,18 @@ class Wholes:
         self.left: list[cst.Name] = []  # data that reach the loss, and cannot be cut before the loop
         self.drawn: set[str] = set()  # of these, the ones that each process draws at random for itself
         self._seen: set[tuple[int, str]] = set()
+        self._functions: set[cst.CSTNode] = set()
         for loss in losses:
             self._follow(loss)
 
     def _follow(self, node: cst.CSTNode) -> None:
+        if self.home is self.home.root:  # functions that read globals see those that are cut before the loop
+            for call in (n for n in walk(node) if isinstance(n, cst.Call)):
+                for target in self.flow.targets(call):
+                    if target not in self._functions and self.script.class_of(target) is None:
+                        self._functions.add(target)
+                        for value in self.flow.returns(target):
+                            self._follow(value)
         for name in self._data_names(node):
             bindings, scope = self.script.scopes[name].lookup(name.value)
             if scope is None or (id(scope), name.value) in self._seen:

@@ -138,3 +138,26 @@ def test_an_optimizer_named_by_a_string_is_written_out_with_its_import() -> None
     text = port('from keras.models import Sequential\nmodel = Sequential()\nmodel.compile("adam")\nmodel.fit(x)\n').text
     assert "\nimport keras\n" in text
     assert "model.compile(keras.optimizers.Adam(learning_rate=dl.lr_scale(0.001)))" in text
+
+
+def test_the_rate_of_an_optimizer_that_a_name_chooses_is_scaled_where_the_model_is_compiled() -> None:
+    text = port("""import keras
+import argparse
+args = argparse.ArgumentParser().parse_args()
+model = keras.Sequential()
+model.compile(optimizer=args.optimizer, loss="mse")
+model.fit(x, y)
+""").text
+    assert "model.optimizer.learning_rate = dl.lr_scale(float(model.optimizer.learning_rate))" in text
+
+
+def test_what_rank_0_has_written_is_read_by_rank_0_first_and_parts_of_a_model_are_saved_by_it_alone() -> None:
+    text = port("""import keras
+model = Autoencoder()
+model.compile("adam")
+model.fit(x, y, callbacks=[keras.callbacks.ModelCheckpoint("best.weights.h5")])
+model.load_weights("best.weights.h5")
+model.encoder.save("encoder.keras")
+""").text
+    assert 'dl.rank0_first(model.load_weights)("best.weights.h5")' in text
+    assert 'dl.rank0(model.encoder.save)("encoder.keras")' in text

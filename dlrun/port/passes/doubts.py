@@ -18,8 +18,31 @@ def torch(facts: Facts) -> Iterator[Doubt]:
     yield from _uneven_episodes(facts)
     yield from _sums(facts)
     yield from _hand_made(facts)
+    yield from _coupled(facts)
     if facts.options.batch == "global":
         yield from _batch_sizes(facts)
+
+
+def _coupled(facts: Facts) -> Iterator[Doubt]:
+    """Yield doubts about losses for which the mean over the ranks is not the loss of the global batch."""
+    done: set[str] = set()
+    for call in facts.script.calls:
+        name = facts.script.name_of(call.func)
+        if not (name.endswith((".cross_entropy", ".nll_loss", "NLLLoss")) or facts.kinds.of(call.func) == "loss"
+                or facts.kinds.of_call(call) == "loss"):  # fmt: skip
+            continue
+        ignored = argument(call, "ignore_index")
+        if ignored is not None and "ignored" not in done:
+            done.add("ignored")
+            why = "a mean over the targets that count: a rank whose batch has fewer of them weighs as much"
+            yield Doubt(ignored, why, "low", "sum the loss, and divide by the mean count over the ranks")
+        target = call.args[1].value if len(call.args) > 1 else None
+        numbered = any(isinstance(o.node, cst.Call) and facts.script.name_of(o.node.func) == "torch.arange"
+                       for o in (facts.flow.origins(target) if target is not None else ()))  # fmt: skip
+        if numbered and "coupled" not in done:
+            done.add("coupled")
+            why = "this loss compares the samples of a batch with each other: on n ranks each sees only its own batch"
+            yield Doubt(call, why, "medium", "keep each rank's batch as large as the loss needs")
 
 
 def _environments(facts: Facts) -> Iterator[Doubt]:

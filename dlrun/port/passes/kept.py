@@ -9,13 +9,13 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.insert import expression, statements
-from dlrun.port.script import Binding, walk
+from dlrun.port.passes.steps import runs_inside
+from dlrun.port.script import Binding
 
 if TYPE_CHECKING:
     from dlrun.port.passes.metrics import Metrics
 
 _KEEPS = ("append", "update", "writerow", "setdefault")
-_DEPTH = 4
 
 
 def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
@@ -51,7 +51,7 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
             if binding is None:
                 yield Edit(value, why, metrics.wrapped)
                 continue
-            metrics.averaged.add((script.function_of(value), script.code(value)))
+            metrics.averaged[script.function_of(value), script.code(value)] = script.order[binding.node]
             if not binding.path and binding.value is not None:
                 yield Edit(binding.value, why, lambda v: expression("torch/average", {"value": v},
                                                                     dl=metrics.facts.alias))  # fmt: skip
@@ -63,7 +63,7 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
 def _sinks(metrics: Metrics) -> Iterator[cst.BaseExpression]:
     """Yield the expressions that loops over epochs keep: in a list, under a key, in a row of a table."""
     script, loops = metrics.script, metrics.facts.loops
-    outer = {loop for loop in loops if _holds_loop(metrics, loop.body, loops)}  # type: ignore[attr-defined]
+    outer = {loop for loop in loops if runs_inside(metrics.facts, loop.body)}  # type: ignore[attr-defined]
     for node in script.nodes:
         values: list[cst.BaseExpression] = []
         if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in _KEEPS:
@@ -74,18 +74,6 @@ def _sinks(metrics: Metrics) -> Iterator[cst.BaseExpression]:
             loop = next((u for u in script.above(node) if isinstance(u, (cst.For, cst.While, cst.FunctionDef))), None)
             if loop in outer and metrics.all_ranks(node):
                 yield from values
-
-
-def _holds_loop(metrics: Metrics, body: cst.CSTNode, loops: tuple[cst.CSTNode, ...], depth: int = _DEPTH) -> bool:
-    """Tell whether running ``body`` runs another training loop: then its turns are epochs, not batches."""
-    for node in walk(body):
-        if node in loops:
-            return True
-        if depth and isinstance(node, cst.Call):
-            targets = metrics.facts.flow.targets(node)
-            if any(_holds_loop(metrics, t.body, loops, depth - 1) for t in targets):
-                return True
-    return False
 
 
 def _binding(metrics: Metrics, value: cst.BaseExpression) -> Binding | None:

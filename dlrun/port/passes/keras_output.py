@@ -43,19 +43,18 @@ def keras(facts: KerasFacts) -> Iterator[Edit | Doubt]:
         dl.rank0(model.save)("model.keras")
     """
     script, dl = facts.script, facts.alias
-    models = {model for _, model in facts.compiled} | {script.code(f.func.value) for f in facts.fits}  # type: ignore[attr-defined]
+    saved = False
     for call in script.calls:
         name = script.name_of(call.func)
-        if (
-            isinstance(call.func, cst.Attribute)
-            and call.func.attr.value in _SAVES
-            and (
-                script.code(call.func.value) in models
-                or (call.func.attr.value != "save" and (not name or name[0] == "."))
-                or "model" in dotted(call.func.value).lower()
-            )
-        ) or _PLOTS.search(name):
+        method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+        own = bool(method) and (not name or name[0] == ".") and not facts.flow.targets(call)
+        saved = saved or name.endswith("ModelCheckpoint")
+        if (own and method in _SAVES) or _PLOTS.search(name):
+            saved = True
             yield Edit(call.func, "rank 0 writes", lambda f: expression("torch/rank0", {"call": f}, dl=dl))
+        elif saved and ((own and method in _RESTORES) or name.endswith(".load_model")):
+            yield Edit(call.func, "rank 0 first: it has written what all read",
+                       lambda f: expression("torch/rank0_first", {"call": f}, dl=dl))  # fmt: skip
         elif _LOADS.search(name):
             yield Edit(call.func, "rank 0 downloads, the others wait and read",
                        lambda f: expression("torch/rank0_first", {"call": f}, dl=dl))  # fmt: skip

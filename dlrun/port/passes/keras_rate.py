@@ -52,9 +52,10 @@ def rate(facts: KerasFacts) -> Iterator[Edit | Doubt]:
         for found in _by_name(facts, call):
             if isinstance(found, Doubt) or not found.after:
                 yield found
-            elif not imported:
+            elif not imported or found.node is facts.script.line_of(facts.script.statement_of(call)):
                 imported = True
                 yield found
+    yield from assigned(facts)
     yield from _resets(facts)
 
 
@@ -101,7 +102,7 @@ def _default(facts: KerasFacts | TensorFlowFacts, call: cst.Call) -> Iterator[Ed
                partial(_first, keyword="learning_rate", value=given))  # fmt: skip
 
 
-def assigned(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
+def assigned(facts: KerasFacts | TensorFlowFacts) -> Iterator[Edit | Doubt]:
     """Yield the scaling of absolute rates that are set later: ``opt.learning_rate = x``, ``opt.lr.assign(x)``."""
     for node in facts.script.nodes:
         value: cst.BaseExpression | None = None
@@ -145,8 +146,10 @@ def _by_name(facts: KerasFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
     value = argument(call, "optimizer", 0)
     if value is None:
         return
-    texts = [o.node for o in facts.flow.origins(value) if isinstance(o.node, cst.SimpleString)]
-    for text in texts:
+    if not isinstance(value, cst.SimpleString):
+        yield from _out_of_sight(facts, call, value)
+        return
+    for text in [value]:
         name = str(text.evaluated_value).lower()
         module = _keras_module(facts)
         if not module and name in DEFAULTS and "keras" not in facts.script.root.names:
@@ -159,6 +162,27 @@ def _by_name(facts: KerasFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
         else:
             yield Doubt(text, f"the rate of {name!r} is not scaled", "medium",
                         f"optimizer=keras.optimizers....(learning_rate={facts.alias}.lr_scale(...))")  # fmt: skip
+
+
+def _out_of_sight(facts: KerasFacts, call: cst.Call, value: cst.BaseExpression) -> Iterator[Edit | Doubt]:
+    """Yield the scaling of the compiled model's rate, where a name that comes from elsewhere chose the optimizer."""
+    known = {id(c) for c in facts.optimizers}
+    made = [o.node for o in facts.flow.origins(value)]
+    if not made or any(id(m) in known for m in made):
+        if any(isinstance(m, cst.SimpleString) for m in made):
+            yield Doubt(value, "where this is a text, the rate it stands for is not scaled", "high",
+                        "make an optimizer of each text")  # fmt: skip
+        return
+    named = [m for m in made if isinstance(m, cst.Call) and facts.script.name_of(m.func).endswith("optimizers.get")]
+    foreign = [m for m in made if isinstance(m, cst.Call) and m not in named]
+    if foreign:
+        yield Doubt(value, "the rate of this optimizer, which is made elsewhere, is not scaled", "medium",
+                    f"learning_rate={facts.alias}.lr_scale(...) where it is made")  # fmt: skip
+        return
+    model = next((text for c, text in facts.compiled if c is call), "")
+    lines = statements("keras/rate_of_model", dl=facts.alias, model=model, rule=facts.options.lr_scaling)
+    yield Edit(facts.script.line_of(facts.script.statement_of(call)), f"{WHY} (the rate that a name stands for)",
+               after=lines)  # fmt: skip
 
 
 def _import_keras(facts: KerasFacts) -> Iterator[Edit]:

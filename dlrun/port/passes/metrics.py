@@ -15,9 +15,10 @@ from dlrun.port.script import children, dotted, walk
 from dlrun.port.taint import Taint
 
 _LOGS = ("set_postfix", "set_description", "set_postfix_str", "add_scalar", "add_scalars", "log", "info", "log_value",
-         "scalar_summary", "scalar", "write", "track")  # fmt: skip
+         "scalar_summary", "scalar", "write", "writerow", "track")  # fmt: skip
 _ORDER = (cst.LessThan, cst.LessThanEqual, cst.GreaterThan, cst.GreaterThanEqual)
 _RECORDS = ("best", "min_", "max_", "lowest", "highest", "prev", "last_", "thresh")
+_CURVED = ("math.exp", "math.log", "math.sqrt", "numpy.exp", "numpy.log", "numpy.sqrt", "torch.exp", "torch.sqrt")
 _LEAVES = (cst.Break, cst.Continue, cst.Return, cst.Raise)
 
 
@@ -62,7 +63,7 @@ class Metrics:
         self.local: Taint = facts.local  # differs between ranks
         self.trained: Taint = facts.trained  # ... because it comes from a rank's own training batches
         self.scalar = Scalars(facts.kinds)
-        self.averaged: set[tuple[cst.CSTNode, str]] = set()
+        self.averaged: dict[tuple[cst.CSTNode, str], int] = {}  # the names, and from where on
 
     def wrapped(self, node: cst.BaseExpression) -> cst.BaseExpression:
         """Return the mean of ``node`` over the ranks."""
@@ -83,7 +84,7 @@ class Metrics:
                 mine = isinstance(node.target, cst.Name) and self._sum_of_own(node.target)
                 if mine and self._counts_all(node.value) and self.all_ranks(node):
                     name = self.script.code(node.target)
-                    self.averaged.add((self.script.function_of(node), name))
+                    self.averaged[self.script.function_of(node), name] = self.script.order[node]
                     yield Edit(self.script.line_of(node), why,
                                before=statements("torch/total_statement", dl=dl, name=name))  # fmt: skip
         if cuts:
@@ -168,7 +169,7 @@ class Metrics:
         for n in walk(node):
             if isinstance(n, _LEAVES):
                 return True
-            if isinstance(n, cst.Assign) and any(dotted(t.target) in tested for t in n.targets):
+            if isinstance(n, cst.Assign) and any(dotted(m) in tested for t in n.targets for m in walk(t.target)):
                 return True
             if isinstance(n, cst.Attribute) and n.attr.value in ("state_dict", "param_groups", "save", "step"):
                 return True
@@ -210,7 +211,7 @@ class Metrics:
             elif isinstance(node, cst.While) or not isinstance(side, (cst.Name, cst.Attribute)):
                 yield Edit(side, "all ranks must decide alike", self.wrapped)
             elif (key := (self.script.function_of(anchor), text)) not in self.averaged:
-                self.averaged.add(key)
+                self.averaged[key] = self.script.order[anchor]
                 yield Edit(self.script.line_of(anchor), f"{text}: all ranks must decide alike",
                            before=statements("torch/average_statement", dl=self.facts.alias, name=text))  # fmt: skip
 
@@ -260,11 +261,13 @@ class Metrics:
         """Return the largest numbers within ``node`` that come from a rank's own training batches."""
         if isinstance(node, cst.Call) and self.script.name_of(node.func) in ("builtins.round", "builtins.int"):
             return self.values(node.args[0].value) if node.args else []  # the mean is rounded, not the parts
+        if isinstance(node, cst.Call) and self.script.name_of(node.func) in _CURVED:
+            return self.values(node.args[0].value) if node.args else []  # perplexity is that of the mean loss
         if isinstance(node, cst.BaseExpression) and self.trained(node) and self.scalar(node):
             if self._summed_elsewhere(node):
                 return []
-            done = (self.script.function_of(node), self.script.code(node)) in self.averaged
-            return [] if done else [node]
+            since = self.averaged.get((self.script.function_of(node), self.script.code(node)))
+            return [] if since is not None and self.script.order[node] > since else [node]
         if isinstance(node, (cst.Comparison, cst.Lambda, cst.IfExp, cst.ListComp, cst.GeneratorExp)):
             return []
         return [value for child in children(node) for value in self.values(child)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import libcst as cst
@@ -22,7 +23,7 @@ WRITES = re.compile(
     r"shutil\.(copy|copyfile|copy2|copytree|move|rmtree)|os\.(remove|unlink|rename|rmdir|replace)|scipy\.io\.savemat|"
     r"joblib\.dump|torch\.onnx\.export|plotly\.io\.write_image|"
     r"torch\.utils\.tensorboard(\.writer)?\.SummaryWriter|tensorboardX\.SummaryWriter|safetensors\.torch\.save_file|"
-    r"tensorboard_logger\.(configure|log_value)|neptune\.\w+|mlflow\.\w+|csv\.writer|matplotlib\.pyplot\.imsave)$"
+    r"tensorboard_logger\.(configure|log_value)|neptune\.\w+|mlflow\.\w+|csv\.writer|sys\.stdout\.write|logging\.(handlers\.\w*)?FileHandler|matplotlib\.pyplot\.imsave)$"
 )
 _FIGURES = ("savefig", "write_image", "write_html", "to_csv", "to_pickle", "to_excel", "to_json", "write_text",
             "write_bytes", "save_pretrained", "push_to_hub")  # fmt: skip
@@ -64,6 +65,11 @@ def one(facts: Facts | KerasFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
     dl, name = facts.alias, facts.script.name_of(call.func)
     if WRITES.search(name) or _method_writes(facts, call, name) or _opens_to_write(call, name):
         yield Edit(call.func, "rank 0 writes", lambda f: expression("torch/rank0", {"call": f}, dl=dl))
+    elif name == "logging.basicConfig" or _sets_level(facts, call):
+        level = argument(call, "level") if name == "logging.basicConfig" else call.args[0].value
+        if level is not None and not isinstance(level, cst.IfExp):
+            logging = facts.script.code(call.func).rpartition(".")[0] if name == "logging.basicConfig" else "logging"
+            yield Edit(level, "one log: other ranks only warn", partial(_quieter, dl, logging))
     elif name == "wandb.init":
         if argument(call, "mode") is None:
             why = "one run in the log, rank 0's"
@@ -77,6 +83,19 @@ def one(facts: Facts | KerasFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
         yield Edit(call.func, why, lambda f: expression("torch/rank0_first", {"call": f}, dl=dl))
     else:
         yield from _folders(facts, call, name)
+
+
+def _sets_level(facts: Facts | KerasFacts, call: cst.Call) -> bool:
+    """Tell whether ``call`` sets the level of a logger."""
+    if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "setLevel" or len(call.args) != 1:
+        return False
+    logs = any(b.how == "import" and b.target == "logging" for b in facts.script.scopes[call].lookup("logging")[0])
+    made = [o.node for o in facts.flow.origins(call.func.value)]
+    return logs and any(isinstance(m, cst.Call) and facts.script.name_of(m.func) == "logging.getLogger" for m in made)
+
+
+def _quieter(dl: str, logging: str, level: cst.BaseExpression) -> cst.BaseExpression:
+    return expression("torch/level", {"level": level}, dl=dl, logging=logging)
 
 
 def with_argument(call: cst.Call, keyword: str, value: cst.BaseExpression) -> cst.Call:

@@ -9,7 +9,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.insert import expression
-from dlrun.port.script import argument, walk
+from dlrun.port.script import argument, children, dotted, walk
 
 # Scheduler arguments that count scheduler steps: (position, name).
 COUNTS = {
@@ -97,8 +97,67 @@ def bounds(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
                 yield plain[min(1, len(plain) - 1)].value, why
         elif isinstance(loop, cst.While) and isinstance(loop.test, cst.Comparison) and len(loop.test.comparisons) == 1:
             target = loop.test.comparisons[0]
-            if isinstance(target.operator, (cst.LessThan, cst.LessThanEqual)):
+            if isinstance(target.operator, (cst.LessThan, cst.LessThanEqual)) and "epoch" not in dotted(loop.test.left):
                 yield target.comparator, why
+    for bound in _ends(facts):
+        yield bound, why
+
+
+def _ends(facts: Facts) -> Iterator[cst.BaseExpression]:
+    """Yield what a count of steps is compared with, where that ends the training: ``if step >= 1000: break``."""
+    counters = set(_counters(facts))
+    for node in facts.script.nodes:
+        test = node.test if isinstance(node, (cst.If, cst.While)) else None
+        if not isinstance(test, cst.Comparison) or len(test.comparisons) != 1:
+            continue
+        after = isinstance(test.comparisons[0].operator, (cst.GreaterThan, cst.GreaterThanEqual, cst.Equal))
+        before = isinstance(test.comparisons[0].operator, (cst.LessThan, cst.LessThanEqual))
+        leaves = isinstance(node, cst.If) and any(isinstance(n, (cst.Break, cst.Return)) for n in _own(node.body))
+        inside = any(up in facts.loops for up in (node, *facts.script.above(node)))
+        ends = (after and leaves) or (before and isinstance(node, cst.While))
+        if ends and inside and (facts.script.function_of(node), dotted(test.left)) in counters:
+            yield test.comparisons[0].comparator
+
+
+def _counters(facts: Facts) -> Iterator[tuple[cst.CSTNode, str]]:
+    """Yield the functions and names of what goes up by 1 with every update."""
+    for loop in facts.loops:
+        assert isinstance(loop, (cst.For, cst.While))
+        if runs_inside(facts, loop.body):
+            continue
+        function = facts.script.function_of(loop)
+        for n in walk(loop.body):
+            adds = isinstance(n, cst.AugAssign) and isinstance(n.operator, cst.AddAssign) and _loop(facts, n) is loop
+            if isinstance(n, cst.AugAssign) and adds and isinstance(n.value, cst.Integer) and n.value.value == "1":
+                yield function, dotted(n.target)
+        if (number := _number(facts, loop)) is not None:
+            yield function, number.value
+
+
+def _number(facts: Facts, loop: cst.For | cst.While) -> cst.Name | None:
+    """Return ``i`` in ``for i, batch in enumerate(loader)``."""
+    if not isinstance(loop, cst.For) or not isinstance(loop.target, cst.Tuple) or not isinstance(loop.iter, cst.Call):
+        return None
+    first = loop.target.elements[0].value
+    numbers = facts.script.name_of(loop.iter.func) == "builtins.enumerate" and len(loop.iter.args) == 1
+    return first if numbers and isinstance(first, cst.Name) else None
+
+
+def _own(body: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """Yield the nodes of ``body`` that belong to no loop and no function inside it."""
+    for child in children(body):
+        if not isinstance(child, (cst.For, cst.While, cst.FunctionDef, cst.Lambda)):
+            yield child
+            yield from _own(child)
+
+
+def runs_inside(facts: Facts, body: cst.CSTNode, depth: int = 4) -> bool:
+    """Tell whether running ``body`` runs another training loop: then its turns are epochs, not batches."""
+    for node in walk(body):
+        targets = facts.flow.targets(node) if depth and isinstance(node, cst.Call) else ()
+        if node in facts.loops or any(runs_inside(facts, t.body, depth - 1) for t in targets):
+            return True
+    return False
 
 
 def _source(facts: Facts, value: cst.BaseExpression) -> cst.BaseExpression:

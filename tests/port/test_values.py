@@ -1,0 +1,159 @@
+"""Values are followed to where they come from: copies of weights, tables of functions, counts of steps, metrics."""
+
+import pytest
+
+from dlrun.port import port
+
+HEAD = "import torch\nfrom torch.utils.data import DataLoader\n"
+MADE = "model = torch.nn.Linear(2, 1)\nopt = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+LOADER = "loader = DataLoader(data, batch_size=8, shuffle=True)\n"
+UPDATE = """        loss = (model(x) - y).pow(2).mean()
+        loss.backward()
+        opt.step()
+"""
+EPOCHS = f"for epoch in range(9):\n    for x, y in loader:\n{UPDATE}"
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "self.shadow = copy.deepcopy(model).eval()",
+        "self.shadow = {name: p.data.clone() for name, p in model.named_parameters()}",
+        "self.shadow = {}\n        for n, p in model.named_parameters():\n            self.shadow[n] = p.data.clone()",
+        "self.shadow = [p.clone().detach() for p in model.parameters()]",
+    ],
+)
+def test_a_copy_of_the_weights_that_an_object_keeps_starts_alike_too(made):
+    text = port(f"""import copy
+{HEAD}
+class Average:
+    def __init__(self, model):
+        {made}
+    def update(self, model):
+        for s in self.shadow: pass
+{MADE}{LOADER}
+ema = Average(model)
+{EPOCHS}        ema.update(model)
+""").text
+    assert "dl.broadcast(model, ema.shadow, opt)" in text
+
+
+def test_an_object_that_is_called_decides_alike_on_all_ranks():
+    text = port(f"""{HEAD}
+class EarlyStopping:
+    def __init__(self):
+        self.best, self.bad = 1e9, 0
+    def __call__(self, value):
+        if value < self.best:
+            self.best, self.bad = value, 0
+        else:
+            self.bad += 1
+        return self.bad > 3
+{MADE}{LOADER}
+stopper = EarlyStopping()
+{EPOCHS}    if stopper(model(held).mean().item()):
+        break
+""").text
+    assert "value = dl.average(value)  # mean over the ranks: all ranks decide alike" in text
+
+
+def test_a_table_of_functions_makes_the_optimizer():
+    ported = port(f"""{HEAD}
+def plain(params, lr): return torch.optim.SGD(params, lr=lr)
+TABLE = {{"sgd": plain, "adam": lambda params, lr: torch.optim.Adam(params, lr=lr)}}
+model = torch.nn.Linear(2, 1)
+opt = TABLE[kind](model.parameters(), 0.1)
+{LOADER}{EPOCHS}""")
+    assert ported.text.count("dl.lr_scale(lr)") == 2
+    assert "dl.broadcast(model, opt)" in ported.text
+    assert not [d for d in ported.doubts if "no learning rate" in d.why]
+
+
+@pytest.mark.parametrize(
+    ("loop", "end", "divided"),
+    [
+        ("while True:\n    for x, y in loader:", "step += 1\n        if step >= most: break", "most = dl.steps(500)"),
+        ("while step < most:\n    for x, y in loader:", "step += 1", "most = dl.steps(500)"),
+        ("while 1:\n    for i, (x, y) in enumerate(loader):", "if i == args.n: break", "i == dl.steps(args.n):"),
+    ],
+)
+def test_what_ends_the_training_after_so_many_steps_is_divided(loop, end, divided):
+    assert divided in port(f"{HEAD}{MADE}{LOADER}most = 500\nstep = 0\n{loop}\n{UPDATE}        {end}\n").text
+
+
+def test_a_count_of_epochs_is_not_divided():
+    text = port(f"""{HEAD}{MADE}{LOADER}
+epoch = 0
+while True:
+    for x, y in loader:
+{UPDATE}    epoch += 1
+    if epoch >= 30:
+        break
+""").text
+    assert "if epoch >= 30:" in text
+
+
+def test_a_mean_is_shown_before_it_decides_and_perplexity_is_that_of_the_mean():
+    text = port(f"""import math
+{HEAD}{MADE}{LOADER}best = 1e9
+for epoch in range(9):
+    total = 0
+    for x, y in loader:
+{UPDATE}        total += loss.item()
+    total = total / len(loader)
+    print(epoch, total, math.exp(total))
+    if total < best:
+        best = total
+""").text
+    assert "print(epoch, dl.average(total), math.exp(dl.average(total)))" in text
+    assert "total = dl.average(total)  # mean over the ranks: all ranks decide alike" in text
+
+
+def test_an_option_of_the_command_line_counts_as_a_number():
+    text = port(f"""import argparse
+args = argparse.ArgumentParser().parse_args()
+{HEAD}{MADE}{LOADER}for epoch in range(9):
+    for x, y in loader:
+{UPDATE}        print(loss.item() * args.accumulate)
+""").text
+    assert "print(dl.average(loss.item() * args.accumulate))" in text
+
+
+def test_the_log_is_rank_0s():
+    text = port(f"""import logging, sys
+{HEAD}logging.basicConfig(level=logging.INFO)
+logger = logging.getLogger(__name__)
+logger.setLevel("DEBUG")
+logger.addHandler(logging.FileHandler("train.log"))
+{MADE}{LOADER}{EPOCHS}sys.stdout.write("done")
+""").text
+    assert "logging.basicConfig(level=logging.INFO if dl.is_rank0() else logging.WARNING)" in text
+    assert 'logger.setLevel("DEBUG" if dl.is_rank0() else logging.WARNING)' in text
+    assert 'dl.rank0(logging.FileHandler)("train.log")' in text
+    assert 'dl.rank0(sys.stdout.write)("done")' in text
+
+
+def test_a_loss_between_the_samples_of_a_batch_is_doubted():
+    report = port(f"""{HEAD}{MADE}{LOADER}
+for epoch in range(9):
+    for x, y in loader:
+        a = model(x)
+        loss = torch.nn.functional.cross_entropy(a @ a.t(), torch.arange(len(a)))
+        loss.backward()
+        opt.step()
+""").report()
+    assert "compares the samples of a batch with each other" in report
+
+
+def test_arrays_that_a_loss_function_reads_as_globals_are_cut():
+    text = port(f"""import torch
+points = torch.linspace(0, 1, 128).reshape(-1, 1)
+def loss_of():
+    return (model(points.clone()) ** 2).mean()
+{MADE.replace("2, 1", "1, 1")}
+for it in range(50):
+    loss = loss_of()
+    loss.backward()
+    opt.step()
+""").text
+    assert "points = dl.shard(points)  # this rank's samples" in text
