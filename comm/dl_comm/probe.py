@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dl_comm import _core, stepping
+from dl_comm import _core, settings, stepping
 
 
 class Probe:
@@ -69,7 +69,7 @@ def record(environment: Mapping[str, str]) -> None:
     if not steps or environment.get("DL_COMM_RANK_PROCESS"):
         return
     file = Path(environment.get("DLRUN_RUN_DIR", "."), f"probe-{environment.get('DLRUN_RANK', '0')}.json")
-    probe = Probe(int(steps), file)
+    probe = Probe(int(settings.number(environment, "DL_COMM_PROBE", 0, whole=True)), file)
     stepping.listen(probe.step_ended)
     stepping.watch(probe.exchanged)
     atexit.register(probe.write)

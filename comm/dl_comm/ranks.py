@@ -9,7 +9,7 @@ import os
 from dataclasses import astuple, dataclass
 
 import dl_comm
-from dl_comm import _core
+from dl_comm import _core, settings
 
 # A DataLoader worker that is spawned imports the script anew; through this it learns whose child it is.
 _PARENT = "DL_COMM_PARENT"
@@ -69,7 +69,7 @@ def parts() -> int:
     With that variable every rank repeats the serial run (nothing sharded, scaled or reseeded), which is how a port
     is proved: the mean of n equal gradients is that gradient, so nothing may change.
     """
-    return 1 if os.environ.get("DL_COMM_REPLICATE") == "1" else world().size
+    return 1 if settings.flag(os.environ, "DL_COMM_REPLICATE") else world().size
 
 
 def own_team() -> int:

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from dl_comm import _core, stepping
+from dl_comm import _core, settings, stepping
 from dl_comm.ring import Ring
 
 ROUNDS = 9  # readings of the clocks, of which the median counts
@@ -155,8 +155,7 @@ def record(environment: Mapping[str, str]) -> None:
         return
     if folder == "run":
         folder = environment.get("DLRUN_RUN_DIR", ".")
-    first, _, last = environment.get("DL_COMM_TIMELINE_STEPS", "").partition(":")
-    window = (int(first or 0), float(last or "inf"))
+    window = settings.window(environment, "DL_COMM_TIMELINE_STEPS")
     _recorder = Recorder(Ring(Path(folder), int(environment.get("DLRUN_RANK", "0"))), window)
     _recorder.begin()
     for name, kind in {"allreduce": "allreduce", "start": "issue", "wait": "wait", "broadcast": "broadcast",

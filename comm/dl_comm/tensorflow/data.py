@@ -51,8 +51,10 @@ def shard(data: Any) -> Any:
         if hasattr(data, "iloc"):
             return data.iloc[mine]
         return tf.gather(data, mine) if tf.is_tensor(data) else np.asarray(data)[mine]
-    raise TypeError(f"shard() got {type(data).__name__}; it takes a tf.data.Dataset, arrays, tensors, lists, "
-                    "generators or functions")
+    raise TypeError(
+        f"shard() got {type(data).__name__}; it takes a tf.data.Dataset, arrays, tensors, lists, "
+        "generators or functions"
+    )
 
 
 def _shard_dataset(dataset: Any, rank: int, n: int) -> Any:

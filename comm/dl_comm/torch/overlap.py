@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from dl_comm import CommError, _core
+from dl_comm import CommError, _core, settings
 from dl_comm.ranks import get_nranks, own_team
 from dl_comm.torch import gpu
 from dl_comm.torch.buckets import Bucket, Slot
@@ -121,7 +121,7 @@ class Overlap:
         never = self.clock + 1
         mine = sorted(range(len(self.slots)), key=lambda i: self.slots[i].last if self.slots[i].fired else never)
         order = _core.broadcast_bytes(" ".join(map(str, mine)).encode(), 0).split()
-        limit = int(float(os.environ.get("DL_COMM_BUCKET_MB", "16")) * 2**20)
+        limit = int(settings.number(os.environ, "DL_COMM_BUCKET_MB", 16) * 2**20)
         open_buckets: dict[Any, Bucket] = {}
         offsets: dict[Slot, int] = {}
         ends: dict[Bucket, int] = {}

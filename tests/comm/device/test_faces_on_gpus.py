@@ -107,7 +107,9 @@ def test_ranks_with_a_gpu_each_go_through_nccl(fake_ranks):
 
 NO_NCCL = {"DL_COMM_NCCL_LIBRARY": "/none.so"}
 
-ONE = START + """
+ONE = (
+    START
+    + """
     try:
         array = gpu.array(drawn(rank, 5000), gpu.stream())
         dl_comm.average(array)
@@ -116,6 +118,7 @@ ONE = START + """
     except dl_comm.CommError as error:
         print(f"rank {rank} got: {error.message}; {error.hint}", flush=True)
 """
+)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +206,9 @@ def test_a_rank_that_brings_its_array_on_the_host_is_told(fake_ranks):
 
 
 def test_no_thread_but_the_frameworks_calls_cuda_and_none_waits_for_it(fake_ranks):
-    program = START + """
+    program = (
+        START
+        + """
     from dl_comm import _core
     stream = gpu.stream()
     array = gpu.array(drawn(rank, 200_000), stream)
@@ -219,6 +224,7 @@ def test_no_thread_but_the_frameworks_calls_cuda_and_none_waits_for_it(fake_rank
     assert np.allclose(gpu.read(array), mean(200_000), atol=1e-5)
     print(f"rank {rank} waited {took < 0.2} on {threads} thread", sorted(set(calls)), flush=True)
     """
+    )
     ended = fake_ranks(2, program, DL_COMM_GPU_PATH="staged")
     calls = ["cuEventCreate", "cuEventRecord", "cuLaunchHostFunc", "cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2",
              "cuStreamWaitEvent", "cuStreamWaitValue32_v2", "cuStreamWriteValue32_v2"]  # fmt: skip

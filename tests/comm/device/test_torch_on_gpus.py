@@ -15,7 +15,13 @@ import pytest
 from gpus import HERE, real_driver
 
 FACES = HERE.parent / "faces"
-AS_ON_THE_CPU = ("torch_gradients.py", "torch_overlap.py", "torch_situations.py", "torch_optimizer.py", "torch_state.py")
+AS_ON_THE_CPU = (
+    "torch_gradients.py",
+    "torch_overlap.py",
+    "torch_situations.py",
+    "torch_optimizer.py",
+    "torch_state.py",
+)
 ON_A_REAL_GPU = ("torch_on_real_gpu.py",)
 
 
