@@ -1,4 +1,4 @@
-"""The DL_COMM_* variables that Python reads; the core reads the others (``src/settings.h``). README.md lists them all."""
+"""The DL_COMM_* variables that Python reads; the core reads the others (``src/settings.h``). README.md lists all."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def test_numbers_flags_and_windows_are_read_as_they_are_written():
     assert settings.flag(environment, "B") and not settings.flag(environment, "C")
     assert settings.window(environment, "D") == (100, 120) and settings.window(environment, "E") == (0, 7)
     for read, name in ((settings.flag, "A"), (settings.window, "A")):
-        with pytest.raises(CommError, match="A is '2.5'"):
+        with pytest.raises(CommError, match=r"A is '2\.5'"):
             read(environment, name)
 
 
