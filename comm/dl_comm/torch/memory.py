@@ -42,7 +42,7 @@ def plain_buffers(tensors: Sequence[Tensor]) -> list[Buffer] | None:
         name = _REAL.get(grad.dtype)
         if name is None:
             return None
-        if not (grad.is_contiguous() and tensor.is_contiguous() or _both_have_channels_last(grad, tensor)):
+        if not ((grad.is_contiguous() and tensor.is_contiguous()) or _both_have_channels_last(grad, tensor)):
             return None
         buffers.append((grad.data_ptr(), grad.numel(), name))
     return buffers
