@@ -18,6 +18,8 @@
 #include "session.h"
 #include "transport_local.h"
 
+int wrong_with_gpus();  // device/ranks_with_gpus.cc
+
 namespace {
 
 using Body = std::function<void(dl::Session&)>;
@@ -189,6 +191,7 @@ int main() {
     });
   // Small whole numbers are exact in float16.
   on_ranks(5, {"a", "b", "c", "a"}, "", [](dl::Session& session) { sums(session); }, "float16");
+  failures += wrong_with_gpus();
   std::printf("%d wrong\n", failures);
   return failures == 0 ? 0 : 1;
 }

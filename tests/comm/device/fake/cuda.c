@@ -194,7 +194,7 @@ static void* serve(void* stream) {
 static CUstream new_stream(void) {
   static unsigned long made;
   struct Stream* const stream = calloc(1, sizeof *stream);
-  stream->random = (unsigned long)setting("FAKE_CUDA_SEED", 1) + 1000 * ++made;
+  stream->random = (unsigned long)setting("FAKE_CUDA_SEED", 1) + 1000 * __atomic_add_fetch(&made, 1, __ATOMIC_RELAXED);
   pthread_create(&stream->thread, NULL, serve, stream);
   pthread_detach(stream->thread);
   return stream;
