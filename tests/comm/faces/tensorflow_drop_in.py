@@ -1,5 +1,7 @@
 """Scripts written for Cray's plugin and for IBM's DDL run unchanged."""
 
+import tempfile
+
 import dl_comm.tensorflow as dl
 import numpy as np
 import tensorflow as tf
@@ -28,6 +30,18 @@ def _serial():
     return v
 
 
+class _BcastTensors(_v1.train.SessionRunHook):
+    def __init__(self, mc):
+        self.mc, self.bcast = mc, None
+
+    def begin(self):
+        new_vals = self.mc.broadcast(_v1.trainable_variables(), 0)
+        self.bcast = [_v1.assign(v, new_vals[k]) for k, v in enumerate(_v1.trainable_variables())]
+
+    def after_create_session(self, session, coord):
+        session.run(self.bcast)
+
+
 def the_script_of_the_manual_runs_under_both_names():
     import dl_comm
     import ml_comm
@@ -40,22 +54,10 @@ def the_script_of_the_manual_runs_under_both_names():
             totsize = sum(int(np.prod(w.shape)) for w in _v1.trainable_variables())
             mc.init(2, 1, totsize, "tensorflow")
             mc.config_team(0, 0, 5, 5, 1, 100)
-
-            class BcastTensors(_v1.train.SessionRunHook):
-                def __init__(self):
-                    self.bcast = None
-
-                def begin(self):
-                    new_vals = mc.broadcast(_v1.trainable_variables(), 0)  # noqa: B023
-                    self.bcast = [_v1.assign(w, new_vals[k]) for k, w in enumerate(_v1.trainable_variables())]
-
-                def after_create_session(self, session, coord):
-                    session.run(self.bcast)
-
             gvs = opt.compute_gradients(loss)
             grads = mc.gradients([g for g, _ in gvs], 0)
             step = opt.apply_gradients([(g, w) for g, (_, w) in zip(grads, gvs, strict=True)])
-            with _v1.train.MonitoredTrainingSession(hooks=[BcastTensors()]) as session:
+            with _v1.train.MonitoredTrainingSession(hooks=[_BcastTensors(mc)]) as session:
                 for k in range(5):
                     session.run(step, {a: _x[k][_r::_n], b: _y[k][_r::_n]})
                 got = session.run(v)
@@ -63,6 +65,36 @@ def the_script_of_the_manual_runs_under_both_names():
     team = averaging.of(0)
     assert team.calls == before + 10
     assert team.waited > 0
+
+
+def the_estimator_of_the_manual_trains_like_one_process():
+    if not hasattr(_v1, "estimator"):
+        return "TensorFlow has no Estimator from 2.16 on"
+    import ml_comm as mc
+
+    mc.init_mpi()
+    max_steps = 5
+
+    def model_fn(features, labels, mode):
+        v = _v1.get_variable("v", initializer=np.linspace(-1, 1, 6)[:, None] + mc.get_rank())
+        loss = tf.reduce_mean((tf.tanh(features @ v) - labels) ** 2)
+        optimizer = _v1.train.MomentumOptimizer(0.1, 0.9)
+        totsize = sum(int(np.prod(w.shape)) for w in _v1.trainable_variables())
+        mc.init(2, 1, totsize, "tensorflow")
+        mc.config_team(0, 0, max_steps, max_steps, 1, 100)
+        gvs = optimizer.compute_gradients(loss)
+        grads = mc.gradients([g for g, _ in gvs], 0)
+        pairs = [(g, w) for g, (_, w) in zip(grads, gvs, strict=True)]
+        step = optimizer.apply_gradients(pairs, _v1.train.get_global_step())
+        return _v1.estimator.EstimatorSpec(mode, loss=loss, train_op=step)
+
+    def input_fn():
+        return tf.data.Dataset.from_tensor_slices((_x[:, mc.get_rank() :: _n], _y[:, mc.get_rank() :: _n]))
+
+    estimator = _v1.estimator.Estimator(model_fn, model_dir=tempfile.mkdtemp())
+    estimator.train(input_fn, hooks=[_BcastTensors(mc)], max_steps=max_steps)
+    np.testing.assert_allclose(estimator.get_variable_value("v"), _serial(), rtol=1e-10)
+    return None
 
 
 def pipelined_calls_return_the_means_of_the_step_before():

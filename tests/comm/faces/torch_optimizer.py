@@ -46,6 +46,23 @@ def steps_average_first():
             _same_bits(ported.parameters())
 
 
+def the_first_generations_optimizer_trains_like_one_process():
+    from ml_comm_torch import DistributedOptimizer
+
+    serial, ported = _net(), _net(1 + _r)
+    x, y = _data()
+    plain = torch.optim.Adam(serial.parameters(), 0.01)
+    distributed = DistributedOptimizer(torch.optim.Adam(ported.parameters(), 0.01), 4, warmup=1.0, verb=0)
+    for model, optimizer, mine in ((serial, plain, slice(None)), (ported, distributed, slice(_r, None, _n))):
+        for _ in range(4):
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(x[mine]), y[mine]).backward()
+            optimizer.step()
+    for one, many in zip(serial.parameters(), ported.parameters(), strict=True):
+        torch.testing.assert_close(many, one, rtol=1e-11, atol=1e-13)
+    _same_bits(ported.parameters())
+
+
 def closures_average_at_every_evaluation():
     serial, ported = _net(), _net()
     x, y = _data()
