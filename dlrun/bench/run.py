@@ -46,21 +46,24 @@ def run_program(plan: LaunchPlan, on_event: OnEvent) -> None:
 def measure(
     cases: Sequence[Case], ranks: int, dtype: str, seconds: float, ways: Sequence[str] = (),
     env: Mapping[str, str] | None = None, plan: LaunchPlan | None = None, on_event: OnEvent = lambda event: None,
+    device: str = "cpu",
 ) -> Bench:  # fmt: skip
     """Time every way of reducing every case on `ranks` ranks, about `seconds` per case.
 
-    `ways` empty means all that can run here. `plan` carries launch options (backend, hosts); `env` is added to the
-    ranks' environment.
+    `ways` empty means all that can run here; with `device` "cuda" the arrays lie on the ranks' GPUs. `plan` carries
+    launch options (backend, hosts); `env` is added to the ranks' environment.
     """
     spec = {"cases": [[c.name, c.counts] for c in cases], "dtype": dtype, "seconds": seconds, "ways": list(ways)}
     base = replace(plan or LaunchPlan(()), tuned=False)
-    program = (str(PROGRAMS / "allreduce.py"), json.dumps(spec))
+    program = (str(PROGRAMS / ("allreduce_cuda.py" if device == "cuda" else "allreduce.py")), json.dumps(spec))
     settled = replace(base, program=program, ranks=ranks, show=(0,), env=base.env + tuple((env or {}).items()))
     known = {c.name: c for c in cases}
     cells: list[Cell] = []
     start: dict[str, Any] = {}
 
     def listen(event: dict[str, Any]) -> None:
+        if event["event"] == "missing":
+            raise DlrunError(f"nothing can be measured on GPUs: {event['why']}", "leave out --device cuda")
         if event["event"] == "start":
             start.update(event)
         elif event["event"] == "cell":

@@ -25,6 +25,8 @@ def command() -> None:
 @click.option("--sizes", default="4:256MB", show_default=True, help="Arrays of these sizes: 4,64KB or 4:256MB or none.")
 @click.option("--models", default="cnn,resnet50,gpt2", show_default=True, help="Gradient sets, or none.")
 @click.option("--dtype", default="float32", show_default=True, help="Element type: float32, bfloat16, float16, ...")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True,
+              help="Where the arrays lie; on cuda the memcpy is out to pinned memory and back.")
 @click.option("--seconds", default=1.0, show_default=True, help="Time for each case, all ways together.")
 @click.option("--ways", default="", help="Only these: 'dl_comm,MPI'. Default: all that can run here.")
 @click.option("--by", type=click.Choice(["median", "best"]), default="median", show_default=True,
@@ -35,7 +37,7 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @click.option("--compare", type=click.Path(exists=True, path_type=Path), help="Results of an earlier run.")
 def allreduce(
-    ranks: str, sizes: str, models: str, dtype: str, seconds: float, ways: str, by: str, backend: str,
+    ranks: str, sizes: str, models: str, dtype: str, device: str, seconds: float, ways: str, by: str, backend: str,
     mpiexec: str, out: Path | None, as_json: bool, compare: Path | None,
 ) -> None:  # fmt: skip
     """Time dl_comm, the MPI library, gloo, Horovod and oneCCL in turns, and check every number they return.
@@ -67,7 +69,7 @@ def allreduce(
     plan = LaunchPlan((), backend=backend, mpiexec=mpiexec)
     names = [way.strip() for way in ways.split(",") if way.strip()]
     progress = Progress(len(chosen) * len(counts))
-    parts = [_measure(chosen, n, dtype, seconds, names, plan, progress, i) for i, n in enumerate(counts)]
+    parts = [_measure(chosen, n, dtype, seconds, names, plan, progress, i, device) for i, n in enumerate(counts)]
     bench = joined(parts)
     if as_json:
         click.echo(json.dumps(to_json(bench)))
@@ -104,7 +106,7 @@ def _fits(size: int, dtype: str) -> bool:
 
 def _measure(
     chosen: list[Case], n: int, dtype: str, seconds: float, ways: list[str], plan: LaunchPlan,
-    progress: Progress, part: int,
+    progress: Progress, part: int, device: str,
 ) -> Bench:  # fmt: skip
     from dlrun.bench.run import measure
 
@@ -115,7 +117,7 @@ def _measure(
             progress.at(before + event["index"], f"{n} ranks: {event['name']}")
 
     progress.at(before, f"{n} ranks: starting")
-    bench = measure(chosen, n, dtype, seconds, ways, plan=plan, on_event=show)
+    bench = measure(chosen, n, dtype, seconds, ways, plan=plan, on_event=show, device=device)
     progress.clear()
     return bench
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 @click.option("--model", default="", help="Tune on the gradient sizes of resnet50, gpt2 or cnn; no script is run.")
 @click.option("--sizes-file", type=click.Path(exists=True, path_type=Path), help="The same, with a file of counts.")
 @click.option("--dtype", default="float32", show_default=True, help="Element type of --model and --sizes-file.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", help="Where --model's arrays lie.")
 @click.option("--set", "chosen", multiple=True, metavar="NAME[=V1,V2]", help="Only this variable of dl_comm.")
 @click.option("--param", "params", multiple=True, metavar="NAME=V1,V2", help="Sweep this option of SCRIPT.")
 @click.option("--metric", default="", help="A pattern whose first group is the number in SCRIPT's output.")
@@ -134,7 +135,8 @@ def _space(
     if options["chosen"] or not axes:
         script = not options["model"] and not options["sizes_file"]
         gpu = bool(key_of(settled).gpu)
-        axes += plugin_axes(settled.nodes, seen.overlap if seen else script, options["chosen"], gpu and script)
+        on_gpu = (gpu and script) or options["device"] == "cuda"
+        axes += plugin_axes(settled.nodes, seen.overlap if seen else script, options["chosen"], on_gpu)
         if script and not gpu and not options["chosen"]:
             click.echo("dlrun: no GPU is here: DL_COMM_NUM_CUDA_STREAMS is not swept", err=True)
     return Space(axes), None
@@ -155,7 +157,7 @@ def _job(
             metric = Metric(options["metric"], options["take"] or "last", not options["minimize"])
         return ScriptJob(space, plan, metric)
     case = model_case(options["model"]) if options["model"] else _case_in(options["sizes_file"])
-    return ModelJob(space, plan, case, options["dtype"], options["seconds"])
+    return ModelJob(space, plan, case, options["dtype"], options["seconds"], device=options["device"])
 
 
 def _case_in(path: Path) -> Case:

@@ -101,7 +101,8 @@ def plugin_axes(nodes: int, overlaps: bool, chosen: Sequence[str] = (), gpu: boo
             axes.append(axis_from_text(text, "env") if "=" in text else Axis(name, VARIABLES[name]))
         return tuple(axes)
     names = ["DL_COMM_DEFAULT_NTHREADS", "DL_COMM_STAGE_KB"]
-    names += ["DL_COMM_PIPELINE_CHUNK_KB", "DL_COMM_WIRE"] if nodes > 1 else []
+    names += ["DL_COMM_PIPELINE_CHUNK_KB"] if nodes > 1 or gpu else []
+    names += ["DL_COMM_WIRE"] if nodes > 1 else []
     names += ["DL_COMM_BUCKET_MB"] if overlaps else []
     names += ["DL_COMM_NUM_CUDA_STREAMS"] if gpu else []
     return tuple(Axis(name, VARIABLES[name]) for name in names)

@@ -58,12 +58,14 @@ class ModelJob:
     dtype: str = "float32"
     seconds: float = 1.0
     way: str = "dl_comm"
+    device: str = "cpu"
 
     def run(self, trial: Trial) -> Outcome:
         """Carry the trial out."""
         assert self.plan.ranks
         env = self.space.environment(trial.settings)
-        bench = measure([self.case], self.plan.ranks, self.dtype, self.seconds, [self.way], env, self.plan)
+        ways, ranks = [self.way], self.plan.ranks
+        bench = measure([self.case], ranks, self.dtype, self.seconds, ways, env, self.plan, device=self.device)
         if not bench.cells:
             raise DlrunError(f"{self.way} cannot run here: {bench.absent.get(self.way, '')}")
         cell = bench.cells[0]

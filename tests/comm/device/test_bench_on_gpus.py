@@ -1,0 +1,80 @@
+"""`dlrun bench allreduce --device cuda` and `dlrun tune --device cuda`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from gpus import real_driver
+
+from dlrun.bench.cases import Case
+from dlrun.bench.result import from_json
+from dlrun.launch import LaunchPlan
+from dlrun.tune.search import Trial
+from dlrun.tune.space import Space, plugin_axes
+from dlrun.tune.trial import ModelJob
+
+
+def dlrun(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dlrun", *words]
+    environment = {**os.environ, **variables}
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=250, check=False
+    )
+
+
+BENCH = ("bench", "allreduce", "--device", "cuda", "-n", "2", "--seconds", "0.05", "--json")
+
+
+def test_the_means_of_arrays_on_gpus_are_exact_beside_a_copy_out_and_back(any_mpi, fake, tmp_path):
+    sizes = ("--sizes", "4,80KB", "--models", "cnn")
+    done = dlrun(tmp_path, *BENCH, *sizes, DL_COMM_CUDA_LIBRARY=fake(), DL_COMM_GPU_PATH="staged")
+    assert done.returncode == 0, done.stderr
+    result = from_json(json.loads(done.stdout), "stdout")
+    cells = {(case, way) for case in ("4 B", "80 KB", "cnn") for way in ("dl_comm", "memcpy")}
+    assert {(c.case, c.way) for c in result.cells} == cells
+    assert not result.wrong()
+
+
+def test_without_a_gpu_one_line_says_what_is_missing(any_mpi, tmp_path):
+    done = dlrun(tmp_path, *BENCH, "--sizes", "4", "--models", "none", DL_COMM_CUDA_LIBRARY="/none/libcuda.so")
+    assert done.returncode == 1
+    said = "dlrun: nothing can be measured on GPUs: rank 0: CUDA's driver is not here (/none/libcuda.so: cannot open"
+    assert said in done.stderr
+
+
+def test_a_trial_of_tune_measures_arrays_on_gpus_with_its_settings(any_mpi, fake, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DL_COMM_CUDA_LIBRARY", fake())
+    space = Space(plugin_axes(nodes=1, overlaps=False, gpu=True))
+    assert {"DL_COMM_NUM_CUDA_STREAMS", "DL_COMM_PIPELINE_CHUNK_KB"} <= {axis.name for axis in space.axes}
+    settings = (("DL_COMM_NUM_CUDA_STREAMS", "2"), ("DL_COMM_PIPELINE_CHUNK_KB", "64"))
+    job = ModelJob(space, LaunchPlan((), ranks=2), Case("two", (1000, 70_000)), seconds=0.02, device="cuda")
+    outcome = job.run(Trial(settings, "search", 0))
+    assert not outcome.error
+    assert outcome.value
+
+
+def test_tune_says_in_a_line_that_there_is_no_gpu(any_mpi, tmp_path):
+    words = ("tune", "-n", "2", "--model", "cnn", "--device", "cuda", "--budget", "1s")
+    done = dlrun(tmp_path, *words, DL_COMM_CUDA_LIBRARY="/none/libcuda.so")
+    assert done.returncode == 1
+    assert "nothing can be measured on GPUs: rank 0: CUDA's driver is not here (/none/libcuda.so" in done.stderr
+
+
+def test_chunks_and_streams_reach_the_speed_of_pinned_copies_on_a_real_gpu(any_mpi, tmp_path):
+    real_driver()
+    ratios = {}
+    for chunk in (256, 1024, 4096):
+        for streams in (1, 2, 4):
+            more = {"DL_COMM_PIPELINE_CHUNK_KB": str(chunk), "DL_COMM_NUM_CUDA_STREAMS": str(streams)}
+            words = ("--sizes", "64MB", "--models", "none")
+            done = dlrun(tmp_path, *BENCH, *words, DL_COMM_GPU_PATH="staged", **more)
+            assert done.returncode == 0, done.stderr
+            cells = {c.way: c.best for c in from_json(json.loads(done.stdout), "stdout").cells}
+            ratios[chunk, streams] = cells["memcpy"] / cells["dl_comm"]
+    print(ratios)
+    assert max(ratios.values()) > 0.7, ratios
