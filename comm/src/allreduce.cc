@@ -10,7 +10,8 @@ namespace dl {
 namespace {
 
 constexpr std::size_t small = 64 * 1024;          // bytes over all ranks that are cheaper to combine n times than to meet twice
-constexpr std::size_t past_caches = 8u << 20;     // bytes over all ranks from which results are streamed to memory
+constexpr std::size_t past_caches = 256u << 20;   // bytes over all ranks from which results in the arena are streamed to
+                                                  // memory; below, a result is stored faster where it was just read from
 
 std::size_t chunk_elements(const Lane& lane, const Part& part) { return lane.stage_bytes() / part.reducer.width; }
 
