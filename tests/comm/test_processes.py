@@ -53,9 +53,8 @@ def test_mpi4py_uses_the_same_library_whoever_is_first(job, each_mpi, order):
         ended = job(each_mpi, 2, averages(before=same, after=check))
     else:
         ended = job(each_mpi, 2, averages(after=f"{same}; {check}"))
-    if "suspicious MPI execution environment" in ended.output or (
-        "MPI library is" in ended.output and order == "before"
-    ):
+    alone = ("suspicious MPI execution environment", "ImportError: libmpi", *(["MPI library is"] * (order == "before")))
+    if any(words in ended.output for words in alone):
         pytest.skip(f"mpi4py alone does not find the library of {each_mpi.name} here")
     assert ended.lines("rank") == ["rank 0 of 2 is right", "rank 1 of 2 is right"], ended.output
     assert ended.code == 0
