@@ -13,6 +13,7 @@ from dl_comm.keras.backend import average_gradients, backend, broadcast
 from dl_comm.keras.callbacks import AverageMetrics, Broadcast, on_this_rank
 from dl_comm.keras.data import each_array, shard, split
 from dl_comm.output import print
+from dl_comm.overflow import averaged_outside
 from dl_comm.ranks import get_nranks, get_rank
 from dl_comm.rate import steps
 
@@ -169,11 +170,12 @@ def _average_in_keras_3(opt: Any) -> None:
     averaged = False  # by the call that this one is made from
 
     def averaged_apply(grads: Any, trainable_variables: Any = None) -> Any:
-        return apply(list(grads) if averaged else average_gradients(list(grads)), trainable_variables)
+        done = averaged or averaged_outside(opt)
+        return apply(list(grads) if done else average_gradients(list(grads)), trainable_variables)
 
     def averaged_stateless_apply(optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
         nonlocal averaged
-        means = average_gradients(list(grads))
+        means = list(grads) if averaged_outside(opt) else average_gradients(list(grads))
         averaged = True
         try:
             return stateless_apply(optimizer_variables, means, trainable_variables)

@@ -7,6 +7,7 @@ from weakref import WeakSet
 
 import tensorflow as tf
 
+from dl_comm.overflow import averaged_outside
 from dl_comm.ranks import get_nranks
 from dl_comm.tensorflow.averaging import gradients
 
@@ -57,7 +58,7 @@ def average_in_keras(opt: Any, team: int = 0) -> None:
         apply = opt.apply
 
         def averaged_apply(grads: Any, trainable_variables: Any = None) -> Any:
-            return apply(gradients(grads, team), trainable_variables)
+            return apply(list(grads) if averaged_outside(opt) else gradients(grads, team), trainable_variables)
 
         opt.apply = averaged_apply
     else:
@@ -65,7 +66,8 @@ def average_in_keras(opt: Any, team: int = 0) -> None:
 
         def averaged_apply_gradients(grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
             pairs = list(grads_and_vars)
-            means = gradients([g for g, _ in pairs], team)
+            grads = [g for g, _ in pairs]
+            means = grads if averaged_outside(opt) else gradients(grads, team)
             return apply_gradients([(g, v) for g, (_, v) in zip(means, pairs, strict=True)], *args, **kwargs)
 
         opt.apply_gradients = averaged_apply_gradients

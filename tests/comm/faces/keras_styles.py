@@ -219,6 +219,23 @@ def mixed_precision_by_policy():
         keras.backend.set_floatx("float64")
 
 
+def averaging_inside_of_loss_scaling_is_refused():
+    set_seed(1)
+    inner = dl.DistributedOptimizer(keras.optimizers.SGD(0.1))
+    kind = (keras.optimizers if KERAS_3 else keras.mixed_precision).LossScaleOptimizer
+    model = make_model(optimizer=kind(inner))
+    x, y = make_data(8)
+    try:
+        model.fit(x, y, verbose=0)
+    except Exception as error:
+        assert "DistributedOptimizer(LossScaleOptimizer(...))" in str(error), error
+    else:
+        raise AssertionError("no error")
+    both = dl.distribute(make_model(optimizer=kind(dl.DistributedOptimizer(keras.optimizers.SGD(0.1)))))
+    both.fit(x, y, verbose=0)
+    same_bits(both)
+
+
 def an_infinity_in_one_ranks_batch_is_that_of_one_process():
     x, y = make_data(4 * n * 2)
     x[4 * n + n - 1, 2] = np.inf  # a sample of the last rank's second batch
