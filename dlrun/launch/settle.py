@@ -40,6 +40,8 @@ def settle(plan: LaunchPlan, site: Site) -> LaunchPlan:
     _check_placement(plan, site, ranks, launcher.backend, local)
     if local and launcher.path and ranks > site.cores:
         notes += (f"{ranks} ranks on {site.cores} cores: they take turns, and none is bound to a core",)
+    if local and not plan.gpus and 0 < site.gpus < ranks:
+        notes += (f"{ranks} ranks share {site.gpus} GPU{'s' if site.gpus > 1 else ''}; one rank for each is faster",)
     known = local or in_job or plan.hosts
     if not known and not plan.per_node:
         notes += (f"how many ranks a node takes is not said (--per-node): {launcher.backend} decides",)
@@ -53,6 +55,9 @@ def _check_placement(plan: LaunchPlan, site: Site, ranks: int, backend: str, loc
     if plan.cores and local and plan.cores * ranks > site.cores:
         raise DlrunError(f"--cores {plan.cores} for {ranks} ranks needs {plan.cores * ranks} cores; {site.host} has "
                          f"{site.cores}", f"give --cores {max(site.cores // ranks, 1)} or less")  # fmt: skip
+    if plan.gpus and local and site.gpus and plan.gpus * ranks > site.gpus:
+        raise DlrunError(f"--gpus {plan.gpus} for {ranks} ranks needs {plan.gpus * ranks} GPUs; {site.host} has "
+                         f"{site.gpus}", "leave out --gpus, and the ranks share them")  # fmt: skip
     if plan.hosts and backend == "jsrun":
         raise DlrunError("jsrun takes no hosts: LSF has chosen them", "leave out --hosts; --per-node says how many "
                          "ranks each takes")  # fmt: skip

@@ -67,16 +67,17 @@ void fake_fail(const char* function, int nth, int code) {
 
 enum Kind { none, on_device, pinned };
 // With FAKE_CUDA_OWNS_ALL all memory that is not pinned counts as the device's, so that tensors of the CPU can play it.
-static struct { enum Kind kind; CUdeviceptr start; size_t bytes; } memory[4096];
+static struct { enum Kind kind; CUdeviceptr start; size_t bytes; void* real; } memory[4096];
 static int n_memory;
 
 static CUdeviceptr bias(void) { return !setting("FAKE_CUDA_OWNS_ALL", 0) ? 1ull << 46 : 0; }
 
-static void add(enum Kind kind, CUdeviceptr start, size_t bytes) {
+static void add(enum Kind kind, CUdeviceptr start, size_t bytes, void* real) {
   pthread_mutex_lock(&guard);
   if (n_memory == 4096) die("memory", "too many allocations", start, bytes);
   memory[n_memory].kind = kind;
   memory[n_memory].start = start;
+  memory[n_memory].real = real;
   memory[n_memory++].bytes = bytes;
   pthread_mutex_unlock(&guard);
 }
@@ -112,7 +113,7 @@ int cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
   if (posix_memalign(&real, 256, bytes)) return OUT_OF_MEMORY;
   memset(real, 0xff, bytes);  // NaN, and -1
   *address = (CUdeviceptr)(uintptr_t)real + bias();
-  add(on_device, *address, bytes);
+  add(on_device, *address, bytes, real);
   return 0;
 }
 
@@ -128,7 +129,7 @@ int cuMemHostAlloc(void** address, size_t bytes, unsigned flags) {
   if (code || flags > 7) return code ? code : INVALID_VALUE;
   if (posix_memalign(address, 4096, bytes)) return OUT_OF_MEMORY;
   memset(*address, 0xff, bytes);
-  add(pinned, (CUdeviceptr)(uintptr_t)*address, bytes);
+  add(pinned, (CUdeviceptr)(uintptr_t)*address, bytes, *address);
   return 0;
 }
 
@@ -136,7 +137,7 @@ int cuMemHostRegister_v2(void* address, size_t bytes, unsigned flags) {
   const int code = fake_called("cuMemHostRegister_v2", 1);
   if (code || flags > 15) return code ? code : INVALID_VALUE;
   if ((uintptr_t)address % 4096 || bytes % 4096) die("cuMemHostRegister", "no whole pages", (uintptr_t)address, bytes);
-  add(pinned, (CUdeviceptr)(uintptr_t)address, bytes);
+  add(pinned, (CUdeviceptr)(uintptr_t)address, bytes, address);
   return 0;
 }
 
@@ -305,7 +306,8 @@ int cuLaunchHostFunc(CUstream stream, void (*run)(void*), void* data) {
 
 // ---- events: each record has a number, and a wait is for the latest at its call ----
 
-struct Event { unsigned recorded, done; };
+struct Event { unsigned recorded, done; struct Event* before; };
+static struct Event* events;  // all there are: nothing is lost for a sanitizer
 typedef struct { struct Event* event; unsigned number; } Moment;
 static void do_record(void* data) {
   const Moment* m = data;
@@ -324,7 +326,11 @@ static void do_wait_event(void* data) {
 int cuEventCreate(struct Event** event, unsigned flags) {
   const int code = fake_called("cuEventCreate", 1);
   if (code || flags > 3) return code ? code : INVALID_VALUE;
-  *event = calloc(1, sizeof **event);
+  struct Event* const made = calloc(1, sizeof *made);
+  pthread_mutex_lock(&guard);
+  made->before = events;
+  *event = events = made;
+  pthread_mutex_unlock(&guard);
   return 0;
 }
 static unsigned latest(struct Event* event, unsigned more) {
