@@ -7,6 +7,19 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
+from dl_comm.ranks import get_rank, parts, share
+
+
+def turns(positions: Iterable[Any]) -> list[tuple[Any, Any]]:
+    """Return pairs for a loop that counts steps and picks a batch by the same number: (the step, this rank's number).
+
+    ``positions`` is what the serial script counts, a ``range``. Of m positions there are ceil(m / n) pairs: the steps
+    are the first ones, the same on all ranks; the second entries are r, r + n, ..., padded from the beginning. So what
+    a script does at certain steps all ranks do together, each with a batch of its own. On one rank both are the same.
+    """
+    numbers = list(positions)
+    return [(numbers[k], numbers[own]) for k, own in enumerate(share(len(numbers), get_rank() % parts(), parts()))]
+
 
 def deal(samples: Iterable[Any], rank: int, n: int) -> Iterator[Any]:
     """Yield every n-th sample from the ``rank``-th, padded from the beginning so that all ranks get as many."""

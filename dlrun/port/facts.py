@@ -74,15 +74,17 @@ class Feed:
 
     named: the assignment after which the variable ``names`` holds such a loader;
     loader: the call that makes the loader, used for training only; iterable: an expression that a training loop runs
-    over; indices: the range of positions that it runs over; turns: a function that returns the next samples at each
-    call; arrays: ``names`` of tensors that each step takes whole,
+    over; indices: the range of positions that it runs over; positions: likewise, where the loop also counts its steps
+    by them (``names`` holds the variable, ``picks`` its target and its uses that pick samples); turns: a function that
+    returns the next samples at each call; arrays: ``names`` of tensors that each step takes whole,
     sliced along axis 0 before the loop ``node``.
     """
 
     node: cst.CSTNode
-    how: Literal["loader", "iterable", "named", "indices", "turns", "arrays"]
+    how: Literal["loader", "iterable", "named", "indices", "positions", "turns", "arrays"]
     names: tuple[str, ...] = ()
     drawn: tuple[str, ...] = ()  # of ``names``, those that each process draws at random for itself
+    picks: tuple[cst.Name, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

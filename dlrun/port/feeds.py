@@ -10,7 +10,7 @@ import libcst as cst
 from dlrun.port.draws import Draws, plays
 from dlrun.port.facts import Feed
 from dlrun.port.loops import Loops
-from dlrun.port.positions import mentions, picks_samples
+from dlrun.port.positions import counts_too, mentions, moving, picks_samples
 from dlrun.port.script import Binding, dotted, walk
 from dlrun.port.sites import Sites
 from dlrun.port.wholes import Wholes
@@ -42,6 +42,7 @@ class Feeds:
         self.carried: cst.CSTNode | None = None  # a hidden state that batches hand on: they may not be dealt out
         self.graph: cst.CSTNode | None = None  # data whose samples hang together
         self.uncut: cst.Name | None = None  # data that go into a loss whole, beside others that are dealt out
+        self.moved: cst.CSTNode | None = None  # a loop over slices whose arrays cannot be cut before it
         self.full_batch = False
         self.carries: tuple[cst.CSTNode, ...] = ()
         # Where an environment is played, every rank makes samples of its own: there is nothing to deal out.
@@ -87,7 +88,7 @@ class Feeds:
         before = len(self.found)
         if isinstance(loop, cst.For):
             iterated = self.counts(loop)
-            if self._is_count(iterated):
+            if self._is_count(iterated) or self._zips_counts(iterated):
                 if self._is_innermost(loop) and picks_samples(self.flow, loop):
                     self._indices(loop, iterated)
             else:
@@ -112,6 +113,11 @@ class Feeds:
         self._whole_too.update(o.node for e in evaluates for o in self.flow.origins(e))
         for given in trains or [iterated]:
             self._feed(self.source(given), innermost=innermost)
+
+    def _zips_counts(self, node: cst.BaseExpression) -> bool:
+        """Tell whether ``node`` is ``zip(range(0, n, size), range(size, n, size))``: positions in pairs."""
+        zips = isinstance(node, cst.Call) and self.script.name_of(node.func) == "builtins.zip" and bool(node.args)
+        return zips and isinstance(node, cst.Call) and all(self._is_count(a.value) for a in node.args)
 
     def _is_count(self, node: cst.BaseExpression) -> bool:
         return isinstance(node, cst.Call) and self.script.name_of(node.func) in _COUNTS
@@ -172,6 +178,12 @@ class Feeds:
 
     def _where_assigned(self, made: cst.CSTNode, iterated: cst.BaseExpression) -> Feed | None:
         """Return the feed at the assignment of a loader that foreign code makes, so that its len() is right too."""
+        if isinstance(iterated, cst.Name):  # arrays are cut where the loop takes them: others are made of them
+            given = self.script.scopes[iterated].lookup(iterated.value)[0]
+            if any(b.value is not None and mentions(b.value, {iterated.value}) for b in given):
+                return None
+        if isinstance(made, cst.Call) and self.script.name_of(made.func).startswith(("numpy.", "torch.", "sklearn.")):
+            return None
         if not isinstance(made, cst.Call) or self.flow.definition(made.func) is not None or self._evaluated(made):
             return None
         holders: list[Binding] = []
@@ -213,7 +225,13 @@ class Feeds:
 
     def _indices(self, loop: cst.For, iterated: cst.BaseExpression) -> None:
         self.carried = self.carried or self._hidden_state(loop)
-        if self.carried is None:
+        if self.carried is not None:
+            return
+        picks = counts_too(self.flow, loop) if not self.script.code(loop.iter).startswith("enumerate") else ()
+        if picks and isinstance(loop.target, cst.Name):
+            here = self.source(loop.iter)
+            self.found.setdefault(here, Feed(here, "positions", (loop.target.value,), (), (loop.target, *picks)))
+        else:
             self.found.setdefault(iterated, Feed(iterated, "indices"))
 
     def _hidden_state(self, loop: cst.For | cst.While) -> cst.CSTNode | None:
@@ -233,10 +251,15 @@ class Feeds:
         """Yield the calls that draw the order in which loops and generators go through the samples."""
         bodies: list[cst.CSTNode] = [f.body for f in self._generators]
         bodies += [t.body for f in self.found.values() if f.how == "turns" for t in self._behind(f.node)]
-        if any(f.how == "indices" for f in self.found.values()):
+        if any(f.how in ("indices", "positions") or self._is_cut(f) for f in self.found.values()):
             outer = [loop for loop in self.loops.training if loop not in self._innermost()]
             bodies += [loop.body for loop in outer or self._innermost()]
         yield from dict.fromkeys(call for body in bodies for call in self.draws.permutations(body))
+
+    def _is_cut(self, feed: Feed) -> bool:
+        """Tell whether ``feed`` is an order cut into batches: ``np.array_split(order, 9)``."""
+        cuts = feed.how == "iterable" and isinstance(feed.node, cst.Call)
+        return cuts and self.script.name_of(feed.node.func).startswith(("numpy.", "torch."))  # type: ignore[attr-defined]
 
     def _behind(self, func: cst.CSTNode) -> list[cst.FunctionDef]:
         call = self.script.parents[func]
@@ -251,12 +274,30 @@ class Feeds:
         calls = [c for c in reached if c in known and not self._evaluates(c)]
         wholes = Wholes(self.kinds, loop, [self._loss(c) for c in dict.fromkeys(calls)])
         self.graph = self.graph or wholes.graph
-        if self.graph is None and wholes.arrays:
+        moved = [name for name in wholes.arrays if moving(loop, name)]
+        if moved:
+            self._move(loop, moved)
+        elif self.graph is None and wholes.arrays:
             self.full_batch = True
             self.uncut = wholes.left[0] if wholes.left else self.uncut
             self.found[loop] = Feed(loop, "arrays", tuple(wholes.arrays), tuple(wholes.drawn))
         elif self.graph is None and wholes.left:
             self.uncut = self.uncut or wholes.left[0]
+
+    def _move(self, loop: cst.For | cst.While, names: list[str]) -> None:
+        """Note arrays of which ``loop`` takes slices that it moves: each rank moves on within its own share."""
+        for name in names:
+            made = self.script.scopes[loop].lookup(name)[0]
+            last = [b for b in made if b.how == "assign" and not self.script.inside(b.node, loop)]
+            inner = any(isinstance(self.script.parents[self.script.line_of(b.node)], cst.IndentedBlock)
+                        and isinstance(self.script.scopes[loop].node, cst.Module) for b in last)  # fmt: skip
+            if len(last) != len(made) or inner or not isinstance(last[-1].node, cst.Assign):
+                self.moved = self.moved or loop
+                return
+            node = last[-1].node
+            before = self.found.get(node)
+            self.found[node] = Feed(node, "named", (*(before.names if before else ()), name))
+        self.counted.append(loop)
 
     def _loss(self, backward: cst.Call) -> cst.BaseExpression:
         """Return the expression whose gradients ``backward`` computes."""

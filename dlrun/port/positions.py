@@ -12,10 +12,8 @@ def picks_samples(flow: Flow, loop: cst.For) -> bool:
     """Tell whether the loop's variable picks samples: it appears in a subscript or goes into a function's."""
     names = {n.value for n in walk(loop.target) if isinstance(n, cst.Name)}
     for n in walk(loop.body):
-        if isinstance(n, cst.Assign) and mentions(n.value, names):
-            numbers = not any(isinstance(m, (cst.Call, cst.SimpleString)) for m in walk(n.value))
-            if numbers and isinstance(n.targets[0].target, cst.Name):
-                names.add(n.targets[0].target.value)  # start = i * batch_size
+        if isinstance(n, cst.Assign) and mentions(n.value, names) and _is_number(flow, n.value):
+            names.update(m.value for m in walk(n.targets[0].target) if isinstance(m, cst.Name))  # start = i * size
     for n in walk(loop.body):
         if isinstance(n, cst.SubscriptElement) and mentions(n, names):
             box = flow.script.parents[n]
@@ -24,6 +22,69 @@ def picks_samples(flow: Flow, loop: cst.For) -> bool:
         if isinstance(n, cst.Call) and _given(flow, n, names):
             return True
     return False
+
+
+def counts_too(flow: Flow, loop: cst.For) -> tuple[cst.Name, ...]:
+    """Return the uses of the loop's variable that pick samples, where it has other uses, too: ``if step % 50 == 0``."""
+    if not isinstance(loop.target, cst.Name):
+        return ()
+    name, names = loop.target.value, {loop.target.value}
+    index: list[cst.Assign] = []  # assignments of positions: start = step * size % len(x)
+    for n in walk(loop.body):
+        if isinstance(n, cst.Assign) and mentions(n.value, names) and _is_number(flow, n.value):
+            target = n.targets[0].target
+            if isinstance(target, cst.Name) and _only_picks(flow, loop, target.value):
+                names.add(target.value)
+                index.append(n)
+    uses = [n for n in walk(loop.body) if isinstance(n, cst.Name) and n.value == name and _is_value(flow, n)]
+    own = {m for a in index for m in walk(a.value)}
+    picks = [n for n in uses if n in own or _picks(flow, loop, n)]
+    return tuple(picks) if picks and len(picks) < len(uses) else ()
+
+
+def _only_picks(flow: Flow, loop: cst.For, name: str) -> bool:
+    uses = [n for n in walk(loop.body) if isinstance(n, cst.Name) and n.value == name and _is_value(flow, n)]
+    read = [n for n in uses if not isinstance(flow.script.parents[n], cst.AssignTarget)]
+    return any(_picks(flow, loop, n) for n in read)
+
+
+def _is_value(flow: Flow, node: cst.Name) -> bool:
+    up = flow.script.parents[node]
+    return not ((isinstance(up, cst.Attribute) and up.attr is node) or (isinstance(up, cst.Arg) and up.keyword is node))
+
+
+def _picks(flow: Flow, loop: cst.For, node: cst.Name) -> bool:
+    """Tell whether ``node`` stands in a subscript that is read, or is handed to a function that picks with it."""
+    for up in flow.script.above(node):
+        if up is loop.body:
+            return False
+        if isinstance(up, cst.SubscriptElement):
+            return not isinstance(flow.script.parents[flow.script.parents[up]], cst.AssignTarget)
+        if isinstance(up, cst.Call):
+            direct = any(a.value is node for a in up.args)
+            return direct and _given(flow, up, {node.value})
+    return False
+
+
+def _is_number(flow: Flow, value: cst.CSTNode) -> bool:
+    """Tell whether ``value`` is computed from numbers: no texts, and no calls but of len(), min() and the like."""
+    calls = [n for n in walk(value) if isinstance(n, cst.Call)]
+    plain = ("builtins.len", "builtins.min", "builtins.max", "builtins.int")
+    texts = any(isinstance(n, (cst.SimpleString, cst.FormattedString)) for n in walk(value))
+    return not texts and all(flow.script.name_of(c.func) in plain for c in calls)
+
+
+def moving(loop: cst.For | cst.While, name: str) -> bool:
+    """Tell whether ``loop`` takes slices of the array ``name`` at positions that it moves."""
+    moved = {m.value for n in walk(loop.body) if isinstance(n, (cst.AugAssign, cst.Assign))
+             for t in (n.targets if isinstance(n, cst.Assign) else (n,)) for m in walk(t.target)
+             if isinstance(m, cst.Name)}  # fmt: skip
+    if isinstance(loop, cst.For):
+        moved |= {m.value for m in walk(loop.target) if isinstance(m, cst.Name)}
+    return any(
+        isinstance(n, cst.Subscript) and dotted(n.value) == name and any(mentions(e, moved) for e in n.slice)
+        for n in walk(loop.body)
+    )
 
 
 def _given(flow: Flow, call: cst.Call, names: set[str]) -> bool:

@@ -40,6 +40,12 @@ def nothing_to_share(feeds: Feeds) -> DlrunError | None:
             "sight), so each rank would compute with all of it. Nothing was written.",
             f"Hand {name} to the function as an argument, or feed the loop from a DataLoader.",
         )
+    if feeds.moved is not None:
+        return DlrunError(
+            f"{script.place(feeds.moved)}: takes slices of its data at positions that it moves on, and the data come "
+            "from out of sight: they cannot be cut before the loop. Nothing was written.",
+            "Run over the positions, `for i in range(0, len(x), batch_size)`, or feed the loop from a DataLoader.",
+        )
     if not feeds.found and not feeds.counted and not feeds.episodes:
         return DlrunError(
             f"{script.place(feeds.loops.ends[0])}: found no samples to share among the ranks: the loop around this "
@@ -54,7 +60,7 @@ def not_globally(feeds: Feeds) -> DlrunError | None:
     script = feeds.script
     drawn = [loop for loop in feeds.counted if not any(
         script.name_of(c.func) == "builtins.next" for c in feeds.draws.reached(loop.body))]  # fmt: skip
-    indexed = [f.node for f in feeds.found.values() if f.how == "indices"]
+    indexed = [f.node for f in feeds.found.values() if f.how in ("indices", "positions")]
     if feeds.episodes or drawn or indexed:
         node = (indexed or drawn or feeds.loops.ends)[0]
         how = "picked by number" if indexed else "drawn by the script itself"

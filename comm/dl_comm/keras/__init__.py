@@ -18,6 +18,7 @@ for a ``fit`` that somebody else calls.
 
 from __future__ import annotations
 
+from dl_comm.dealing import turns
 from dl_comm.keras.backend import average, broadcast, init, reseed
 from dl_comm.keras.callbacks import AverageMetrics, Broadcast, ScaleRate, WarmUp
 from dl_comm.keras.data import shard
@@ -51,4 +52,5 @@ __all__ = [
     "reseed",
     "shard",
     "steps",
+    "turns",
 ]

@@ -17,6 +17,7 @@ must be so; they may then run in any order.
 
 from __future__ import annotations
 
+from dl_comm.dealing import turns
 from dl_comm.output import print, rank0, rank0_first
 from dl_comm.ranks import barrier, finalize, get_localrank, get_localsize, get_nranks, get_rank, is_rank0
 from dl_comm.rate import lr_scale, steps
@@ -55,4 +56,5 @@ __all__ = [
     "serving_module",
     "shard",
     "steps",
+    "turns",
 ]

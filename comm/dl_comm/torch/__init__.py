@@ -23,6 +23,7 @@ ranks compare what they bring (names, shapes, dtypes), and a difference is an er
 
 from __future__ import annotations
 
+from dl_comm.dealing import turns
 from dl_comm.output import print, rank0, rank0_first
 from dl_comm.ranks import barrier, finalize, get_localrank, get_localsize, get_nranks, get_rank, is_rank0
 from dl_comm.rate import lr_scale, steps
@@ -68,5 +69,6 @@ __all__ = [
     "steps",
     "sync_batchnorm",
     "total",
+    "turns",
     "warmup",
 ]

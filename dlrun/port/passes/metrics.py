@@ -9,7 +9,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.insert import expression, statements
-from dlrun.port.passes import doubts, kept, statistics
+from dlrun.port.passes import counts, doubts, kept, statistics
 from dlrun.port.scalars import Scalars
 from dlrun.port.script import children, dotted, walk
 from dlrun.port.taint import Taint
@@ -63,6 +63,7 @@ class Metrics:
         self.local: Taint = facts.local  # differs between ranks
         self.trained: Taint = facts.trained  # ... because it comes from a rank's own training batches
         self.scalar = Scalars(facts.kinds)
+        self.cuts: list[cst.CSTNode] = []  # sums that are totalled
         self.averaged: dict[tuple[cst.CSTNode, str], int] = {}  # the names, and from where on
 
     def wrapped(self, node: cst.BaseExpression) -> cst.BaseExpression:
@@ -74,7 +75,7 @@ class Metrics:
     def totals(self) -> Iterator[Edit | Doubt]:
         """Yield the sum over ranks for numerators of this rank's samples over all samples."""
         dl, why = self.facts.alias, "a sum over this rank's samples, divided by the number of all samples"
-        cuts: list[cst.CSTNode] = []
+        cuts = self.cuts
         for node in self.script.nodes:
             if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Divide):
                 if self._sum_of_own(node.left) and self._counts_all(node.right) and self.all_ranks(node):
@@ -115,6 +116,8 @@ class Metrics:
 
     def _counts_all(self, node: cst.CSTNode) -> bool:
         """Tell whether ``node`` is the length of a data set (and not of a loader, which is this rank's)."""
+        if counts.all_samples(self.facts, node):
+            return True
         for origin in self.facts.flow.origins(node):
             call = origin.node
             if isinstance(call, cst.Call) and self.script.name_of(call.func) == "builtins.len" and call.args:
@@ -259,6 +262,8 @@ class Metrics:
 
     def values(self, node: cst.CSTNode) -> list[cst.BaseExpression]:
         """Return the largest numbers within ``node`` that come from a rank's own training batches."""
+        if node in self.cuts:
+            return []
         if isinstance(node, cst.Call) and self.script.name_of(node.func) in ("builtins.round", "builtins.int"):
             return self.values(node.args[0].value) if node.args else []  # the mean is rounded, not the parts
         if isinstance(node, cst.Call) and self.script.name_of(node.func) in _CURVED:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
-from dlrun.port.facts import Facts
+from dlrun.port.facts import Facts, Feed
 from dlrun.port.insert import expression, statements
 from dlrun.port.passes import order
 
@@ -41,9 +41,11 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
         if feed.how == "loader":
             yield Edit(feed.node, deals, wrap)
         elif feed.how == "named":
-            yield Edit(facts.script.line_of(feed.node), f"{feed.names[0]}: {deals}",
-                       after=statements("torch/shard_name", dl=facts.alias, name=feed.names[0],
-                                        batch=facts.options.batch))  # fmt: skip
+            line, batch = facts.script.line_of(feed.node), facts.options.batch
+            each = [statements("torch/shard_name", dl=facts.alias, name=name, batch=batch) for name in feed.names]
+            yield Edit(line, f"{', '.join(feed.names)}: {deals}", after=tuple(s for one in each for s in one))
+        elif feed.how == "positions":
+            yield from _positions(facts, feed)
         elif feed.how in ("indices", "turns"):
             yield Edit(feed.node, "the ranks take the batches of the serial run in turn", wrap)
         elif feed.how == "iterable":
@@ -58,6 +60,19 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
                     "high", "give each rank a part of every stream instead of every n-th batch")  # fmt: skip
     for call in facts.permutations:
         yield from _one_order(facts, call)
+
+
+def _positions(facts: Facts, feed: Feed) -> Iterator[Edit]:
+    """Yield what lets all ranks count the same steps, and each pick by a number of its own."""
+    target, *picks = feed.picks
+    own = f"own_{target.value}"
+    yield Edit(feed.node, "all ranks count the same steps, and each takes batches of its own",
+               lambda node: expression("torch/turns", {"positions": node}, dl=facts.alias))  # fmt: skip
+    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    yield Edit(target, "the step, and this rank's number", lambda name: cst.Tuple(
+        [cst.Element(name, comma=comma), cst.Element(cst.Name(own))], lpar=[], rpar=[]))  # fmt: skip
+    for pick in picks:
+        yield Edit(pick, "this rank's number picks the samples", lambda name: name.with_changes(value=own))
 
 
 def _one_order(facts: Facts, call: cst.Call) -> Iterator[Edit | Doubt]:

@@ -1,0 +1,46 @@
+"""Part of step "metrics": which numbers count the samples or batches of all ranks, and which those of one."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from dlrun.port.facts import Facts
+from dlrun.port.script import dotted, walk
+
+_DEPTH = 4
+
+
+def all_samples(facts: Facts, node: cst.CSTNode, depth: int = 0) -> bool:
+    """Tell whether ``node`` counts samples or batches before they are dealt out: ``len(x) // batch_size``."""
+    if facts.full_batch or not facts.feeds:
+        return False
+    for n in walk(node):
+        if isinstance(n, cst.Call) and facts.script.name_of(n.func) == "builtins.len" and n.args:
+            return _is_whole(facts, n.args[0].value)
+        if isinstance(n, cst.Attribute) and n.attr.value == "shape":
+            return _is_whole(facts, n.value)
+        if isinstance(n, cst.Name) and depth < _DEPTH and _bound_outside(facts, n):
+            values = [b.value for b in facts.script.scopes[n].lookup(n.value)[0] if b.value is not None and not b.path]
+            if any(all_samples(facts, value, depth + 1) for value in values):
+                return True
+    return False
+
+
+def _is_whole(facts: Facts, counted: cst.BaseExpression) -> bool:
+    """Tell whether every rank holds all of ``counted``: it is dealt out at the loop, or cut out of what is."""
+    name = dotted(counted)
+    if any(name and name == dotted(f.node) for f in facts.feeds if f.how == "iterable"):
+        return True
+    if any(name in f.names for f in facts.feeds if f.how in ("named", "arrays")):
+        return False
+    if facts.kinds.of(counted) == "loader":
+        dealt = {f.node for f in facts.feeds}
+        return not any(o.node in dealt for o in facts.flow.origins(counted))
+    return all(_bound_outside(facts, n) for n in walk(counted) if isinstance(n, cst.Name))
+
+
+def _bound_outside(facts: Facts, name: cst.Name) -> bool:
+    """Tell whether no training loop gives ``name`` its value."""
+    bindings = facts.script.scopes[name].lookup(name.value)[0]
+    loops = set(facts.loops)
+    return not any(up in loops for b in bindings for up in (b.node, *facts.script.above(b.node)))

@@ -1,0 +1,81 @@
+"""Batches that a loop picks by position: each is taken by one rank, and all ranks count the same steps."""
+
+import pytest
+
+from dlrun.port import port
+
+HEAD = """import numpy as np
+import torch
+x, y = torch.tensor(np.load("x.npy")), torch.tensor(np.load("y.npy"))
+x, y = x[:1500], y[:1500]
+n, size = len(x), 30
+model = torch.nn.Linear(64, 10)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+def update(a, b):
+    loss = (model(a) - b).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    return loss.item()
+"""
+
+
+@pytest.mark.parametrize(
+    ("loop", "lines"),
+    [
+        (
+            "for k in range(1, 201):\n    o = k * size % (n - size)\n    loss = update(x[o:o + size], y[o:o + size])\n"
+            "    if k % 50 == 0:\n        print(k, loss)\n",
+            ["for k, own_k in dl.turns(range(1, 201)):", "o = own_k * size % (n - size)", "if k % 50 == 0:"],
+        ),
+        (
+            "for i in range(200):\n    loss = update(x[i % n:i % n + 1], y[i % n:i % n + 1])\n    print(i, loss)\n",
+            ["for i, own_i in dl.turns(range(200)):", "update(x[own_i % n:own_i % n + 1], y[own_i % n:own_i % n + 1])"],
+        ),
+        (
+            "for step in range(500):\n    i = step * size % len(x)\n    loss = update(x[i:i + size], y[i:i + size])\n"
+            "    print(step, loss)\n",
+            ["for step, own_step in dl.turns(range(500)):", "i = own_step * size % len(x)", "lr=dl.lr_scale(0.1)"],
+        ),
+        (
+            "for epoch in range(4):\n    for i in range(0, n, size):\n        update(x[i:i + size], y[i:i + size])\n",
+            ["for i in dl.shard(range(0, n, size)):"],
+        ),
+        (
+            "for a, b in zip(range(0, n, size), range(size, n + 1, size)):\n    update(x[a:b], y[a:b])\n",
+            ["for a, b in dl.shard(zip(range(0, n, size), range(size, n + 1, size))):"],
+        ),
+        (
+            "for epoch in range(2):\n    for a, b in zip(x, y):\n        update(a[None], b[None])\n",
+            ["for a, b in zip(dl.shard(x), dl.shard(y)):"],
+        ),
+        (
+            "order = np.arange(n)\nfor epoch in range(2):\n    np.random.shuffle(order)\n"
+            "    for pick in np.array_split(order, n // size):\n        update(x[pick], y[pick])\n",
+            ["order = dl.broadcast(order)", "for pick in dl.shard(np.array_split(order, n // size)):"],
+        ),
+    ],
+)  # fmt: skip
+def test_batches_picked_by_position_are_each_taken_by_one_rank(loop, lines):
+    text = port(HEAD + loop).text
+    assert [line for line in lines if line not in text] == []
+    assert text.count("dl.shard(") + text.count("dl.turns(") == (2 if "zip(x, y)" in loop else 1)
+
+
+def test_a_position_that_moves_within_arrays_moves_within_each_ranks_share():
+    loop = """pos = step = 0
+while step < 200:
+    loss = update(x[pos:pos + size], y[pos:pos + size])
+    pos += size
+    if pos >= n:
+        pos = 0
+    step += 1
+"""
+    ported = port(HEAD + loop)
+    lines = ported.text.splitlines()
+    cut = lines.index("x = dl.shard(x)  # this rank's part of every epoch")
+    assert lines[cut - 1] == "x, y = x[:1500], y[:1500]"
+    assert lines[cut + 1].startswith("y = dl.shard(y)")
+    assert lines[cut + 2] == "n, size = len(x), 30"  # counts this rank's share
+    assert "while step < dl.steps(200):" in ported.text
+    assert "n ranks make a global batch n times as large" in ported.report()
