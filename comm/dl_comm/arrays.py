@@ -10,11 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from dl_comm.device import is_on_gpu
+from dl_comm.device import CORE_TYPES, is_on_gpu
 from dl_comm.errors import CommError
-
-# What the core can reduce.
-CORE_TYPES = ("float64", "float32", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8")
 
 
 def is_torch(array: Any) -> bool:

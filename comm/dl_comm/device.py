@@ -20,6 +20,9 @@ from dl_comm.errors import CommError
 
 Buffer = tuple[int, int, str]
 
+# What the core can reduce.
+CORE_TYPES = ("float64", "float32", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8")
+
 
 @dataclass(frozen=True)
 class OnGpu:
@@ -30,12 +33,17 @@ class OnGpu:
 
 
 def is_on_gpu(array: Any) -> bool:
-    """Whether this is an array of CUDA's. NumPy's arrays and torch's tensors on the CPU answer fast."""
+    """Whether this is an array of CUDA's that the core takes where it lies.
+
+    Tensors of torch that are not dense, or of other types than the core's, are not: torch copies them to the host.
+    """
     if isinstance(array, np.ndarray):
         return False
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(array, torch.Tensor):
-        return bool(array.is_cuda)
+        if not array.is_cuda or array.layout != torch.strided:
+            return False
+        return array.is_contiguous() and str(array.dtype).removeprefix("torch.") in CORE_TYPES
     return hasattr(type(array), "__cuda_array_interface__") or lies_on_cuda(array)
 
 
@@ -44,8 +52,6 @@ def on_gpu(array: Any) -> OnGpu:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(array, torch.Tensor):
         name = str(array.dtype).removeprefix("torch.")
-        if not array.is_contiguous():
-            raise _not_contiguous(array)
         return OnGpu((array.data_ptr(), array.numel(), name), torch.cuda.current_stream(array.device).cuda_stream)
     if not hasattr(type(array), "__cuda_array_interface__"):
         return OnGpu(borrowed(array), 0)

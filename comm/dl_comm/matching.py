@@ -12,6 +12,7 @@ import numpy as np
 
 from dl_comm import _core
 from dl_comm.arrays import bare, described, is_torch
+from dl_comm.device import is_on_gpu
 
 DIGEST = 16  # bytes of one array's hash
 
@@ -36,7 +37,10 @@ def mismatches(arrays: Sequence[Any], flag: int) -> int:
 
 
 def _digest(array: Any) -> bytes:
-    dense = array.detach().contiguous() if is_torch(array) else np.ascontiguousarray(array)
+    if is_torch(array):
+        dense = array.detach().cpu().contiguous()
+    else:
+        dense = np.ascontiguousarray(array.get() if is_on_gpu(array) else array)  # CuPy's name for a copy on the host
     address, count, dtype = bare(dense)
     hashed = hashlib.blake2b(f"{described(array)} {dtype} ".encode(), digest_size=DIGEST)
     if count > 0:

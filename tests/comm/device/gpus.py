@@ -60,6 +60,10 @@ class Array:
         where = {"data": (self.address, False), "stream": self.stream}
         return {"shape": self.shape, "typestr": kind, "version": 3, **where}
 
+    def get(self) -> np.ndarray:
+        """A copy on the host."""
+        return self.gpu.read(self)
+
     def copy(self) -> Array:
         """A new array on the GPU; goes through the host, in the order of the stream."""
         return self.gpu.array(self.gpu.read(self), self.stream, name=self.dtype)

@@ -53,6 +53,8 @@ FACE = (
     other = gpu.array(drawn(rank, 777), stream)
     dl_comm.broadcast([other, here], 1)
     assert np.array_equal(gpu.read(other), drawn(1, 777))
+    own = gpu.array(drawn(rank, 5), stream)
+    assert dl_comm.check_buffers_match([other, own, here]) == 1
     assert np.array_equal(here, drawn(1, 500))
     dl_comm.config_team(0, 0, 1, 3, 0, 0)  # the second call returns the mean of the first
     first = dl_comm.gradients([gpu.array(drawn(rank, 64), stream)])
