@@ -44,6 +44,18 @@ def test_nodes_with_different_numbers_of_ranks_agree_too(threads, algorithm, pat
         assert all(np.array_equal(result, results[0]) for result in results)
 
 
+@pytest.mark.parametrize("wire_ranks", [1, 2, 9])
+@pytest.mark.parametrize("pattern", ["aabbcc", "aaabbb", "aaab"])
+def test_fewer_ranks_of_a_node_may_talk_for_all(threads, pattern, wire_ranks):
+    n = len(pattern)
+    for length in (1, 20_001):
+        arrays = [np.random.default_rng(rank).normal(size=length) for rank in range(n)]
+        how = {"hosts": list(pattern), "pipeline_chunk_kb": 1, "stage_kb": 4, "wire_ranks": wire_ranks}
+        results = means(threads, n, "", arrays, **how)
+        assert np.allclose(results[0], np.mean(arrays, axis=0))
+        assert all(np.array_equal(result, results[0]) for result in results)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_all_types_cross_the_wire_in_their_accumulators(threads, dtype):
     arrays = [(np.arange(3001) % 5 + rank * 2).astype(DTYPES[dtype]) for rank in range(4)]
