@@ -62,7 +62,7 @@ def on_gpu(array: Any) -> OnGpu:
     dtype = np.dtype(told["typestr"])
     strides, dense = told.get("strides"), dtype.itemsize
     for length, stride in reversed(list(zip(told["shape"], strides or (), strict=strides is not None))):
-        if length != 1 and stride != dense:
+        if length != 1 and stride != dense and 0 not in told["shape"]:
             raise _not_contiguous(array)
         dense *= length
     count = int(np.prod(told["shape"], dtype=np.int64))

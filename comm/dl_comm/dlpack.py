@@ -45,9 +45,9 @@ def borrowed(array: Any) -> tuple[int, int, str]:
     pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
     tensor = _Tensor.from_address(pointer(capsule, b"dltensor"))
     shape = tensor.shape[: tensor.ndim]
-    count = 1
+    count, empty = 1, 0 in shape
     for place in reversed(range(tensor.ndim)):
-        if tensor.strides and shape[place] != 1 and tensor.strides[place] != count:
+        if tensor.strides and shape[place] != 1 and tensor.strides[place] != count and not empty:
             raise CommError(f"an array of shape {tuple(shape)} on a GPU is not contiguous", "pass a contiguous copy")
         count *= shape[place]
     name = f"{_KINDS.get(tensor.code, 'unknown')}{tensor.bits}"
