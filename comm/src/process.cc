@@ -7,6 +7,7 @@
 #include "error.h"
 #include "launcher.h"
 #include "library.h"
+#include "now.h"
 #include "room.h"
 #include "transport_local.h"
 #include "transport_mpi.h"
@@ -55,6 +56,15 @@ std::unique_ptr<Transport> find_world(Process& here, const Settings& settings, c
   return mpi_transport(mpi, settings.timeout_s);
 }
 
+// `dlrun launch` asks by a signal which call a rank is in, and reads the answer in the run's folder.
+void answer_launch() {
+  const char* folder = std::getenv("DLRUN_RUN_DIR");
+  const char* rank = std::getenv("DLRUN_RANK");
+  const char* signal = std::getenv("DLRUN_STACK_SIGNAL");
+  if (folder == nullptr || rank == nullptr || signal == nullptr) return;
+  tell_calls_on(std::atoi(signal), (std::string(folder) + "/rank-" + rank + ".call").c_str());
+}
+
 }  // namespace
 
 Session& join(const std::string& mpi_library, const std::string& prefix) {
@@ -70,6 +80,7 @@ Session& join(const std::string& mpi_library, const std::string& prefix) {
   auto world = find_world(here, settings, mpi_library, prefix);
   here.session = std::make_unique<Session>(std::move(world), std::move(settings));
   here.pid = getpid();
+  answer_launch();
   return *here.session;
 }
 

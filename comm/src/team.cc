@@ -6,6 +6,7 @@
 #include "check.h"
 #include "error.h"
 #include "flat.h"
+#include "now.h"
 #include "wait.h"
 
 namespace dl {
@@ -93,6 +94,7 @@ void Team::guarded(const Message& message, const std::function<void()>& work) {
   if (!failed_.empty()) throw CommError("team " + std::to_string(id_) + " failed before this call: " + failed_);
   ++calls_;
   try {
+    const Now now(message, id_, calls_ - 1);
     work();
   } catch (const Disagreement& error) {
     throw Disagreement(where(message) + error.what(), error.hint());

@@ -34,7 +34,7 @@ __all__ = ["Command", "Host", "LaunchPlan", "launch", "launch_again", "look_here
 
 # What a run leaves in its folder besides its spec file.
 _OF_A_RUN = ("stop", "listens", "failure.json", "rank-*.failure.json", "ranks.json", "launcher.log", "rank-*.log",
-             "rank-*.stack", "timeline-*.ring", "timeline-*.names")  # fmt: skip
+             "rank-*.stack", "rank-*.call", "timeline-*.ring", "timeline-*.names")  # fmt: skip
 
 
 def prepare(plan: LaunchPlan) -> tuple[LaunchPlan, Command]:

@@ -22,9 +22,8 @@ _WAIT = 0.7  # seconds for a better explanation
 _LOST = "lost without a word: its node or the network to it is gone, or its watcher was killed"
 
 # What a rank says that fell over another's end: an error of what it communicates with, or a crash within that.
-_FALLS = re.compile(r"CommError|MPI_ERR|mpi4py|\bgloo\b|\bNCCL\b|DistBackendError|DistStoreError|DistNetworkError|"
-                    r"Connection (reset|closed|refused)|BrokenPipe|Broken pipe|killed by SIG(SEGV|ABRT|BUS|TERM|PIPE)",
-                    re.IGNORECASE)  # fmt: skip
+_FALLS = (r"CommError|MPI_ERR|mpi4py|\bgloo\b|\bNCCL\b|DistBackendError|DistStoreError|DistNetworkError|"
+          r"Connection (reset|closed|refused)|Broken ?pipe|killed by SIG(SEGV|ABRT|BUS|TERM|PIPE)")  # fmt: skip
 
 
 class Blame:
@@ -69,4 +68,4 @@ class Blame:
 
 def doubt(what: str) -> int:
     """Return 0 where a rank's words say that it failed by itself, 1 where another rank's end may have caused them."""
-    return 1 if _FALLS.search(what) else 0
+    return 1 if re.search(_FALLS, what, re.IGNORECASE) else 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import selectors
 import socket
 from collections.abc import Callable, Iterable
@@ -42,7 +41,7 @@ class Home:
         heard: Callable[[Call, bytes, bytes], None], lost: Callable[[Call], None],
     ) -> None:  # fmt: skip
         self.ranks, self.silence, self.selector, self.heard, self.lost = ranks, silence, selector, heard, lost
-        self.token = secrets.token_hex(16)
+        self.token = os.urandom(16).hex()
         self.calls: dict[int, Call] = {}
         self.server = socket.create_server(("127.0.0.1" if local else "", 0), backlog=min(ranks, 4096))
         self.server.setblocking(False)
@@ -73,7 +72,7 @@ class Home:
         if call.trusted is not None:
             call.trusted += data
             token, data = call.trusted[: len(self.token)], call.trusted[len(self.token) :]
-            if not secrets.compare_digest(token, self.token.encode()[: len(token)]):
+            if sum(a ^ b for a, b in zip(token, self.token.encode(), strict=False)):  # as long, wherever it differs
                 self._close(call)
                 return
             if len(token) < len(self.token):

@@ -11,18 +11,17 @@ variable that the user has set stays as it is.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dlrun
 
 if TYPE_CHECKING:
+    from datetime import date
+
     from dlrun.launch.plan import LaunchPlan
 
 FORMAT = "dlrun profile 1"
@@ -54,6 +53,8 @@ class Profile:
 
 def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """The name of this machine's CPU."""
+    import platform  # imported where it is needed, as some others here: every launch pays for this module
+
     try:
         lines = cpuinfo.read_text().splitlines()
     except OSError:
@@ -110,6 +111,8 @@ def read(where: Path) -> list[Profile]:
 
 def write(profile: Profile, where: Path) -> Path:
     """Write the profile into the folder, over an earlier one of the same name and key; the file's path."""
+    import hashlib
+
     value: dict[str, Any] = {"format": FORMAT, **asdict(profile), "settings": dict(profile.settings)}
     print_of_key = hashlib.sha256(json.dumps(asdict(profile.key), sort_keys=True).encode()).hexdigest()[:8]
     safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in profile.name)
@@ -129,6 +132,8 @@ def choose(
     `chosen` holds what the user has set already, which stays. `name` is the script's: a profile of that name is
     preferred. Without a fit the line names the field in which the nearest profile differs; without profiles it is ''.
     """
+    from datetime import date
+
     if not profiles:
         return {}, ""
     ours = asdict(key)

@@ -32,13 +32,13 @@ FAMILY = {"mpich": "mpich", "intel": "mpich", "pals": "mpich", "aprun": "mpich",
 
 # What each launcher's --version says of itself. The name of the program says nothing: `mpiexec` may be any of these.
 _BANNERS = (
-    ("intel", re.compile(r"Intel\(R\) MPI Library.*Version (?P<version>[\d.]+)")),
-    ("mpich", re.compile(r"HYDRA build details:\s+Version:\s+(?P<version>[\w.]+)")),
-    ("spectrum", re.compile(r"\(IBM Spectrum MPI\) (?P<version>[\d.]+)")),
-    ("openmpi", re.compile(r"\((?:Open MPI|OpenRTE|PRRTE)\) (?P<version>[\w.]+)")),
-    ("srun", re.compile(r"^slurm(?:-wlm)? (?P<version>[\d.]+)")),
-    ("aprun", re.compile(r"aprun \(ALPS\) (?P<version>[\d.]+)")),
-    ("pals", re.compile(r"PALS.*?(?P<version>\d+\.\d+[\d.]*)")),
+    ("intel", r"Intel\(R\) MPI Library.*Version (?P<version>[\d.]+)"),
+    ("mpich", r"HYDRA build details:\s+Version:\s+(?P<version>[\w.]+)"),
+    ("spectrum", r"\(IBM Spectrum MPI\) (?P<version>[\d.]+)"),
+    ("openmpi", r"\((?:Open MPI|OpenRTE|PRRTE)\) (?P<version>[\w.]+)"),
+    ("srun", r"^slurm(?:-wlm)? (?P<version>[\d.]+)"),
+    ("aprun", r"aprun \(ALPS\) (?P<version>[\d.]+)"),
+    ("pals", r"PALS.*?(?P<version>\d+\.\d+[\d.]*)"),
 )
 
 _OF_SYSTEM = {"slurm": "srun", "lsf": "jsrun", "cobalt": "aprun", "flux": "flux"}
@@ -168,7 +168,7 @@ def recognise(path: str, why: str = "") -> Launcher | None:
         return None
     said = asked.stdout + asked.stderr
     for backend, banner in _BANNERS:
-        match = banner.search(said)
+        match = re.search(banner, said)
         if match:
             if backend == "mpich" and not (Path(path).parent / "hydra_pmi_proxy").exists():
                 path = str(real)  # hydra looks for its proxy beside the name it was called by; this was a symlink

@@ -14,7 +14,7 @@ from typing import Any
 
 from dlrun.rank.script import theirs
 
-_FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)')
+_FRAME = r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)'
 _COMMUNICATION = ("dl_comm", "ml_comm", "mpi4py", "torch/distributed", "horovod")
 _LOOK_AGAIN = 2.0  # seconds between the two looks at where the ranks stand
 _SHOWN = 12  # frames of a missing rank's stack
@@ -22,13 +22,22 @@ _SHOWN = 12  # frames of a missing rank's stack
 
 @dataclass(frozen=True)
 class Stack:
-    """Where one rank stands: its main thread's frames as ``file:line name``, innermost first, and its log's size."""
+    """Where one rank stands: its main thread's frames as ``file:line name``, innermost first, and its log's size.
+
+    ``call`` is the exchange that dl_comm says it is in: "call 12 of team 0: gradients (mean) of weight (64, 3)".
+    """
 
     rank: int
     host: str
     pid: int
     frames: tuple[str, ...]
     written: int
+    call: str = ""
+
+    @property
+    def place(self) -> str:
+        """Where it is: the exchange, if any, and the user's own line."""
+        return f"in {self.call}, at {self.own}" if self.call else f"at {self.own}"
 
     @property
     def own(self) -> str:
@@ -39,7 +48,8 @@ class Stack:
     @property
     def waits(self) -> bool:
         """Whether it stands in a library that communicates."""
-        return any(name in frame.partition(":")[0] for frame in self.frames[:6] for name in _COMMUNICATION)
+        files = [frame.partition(":")[0] for frame in self.frames[:6]]
+        return bool(self.call) or any(name in file for file in files for name in _COMMUNICATION)
 
 
 class Lookout:
@@ -70,7 +80,8 @@ class Lookout:
     def seen(self, rank: int, host: str, answer: Mapping[str, Any]) -> None:
         """Take a rank's answer: its ``pid``, ``faulthandler``'s ``dump`` and the bytes that it has ``written``."""
         if self.looks:
-            self.looks[-1][rank] = Stack(rank, host, answer["pid"], frames(answer["dump"]), answer["written"])
+            dump, call = frames(answer["dump"]), answer["call"]
+            self.looks[-1][rank] = Stack(rank, host, answer["pid"], dump, answer["written"], call)
 
     def stalled(self) -> dict[int, Stack]:
         """Return where the ranks stand if none has moved between the looks (told once), else nothing."""
@@ -85,7 +96,7 @@ class Lookout:
 def frames(dump: str) -> tuple[str, ...]:
     """Return the frames of the current thread in what ``faulthandler`` wrote, innermost first, without the shim's."""
     current = dump.rpartition("Current thread")[2].partition("\n\n")[0]
-    found = [f"{m['file']}:{m['line']} {m['name']}" for m in _FRAME.finditer(current)]
+    found = [f"{m['file']}:{m['line']} {m['name']}" for m in re.finditer(_FRAME, current)]
     return tuple(frame for frame in found if "/dlrun/rank/" not in frame and "<frozen runpy>" not in frame)
 
 
@@ -93,7 +104,7 @@ def missing(stacks: Mapping[int, Stack]) -> list[Stack]:
     """Return the ranks the others wait for: those that stand elsewhere than most; a tie falls to who communicates."""
     groups: dict[str, list[Stack]] = {}
     for rank in sorted(stacks):
-        groups.setdefault(stacks[rank].own, []).append(stacks[rank])
+        groups.setdefault(stacks[rank].place, []).append(stacks[rank])
     waiting = max(groups.values(), key=lambda group: (sum(s.waits for s in group) > 0, len(group)))
     return [stack for group in groups.values() if group is not waiting for stack in group]
 
@@ -103,12 +114,12 @@ def verdict(stacks: Mapping[int, Stack], seconds: float) -> list[str]:
     absent = missing(stacks)
     waiting = [stacks[rank] for rank in sorted(stacks) if stacks[rank] not in absent]
     first = waiting[0]
-    lines = [f"no progress for {seconds:.0f} s: {_ranks(waiting)} at {first.own}"]
+    lines = [f"no progress for {seconds:.0f} s: {_ranks(waiting)} {first.place}"]
     if not absent:
         lines.append("  all stand at the same line: each waits for something outside, or they deadlock there")
         return [*lines, *(f"  | {frame}" for frame in first.frames[:_SHOWN])]
     for stack in absent[:8]:
-        lines.append(f"  missing: rank {stack.rank} (host {stack.host}, pid {stack.pid}) at {stack.own}")
+        lines.append(f"  missing: rank {stack.rank} (host {stack.host}, pid {stack.pid}) {stack.place}")
     return [*lines, *(f"  | {frame}" for frame in absent[0].frames[:_SHOWN])]
 
 

@@ -27,6 +27,7 @@ def run(program: list[str], kind: str, report: int) -> NoReturn:
     those may wait for other ranks for ever.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL)
+    os.environ["DLRUN_STACK_SIGNAL"] = str(int(STACK_SIGNAL))  # dl_comm then says which call it is in: rank-R.call
     for number in EARLY_WARNINGS:  # batch systems send them to every process of a job; the watcher passes them on
         signal.signal(number, signal.SIG_IGN)
     if kind == "command":

@@ -151,7 +151,11 @@ class Watcher:
         with open(path) as file:  # noqa: PTH123
             file.seek(before)
             dump = file.read()
-        self._send(wire.STACK, {"pid": self.script, "dump": dump, "written": os.lseek(self.log, 0, os.SEEK_END)})
+        call = ""
+        with contextlib.suppress(OSError), open(path.removesuffix("stack") + "call") as file:  # noqa: PTH123
+            call = file.readline().rstrip()
+        written = os.lseek(self.log, 0, os.SEEK_END)
+        self._send(wire.STACK, {"pid": self.script, "dump": dump, "call": call, "written": written})
 
     def _orphaned(self) -> None:
         """``dlrun launch`` is dead, and with it the job."""

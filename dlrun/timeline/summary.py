@@ -87,7 +87,8 @@ def summary(tracks: Sequence[Track]) -> str:
     per = "per rank and step" if whole else "per rank"
     named = ", ".join(f"{name} {seconds_as_text(seconds)}" for name, seconds in costs(tracks))
     lines.append(f"largest costs {per}: {named}")
-    lines.append(f"before the first step: {_beginnings(tracks)}")
+    if beginnings := _beginnings(tracks):
+        lines.append(f"before the first step: {beginnings}")
     lost = sum(track.lost for track in tracks)
     if lost:
         lines.append(f"the oldest {lost} records gave way to newer ones")

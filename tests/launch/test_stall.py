@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dlrun.launch.stall import Stack, frames, missing, verdict
 
 DUMP = '''Current thread 0x00007f (most recent call first):
@@ -36,6 +38,14 @@ def test_the_rank_that_stands_elsewhere_is_missing():
     assert told[2] == "  | /home/me/data.py:7 read"
 
 
+def test_ranks_at_one_line_but_in_different_exchanges_are_told_apart():
+    lines = frames(DUMP)
+    calls = [f"call {number} of team 0: gradients (mean)" for number in (412, 411, 412)]
+    told = verdict({rank: Stack(rank, "n1", 100 + rank, lines, 0, call) for rank, call in enumerate(calls)}, 301)
+    assert told[0].endswith(f"2 ranks wait (0, 2) in {calls[0]}, at /home/me/train.py:88 step")
+    assert told[1].endswith(f"rank 1 (host n1, pid 101) in {calls[1]}, at /home/me/train.py:88 step")
+
+
 def test_of_two_ranks_the_one_that_communicates_is_the_one_that_waits():
     stacks = {0: stack(0, "/home/me/data.py:7 read"), 1: stack(1, *frames(DUMP))}
     assert [s.rank for s in missing(stacks)] == [0]
@@ -62,6 +72,32 @@ def test_a_real_stall_names_the_missing_rank_its_line_and_ends_the_job_when_aske
     assert lines[0].startswith("dlrun: no progress for ") and lines[0].endswith("(0, 2) at stalls.py:8 <module>")
     assert lines[1].startswith("  missing: rank 1 (host ") and lines[1].endswith("at stalls.py:5 slow_loader")
     assert "ended the job: no progress for" in lines[2]
+
+
+STALLS_IN_TRAINING = """
+import time
+import numpy as np
+import dl_comm as mc
+mc.init(1, 1, 100)
+for step in range(100):
+    if step == 7 and mc.get_rank() == 1:
+        time.sleep(300)
+    mc.gradients([np.ones(50, np.float32), np.ones(9, np.float32)], 0)
+"""
+
+
+def test_of_a_stall_in_training_the_exchange_is_told_which_the_others_wait_in(dlrun, any_mpiexec, tmp_path):
+    pytest.importorskip("dl_comm._core", reason="dl_comm's compiled core is not installed")
+    (tmp_path / "stalls.py").write_text(STALLS_IN_TRAINING)
+    words = ["--stall-timeout", "3", "--on-stall", "abort", "stalls.py"]
+    done = dlrun("-n", "3", "--mpiexec", any_mpiexec, *words)
+    assert done.returncode == 124, done.stderr
+    lines = done.stderr.splitlines()
+    waits = next(line for line in lines if line.startswith("dlrun: no progress for "))
+    where = "2 ranks wait (0, 2) in call 7 of team 0: allreduce (mean) of (50,) and 1 more, at stalls.py:9 <module>"
+    assert waits.endswith(where), waits
+    missing = next(line for line in lines if line.startswith("  missing: rank 1 (host "))
+    assert missing.endswith(") at stalls.py:8 <module>")
 
 
 def test_a_slow_job_that_moves_is_no_stall(dlrun, any_mpiexec, tmp_path):

@@ -1,0 +1,27 @@
+// The calls that this process is in, for somebody who asks while it is: `dlrun launch`, when a job makes no progress.
+#pragma once
+
+#include <cstdint>
+
+namespace dl {
+
+struct Message;
+
+// Says for as long as it lives that `message` is being exchanged as call `call` of team `team`. Costs some nanoseconds.
+// The message must outlive it. One at a time for each team; of two teams whose numbers are equal modulo 8 the first.
+class Now {
+ public:
+  Now(const Message& message, int team, std::uint64_t call) noexcept;
+  ~Now();
+  Now(const Now&) = delete;
+  Now& operator=(const Now&) = delete;
+
+ private:
+  struct Place* place_;
+};
+
+// From now on, `signal` makes this process write the calls that it is in, one a line, into the file `path`, over what
+// is there; then the handler that the signal had before is called.
+void tell_calls_on(int signal, const char* path);
+
+}  // namespace dl
