@@ -78,8 +78,9 @@ class Feeds:
         """Return what ``loop`` runs over: the call of range() even if it hides behind a name or a progress bar."""
         iterated = self.source(loop.iter)
         for origin in self.flow.origins(iterated):
-            if isinstance(origin.node, cst.BaseExpression) and self._is_count(origin.node):
-                return origin.node
+            made = origin.node
+            if isinstance(made, cst.BaseExpression) and (self._is_count(made) or self._zips_counts(made)):
+                return made
         return iterated
 
     def _of_loop(self, loop: cst.For | cst.While) -> None:
@@ -120,7 +121,9 @@ class Feeds:
         return zips and isinstance(node, cst.Call) and all(self._is_count(a.value) for a in node.args)
 
     def _is_count(self, node: cst.BaseExpression) -> bool:
-        return isinstance(node, cst.Call) and self.script.name_of(node.func) in _COUNTS
+        if not isinstance(node, cst.Call):
+            return False
+        return self.script.name_of(node.func) in _COUNTS or dotted(node.func) == "xrange"  # Python 2's
 
     def _is_innermost(self, loop: cst.CSTNode) -> bool:
         return loop in self._innermost()
@@ -141,8 +144,7 @@ class Feeds:
     def _feed(self, iterated: cst.BaseExpression, drawn: bool = False, innermost: bool = True) -> None:
         """Note what a training loop runs over, or (``drawn``) draws from with next()."""
         if isinstance(iterated, cst.Call) and self.script.name_of(iterated.func) == "builtins.zip":
-            for arg in iterated.args:
-                self._feed(self.source(arg.value), innermost=innermost)
+            self._zipped(iterated, drawn, innermost)
             return
         if self._generated(iterated, drawn, innermost):
             return
@@ -159,6 +161,17 @@ class Feeds:
             elif innermost and self._may_be_batches(made, iterated):  # further out: folds, tasks, settings
                 feed = self._where_assigned(made, iterated) or Feed(iterated, "iterable")
                 self.found.setdefault(feed.node, feed)
+
+    def _zipped(self, zipped: cst.Call, drawn: bool, innermost: bool) -> None:
+        """Note what is zipped: each loader for itself; arrays as a whole, so that their samples stay together."""
+        parts = [self.source(arg.value) for arg in zipped.args]
+        for part in parts:
+            if self.kinds.of(part) == "loader" or self.draws.generator(part) is not None:
+                self._feed(part, drawn, innermost)
+            elif any(self.kinds.of(other) == "loader" for other in parts):
+                continue  # numbers beside the batches of a loader
+            elif innermost and not drawn and not any(self._is_count(p) for p in parts):
+                self.found.setdefault(zipped, Feed(zipped, "iterable"))
 
     def _generated(self, iterated: cst.BaseExpression, drawn: bool, innermost: bool) -> bool:
         """Note a generator of this script that makes the batches; the loader, where it only passes on a loader's."""
@@ -259,7 +272,7 @@ class Feeds:
     def _is_cut(self, feed: Feed) -> bool:
         """Tell whether ``feed`` is an order cut into batches: ``np.array_split(order, 9)``."""
         cuts = feed.how == "iterable" and isinstance(feed.node, cst.Call)
-        return cuts and self.script.name_of(feed.node.func).startswith(("numpy.", "torch."))  # type: ignore[attr-defined]
+        return cuts and self.script.name_of(feed.node.func).startswith(("numpy.", "torch.", "builtins.zip"))  # type: ignore[attr-defined]
 
     def _behind(self, func: cst.CSTNode) -> list[cst.FunctionDef]:
         call = self.script.parents[func]

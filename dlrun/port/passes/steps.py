@@ -93,7 +93,7 @@ def bounds(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
     for loop, counts in facts.counted:
         if isinstance(counts, cst.Call):
             plain = [a for a in counts.args if a.keyword is None and not a.star]
-            if plain and facts.script.name_of(counts.func).endswith("range"):
+            if plain and (facts.script.name_of(counts.func) or dotted(counts.func)).endswith("range"):
                 yield plain[min(1, len(plain) - 1)].value, why
         elif isinstance(loop, cst.While) and isinstance(loop.test, cst.Comparison) and len(loop.test.comparisons) == 1:
             target = loop.test.comparisons[0]

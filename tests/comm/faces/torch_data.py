@@ -286,3 +286,16 @@ def a_loader_that_already_runs_is_refused():
         assert "running" in str(error)
     else:
         raise AssertionError("no error")
+
+
+def a_function_that_returns_the_next_samples_is_asked_in_turn():
+    numbers = iter(range(100))
+    take = dl.shard(lambda scale: scale * next(numbers))
+    assert _everyone([[take(10) for _ in range(2)]]) == [[[10 * r, 10 * (r + _n)]] for r in range(_n)]
+
+
+def all_ranks_count_the_same_steps_and_take_turns_at_the_positions():
+    pairs = dl.turns(range(1, 2 * _n))
+    assert [step for step, _ in pairs] == [1, 2]
+    whole = [own for (mine,) in _everyone([[own for _, own in pairs]]) for own in mine]
+    assert set(whole) == set(range(1, 2 * _n))  # one of them twice: all make as many steps
