@@ -86,15 +86,31 @@ def average(value: Any) -> Any:
 
     Integers become float64. On one rank ``value`` itself comes back.
     """
+    return value if get_nranks() == 1 else _combined(value, "mean")
+
+
+def total(value: Any) -> Any:
+    """Return the sum of ``value`` over the ranks: of counts, of losses that are sums. Its kind stays.
+
+    Integers are exact up to 2^53. On one rank ``value`` itself comes back.
+    """
     if get_nranks() == 1:
         return value
     if tf.is_tensor(value) or isinstance(value, tf.Variable):
+        return tf.cast(_combined(value, "sum"), value.dtype)
+    found = _combined(value, "sum")
+    return np.asarray(found).astype(np.asarray(value).dtype) if isinstance(value, np.ndarray) else type(value)(found)
+
+
+def _combined(value: Any, op: str) -> Any:
+    what = "average" if op == "mean" else "total"
+    if tf.is_tensor(value) or isinstance(value, tf.Variable):
         value = tf.convert_to_tensor(value)
         exact = value if value.dtype.is_floating or value.dtype.is_complex else tf.cast(value, tf.float64)
-        return reduce([exact], "mean", ["average"])[0]
+        return reduce([exact], op, [what])[0]
     array = np.array(value)
     if array.dtype.kind not in "fc":
         array = array.astype(np.float64)
     buffer = array.view(array.real.dtype) if array.dtype.kind == "c" else array
-    _core.allreduce([(array.ctypes.data, buffer.size, buffer.dtype.name)], "mean", 0, [f"average {array.shape}"])
+    _core.allreduce([(array.ctypes.data, buffer.size, buffer.dtype.name)], op, 0, [f"{what} {array.shape}"])
     return array if isinstance(value, np.ndarray) else array[()] if isinstance(value, np.generic) else array.item()

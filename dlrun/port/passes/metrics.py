@@ -9,7 +9,8 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.insert import expression, statements
-from dlrun.port.passes import counts, doubts, kept, statistics
+from dlrun.port.passes import doubts, kept, statistics
+from dlrun.port.passes.sums import Sums
 from dlrun.port.scalars import Scalars
 from dlrun.port.script import children, dotted, walk
 from dlrun.port.taint import Taint
@@ -63,27 +64,31 @@ class Metrics:
         self.local: Taint = facts.local  # differs between ranks
         self.trained: Taint = facts.trained  # ... because it comes from a rank's own training batches
         self.scalar = Scalars(facts.kinds)
-        self.cuts: list[cst.CSTNode] = []  # sums that are totalled
+        self.sums = Sums(facts)
         self.averaged: dict[tuple[cst.CSTNode, str], int] = {}  # the names, and from where on
 
     def wrapped(self, node: cst.BaseExpression) -> cst.BaseExpression:
         """Return the mean of ``node`` over the ranks."""
         return expression("torch/average", {"value": node}, dl=self.facts.alias)
 
+    def totalled(self, node: cst.BaseExpression) -> cst.BaseExpression:
+        """Return the sum of ``node`` over the ranks."""
+        return expression("torch/total", {"value": node}, dl=self.facts.alias)
+
     # -- sums over samples divided by the size of the whole data set -----------------------------------------------
 
     def totals(self) -> Iterator[Edit | Doubt]:
         """Yield the sum over ranks for numerators of this rank's samples over all samples."""
         dl, why = self.facts.alias, "a sum over this rank's samples, divided by the number of all samples"
-        cuts = self.cuts
+        cuts: list[cst.CSTNode] = []
         for node in self.script.nodes:
             if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Divide):
-                if self._sum_of_own(node.left) and self._counts_all(node.right) and self.all_ranks(node):
+                if self._sum_of_own(node.left) and self.sums.over(node.right, node.left) and self.all_ranks(node):
                     cuts.append(node.left)
-                    yield Edit(node.left, why, lambda n: expression("torch/total", {"value": n}, dl=dl))
+                    yield Edit(node.left, why, self.totalled)
             elif isinstance(node, cst.AugAssign) and isinstance(node.operator, cst.DivideAssign):
                 mine = isinstance(node.target, cst.Name) and self._sum_of_own(node.target)
-                if mine and self._counts_all(node.value) and self.all_ranks(node):
+                if mine and self.sums.over(node.value, node.target) and self.all_ranks(node):
                     name = self.script.code(node.target)
                     self.averaged[self.script.function_of(node), name] = self.script.order[node]
                     yield Edit(self.script.line_of(node), why,
@@ -92,41 +97,7 @@ class Metrics:
             self.trained = Taint(self.script, self.facts.kinds, self.trained.seeds, cuts)
 
     def _sum_of_own(self, node: cst.CSTNode) -> bool:
-        return self.trained(node) and self.scalar(node) and self._summed_in_training(node)
-
-    def _summed_in_training(self, node: cst.CSTNode) -> bool:
-        """Tell whether the names in ``node`` are summed up in loops over shared data, and in no others."""
-        loops = self._summing_loops(node)
-        return bool(loops) and all(loop in self.facts.loops for loop in loops)
-
-    def _summed_elsewhere(self, node: cst.CSTNode) -> bool:
-        """Tell whether ``node`` is summed up in loops that do not train, over data that every rank sees whole."""
-        loops = self._summing_loops(node)
-        return bool(loops) and not any(loop is None or loop in self.facts.loops for loop in loops)
-
-    def _summing_loops(self, node: cst.CSTNode) -> list[cst.CSTNode | None]:
-        """Return the innermost loops in which the rank-local names in ``node`` are added to."""
-        loops: list[cst.CSTNode | None] = []
-        for name in (n for n in walk(node) if isinstance(n, cst.Name) and self.trained(n)):
-            for binding in self.script.scopes[name].lookup(name.value)[0]:
-                if isinstance(binding.node, cst.AugAssign) and isinstance(binding.node.operator, cst.AddAssign):
-                    above = self.script.above(binding.node)
-                    loops.append(next((u for u in above if isinstance(u, (cst.For, cst.While))), None))
-        return loops
-
-    def _counts_all(self, node: cst.CSTNode) -> bool:
-        """Tell whether ``node`` is the length of a data set (and not of a loader, which is this rank's)."""
-        if counts.all_samples(self.facts, node):
-            return True
-        for origin in self.facts.flow.origins(node):
-            call = origin.node
-            if isinstance(call, cst.Call) and self.script.name_of(call.func) == "builtins.len" and call.args:
-                counted = call.args[0].value
-                if isinstance(counted, cst.Attribute) and counted.attr.value == "dataset":
-                    return True
-                if self.facts.kinds.of(counted) == "dataset":
-                    return True
-        return False
+        return self.trained(node) and self.scalar(node) and self.sums.in_training(node)
 
     # -- decisions ----------------------------------------------------------------------------------------------
 
@@ -250,26 +221,29 @@ class Metrics:
 
     def shown(self) -> Iterator[Edit | Doubt]:
         """Yield averages for numbers from training batches that are printed or logged."""
+        training = {self.script.function_of(loop) for loop in self.facts.loops}
         for call in self.script.calls:
             logs = isinstance(call.func, cst.Attribute) and call.func.attr.value in _LOGS
             if not logs and self.script.name_of(call.func) != "builtins.print":
                 continue
-            inside = any(up in self.facts.loops for up in self.script.above(call))
-            if inside and self.all_ranks(call):
+            if self.script.function_of(call) in training and self.all_ranks(call):
                 for arg in call.args:
                     for value in self.values(arg.value):
-                        yield Edit(value, "the mean over the ranks, not rank 0's own", self.wrapped)
+                        if self.sums.alone(value):
+                            yield Edit(value, "the sum over the ranks, not rank 0's own", self.totalled)
+                        else:
+                            yield Edit(value, "the mean over the ranks, not rank 0's own", self.wrapped)
 
     def values(self, node: cst.CSTNode) -> list[cst.BaseExpression]:
         """Return the largest numbers within ``node`` that come from a rank's own training batches."""
-        if node in self.cuts:
-            return []
+        if node in self.trained.cuts:
+            return []  # is the sum over all ranks
         if isinstance(node, cst.Call) and self.script.name_of(node.func) in ("builtins.round", "builtins.int"):
             return self.values(node.args[0].value) if node.args else []  # the mean is rounded, not the parts
         if isinstance(node, cst.Call) and self.script.name_of(node.func) in _CURVED:
             return self.values(node.args[0].value) if node.args else []  # perplexity is that of the mean loss
         if isinstance(node, cst.BaseExpression) and self.trained(node) and self.scalar(node):
-            if self._summed_elsewhere(node):
+            if self.sums.elsewhere(node):
                 return []
             since = self.averaged.get((self.script.function_of(node), self.script.code(node)))
             return [] if since is not None and self.script.order[node] > since else [node]

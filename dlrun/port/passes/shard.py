@@ -10,6 +10,9 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, Feed
 from dlrun.port.insert import expression, statements
 from dlrun.port.passes import order
+from dlrun.port.script import dotted
+
+_TUPLES = ("split", "chunk", "tensor_split", "unbind")  # of tensors
 
 
 def torch(facts: Facts) -> Iterator[Edit | Doubt]:
@@ -50,7 +53,8 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             yield Edit(feed.node, "the ranks take the batches of the serial run in turn", wrap)
         elif feed.how == "iterable":
             why = "the training loop takes this rank's share of the batches"
-            yield Edit(feed.node, deals if facts.options.batch == "global" else why, wrap)
+            share = (lambda node: wrap(_listed(node))) if _is_tuple(facts, feed.node) else wrap
+            yield Edit(feed.node, deals if facts.options.batch == "global" else why, share)
         elif feed.how == "arrays":
             lines = statements("torch/shard_arrays", dl=facts.alias, names=feed.names, drawn=feed.drawn)
             yield Edit(feed.node, f"{', '.join(feed.names)}: each rank takes every n-th sample", before=lines)
@@ -73,6 +77,16 @@ def _positions(facts: Facts, feed: Feed) -> Iterator[Edit]:
         [cst.Element(name, comma=comma), cst.Element(cst.Name(own))], lpar=[], rpar=[]))  # fmt: skip
     for pick in picks:
         yield Edit(pick, "this rank's number picks the samples", lambda name: name.with_changes(value=own))
+
+
+def _is_tuple(facts: Facts, node: cst.CSTNode) -> bool:
+    """Tell whether what is iterated is a tuple of batches: shard() would take it for arrays to be cut alike."""
+    made = [o.node for o in facts.flow.origins(node)]
+    return any(isinstance(n, cst.Call) and dotted(n.func).rsplit(".", 1)[-1] in _TUPLES for n in made)
+
+
+def _listed(node: cst.BaseExpression) -> cst.BaseExpression:
+    return cst.Call(cst.Name("list"), [cst.Arg(node)])
 
 
 def _one_order(facts: Facts, call: cst.Call) -> Iterator[Edit | Doubt]:

@@ -152,6 +152,10 @@ def averages_keep_the_kind():
     assert dl.average(_r) == mean
     assert dl.average(tf.constant([_r, _r])).numpy().tolist() == [mean, mean]
     assert dl.average(np.full(3, _r, np.float32)).dtype == np.float32
+    summed = sum(range(_n))
+    assert (dl.total(_r), dl.total(float(_r)), type(dl.total(_r))) == (summed, summed, int)
+    assert dl.total(tf.constant([_r, 1])).numpy().tolist() == [summed, _n]
+    assert dl.total(np.full(3, _r, np.float32)).tolist() == [summed] * 3
 
 
 def data_sets_are_divided_and_reshuffle():

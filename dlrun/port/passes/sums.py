@@ -1,0 +1,127 @@
+"""Sums over a rank's share of the batches, which over all ranks are the sum of the serial script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.facts import Facts
+from dlrun.port.passes import counts
+from dlrun.port.script import Binding, walk
+
+
+class Sums:
+    """Knows in which loops numbers are summed up, and which counts are of all samples and not of this rank's."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        self.script = facts.script
+
+    def in_training(self, node: cst.CSTNode) -> bool:
+        """Tell whether the names in ``node`` are summed up in loops over shared data, and in no others."""
+        loops = self._loops(node)
+        return bool(loops) and all(loop in self.facts.loops for loop in loops)
+
+    def elsewhere(self, node: cst.CSTNode) -> bool:
+        """Tell whether ``node`` is summed up in loops that do not train, over data that every rank sees whole."""
+        loops = self._loops(node)
+        return bool(loops) and not any(loop is None or loop in self.facts.loops for loop in loops)
+
+    def over(self, count: cst.BaseExpression, total: cst.BaseExpression) -> bool:
+        """Tell whether ``total``, summed up in training, is divided by a ``count`` that is not this rank's own."""
+        if self._is_length_of_data(count):
+            return True
+        if self.facts.options.batch == "global" and not self._adds_samples(total):
+            return False  # each rank goes through all batches, and its terms are means over its part of each
+        if counts.all_samples(self.facts, count):
+            return True
+        return not self._is_length_of_feed(count) and self._of_a_share(total, count)
+
+    def alone(self, total: cst.BaseExpression) -> bool:
+        """Tell whether ``total`` is a name for a sum over this rank's share, divided by nothing."""
+        return isinstance(total, cst.Name) and self.in_training(total) and self._of_a_share(total, total)
+
+    def _of_a_share(self, total: cst.BaseExpression, count: cst.BaseExpression) -> bool:
+        if self.facts.options.batch == "global" and not self._adds_samples(total):
+            return False  # each rank goes through all batches, and its terms are means over its part of each
+        loops = [loop for loop in self._loops(total) if isinstance(loop, cst.For)]
+        return bool(loops) and all(self._dealt(x, count) and self._after(x, count, total) for x in loops)
+
+    def _loops(self, node: cst.CSTNode) -> list[cst.CSTNode | None]:
+        """Return the innermost loops in which the rank-local names in ``node`` are added to."""
+        loops: list[cst.CSTNode | None] = []
+        for name in (n for n in walk(node) if isinstance(n, cst.Name) and self.facts.trained(n)):
+            for binding in self._bindings(name):
+                if isinstance(binding.node, cst.AugAssign) and isinstance(binding.node.operator, cst.AddAssign):
+                    above = self.script.above(binding.node)
+                    loops.append(next((u for u in above if isinstance(u, (cst.For, cst.While))), None))
+        return loops
+
+    def _adds_samples(self, total: cst.CSTNode) -> bool:
+        """Tell whether what is added to ``total`` grows with the number of samples: ``loss.item() * len(x)``."""
+        names = [n for n in walk(total) if isinstance(n, cst.Name) and self.facts.trained(n)]
+        added = [b.node.value for n in names for b in self._bindings(n) if isinstance(b.node, cst.AugAssign)]
+        weighted = [isinstance(v, cst.BinaryOperation) and isinstance(v.operator, cst.Multiply) for v in added]
+        summed = [".sum(" in self.script.code(v) for v in added]
+        return bool(added) and all(a or b for a, b in zip(weighted, summed, strict=True))
+
+    def _bindings(self, name: cst.Name) -> list[Binding]:
+        return self.script.scopes[name].lookup(name.value)[0]
+
+    def _counted(self, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
+        """Yield what is counted by the calls of len() that ``node`` comes from."""
+        for part in [n for n in walk(node) if isinstance(n, (cst.Call, cst.Name))]:
+            for origin in self.facts.flow.origins(part):
+                for call in (n for n in walk(origin.node) if isinstance(n, cst.Call) and n.args):
+                    if self.script.name_of(call.func) == "builtins.len":
+                        yield call.args[0].value
+
+    def _is_length_of_data(self, node: cst.CSTNode) -> bool:
+        """Tell whether ``node`` is the length of a data set (and not of a loader, which is this rank's)."""
+        for origin in self.facts.flow.origins(node):
+            call = origin.node
+            if isinstance(call, cst.Call) and self.script.name_of(call.func) == "builtins.len" and call.args:
+                counted = call.args[0].value
+                if isinstance(counted, cst.Attribute) and counted.attr.value == "dataset":
+                    return True
+                if self.facts.kinds.of(counted) == "dataset":
+                    return True
+        return False
+
+    def _is_length_of_feed(self, node: cst.CSTNode) -> bool:
+        feeds = {feed.node for feed in self.facts.feeds if feed.how != "iterable"}
+        names = {name for feed in self.facts.feeds for name in feed.names}
+        return any(
+            self.facts.kinds.of(counted) == "loader"
+            or (isinstance(counted, cst.Name) and counted.value in names)
+            or any(o.node in feeds for o in self.facts.flow.origins(counted))
+            for counted in self._counted(node)
+        )
+
+    def _dealt(self, loop: cst.For, count: cst.BaseExpression) -> bool:
+        """Tell whether this rank makes 1/n of the turns of ``loop``, while ``count`` stays what it was."""
+        if any(self._runs_over(loop, feed.node, feed.names) for feed in self.facts.feeds if feed.how != "arrays"):
+            return True
+        calls = [call for other, call in self.facts.counted if other is loop and isinstance(call, cst.Call)]
+        bounds = [a.value for call in calls for a in call.args]
+        return isinstance(count, cst.Integer) and any(self.script.code(b) == count.value for b in bounds)
+
+    def _runs_over(self, loop: cst.For, feed: cst.CSTNode, names: tuple[str, ...]) -> bool:
+        if self.script.inside(feed, loop.iter):
+            return True
+        parts = [n for n in walk(loop.iter) if isinstance(n, (cst.Name, cst.Attribute, cst.Call))]
+        return any(
+            (isinstance(part, cst.Name) and part.value in names)
+            or any(o.node is feed for o in self.facts.flow.origins(part))
+            for part in parts
+        )
+
+    def _after(self, loop: cst.For, count: cst.CSTNode, total: cst.CSTNode) -> bool:
+        """Tell whether ``total`` has grown through the whole of ``loop``, and ``count`` is not what it counts."""
+        names = [] if count is total else [n for n in walk(count) if isinstance(n, cst.Name)]
+        known = [b.node for n in names for b in self._bindings(n)]
+        begun = [b.node for n in walk(total) if isinstance(n, cst.Name) for b in self._bindings(n)]
+        begun = [node for node in begun if not isinstance(node, cst.AugAssign)]
+        own = count is not total and self.facts.local(count)
+        return not own and not any(self.script.inside(n, loop) for n in (count, *known, *begun))

@@ -1,0 +1,109 @@
+"""What a script prints of its sums over batches is, on several ranks, what all ranks' batches sum up to."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dlrun.port import Options, port
+
+HEAD = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+X = torch.arange(48.0).reshape(24, 2)
+y = X.sum(1, keepdim=True)
+n, size = len(X), 4
+loader = DataLoader(TensorDataset(X, y), batch_size=size)
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.0)
+
+def update(x, y):
+    loss = (model(x) - y).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    return loss.item()
+
+"""
+LOADER = """
+for epoch in range(2):
+    a = b = c = 0.0
+    for xb, yb in loader:
+        loss = (model(xb) - yb).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        a += loss.item() * xb.size(0)
+        b += loss.item()
+        c += (model(xb) > yb).sum().item()
+    print(epoch, a / len(X), a / n, b / len(loader), c / n, 100 * c / X.shape[0], c)
+"""
+RANGE = """
+for epoch in range(2):
+    total = 0.0
+    for i in range(0, n, size):
+        xb, yb = X[i:i + size], y[i:i + size]
+        total += update(xb, yb) * len(xb)
+    print(epoch, total / n, total)
+"""
+NUMBER = """
+for epoch in range(2):
+    total = 0.0
+    for b in range(n // size):
+        total += update(X[b * size:(b + 1) * size], y[b * size:(b + 1) * size])
+    print(epoch, total / (n // size), total)
+"""
+SPLIT = """
+for epoch in range(2):
+    total = 0.0
+    for xb, yb in zip(torch.split(X, size), torch.split(y, size)):
+        total += update(xb, yb)
+    print(epoch, total / (n // size))
+"""
+FUNCTION = """
+def train():
+    total, batches = 0.0, len(loader)
+    for xb, yb in loader:
+        total += update(xb, yb)
+    print(total / batches)
+    return total / batches
+
+for epoch in range(2):
+    print(epoch, train())
+"""
+
+
+
+LOOPS = [LOADER, RANGE, NUMBER, SPLIT, FUNCTION]
+
+
+@pytest.mark.parametrize(("batch", "loops", "most"), [("local", LOOPS, 3), ("global", [LOADER], 2)])
+def test_printed_sums_are_those_over_all_ranks_batches(tmp_path: Path, batch: str, loops: list[str], most: int) -> None:
+    serial = HEAD + "".join(loops)
+    text = port(serial, Options(batch=batch)).text
+    alone = numbers(on_ranks(tmp_path, serial, 1))
+    for ranks in range(1, most + 1):
+        assert numbers(on_ranks(tmp_path, text, ranks)) == pytest.approx(alone, rel=1e-5)
+
+
+def numbers(text: str) -> list[float]:
+    found = [float(x) for x in re.findall(r"-?\d+\.?\d*(?:e[-+]\d+)?", text)]
+    assert len(found) >= 4
+    return found
+
+
+def on_ranks(folder: Path, text: str, ranks: int) -> str:
+    script = folder / "script.py"
+    script.write_text(text)
+    mpiexec = str(Path(sys.executable).with_name("mpiexec"))
+    command = [sys.executable, str(script)] if ranks == 1 else [mpiexec, "-n", str(ranks), sys.executable, str(script)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
