@@ -126,6 +126,8 @@ def _backend(system: str) -> str:
     from dlrun.errors import DlrunError
 
     backends = {"slurm": "srun", "pbs": "pals", "alps": "aprun", "cobalt": "aprun", "lsf": "jsrun", "flux": "flux"}
+    if system == "kubernetes":
+        raise DlrunError("--as kubernetes: there is no command to show, a job is a file", "write it: --job FILE")
     if system not in backends:
         raise DlrunError(f"--as {system}: no batch system of this name", f"known are {', '.join(backends)}")
     return backends[system]

@@ -22,6 +22,8 @@ def script(tmp_path):  # type: ignore
         (["-n", "2", "--env", "A", "train.py"], "--env A has no value", "write --env NAME=VALUE"),
         (["-n", "2", "--hosts", "n1:x", "train.py"], "--hosts n1:x: 'n1:x' is no host", "write n1,n2 or n1:4,n2:2"),
         (["-n", "4", "--hosts", "n1:1,n2:2", "train.py"], "-n 4 ranks, and the 2 hosts named take 3", "give -n 3"),
+        (["-n", "2", "--as", "kubernetes", "train.py"], "--as kubernetes: there is no command", "write it: --job FILE"),
+        (["-n", "2", "--as", "sge", "train.py"], "--as sge: no batch system of this name", "known are slurm, pbs"),
         (["train.py"], "how many ranks is not said", "say so: dlrun launch -n 2"),
     ],
 )
