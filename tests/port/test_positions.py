@@ -79,3 +79,18 @@ while step < 200:
     assert lines[cut + 2] == "n, size = len(x), 30"  # counts this rank's share
     assert "while step < dl.steps(200):" in ported.text
     assert "n ranks make a global batch n times as large" in ported.report()
+
+
+def test_a_keras_loop_that_counts_its_batches_counts_them_alike_on_all_ranks():
+    text = port("""import keras
+model = keras.Sequential()
+model.compile("adam", "mse")
+for epoch in range(3):
+    for i in range(len(x) // 32):
+        loss = model.train_on_batch(x[i * 32 : i * 32 + 32], y[i * 32 : i * 32 + 32])
+        if i % 10 == 0:
+            print(i, loss)
+""").text
+    assert "for i, own_i in dl.turns(range(len(x) // 32)):" in text
+    assert "train_on_batch(x[own_i * 32 : own_i * 32 + 32], y[own_i * 32 : own_i * 32 + 32])" in text
+    assert "if i % 10 == 0:" in text

@@ -7,9 +7,12 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts import Feed
 from dlrun.port.facts_keras import KerasFacts
 from dlrun.port.insert import expression, statements
+from dlrun.port.passes import shard as torch_shard
 from dlrun.port.passes import start as torch_start
+from dlrun.port.positions import counts_too
 from dlrun.port.script import walk
 
 
@@ -52,6 +55,12 @@ def gradients(facts: KerasFacts) -> Iterator[Edit | Doubt]:
         yield Edit(optimizer, "train_step() applies gradients with it, which it averages first",
                    lambda o: expression("tensorflow/optimizer", {"optimizer": o}, dl=facts.alias))  # fmt: skip
     for call in facts.dealt:
+        over = facts.script.parents[call]
+        picks = counts_too(facts.flow, over) if isinstance(over, cst.For) and over.iter is call else ()
+        if isinstance(over, cst.For) and isinstance(over.target, cst.Name) and picks:
+            feed = Feed(call, "positions", (over.target.value,), (), (over.target, *picks))
+            yield from torch_shard.positions(facts, feed)
+            continue
         yield Edit(call, "the ranks take the batches of the serial run in turn",
                    lambda c: expression("torch/shard", {"loader": c}, dl=facts.alias, batch="local"))  # fmt: skip
     for loop in {facts.script.outermost_loop(call): None for call in facts.dealt}:

@@ -8,6 +8,7 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, Feed
+from dlrun.port.facts_keras import KerasFacts
 from dlrun.port.insert import expression, statements
 from dlrun.port.passes import order
 from dlrun.port.script import dotted
@@ -48,7 +49,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             each = [statements("torch/shard_name", dl=facts.alias, name=name, batch=batch) for name in feed.names]
             yield Edit(line, f"{', '.join(feed.names)}: {deals}", after=tuple(s for one in each for s in one))
         elif feed.how == "positions":
-            yield from _positions(facts, feed)
+            yield from positions(facts, feed)
         elif feed.how in ("indices", "turns"):
             yield Edit(feed.node, "the ranks take the batches of the serial run in turn", wrap)
         elif feed.how == "iterable":
@@ -66,7 +67,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
         yield from _one_order(facts, call)
 
 
-def _positions(facts: Facts, feed: Feed) -> Iterator[Edit]:
+def positions(facts: Facts | KerasFacts, feed: Feed) -> Iterator[Edit]:
     """Yield what lets all ranks count the same steps, and each pick by a number of its own."""
     target, *picks = feed.picks
     own = f"own_{target.value}"
