@@ -40,7 +40,15 @@ class Sums:
 
     def alone(self, total: cst.BaseExpression) -> bool:
         """Tell whether ``total`` is a name for a sum over this rank's share, divided by nothing."""
-        return isinstance(total, cst.Name) and self.in_training(total) and self._of_a_share(total, total)
+        if not isinstance(total, cst.Name) or any(self._divides(b) for b in self._bindings(total)):
+            return False
+        return self.in_training(total) and self._of_a_share(total, total)
+
+    def _divides(self, binding: Binding) -> bool:
+        """Tell whether the name becomes something else than a sum here: ``total = total / len(loader)``."""
+        if isinstance(binding.node, cst.AugAssign):
+            return not isinstance(binding.node.operator, cst.AddAssign)
+        return binding.value is not None and any(isinstance(n, cst.BinaryOperation) for n in walk(binding.value))
 
     def _of_a_share(self, total: cst.BaseExpression, count: cst.BaseExpression) -> bool:
         if self.facts.options.batch == "global" and not self._adds_samples(total):
