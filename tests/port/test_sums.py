@@ -66,6 +66,17 @@ for epoch in range(2):
         total += update(xb, yb)
     print(epoch, total / (n // size))
 """
+MEANS = """
+whole, own = len(X) // size, len(loader)
+for epoch in range(2):
+    a = b = c = 0.0
+    for xb, yb in loader:
+        loss = update(xb, yb)
+        a += loss / whole
+        b += loss / own
+        c += loss / len(loader)
+    print(epoch, a, b, c)
+"""
 FUNCTION = """
 def train():
     total, batches = 0.0, len(loader)
@@ -80,7 +91,7 @@ for epoch in range(2):
 
 
 
-LOOPS = [LOADER, RANGE, NUMBER, SPLIT, FUNCTION]
+LOOPS = [LOADER, MEANS, RANGE, NUMBER, SPLIT, FUNCTION]
 
 
 @pytest.mark.parametrize(("batch", "loops", "most"), [("local", LOOPS, 3), ("global", [LOADER], 2)])

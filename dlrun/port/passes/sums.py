@@ -8,7 +8,7 @@ import libcst as cst
 
 from dlrun.port.facts import Facts
 from dlrun.port.passes import counts
-from dlrun.port.script import Binding, walk
+from dlrun.port.script import Binding, dotted, walk
 
 
 class Sums:
@@ -34,9 +34,9 @@ class Sums:
             return True
         if self.facts.options.batch == "global" and not self._adds_samples(total):
             return False  # each rank goes through all batches, and its terms are means over its part of each
-        if counts.all_samples(self.facts, count):
-            return True
-        return not self._is_length_of_feed(count) and self._of_a_share(total, count)
+        if self._is_length_of_feed(count):
+            return False
+        return counts.all_samples(self.facts, count) or self._of_a_share(total, count)
 
     def alone(self, total: cst.BaseExpression) -> bool:
         """Tell whether ``total`` is a name for a sum over this rank's share, divided by nothing."""
@@ -46,8 +46,11 @@ class Sums:
 
     def _divides(self, binding: Binding) -> bool:
         """Tell whether the name becomes something else than a sum here: ``total = total / len(loader)``."""
-        if isinstance(binding.node, cst.AugAssign):
-            return not isinstance(binding.node.operator, cst.AddAssign)
+        if isinstance(binding.node, cst.AugAssign):  # `mean += loss / len(loader)` is a mean, too
+            parts = [n for n in walk(binding.node.value) if isinstance(n, cst.BinaryOperation)]
+            shares = [n.right for n in parts if isinstance(n.operator, cst.Divide)]
+            whole = all(counts.all_samples(self.facts, n) and not self._is_length_of_feed(n) for n in shares)
+            return not isinstance(binding.node.operator, cst.AddAssign) or not whole
         return binding.value is not None and any(isinstance(n, cst.BinaryOperation) for n in walk(binding.value))
 
     def _of_a_share(self, total: cst.BaseExpression, count: cst.BaseExpression) -> bool:
@@ -83,7 +86,9 @@ class Sums:
             for origin in self.facts.flow.origins(part):
                 for call in (n for n in walk(origin.node) if isinstance(n, cst.Call) and n.args):
                     if self.script.name_of(call.func) == "builtins.len":
-                        yield call.args[0].value
+                        inner = call.args[0].value
+                        listed = isinstance(inner, cst.Call) and inner.args and dotted(inner.func) in ("list", "tuple")
+                        yield inner.args[0].value if isinstance(inner, cst.Call) and listed else inner
 
     def _is_length_of_data(self, node: cst.CSTNode) -> bool:
         """Tell whether ``node`` is the length of a data set (and not of a loader, which is this rank's)."""
