@@ -27,7 +27,7 @@ class Console:
         self.on_line = on_line
         self.partial: dict[tuple[int, bytes], bytes] = {}
         self.streams: dict[tuple[int, bytes], Folded] = {}
-        self.last = b""  # what was written last
+        self.last = (wire.ERR, b"")  # the stream that was written to last, and the last byte
 
     def show(self, rank: int, kind: bytes, data: bytes) -> None:
         """Show, or hand to ``on_line(rank, "out" | "err", line)``, what a rank wrote."""
@@ -55,8 +55,9 @@ class Console:
 
     def end_line(self) -> None:
         """Begin a new line for dlrun's own words, where a rank has left one unfinished."""
-        if self.last not in (b"", b"\n"):
-            self._write(wire.ERR, b"\n")
+        kind, byte = self.last
+        if byte not in (b"", b"\n"):
+            self._write(kind, b"\n")
 
     def _hand_over(self, on_line: OnLine, rank: int, kind: bytes, data: bytes) -> None:
         """Hand over every line, and every state of a progress bar."""
@@ -70,7 +71,7 @@ class Console:
     def _write(self, kind: bytes, data: bytes) -> None:
         stream = _stream(kind)
         stream.flush()
-        self.last = data[-1:]
+        self.last = (kind, data[-1:])
         with contextlib.suppress(BrokenPipeError):
             while data:
                 data = data[os.write(stream.fileno(), data) :]

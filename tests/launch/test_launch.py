@@ -199,13 +199,25 @@ def test_rank_0s_last_words_come_before_dlruns_on_lines_of_their_own(dlrun, mpie
             assert lines[first - 1] == "ValueError: " + "x" * 3000
 
 
+_TRIES = """
+import os, pathlib, sys, time
+if "--resume" not in sys.argv and os.environ["DLRUN_RANK"] == "0":
+    print("unfinished", end="", flush=True)
+    pathlib.Path("said").touch()
+    time.sleep(60)
+print(os.environ["DLRUN_ATTEMPT"], sys.argv[1:])
+while not pathlib.Path("said").exists():
+    time.sleep(0.01)
+sys.exit(0 if "--resume" in sys.argv else 5)
+"""
+
+
 def test_a_failed_job_is_started_again_with_the_words_that_resume_it(dlrun, any_mpiexec, tmp_path):
-    says = "import os, sys\nprint(os.environ['DLRUN_ATTEMPT'], sys.argv[1:])\n"
-    (tmp_path / "tries.py").write_text(says + "sys.exit(0 if '--resume' in sys.argv else 5)\n")
+    (tmp_path / "tries.py").write_text(_TRIES)
     words = ["--log-dir", "runs", "--max-restarts", "2", "--resume", "--resume last.pt", "tries.py", "--lr", "1"]
     done = dlrun("-n", "2", "--mpiexec", any_mpiexec, *words)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "2 ['--lr', '1', '--resume', 'last.pt']"
+    assert done.stdout == "unfinished\n2 ['--lr', '1', '--resume', 'last.pt']\n"
     assert "dlrun: attempt 2 of 3" in done.stderr
     assert (tmp_path / "runs/attempt-1/failure.json").exists()
     assert (tmp_path / "runs/attempt-2/rank-1.log").read_text() == "2 ['--lr', '1', '--resume', 'last.pt']\n"
