@@ -119,6 +119,14 @@ args = argparse.ArgumentParser().parse_args()
     assert "print(dl.average(loss.item() * args.accumulate))" in text
 
 
+def test_the_name_of_a_keyword_is_no_value():
+    text = port(f"""{HEAD}{MADE}{LOADER}for epoch in range(9):
+    for x, y in loader:
+{UPDATE}        print("{{loss}}".format(loss=loss.item()))
+""").text
+    assert 'print("{loss}".format(loss=dl.average(loss.item())))' in text
+
+
 def test_the_log_is_rank_0s():
     text = port(f"""import logging, sys
 {HEAD}logging.basicConfig(level=logging.INFO)

@@ -249,4 +249,6 @@ class Metrics:
             return [] if since is not None and self.script.order[node] > since else [node]
         if isinstance(node, (cst.Comparison, cst.Lambda, cst.IfExp, cst.ListComp, cst.GeneratorExp)):
             return []
+        if isinstance(node, (cst.Arg, cst.Attribute)):
+            return self.values(node.value)  # the name of a keyword or an attribute is no value
         return [value for child in children(node) for value in self.values(child)]
