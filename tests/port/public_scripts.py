@@ -1,11 +1,14 @@
-"""Ports a folder of public scripts, runs the ports, and prints the table: ported, refused, doubted, wrong.
+"""Ports a table of public scripts, runs the ports, and prints the table: right, refused, not run here, wrong.
 
-    python tests/port/public_scripts.py TABLE.tsv FOLDER [--standins DIR] [--only ID ...] [--run] [--steps 4]
+    python tests/port/public_scripts.py TABLE.tsv FOLDER RESULTS [--run] [--python keras=.../bin/python ...]
+        [--standins torch=DIR --standins tf=DIR] [--arguments FILE.json] [--only ID ...] [--again]
 
 TABLE.tsv has the columns id, framework, path, expect; FOLDER/ID/ holds each script beside its local modules. With
 --run every port is run for a few steps: on 1 rank (the parameters must be those of the serial script, bit by bit),
 on 2 ranks that each repeat the serial run (likewise), and on 2 ranks that share the data (all ranks must hold the
-same parameters after every step). The scripts themselves are no part of the repository.
+same parameters after every step). RESULTS/ID.json keeps each script's outcome: a second call goes on where the first
+one ended, and without --run only prints what is there. A framework may be given several interpreters: the first one
+under which the serial script trains is used. The scripts themselves are no part of the repository.
 """
 
 import argparse
@@ -25,120 +28,177 @@ from dlrun.port.files import read_and_port, write
 from dlrun.port.report import Ported
 
 PROBE = Path(__file__).with_name("probe.py")
+PROBES = {"torch": "torch", "keras": "keras", "tf2": "keras", "tf1": "session", "estimator": "session"}
+QUIET = {"MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1",
+         "TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "TF_DETERMINISTIC_OPS": "1",
+         "PYTHONHASHSEED": "0"}  # fmt: skip
 
 
-def run(folder: Path, script: str, ranks: int, args: argparse.Namespace, **extra: str) -> list[dict[str, object]]:
-    """Return what the probe wrote on each rank; ``ranks`` 0 is a run without a launcher."""
-    with tempfile.TemporaryDirectory() as scratch:
-        work = Path(scratch) / "work"
-        shutil.copytree(folder, work)
-        result = Path(scratch) / "result"
-        environment = {**os.environ, "MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1", "STANDIN_FAKE_CUDA": "1",
-                       "STANDIN_N": "256", "PYTHONHASHSEED": "0", **extra}  # fmt: skip
-        environment["PYTHONPATH"] = os.pathsep.join([*([args.standins] if args.standins else []), str(work)])
-        command = [
-            sys.executable,
-            str(PROBE),
-            str(result),
-            str(args.steps),
-            script,
-            *args.arguments.get(folder.name, []),
-        ]
-        if ranks:
-            command = [str(Path(sys.executable).with_name("mpiexec")), "-n", str(ranks), *command]
-        try:
-            done = subprocess.run(
-                command, cwd=work, env=environment, capture_output=True, text=True, timeout=args.timeout
-            )
-            (Path(args.logs) / f"{folder.name}-{ranks}{'r' if extra else ''}.log").write_text(
-                done.stdout[-4000:] + done.stderr[-6000:]
-            )
-        except subprocess.TimeoutExpired:
-            return [{"why": f"no end in {args.timeout} s", "digests": []}]
-        found = []
-        for rank in range(max(ranks, 1)):
-            file = Path(f"{result}.{rank}")
-            found.append(json.loads(file.read_text()) if file.exists() else {"why": "killed", "digests": []})
-        return found
+class Judge:
+    """Runs one script and its port under one interpreter, and compares what the steps left behind."""
+
+    def __init__(self, row: dict[str, str], args: argparse.Namespace, python: str) -> None:
+        self.row, self.args, self.python = row, args, python
+        self.script = Path(row["path"]).name
+
+    def run(self, folder: Path, ranks: int, **extra: str) -> list[dict[str, object]]:
+        """Return what the probe wrote on each rank; ``ranks`` 0 is a run without a launcher."""
+        framework = self.row["framework"]
+        with tempfile.TemporaryDirectory() as scratch:
+            work, result = Path(scratch) / "work", Path(scratch) / "result"
+            shutil.copytree(folder, work)
+            standins = self.args.standins.get("torch" if framework == "torch" else "tf")
+            path = [part for part in (standins, os.environ.get("PYTHONPATH"), str(work)) if part]
+            environment = {**os.environ, **QUIET, "PYTHONPATH": os.pathsep.join(path), "STANDIN_FAKE_CUDA": "1",
+                           "STANDIN_N": "256", "PROBE_FRAMEWORK": PROBES[framework], **extra}  # fmt: skip
+            if PROBES[framework] == "session":
+                environment["STANDIN_TF1"] = "1"
+            given = self.args.arguments.get(self.row["id"], [])
+            command = [self.python, str(PROBE), str(result), str(self.args.steps), self.script, *given]
+            if ranks:
+                command = [str(Path(self.python).with_name("mpiexec")), "-n", str(ranks), *command]
+            log = self.args.results / f"{self.row['id']}-{ranks}{'r' if extra else ''}.log"
+            try:
+                with log.open("w") as said:
+                    subprocess.run(command, cwd=work, env=environment, stdout=said, stderr=subprocess.STDOUT,
+                                   timeout=self.args.timeout)  # fmt: skip
+            except subprocess.TimeoutExpired:
+                return [{"why": f"no end in {self.args.timeout} s", "digests": []}] * max(ranks, 1)
+            found = [Path(f"{result}.{rank}") for rank in range(max(ranks, 1))]
+            return [json.loads(f.read_text()) if f.exists() else {"why": "killed", "digests": []} for f in found]
+
+    def compared(self, folder: Path, ported: Path, one: dict[str, object]) -> str:
+        """Return the verdict over the runs of the port, which follow a serial run ``one``."""
+        steps = one["digests"]
+        assert isinstance(steps, list)
+        (alone,) = self.run(ported, 0)
+        if alone["digests"] != steps:
+            (again,) = self.run(folder, 0)
+            if again["digests"] != steps:
+                return f"NOT RUN: the serial script does not repeat itself: {again['why']}"
+            return f"WRONG alone: {alone['why']} after {equal(alone, one)} of {len(steps)} steps"
+        for rank, twin in enumerate(self.run(ported, 2, DL_COMM_REPLICATE="1")):
+            if twin["digests"] != steps:
+                return f"WRONG replicate: rank {rank}: {twin['why']} after {equal(twin, one)} of {len(steps)} steps"
+        shared = self.run(ported, 2)
+        if not shared[0]["digests"]:
+            return f"WRONG shared: {[r['why'] for r in shared]}"
+        if shared[0]["digests"] != shared[1]["digests"]:
+            return f"WRONG shared: parameters differ; {[r['why'] for r in shared]}"
+        if shared[0]["digests"] == steps:
+            if len(set(steps)) == 1 and len(steps) > 1:
+                return "right (as far as its parameters tell: no step changes them)"
+            if any("# this rank's samples" in file.read_text("utf-8", "replace") for file in ported.rglob("*.py")):
+                return "right (the mean over equal parts of a full batch is exact)"
+            return "WRONG shared: nothing was shared, 2 ranks repeat the serial run"
+        return "right"
 
 
-def judged(folder: Path, script: str, ported: Ported, args: argparse.Namespace) -> str:
-    """Return the verdict over the runs of one port, in a few words."""
-    with tempfile.TemporaryDirectory() as scratch:
-        port = Path(scratch) / folder.name
-        shutil.copytree(folder, port)
-        write(port / script, ported.script_part.encoded(), like=folder / script)
-        for module in ported.modules:
-            write(port / module.file, module.encoded(), like=folder / module.file)
-        return compared(folder, port, script, args)
+def equal(run: dict[str, object], serial: dict[str, object]) -> int:
+    """Return after how many first steps two runs hold the same parameters."""
+    steps = list(zip(run["digests"], serial["digests"], strict=False))  # type: ignore[call-overload]
+    return next((i for i, (a, b) in enumerate(steps) if a != b), len(steps))
 
 
-def compared(folder: Path, ported: Path, script: str, args: argparse.Namespace) -> str:
-    """Return the verdict over the runs of ``script`` in ``folder``, and of its port in another."""
-    (one,) = run(folder, script, 0, args)
-    if not one["digests"]:
-        return f"serial does not run: {one['why']}"
-    (alone,) = run(ported, script, 0, args)
-    if alone["digests"] != one["digests"]:
-        return f"WRONG alone: {alone['why']} after {len(alone['digests'])} of {len(one['digests'])} steps"
-    twins = run(ported, script, 2, args, DL_COMM_REPLICATE="1")
-    for rank, twin in enumerate(twins):
-        if twin["digests"] != one["digests"]:
-            return f"WRONG replicate: rank {rank}: {twin['why']} after {len(twin['digests'])} steps"
-    shared = run(ported, script, 2, args)
-    if not shared[0]["digests"]:
-        return f"WRONG shared: {[r['why'] for r in shared]}"
-    if shared[0]["digests"] != shared[1]["digests"]:
-        return f"WRONG shared: parameters differ; {[r['why'] for r in shared]}"
-    if shared[0]["digests"] == one["digests"]:
-        if len(set(one["digests"])) == 1 and len(one["digests"]) > 1:
-            return "right (as far as its parameters tell: no step changes them)"
-        if any("# this rank's samples" in file.read_text("utf-8", "replace") for file in ported.rglob("*.py")):
-            return "right (the mean over equal parts of a full batch is exact)"
-        return "WRONG shared: nothing was shared, 2 ranks repeat the serial run"
-    return "right"
+def judged(row: dict[str, str], folder: Path, ported: Ported, args: argparse.Namespace) -> str:
+    """Return the verdict over the runs of one port, under the first interpreter that trains the serial script."""
+    whys = []
+    script = Path(row["path"]).name
+    for python in args.python.get(row["framework"], [sys.executable]):
+        judge = Judge(row, args, python)
+        (one,) = judge.run(folder, 0)
+        if not one["digests"]:
+            whys.append(str(one["why"]))
+            continue
+        with tempfile.TemporaryDirectory() as scratch:
+            port = Path(scratch) / folder.name
+            shutil.copytree(folder, port)
+            write(port / script, ported.script_part.encoded(), like=folder / script)
+            for module in ported.modules:
+                write(port / module.file, module.encoded(), like=folder / module.file)
+            return judge.compared(folder, port, one)
+    return f"NOT RUN: {' / '.join(whys)}"
+
+
+def outcome(row: dict[str, str], folder: Path, args: argparse.Namespace) -> dict[str, object]:
+    """Port one script, run it where asked, and return what came of it."""
+    script = folder / Path(row["path"]).name
+    start = time.perf_counter()
+    found: dict[str, object] = {"id": row["id"], "framework": row["framework"], "expect": row["expect"]}
+    try:
+        ported = read_and_port(script)
+    except DlrunError as error:
+        return found | {"refused": error.message.splitlines()[0].replace(str(script.parent) + os.sep, "")}
+    except Exception as error:  # a traceback is a finding of its own
+        return found | {"crash": f"{type(error).__name__}: {error}"}
+    found |= {"seconds": round(time.perf_counter() - start, 2), "files": 1 + len(ported.modules),
+              "doubts": len(ported.doubts)}  # fmt: skip
+    return found | ({"ran": judged(row, folder, ported, args)} if args.run else {})
+
+
+def kind(found: dict[str, object]) -> str:
+    """Return the column of the table that an outcome counts in."""
+    to_refuse = str(found["expect"]).startswith("refuse")
+    if "crash" in found:
+        return "crashed"
+    if "refused" in found:
+        return "refused rightly" if to_refuse else "refused wrongly"
+    if to_refuse:
+        return "ported, though to be refused"
+    ran = str(found.get("ran", ""))
+    return "wrong" if ran.startswith("WRONG") else "right" if ran.startswith("right") else "ported, not run here"
+
+
+def table(results: list[dict[str, object]]) -> str:
+    """Return the outcomes, a line a script, and their counts by framework."""
+    lines = []
+    for found in results:
+        said = str(found.get("ran") or found.get("refused") or found.get("crash") or "")
+        lines.append(f"{found['id']}  {kind(found):22} {str(found['expect'])[:24]:24}  {said[:150]}")
+    kinds = Counter((str(f["framework"]), kind(f)) for f in results)
+    names = list(dict.fromkeys(name for _, name in kinds))
+    for framework in [*dict.fromkeys(str(f["framework"]) for f in results), ""]:
+        counts = [(sum(n for (f, k), n in kinds.items() if k == name and framework in ("", f)), name) for name in names]
+        told = ", ".join(f"{n} {name}" for n, name in counts if n)
+        lines.append(f"{framework or 'all'}: {sum(n for n, _ in counts)} scripts: {told}")
+    return "\n".join(lines)
 
 
 def main() -> None:
-    """Print one line a script, and the counts."""
+    """Judge what has no result yet, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("table", type=Path)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--standins", default="")
-    parser.add_argument("--framework", default="torch")
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--python", nargs="*", action="extend", default=[], help="FRAMEWORK=INTERPRETER")
+    parser.add_argument("--standins", nargs="*", action="extend", default=[], help="torch=DIR, tf=DIR")
+    parser.add_argument("--framework", nargs="*", default=list(PROBES))
     parser.add_argument("--only", nargs="*", default=[])
-    parser.add_argument("--arguments", type=json.loads, default={}, help='JSON: {"id": ["--epochs", "1"]}')
+    parser.add_argument("--arguments", type=Path, help='a JSON file: {"id": ["--epochs", "1"]}')
     parser.add_argument("--run", action="store_true")
+    parser.add_argument("--again", action="store_true", help="judge scripts again that have a result")
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--timeout", type=int, default=90)
-    parser.add_argument("--logs", default=tempfile.gettempdir())
     args = parser.parse_args()
-    counts: Counter[str] = Counter()
+    interpreters: dict[str, list[str]] = {}
+    for framework, python in (given.split("=", 1) for given in args.python):
+        interpreters.setdefault(framework, []).append(python)
+    args.python, args.standins = interpreters, dict(given.split("=", 1) for given in args.standins)
+    args.arguments = json.loads(args.arguments.read_text()) if args.arguments else {}
+    args.results.mkdir(parents=True, exist_ok=True)
+    results = []
     with args.table.open() as file:
-        rows = [r for r in csv.DictReader(file, delimiter="\t") if r["framework"] == args.framework]
+        rows = [row for row in csv.DictReader(file, delimiter="\t") if row["framework"] in args.framework]
     for row in rows:
-        folder = args.folder / row["id"]
-        script = folder / Path(row["path"]).name
-        if (args.only and row["id"] not in args.only) or not script.exists():
-            continue
-        start = time.perf_counter()
-        try:
-            ported = read_and_port(script)
-            modules = f" in {1 + len(ported.modules)} files" if ported.modules else ""
-            verdict = f"ported{modules}, {len(ported.doubts)} doubts"
-        except DlrunError as error:
-            verdict = "refused: " + error.message.splitlines()[0].replace(str(script.parent) + os.sep, "")[:110]
-            ported = None
-        except Exception as error:  # a traceback is a finding of its own
-            verdict, ported = f"CRASH {type(error).__name__}: {error}", None
-        took = time.perf_counter() - start
-        counts[verdict.split(":")[0].split(",")[0].split(" in ")[0]] += 1
-        outcome = ""
-        if ported is not None and args.run and row["runs_offline"] == "yes":
-            outcome = judged(folder, script.name, ported, args)
-            counts[" ".join(outcome.split(":")[0].split()[:2])] += 1
-        print(f"{row['id']}  {took:4.2f} s  expect {row['expect'][:24]:24}  {verdict}  {outcome}", flush=True)
-    print(", ".join(f"{n} {what}" for what, n in counts.most_common()))
+        kept, folder = args.results / f"{row['id']}.json", args.folder / row["id"]
+        wanted = (not args.only or row["id"] in args.only) and (folder / Path(row["path"]).name).exists()
+        if wanted and (args.again or not kept.exists()):
+            found = outcome(row, folder, args)
+            kept.write_text(json.dumps(found))
+            print(row["id"], kind(found), found.get("ran", ""), flush=True)
+        if kept.exists() and (not args.only or row["id"] in args.only):
+            results.append(json.loads(kept.read_text()))
+    print(table(results))
 
 
 if __name__ == "__main__":
