@@ -44,8 +44,15 @@ def steps(count: Any) -> Any:
     For constants that count steps of the serial script: loop bounds, decay steps, warm-up steps. What is derived from
     ``len(loader)`` of a sharded loader already is right. ``None``, infinity, zero and negative numbers, which say "no
     limit" or "off", come back unchanged, as does everything on 1 rank.
+
+    Of a list or tuple (milestones) each entry is one. A function of the number of steps so far, as ``LambdaLR`` takes,
+    becomes one that is told n times the number: after k steps the ranks have done the work of n k serial ones.
     """
     n = parts()
+    if isinstance(count, (list, tuple)):
+        return type(count)(steps(each) for each in count)
+    if callable(count):
+        return count if n == 1 else lambda step: count(n * step)
     if n == 1 or count is None or count <= 0 or count == math.inf:
         return count
     return math.ceil(count / n)

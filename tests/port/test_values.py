@@ -81,6 +81,42 @@ def test_what_ends_the_training_after_so_many_steps_is_divided(loop, end, divide
     assert divided in port(f"{HEAD}{MADE}{LOADER}most = 500\nstep = 0\n{loop}\n{UPDATE}        {end}\n").text
 
 
+@pytest.mark.parametrize(
+    ("count", "divided"),
+    [
+        ("OneCycleLR(opt, 0.1, 9 * (len(data) // 8))", "9 * dl.steps(len(data) // 8)"),
+        ("OneCycleLR(opt, 0.1, epochs=9, steps_per_epoch=len(data) // 8)", "steps_per_epoch=dl.steps(len(data) // 8)"),
+        ("OneCycleLR(opt, 0.1, epochs=9, steps_per_epoch=len(loader))", "steps_per_epoch=len(loader))"),
+        ("CosineAnnealingLR(opt, 9 * len(loader))", "CosineAnnealingLR(opt, 9 * len(loader))"),
+        ("CosineAnnealingLR(opt, most)", "CosineAnnealingLR(opt, dl.steps(most))"),
+        ("MultiStepLR(opt, [100, 200])", "MultiStepLR(opt, dl.steps([100, 200]))"),
+        ("LambdaLR(opt, lambda step: 0.99 ** step)", "LambdaLR(opt, dl.steps(lambda step: 0.99 ** step))"),
+    ],
+)
+def test_the_counts_of_a_scheduler_that_steps_with_every_batch_are_those_of_a_rank(count, divided):
+    scheduler = f"most = 9 * len(data) // 8\nscheduler = torch.optim.lr_scheduler.{count}\n"
+    loop = f"for epoch in range(9):\n    for x, y in loader:\n{UPDATE}        scheduler.step()\n"
+    assert divided in port(f"{HEAD}{MADE}{LOADER}{scheduler}{loop}").text
+
+
+def test_a_rate_that_is_multiplied_at_every_batch_is_doubted():
+    scheduler = "scheduler = torch.optim.lr_scheduler.ExponentialLR(opt, 0.99)\n"
+    loop = f"for epoch in range(9):\n    for x, y in loader:\n{UPDATE}        scheduler.step()\n"
+    doubts = port(f"{HEAD}{MADE}{LOADER}{scheduler}{loop}").doubts
+    assert [d.write for d in doubts if "at every batch" in d.why] == ["gamma=0.99 ** dl.get_nranks()"]
+    between = loop.replace("        scheduler", "    scheduler")
+    assert not [d for d in port(f"{HEAD}{MADE}{LOADER}{scheduler}{between}").doubts if "at every batch" in d.why]
+
+
+def test_a_total_that_rounds_up_once_where_every_epoch_does_is_doubted():
+    counts = {"most": True, "9 * (len(data) // 8)": False, "9 * len(loader)": False}
+    loop = f"for epoch in range(9):\n    for x, y in loader:\n{UPDATE}        scheduler.step()\n"
+    for count, doubted in counts.items():
+        scheduler = f"most = 9 * len(data) // 8\nscheduler = torch.optim.lr_scheduler.OneCycleLR(opt, 0.1, {count})\n"
+        doubts = port(f"{HEAD}{MADE}{LOADER}{scheduler}{loop}").doubts
+        assert bool([d for d in doubts if "refuses a step" in d.why]) == doubted, count
+
+
 def test_a_count_of_epochs_is_not_divided():
     text = port(f"""{HEAD}{MADE}{LOADER}
 epoch = 0

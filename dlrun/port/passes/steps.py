@@ -9,15 +9,17 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.insert import expression
+from dlrun.port.passes.counts import all_samples
 from dlrun.port.script import argument, children, dotted, walk
 
-# Scheduler arguments that count scheduler steps: (position, name).
+# Scheduler arguments that count scheduler steps, or are functions of the count: (position, name).
 COUNTS = {
     "StepLR": ((1, "step_size"),),
     "MultiStepLR": ((1, "milestones"),),
+    "LambdaLR": ((1, "lr_lambda"),),
     "CosineAnnealingLR": ((1, "T_max"),),
     "CosineAnnealingWarmRestarts": ((1, "T_0"),),
-    "OneCycleLR": ((2, "total_steps"),),
+    "OneCycleLR": ((2, "total_steps"), (4, "steps_per_epoch")),
     "LinearLR": ((3, "total_iters"),),
     "ConstantLR": ((2, "total_iters"),),
     "PolynomialLR": ((1, "total_iters"),),
@@ -49,25 +51,61 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
         return  # as many steps as before
 
     def divide(node: cst.BaseExpression) -> cst.BaseExpression:
+        if isinstance(node, cst.BinaryOperation):
+            node = node.with_changes(lpar=(), rpar=())
         return expression("torch/steps", {"count": node}, dl=facts.alias)
 
     done: set[cst.CSTNode] = set()
     for value, why in [*_scheduler_counts(facts), *bounds(facts)]:
         node = _source(facts, value)
-        if node not in done and not _from_length(facts, value):
+        whole = all_samples(facts, node)
+        node = _of_an_epoch(facts, node) if whole else node
+        if node not in done and (whole or not _from_length(facts, value)):
             done.add(node)
             yield Edit(node, why, divide)
+    yield from _doubts(facts)
 
 
 def _scheduler_counts(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
-    script = facts.script
-    batchwise = {o.node for c in script.calls if _steps_with_batch(facts, c) for o in facts.flow.origins(c.func.value)}  # type: ignore[attr-defined]
-    for call in script.calls:
-        if call in batchwise:
-            for name in facts.kinds.names(call.func):
-                for position, keyword in COUNTS.get(name.rsplit(".", 1)[-1], ()):
-                    if (value := argument(call, keyword, position)) is not None:
-                        yield value, f"{keyword} counts batches, and each rank sees 1/n of them"
+    for call, name in _batchwise(facts):
+        for position, keyword in COUNTS.get(name, ()):
+            if (value := argument(call, keyword, position)) is not None:
+                yield value, f"{keyword} counts batches, and each rank sees 1/n of them"
+
+
+def _doubts(facts: Facts) -> Iterator[Doubt]:
+    """Yield the schedulers that multiply the rate at every batch, and those that end the training a step too early."""
+    for call, name in _batchwise(facts):
+        if name in ("ExponentialLR", "MultiplicativeLR"):
+            write = ""
+            if name == "ExponentialLR" and (gamma := argument(call, "gamma", 1)) is not None:
+                write = f"gamma={facts.script.code(gamma)} ** {facts.alias}.get_nranks()"
+            yield Doubt(call, f"{name} multiplies the rate at every batch, and n ranks take 1/n of the batches: the "
+                        "rate falls n times more slowly", "high", write)  # fmt: skip
+        total = argument(call, "total_steps", 2) if name == "OneCycleLR" else None
+        if total is not None and all_samples(facts, total) and _of_an_epoch(facts, total) is total:
+            yield Doubt(total, "where n does not divide an epoch's steps every epoch takes one more, and OneCycleLR "
+                        "refuses a step beyond the total", "medium", "total_steps=epochs * "
+                        f"{facts.alias}.steps(steps of an epoch)")  # fmt: skip
+
+
+def _batchwise(facts: Facts) -> Iterator[tuple[cst.Call, str]]:
+    """Yield the schedulers that step with every batch, and the names of their classes."""
+    calls = facts.script.calls
+    made = {o.node for c in calls if _steps_with_batch(facts, c) for o in facts.flow.origins(c.func.value)}  # type: ignore[attr-defined]
+    for call in calls:
+        if call in made:
+            yield from ((call, name.rsplit(".", 1)[-1]) for name in facts.kinds.names(call.func))
+
+
+def _of_an_epoch(facts: Facts, count: cst.BaseExpression) -> cst.BaseExpression:
+    """Return the factor of ``epochs * (len(data) // size)`` that counts an epoch's steps: each rounds up its own."""
+    while isinstance(count, cst.BinaryOperation) and isinstance(count.operator, cst.Multiply):
+        sides = [side for side in (count.left, count.right) if all_samples(facts, side)]
+        if len(sides) != 1:
+            break
+        count = sides[0]
+    return count
 
 
 def _steps_with_batch(facts: Facts, call: cst.Call) -> bool:
@@ -170,7 +208,7 @@ def _source(facts: Facts, value: cst.BaseExpression) -> cst.BaseExpression:
 
 
 def _from_length(facts: Facts, value: cst.CSTNode, depth: int = 0) -> bool:
-    """Tell whether ``value`` is computed from the length of a loader, which shrinks by itself."""
+    """Tell whether ``value`` is computed from a length: that of a sharded loader is this rank's."""
     for n in walk(value):
         if isinstance(n, cst.Call) and facts.script.name_of(n.func) == "builtins.len":
             return True
