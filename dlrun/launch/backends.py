@@ -217,7 +217,7 @@ BACKENDS = {
 
 def _program(plan: LaunchPlan) -> Flag:
     assert plan.launcher
-    return Flag((plan.launcher.path,), plan.launcher.why)
+    return Flag((plan.launcher.path,), "the launcher" + (f": {plan.launcher.why}" if plan.launcher.why else ""))
 
 
 def _hosts(plan: LaunchPlan) -> str:

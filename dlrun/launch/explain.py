@@ -15,14 +15,10 @@ from dlrun.rank.place import bound, cores
 
 def explain(plan: LaunchPlan, command: Command, site: Site) -> str:
     """Return the command with a reason for each flag, and the table of ranks, for a settled ``plan``."""
-    assert plan.launcher
-    told = [("the launcher" + (f": {plan.launcher.why}" if plan.launcher.why else ""), plan.launcher.backend)]
     rows = [(shlex.join(flag.words), flag.why) for flag in command.flags if flag.words]
     rows += [(f"{name}={value}", "set for the launcher") for name, value in command.set.items()]
     rows += [(f"unset {name}", "left over from another launcher") for name in command.unset]
     rows += [(f"{name}={value}", f"on every rank, from {source}") for name, value, source in variables(plan, site)]
-    if rows:
-        rows[0] = (rows[0][0], told[0][0])
     width = min(max((len(row[0]) for row in rows), default=0), 44)
     lines = [f"  {words:<{width}}  {why}" for words, why in rows]
     return "\n".join([*lines, "", *table(plan, site)])
