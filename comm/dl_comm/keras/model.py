@@ -20,6 +20,9 @@ from dl_comm.rate import steps
 M = TypeVar("M")
 Opt = TypeVar("Opt")
 
+# The first parameters of keras.Model.fit, for a subclass whose own fit(*args, **kwargs) passes them on.
+_BY_PLACE = ("x", "y", "batch_size", "epochs", "verbose", "callbacks", "validation_split", "validation_data")
+
 
 def distribute(model: M, shard_data: bool = True) -> M:
     """Make a compiled model train on all ranks; return it. On one rank nothing changes.
@@ -86,25 +89,25 @@ def _without_xla(model: Any) -> None:
 
 def _distributed_fit(model: Any, shard_data: bool) -> Any:
     plain = model.fit
-    signature = inspect.signature(plain)
+    kinds = {name: part.kind for name, part in inspect.signature(plain).parameters.items()}
+    named = [name for name, kind in kinds.items() if kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    by_place = _BY_PLACE if inspect.Parameter.VAR_POSITIONAL in kinds.values() else tuple(named)
 
     @functools.wraps(plain)
     def fit(*args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(*args, **kwargs)
-        given.apply_defaults()
-        options = given.arguments
+        options = dict(zip(by_place, args, strict=False)) | kwargs
         _divide(options, shard_data)
-        options["x"] = _build(model, options["x"])
+        options["x"] = _build(model, options.get("x"))
         DistributedOptimizer(model.optimizer)
         _without_xla(model)
         options["callbacks"] = [
             AverageMetrics(),
-            *on_this_rank(list(options["callbacks"] or [])),
+            *on_this_rank(list(options.get("callbacks") or [])),
             Broadcast(),
         ]
         if get_rank() > 0:
             options["verbose"] = 0
-        return plain(*given.args, **given.kwargs)
+        return plain(**options)
 
     fit._dl_comm = True  # type: ignore[attr-defined]
     return fit

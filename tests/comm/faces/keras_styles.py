@@ -103,6 +103,9 @@ def a_train_step_of_ones_own_and_losses_that_layers_add():
         def call(self, x, training=False):
             return self.second(self.penalty(self.first(x)))
 
+        def fit(self, *args, **options):  # names none of the options that dl_comm changes
+            return super().fit(*args, **options)
+
     def make(seed):
         set_seed(seed)
         model = Net()
