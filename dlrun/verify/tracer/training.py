@@ -154,10 +154,25 @@ def install(recorder: Recorder, draws: Draws, loaders: Loaders) -> Training:
 
 
 def _leave_compiler_out() -> None:
-    """Keep optimizers from loading torch's compiler, switched off in a traced run: it takes a second."""
+    """Keep optimizers from loading torch's compiler, switched off in a traced run: it takes as long as torch itself."""
     for method in vars(Optimizer).values():
         if inner := getattr(method, "__wrapped__", None):
             inner.__dynamo_disable = inner
+    for kind in (k for k in vars(torch.optim).values() if isinstance(k, type) and "step" in vars(k)):
+        step = vars(kind)["step"]
+        if getattr(step, "__code__", None) and step.__code__.co_name == "_use_grad":
+            kind.step = _differentiable(step.__wrapped__)
+
+
+def _differentiable(step: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an optimizer's step that records its arithmetic if it was asked to, and tells no compiler."""
+
+    @functools.wraps(step)
+    def made(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        with torch.set_grad_enabled(self.defaults["differentiable"]):
+            return step(self, *args, **kwargs)
+
+    return made
 
 
 def _note_calls(recorder: Recorder, owner: Any, name: str, kind: str) -> None:
