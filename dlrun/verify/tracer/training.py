@@ -161,7 +161,7 @@ def _leave_compiler_out() -> None:
     for kind in (k for k in vars(torch.optim).values() if isinstance(k, type) and "step" in vars(k)):
         step = vars(kind)["step"]
         if getattr(step, "__code__", None) and step.__code__.co_name == "_use_grad":
-            kind.step = _differentiable(step.__wrapped__)
+            kind.step = _differentiable(step.__wrapped__)  # type: ignore[attr-defined]
 
 
 def _differentiable(step: Callable[..., Any]) -> Callable[..., Any]:
