@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -19,17 +20,33 @@ def lr_scale(lr: Any = 1.0, rule: str = "linear") -> Any:
 
     ``rule`` is ``"linear"`` (lr * n, the linear scaling rule of Goyal et al., arXiv 1706.02677), ``"sqrt"``
     (lr * sqrt(n), usual for Adam and its kin) or ``"none"``. ``lr`` is a float, an int or a tensor, or a list of
-    these (one per parameter group). On 1 rank it is returned unchanged. Raises ``ValueError`` for another rule and
-    ``TypeError`` for another type.
+    these (one per parameter group). On 1 rank it is returned unchanged. Of a schedule of Keras it makes a copy whose
+    rates are scaled, and that is told n times the step: after k steps the ranks have done the work of n k serial ones.
+    Raises ``ValueError`` for another rule and ``TypeError`` for another type.
     """
     if rule not in _RULES:
         raise ValueError(f"lr_scale() has no rule {rule!r}; it knows {', '.join(map(repr, _RULES))}")
     if isinstance(lr, (list, tuple)):
         return type(lr)(lr_scale(each, rule) for each in lr)
+    if any(kind.__name__ == "LearningRateSchedule" for kind in type(lr).__mro__):
+        return lr if parts() == 1 else _scaled_schedule(lr, rule)
     if isinstance(lr, bool) or not (isinstance(lr, (int, float)) or hasattr(lr, "dtype")):
         raise TypeError(f"lr_scale() got {type(lr).__name__} {lr!r}; a learning rate is a float, an int or a tensor")
     n = parts()
     return lr if n == 1 else _RULES[rule](lr, n)
+
+
+def _scaled_schedule(schedule: Any, rule: str) -> Any:
+    """Return the schedule as one of a class of the same name and config: what is saved loads without dl_comm."""
+    kind, n = type(schedule), parts()
+
+    def call(self: Any, step: Any) -> Any:
+        return lr_scale(kind.__call__(self, n * step), rule)
+
+    names = {"__call__": call, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    scaled = copy.copy(schedule)
+    scaled.__class__ = type(kind.__name__, (kind,), names)
+    return scaled
 
 
 def warm_factor(step: int, steps: int) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dlrun.errors import DlrunError
-from dlrun.port import port
+from dlrun.port import Options, port
 
 HEAD = "import numpy as np\nimport tensorflow.compat.v1 as tf\n"
 SESSION = f"""{HEAD}
@@ -150,6 +150,50 @@ model.fit(x, y)
 """).text
     assert "model.optimizer.learning_rate = dl.lr_scale(float(model.optimizer.learning_rate))" in text
 
+
+@pytest.mark.parametrize(
+    ("schedule", "scaled"),
+    [
+        ("CosineDecay(0.1, 90, warmup_target=0.2, warmup_steps=9)",
+         "CosineDecay(dl.lr_scale(0.1), dl.steps(90), warmup_target=dl.lr_scale(0.2), warmup_steps=dl.steps(9))"),
+        ("PiecewiseConstantDecay([30, 60], [0.1, 0.05, 0.01])",
+         "PiecewiseConstantDecay(dl.steps([30, 60]), dl.lr_scale([0.1, 0.05, 0.01]))"),
+        ("ExponentialDecay(0.1, len(x) // 8, 0.9)", "ExponentialDecay(dl.lr_scale(0.1), dl.steps(len(x) // 8), 0.9)"),
+    ],
+)  # fmt: skip
+def test_the_rates_of_a_schedule_are_scaled_and_its_steps_divided_once(schedule, scaled) -> None:
+    source = f"""import keras
+rate = keras.optimizers.schedules.{schedule}
+one, two = keras.Sequential(), keras.Sequential()
+one.compile(keras.optimizers.SGD(rate))
+two.compile(keras.optimizers.SGD(rate))
+one.fit(x, y)
+two.fit(x, y)
+"""
+    assert f"rate = keras.optimizers.schedules.{scaled}\n" in port(source).text
+    kept = port(source, Options(lr_scaling="none")).text
+    assert "dl.lr_scale" not in kept
+    assert kept.count("dl.steps") == scaled.count("dl.steps"), "fewer steps, also where the rate stays"
+
+
+def test_a_schedule_of_the_scripts_own_class_is_scaled_as_a_whole() -> None:
+    source = """import keras
+class Noam(keras.optimizers.schedules.LearningRateSchedule):
+    def __call__(self, step): return step ** -0.5
+model = keras.Sequential()
+model.compile(keras.optimizers.Adam(Noam()))
+model.fit(x, y)
+"""
+    assert "keras.optimizers.Adam(dl.lr_scale(Noam()))" in port(source).text
+    assert 'keras.optimizers.Adam(dl.lr_scale(Noam(), "none"))' in port(source, Options(lr_scaling="none")).text
+
+
+def test_the_steps_of_a_decay_of_tensorflow_1_are_divided_and_what_it_returns_is_scaled() -> None:
+    made = "rate = tf.train.piecewise_constant(step, [100, 200], [0.1, 0.05, 0.01])\ntrain_op = "
+    given = SESSION.replace("train_op = ", made).replace("AdamOptimizer(1e-3)", "AdamOptimizer(rate)")
+    text = port(given).text
+    assert "tf.train.piecewise_constant(step, dl.steps([100, 200]), [0.1, 0.05, 0.01])" in text
+    assert "AdamOptimizer(dl.lr_scale(rate))" in text
 
 def test_what_rank_0_has_written_is_read_by_rank_0_first_and_parts_of_a_model_are_saved_by_it_alone() -> None:
     text = port("""import keras

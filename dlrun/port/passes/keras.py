@@ -10,6 +10,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Feed
 from dlrun.port.facts_keras import KerasFacts
 from dlrun.port.insert import expression, statements
+from dlrun.port.passes import schedules
 from dlrun.port.passes import shard as torch_shard
 from dlrun.port.passes import start as torch_start
 from dlrun.port.positions import counts_too
@@ -77,7 +78,7 @@ def _permutes(facts: KerasFacts, node: cst.CSTNode) -> bool:
 
 
 def steps(facts: KerasFacts) -> Iterator[Edit | Doubt]:
-    """Divide the loops that draw one batch a turn; fit() divides steps_per_epoch by itself.
+    """Divide the loops that draw one batch a turn, and schedules' steps; fit() divides steps_per_epoch by itself.
 
     Before:
         model.compile(opt)
@@ -89,6 +90,7 @@ def steps(facts: KerasFacts) -> Iterator[Edit | Doubt]:
         for step in range(dl.steps(1000)):
             model.train_on_batch(*draw(np.random.randint(9)))
     """
+    yield from schedules.counts(facts, facts.optimizers)
     for loop in facts.drawn:
         inner = [n for n in walk(loop.body) if isinstance(n, (cst.For, cst.While))]
         turns = next((n for n in inner if "train_on_batch" in facts.script.code(n)), loop)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,8 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts_keras import KerasFacts
 from dlrun.port.insert import expression, statements
+from dlrun.port.passes import schedules
+from dlrun.port.passes.schedules import WHY
 from dlrun.port.passes.start import last_import
 from dlrun.port.script import argument, dotted, walk
 
@@ -22,13 +23,8 @@ if TYPE_CHECKING:
 DEFAULTS = {"sgd": ("SGD", "0.01"), "adam": ("Adam", "0.001"), "rmsprop": ("RMSprop", "0.001"),
             "adamw": ("AdamW", "0.001"), "nadam": ("Nadam", "0.001"), "adamax": ("Adamax", "0.001"),
             "adagrad": ("Adagrad", "0.001"), "adadelta": ("Adadelta", "0.001")}  # fmt: skip
-WHY, RESET = "n times the batch, n times the rate", "an absolute rate would undo the scaling"
+RESET = "an absolute rate would undo the scaling"
 _RATES = ("lr", "learning_rate")
-_SCHEDULES = re.compile(r"(keras|tensorflow)\.optimizers\.schedules\.\w+$")
-_DECAYS = re.compile(
-    r"tensorflow\.(compat\.v1\.)?train\.(exponential|polynomial|natural_exp|inverse_time|cosine|linear_cosine)_decay$|"
-    r"tensorflow\.(compat\.v1\.)?train\.piecewise_constant(_decay)?$"
-)
 
 
 def rate(facts: KerasFacts) -> Iterator[Edit | Doubt]:
@@ -62,31 +58,18 @@ def rate(facts: KerasFacts) -> Iterator[Edit | Doubt]:
 def constructors(facts: KerasFacts | TensorFlowFacts, optimizers: Iterable[cst.Call]) -> Iterator[Edit | Doubt]:
     """Yield the scaling of the rates that optimizers are made with, or of the schedules behind them."""
     schedulers = {f for c in facts.script.calls if (f := _schedule(facts, c)) is not None}
+    done: set[cst.CSTNode] = set()
     for call in optimizers:
-        value = next((v for k in ("learning_rate", "lr") if (v := argument(call, k)) is not None), None)
-        value = value if value is not None else argument(call, "", 0)
+        value = schedules.rate_of(call)
         if value is None:
             yield from _default(facts, call)
             continue
         if any(isinstance(n, cst.Call) and facts.flow.definition(n.func) in schedulers for n in walk(value)):
             continue  # the schedule's own return value is scaled
-        made = [o.node for o in facts.flow.origins(value) if isinstance(o.node, cst.Call)]
-        keras = [c for c in made if _SCHEDULES.search(facts.script.name_of(c.func))]
-        decays = [c for c in made if _DECAYS.search(facts.script.name_of(c.func))]
-        if not keras:
-            yield Edit(value, WHY, _scaling(facts))
-        for schedule in keras:
-            initial = argument(schedule, "initial_learning_rate", 0)
-            if initial is not None:
-                yield Edit(initial, WHY, _scaling(facts))
-        for schedule in (*keras, *decays):
-            decay = argument(schedule, "decay_steps", 1 if schedule in keras else 2)
-            if decay is not None and not any(isinstance(n, cst.Call) for n in walk(decay)):
-                yield Edit(decay, "decay_steps counts batches, and each rank sees 1/n of them",
-                           lambda n: expression("torch/steps", {"count": n}, dl=facts.alias))  # fmt: skip
-            elif schedule in decays and facts.script.name_of(schedule.func).endswith("piecewise_constant"):
-                yield Doubt(schedule, "its boundaries count steps, and n ranks together take n batches a step", "high",
-                            f"[{facts.alias}.steps(b) for b in boundaries]")  # fmt: skip
+        for given in schedules.rates(facts, value) or [value]:
+            if given not in done:
+                done.add(given)
+                yield Edit(given, WHY, schedules.scaling(facts))
 
 
 def _default(facts: KerasFacts | TensorFlowFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
@@ -97,7 +80,7 @@ def _default(facts: KerasFacts | TensorFlowFacts, call: cst.Call) -> Iterator[Ed
         yield Doubt(call, f"{last} takes its default rate, which is not scaled", "medium",
                     f"learning_rate={facts.alias}.lr_scale(...)")  # fmt: skip
         return
-    given = _scaling(facts)(cst.Float(default[1]))
+    given = schedules.scaling(facts)(cst.Float(default[1]))
     yield Edit(call, f"{WHY} ({last}'s default, now written out)",
                partial(_first, keyword="learning_rate", value=given))  # fmt: skip
 
@@ -115,17 +98,12 @@ def assigned(facts: KerasFacts | TensorFlowFacts) -> Iterator[Edit | Doubt]:
             if held is not None and held.attr.value in _RATES and facts.kinds.is_optimizer(held.value):
                 value = node.args[0].value if node.args else None
         if value is not None and not _reads_rate(value):
-            yield Edit(value, RESET, _scaling(facts))
+            yield Edit(value, RESET, schedules.scaling(facts))
 
 
 def _reads_rate(value: cst.CSTNode) -> bool:
     """Tell whether ``value`` is computed from the rate that an optimizer holds, and so is scaled."""
     return any(isinstance(n, cst.Attribute) and n.attr.value in (*_RATES, "get_value") for n in walk(value))
-
-
-def _scaling(facts: KerasFacts | TensorFlowFacts) -> Callable[[cst.BaseExpression], cst.BaseExpression]:
-    rule = facts.options.lr_scaling
-    return lambda node: expression("torch/rate", {"lr": node}, dl=facts.alias, rule=rule)
 
 
 def _first(call: cst.Call, keyword: str, value: cst.BaseExpression) -> cst.Call:
@@ -215,7 +193,7 @@ def _schedule(facts: KerasFacts | TensorFlowFacts, call: cst.Call) -> cst.Functi
 
 def _resets(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     """Yield the absolute rates that LearningRateScheduler functions return and set_value() sets."""
-    script, scale = facts.script, _scaling(facts)
+    script, scale = facts.script, schedules.scaling(facts)
     for call in script.calls:
         name = script.name_of(call.func)
         if name.endswith("LearningRateScheduler") and call.args:

@@ -11,7 +11,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts_tensorflow import TensorFlowFacts
 from dlrun.port.insert import expression, statements
 from dlrun.port.kinds_tensorflow import plain
-from dlrun.port.passes import devices, estimator, keras_rate, sessions
+from dlrun.port.passes import devices, estimator, keras_rate, schedules, sessions
 from dlrun.port.passes import finish as torch_finish
 from dlrun.port.passes import metrics as torch_metrics
 from dlrun.port.passes import shard as torch_shard
@@ -200,10 +200,11 @@ def steps(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
                 loss = tf.reduce_mean(model(batch) ** 2)
             opt.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
     """
+    if facts.full_batch:
+        return
+    yield from schedules.counts(facts, facts.optimizers)
     if facts.style == "estimator":
         yield from estimator.steps(facts)
-        return
-    if facts.full_batch:
         return
     done: set[cst.CSTNode] = set()
     for value, why in torch_steps.bounds(facts):

@@ -269,6 +269,23 @@ def callbacks_alone_do_it_too():
     same_bits(ported)
 
 
+class Falls(keras.optimizers.schedules.LearningRateSchedule):
+    def __call__(self, step):
+        return 0.3 / (1.0 + step)
+
+    def get_config(self):
+        return {}
+
+
+def a_schedule_is_told_the_steps_of_all_ranks():
+    scaled = dl.lr_scale(Falls())
+    for k in range(3):
+        np.testing.assert_allclose(float(scaled(k)), n * 0.3 / (1 + n * k), rtol=1e-6)
+        np.testing.assert_allclose(float(dl.lr_scale(Falls(), "none")(k)), 0.3 / (1 + n * k), rtol=1e-6)
+    written = keras.optimizers.schedules.serialize(scaled)
+    assert written == keras.optimizers.schedules.serialize(Falls())
+
+
 def generators_end_together_and_only_rank_0_shows_progress():
     x, y = make_data(4)
 

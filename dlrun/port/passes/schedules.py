@@ -1,0 +1,118 @@
+"""Learning rates of Keras and TensorFlow that follow the number of steps: what in them is a rate, what counts steps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import libcst as cst
+
+from dlrun.port.edits import Edit
+from dlrun.port.facts import Facts
+from dlrun.port.insert import expression
+from dlrun.port.passes.counts import all_samples
+from dlrun.port.script import argument, walk
+
+if TYPE_CHECKING:
+    from dlrun.port.facts_keras import KerasFacts
+    from dlrun.port.facts_tensorflow import TensorFlowFacts
+
+WHY = "n times the batch, n times the rate"
+_COUNTS = "counted in batches: each rank sees 1/n of them"
+_Arguments = tuple[tuple[int, str], ...]
+
+
+class Schedule(NamedTuple):
+    """The arguments, with their positions, that are rates and that count steps."""
+
+    rates: _Arguments
+    counts: _Arguments
+
+
+_DECAY = Schedule(((0, "initial_learning_rate"),), ((1, "decay_steps"),))
+_KERAS = re.compile(r"(keras|tensorflow)\.optimizers\.schedules\.(\w+)$")
+SCHEDULES = {
+    "ExponentialDecay": _DECAY,
+    "InverseTimeDecay": _DECAY,
+    "PolynomialDecay": Schedule((*_DECAY.rates, (2, "end_learning_rate")), _DECAY.counts),
+    "CosineDecay": Schedule((*_DECAY.rates, (4, "warmup_target")), (*_DECAY.counts, (5, "warmup_steps"))),
+    "CosineDecayRestarts": Schedule(_DECAY.rates, ((1, "first_decay_steps"),)),
+    "PiecewiseConstantDecay": Schedule(((1, "values"),), ((0, "boundaries"),)),
+}
+# TensorFlow 1's are functions of the global step. What they return is scaled as a whole.
+_DECAYS = re.compile(
+    r"tensorflow\.(compat\.v1\.)?train\.((exponential|polynomial|natural_exp|inverse_time|cosine|linear_cosine|"
+    r"noisy_linear_cosine)_decay|cosine_decay_restarts|piecewise_constant(_decay)?)$"
+)
+
+
+def rate_of(optimizer: cst.Call) -> cst.BaseExpression | None:
+    """Return the learning rate that an optimizer is made with."""
+    given = (argument(optimizer, name) for name in ("learning_rate", "lr"))
+    return next((value for value in given if value is not None), argument(optimizer, "", 0))
+
+
+def rates(facts: KerasFacts | TensorFlowFacts, value: cst.BaseExpression) -> list[cst.BaseExpression]:
+    """Return the rates in the schedules of Keras' own behind ``value``; nothing where it is something else."""
+    return [rate for call, known in _made(facts, value) for rate in _given(call, known.rates)]
+
+
+def counts(facts: KerasFacts | TensorFlowFacts, optimizers: Iterable[cst.Call]) -> Iterator[Edit]:
+    """Divide what counts steps in the schedules of the optimizers' rates.
+
+    A schedule of the script's own class is left to ``lr_scale``, which scales its steps with its rates.
+    """
+    values = [value for call in optimizers if (value := rate_of(call)) is not None]
+    found = {id(count): (count, f"{name}, {_COUNTS}") for value in values for count, name in _counts(facts, value)}
+    for count, why in found.values():
+        yield Edit(count, why, lambda n: expression("torch/steps", {"count": n}, dl=facts.alias))
+    if facts.options.lr_scaling == "none":
+        for value in values:
+            if any(_is_schedule(facts, cls) for cls in facts.flow.classes(value)):
+                yield Edit(value, f"the schedule, {_COUNTS}", scaling(facts))
+
+
+def scaling(facts: KerasFacts | TensorFlowFacts) -> Callable[[cst.BaseExpression], cst.BaseExpression]:
+    """Return the edit that scales a rate."""
+    rule = facts.options.lr_scaling
+    return lambda node: expression("torch/rate", {"lr": node}, dl=facts.alias, rule=rule)
+
+
+def _counts(facts: KerasFacts | TensorFlowFacts, value: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpression, str]]:
+    for call, known in _made(facts, value):
+        yield from ((n, name) for at, name in known.counts for n in _given(call, ((at, name),)) if _is_whole(facts, n))
+    for call in _calls(facts, value):
+        if match := _DECAYS.search(facts.script.name_of(call.func)):
+            first = {"piecewise_constant": (1, "boundaries"), "piecewise_constant_decay": (1, "boundaries"),
+                     "cosine_decay_restarts": (2, "first_decay_steps")}.get(match[2], (2, "decay_steps"))  # fmt: skip
+            yield from ((n, first[1]) for n in _given(call, (first,)) if _is_whole(facts, n))
+
+
+def _made(facts: KerasFacts | TensorFlowFacts, value: cst.BaseExpression) -> list[tuple[cst.Call, Schedule]]:
+    """Return the calls that make a schedule of Keras' own behind ``value``, and what is known of it."""
+    named = [(call, _KERAS.search(facts.script.name_of(call.func))) for call in _calls(facts, value)]
+    return [(call, SCHEDULES[match[2]]) for call, match in named if match and match[2] in SCHEDULES]
+
+
+def _calls(facts: KerasFacts | TensorFlowFacts, value: cst.BaseExpression) -> list[cst.Call]:
+    return [o.node for o in facts.flow.origins(value) if isinstance(o.node, cst.Call)]
+
+
+def _given(call: cst.Call, wanted: _Arguments) -> list[cst.BaseExpression]:
+    """Return those of the ``wanted`` arguments that the call has, and that are not None."""
+    values = [argument(call, name, at) for at, name in wanted]
+    return [v for v in values if v is not None and not (isinstance(v, cst.Name) and v.value == "None")]
+
+
+def _is_whole(facts: KerasFacts | TensorFlowFacts, count: cst.BaseExpression) -> bool:
+    """Tell whether ``count`` is one of serial steps: what is computed from the length of a share is not.
+
+    What is given to ``fit`` is whole: ``fit`` deals it out.
+    """
+    lengths = any(isinstance(n, cst.Call) and facts.script.name_of(n.func) == "builtins.len" for n in walk(count))
+    return not lengths or not isinstance(facts, Facts) or all_samples(facts, count)
+
+
+def _is_schedule(facts: KerasFacts | TensorFlowFacts, cls: cst.ClassDef) -> bool:
+    return any(base.endswith("LearningRateSchedule") for base in facts.flow.bases(cls))
