@@ -215,4 +215,8 @@ void direct_across_nodes(Lane& lane, const Part& part, const Arena& arena) {
   lane.meet();
 }
 
+void sum_across_nodes(Lane& lane, const Part& part) {
+  part.flat.stretches(part.first, part.n, [&](char* acc, std::size_t n) { over_the_wire(lane, part, acc, n); });
+}
+
 }  // namespace dl

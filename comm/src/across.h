@@ -21,4 +21,8 @@ namespace dl {
 void staged_across_nodes(Lane& lane, const Part& part, std::uint64_t chunk);
 void direct_across_nodes(Lane& lane, const Part& part, const Arena& arena);
 
+// A part of one buffer of float32 or float64 that holds the sum over this rank's node: becomes the sum over all nodes. The
+// peers of this rank call, too.
+void sum_across_nodes(Lane& lane, const Part& part);
+
 }  // namespace dl

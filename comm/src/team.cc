@@ -86,6 +86,10 @@ void Team::call(const Message& message, const std::function<void(Lane&)>& work) 
   });
 }
 
+void Team::fail(const Message& message, const CommError& why) {
+  queue_.run([&] { guarded(message, [&] { throw CommError(why.what(), why.hint()); }); });
+}
+
 void Team::leave() { lanes_.front()->leave(); }
 
 // An error names the call that met it. After a disagreement all ranks stand at the same point and can go on; after any

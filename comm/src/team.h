@@ -15,6 +15,7 @@
 
 #include "allreduce.h"
 #include "arena.h"
+#include "error.h"
 #include "lane.h"
 #include "message.h"
 #include "queue.h"
@@ -49,6 +50,9 @@ class Team {
 
   // Any other collective call: `work` runs on the first lane, in order, once all ranks agree on the message.
   void call(const Message& message, const std::function<void(Lane&)>& work);
+
+  // This rank cannot go on with what the ranks have agreed on: the team is lost, and they are told. Throws CommError.
+  void fail(const Message& message, const CommError& why);
 
   // Tells the ranks of this node that this rank has failed / has left.
   void raise(const std::string& text) { lanes_.front()->raise(text); }

@@ -4,6 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "layout.h"
+#include "settings.h"
+
 namespace dl {
 
 // What a rank tells the others of its GPU.
@@ -17,14 +20,21 @@ struct GpuFacts {
 std::string to_text(const GpuFacts& facts);
 GpuFacts facts_of(const std::string& text);
 
+enum class Way {
+  host,       // through pinned memory, combined by the host
+  nccl,       // NCCL over all ranks
+  nccl_node,  // NCCL over the ranks of a node, the host between nodes
+  ipc,        // the ranks of a node in each other's GPU memory, the host between nodes
+};
+
 struct GpuPath {
-  bool nccl;
+  Way way;
   std::string why;  // "NCCL 2.21.5", "the host, since ranks 0 and 1 share a GPU"
 };
 
-// `wanted` is DL_COMM_GPU_PATH; `all` are every rank's facts, `node_of` every rank's node. All ranks come to the same
-// path. Throws CommError on all where NCCL is demanded and cannot be, or a rank is in trouble.
-GpuPath choose(const std::string& wanted, const std::vector<GpuFacts>& all, const std::vector<int>& node_of);
+// The ways to try, best first; the host is the last, and always there unless NCCL is demanded. `all` are every rank's facts.
+// All ranks come to the same. Throws CommError on all where NCCL is demanded and cannot be, or a rank is in trouble.
+std::vector<GpuPath> choose(const Settings& settings, const std::vector<GpuFacts>& all, const Layout& layout);
 
 std::string version_text(int nccl);  // "2.21.5"
 

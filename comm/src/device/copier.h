@@ -1,12 +1,13 @@
-// Copies between many arrays on a GPU and one dense stretch of pinned memory.
+// Copies between many arrays on a GPU and one dense stretch: of pinned memory, or of the GPU's own.
 //
-// Few arrays are copied by the GPU's copy engines, one call for each. Many small ones (biases, scales) would take
-// hundreds of calls, each dearer than its bytes: one kernel copies up to 120 of them.
+// Few arrays are copied to pinned memory by the GPU's copy engines, one call for each. Many small ones (biases, scales)
+// would take hundreds of calls, each dearer than its bytes: one kernel copies up to 120 of them.
 #pragma once
 
 #include <cstddef>
 
 #include "device/cuda.h"
+#include "device/kernels.h"
 #include "flat.h"
 
 namespace dl {
@@ -20,9 +21,16 @@ class Copier {
   void gather(Cuda::Stream stream, const Flat& flat, std::size_t first, std::size_t n, char* dense);
   void scatter(Cuda::Stream stream, const Flat& flat, std::size_t first, std::size_t n, char* dense);
 
+  // Floats to the GPU's own dense memory, half types as float32 / back, divided, and rounded once. Only where there is
+  // the kernel.
+  bool has_kernel() const { return kernel_ != nullptr; }
+  void widen(Cuda::Stream stream, const Flat& flat, std::size_t first, std::size_t n, Cuda::Pointer dense);
+  void narrow(Cuda::Stream stream, const Flat& flat, std::size_t first, std::size_t n, Cuda::Pointer dense, double divisor);
+
  private:
   void copy(Cuda::Stream stream, const Flat& flat, std::size_t first, std::size_t n, char* dense, bool back);
-  void by_kernel(Cuda::Stream stream, const Flat& flat, std::size_t first, std::size_t n, char* dense, bool back);
+  void by_kernel(Cuda::Stream stream, const Flat& flat, std::size_t first, std::size_t n, Cuda::Pointer dense,
+                 Move how, unsigned most_blocks);
 
   const Cuda& cuda_;
   Cuda::Kernel kernel_ = nullptr;  // nullptr: the driver refused it

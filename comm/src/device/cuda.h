@@ -23,6 +23,9 @@ class Cuda {
   struct Uuid {
     unsigned char bytes[16];
   };
+  struct IpcHandle {  // a piece of device memory, for other processes of the node
+    char bytes[64];
+  };
 
   // The one driver of this process, initialised: `named` at the first call, or libcuda.so.1. Throws CommError that says
   // what is missing.
@@ -57,12 +60,18 @@ class Cuda {
   F<Stream, void (*)(void*), void*> launch_host{*this, "cuLaunchHostFunc"};
   F<Event*, unsigned> event_create{*this, "cuEventCreate"};
   F<Event, Stream> event_record{*this, "cuEventRecord"};
+  F<Event> event_query{*this, "cuEventQuery"};  // 0, or not_ready
+  static constexpr int not_ready = 600;         // CUDA_ERROR_NOT_READY
 
   F<void**, std::size_t, unsigned> host_allocate{*this, "cuMemHostAlloc"};
   F<void*, std::size_t, unsigned> host_register{*this, "cuMemHostRegister_v2"};
   F<Pointer*, void*, unsigned> host_pointer{*this, "cuMemHostGetDevicePointer_v2"};
   F<void*, Pointer, std::size_t, Stream> copy_to_host{*this, "cuMemcpyDtoHAsync_v2"};
   F<Pointer, const void*, std::size_t, Stream> copy_to_device{*this, "cuMemcpyHtoDAsync_v2"};
+  F<Pointer, Pointer, std::size_t, Stream> copy_on_device{*this, "cuMemcpyDtoDAsync_v2"};
+  F<Pointer*, std::size_t> device_allocate{*this, "cuMemAlloc_v2"};
+  F<IpcHandle*, Pointer> ipc_handle{*this, "cuIpcGetMemHandle"};
+  F<Pointer*, IpcHandle, unsigned> ipc_open{*this, "cuIpcOpenMemHandle_v2", Need::optional};  // 11.0
 
   F<Module*, const void*> load_module{*this, "cuModuleLoadData"};
   F<Kernel*, Module, const char*> kernel_of{*this, "cuModuleGetFunction"};

@@ -1,6 +1,9 @@
-// How the ranks of a GpuTeam come together: who has which GPU and which NCCL, which way they go, and their pinned memory.
-// Every step ends with all ranks knowing of every rank's trouble, so that all go on or none does.
+// How the ranks of a GpuTeam come together: who has which GPU and which NCCL, their pinned memory, and the way they go.
+// Every step ends with all ranks knowing of every rank's trouble, so that all go on, or all try the next way.
 #include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
 #include <utility>
 
 #include "device/gpu_team.h"
@@ -10,28 +13,58 @@
 namespace dl {
 namespace {
 
-constexpr unsigned mapped = 1 | 2;  // CU_MEMHOSTREGISTER_PORTABLE, DEVICEMAP
-constexpr std::size_t page = 4096;
+constexpr unsigned mapped = 1 | 2;                   // CU_MEMHOSTREGISTER_PORTABLE, DEVICEMAP
+constexpr unsigned lazy_peer_access = 1;             // CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
+constexpr std::size_t page = 4096, trial_numbers = 1000;
+
+std::size_t up(std::size_t bytes) { return (bytes + page - 1) / page * page; }
 
 std::string text_of(const CommError& error) {
   return error.what() + (error.hint().empty() ? "" : "; " + error.hint());
 }
 
+template <class Thing>
+std::string bytes_of(const Thing& thing) {
+  return {thing.bytes, sizeof thing.bytes};
+}
+
 }  // namespace
 
-std::vector<std::string> GpuTeam::told(const std::string& what, const std::string& mine) {
-  std::vector<std::string> all;
-  team_.call({what, {}, {}}, [&](Lane& lane) { all = allgather(lane.everyone(), mine); });
-  return all;
+GpuTeam::Answers GpuTeam::ask(const std::string& what, const std::function<std::string()>& mine) {
+  std::string own;
+  try {
+    own = "+" + mine();
+  } catch (const CommError& error) {
+    own = "-" + text_of(error);
+  }
+  Answers answers;
+  team_.call({what, {}, {}}, [&](Lane& lane) { answers.all = allgather(lane.everyone(), own); });
+  for (std::size_t rank = 0; rank < answers.all.size(); ++rank) {
+    const bool fine = answers.all[rank].front() == '+';
+    answers.all[rank].erase(0, 1);
+    if (!fine && answers.trouble.empty()) answers.trouble = "rank " + std::to_string(rank) + ": " + answers.all[rank];
+  }
+  return answers;
 }
 
-void GpuTeam::throw_first(const std::string& what, const std::string& mine) {
-  const std::vector<std::string> all = told(what, mine);
-  for (std::size_t rank = 0; rank < all.size(); ++rank)
-    if (!all[rank].empty()) throw CommError("rank " + std::to_string(rank) + " cannot reduce on its GPU: " + all[rank]);
+std::string GpuTeam::until_all(const std::string& what, double seconds, const std::function<bool()>& is_so) {
+  const auto begun = std::chrono::steady_clock::now();
+  for (;;) {
+    const Answers answers = ask("whether " + what, [&] {
+      for (int look = 0; look < 20; ++look) {
+        if (is_so()) return "yes";
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      if (std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count() > seconds)
+        throw CommError("after " + std::to_string(static_cast<long>(seconds)) + " s it is still not so that " + what);
+      return "no";
+    });
+    if (!answers.trouble.empty()) return answers.trouble;
+    if (std::count(answers.all.begin(), answers.all.end(), "no") == 0) return "";
+  }
 }
 
-void GpuTeam::find_path(const void* address) {
+std::vector<GpuPath> GpuTeam::ways(const void* address) {
   GpuFacts mine;
   try {
     gpu_ = std::make_unique<Gpu>(gpu_of(Cuda::load(settings_.cuda_library), address));
@@ -47,67 +80,149 @@ void GpuTeam::find_path(const void* address) {
     }
   }
   std::vector<GpuFacts> all;
-  for (const std::string& text : told("the ranks' GPUs", to_text(mine))) all.push_back(facts_of(text));
-  path_ = choose(settings_.gpu_path, all, layout_.node_of);
-}
-
-// NCCL may be there and fail all the same, say in a container without enough shared memory.
-void GpuTeam::join_nccl() {
-  const Nccl& nccl = Nccl::load(settings_.nccl_library, settings_.prefix);
-  std::string trouble;
-  Nccl::Id id{};
-  try {
-    const Current here(*gpu_);
-    if (rank_ == 0) nccl.unique_id(&id);
-  } catch (const CommError& error) {
-    trouble = text_of(error);
-  }
-  const std::string sent = told("NCCL's name for the ranks", trouble.empty() ? std::string(id.bytes, sizeof id.bytes) : "").front();
-  if (trouble.empty() && sent.size() == sizeof id.bytes) {
-    try {
-      const Current here(*gpu_);
-      std::copy(sent.begin(), sent.end(), id.bytes);
-      nccl_ = std::make_unique<NcclTeam>(nccl, *gpu_, id, rank_, static_cast<int>(layout_.node_of.size()));
-    } catch (const CommError& error) {
-      trouble = text_of(error);
-    }
-  }
-  const std::vector<std::string> troubles = told("the ranks' NCCL", trouble);
-  for (std::size_t rank = 0; rank < troubles.size(); ++rank) {
-    if (troubles[rank].empty()) continue;
-    nccl_.reset();
-    const std::string why = "rank " + std::to_string(rank) + " has no use of NCCL: " + troubles[rank];
-    if (settings_.gpu_path == "nccl") throw CommError("DL_COMM_GPU_PATH is nccl, but " + why);
-    path_ = {false, "the host, since " + why};
-    return;
-  }
+  for (const std::string& text : ask("the ranks' GPUs", [&] { return to_text(mine); }).all) all.push_back(facts_of(text));
+  return choose(settings_, all, layout_);
 }
 
 // A part of the node's shared memory for each rank, which its GPU copies to and the others' threads combine in place.
 void GpuTeam::pin_memory() {
   const std::size_t each = Pipeline::footprint(settings_), threads = static_cast<std::size_t>(team_.threads());
-  const std::size_t bytes = (each * threads + page - 1) / page * page;
-  std::string trouble;
-  std::shared_ptr<Segment> segment;
-  team_.call({"memory for the ranks' GPUs", {}, {}}, [&](Lane& lane) {
-    segment = share(*lane.among(layout_.locals), bytes * layout_.locals.size(), settings_.shared_memory, trouble);
-  });
-  if (segment) {
-    trouble.clear();
-    char* const memory = arena_.add(std::move(segment), layout_.local_rank, bytes, bytes);
+  const std::size_t bytes = up(each * threads);
+  const auto segment = shared("memory for the ranks' GPUs", bytes * layout_.locals.size());
+  const Answers pinned = ask("the ranks' pinned memory", [&] {
+    if (!segment.memory) throw CommError(segment.why_not);
+    pinned_ = arena_.add(segment.memory, layout_.local_rank, bytes, bytes);
     try {
-      const Current here(*gpu_);
-      gpu_->cuda.host_register(memory, bytes, mapped);
+      gpu_->cuda.host_register(pinned_, bytes, mapped);
       for (std::size_t i = 0; i < threads; ++i)
-        pipelines_.push_back(std::make_unique<Pipeline>(*gpu_, settings_, memory + i * each));
+        pipelines_.push_back(std::make_unique<Pipeline>(*gpu_, settings_, pinned_ + i * each));
     } catch (const CommError& error) {
-      trouble = std::to_string(bytes >> 10) + " KiB of pinned memory: " + text_of(error);
+      throw CommError(std::to_string(bytes >> 10) + " KiB of pinned memory: " + text_of(error));
     }
-  }
-  throw_first("the ranks' pinned memory", trouble);
+    return std::string(pipelines_.front()->in_stream() ? "" : "host");
+  });
+  if (!pinned.trouble.empty()) throw CommError("the ranks cannot reduce on their GPUs: " + pinned.trouble);
   // Where a host's function waits for the GPU's stream, the order of all waits must be the same everywhere.
-  const std::vector<std::string> kinds = told("how the ranks' streams wait", pipelines_.front()->in_stream() ? "" : "host");
-  if (std::any_of(kinds.begin(), kinds.end(), [](const std::string& kind) { return !kind.empty(); })) pipelines_.resize(1);
+  if (std::count(pinned.all.begin(), pinned.all.end(), "host") > 0) pipelines_.resize(1);
+}
+
+GpuTeam::Shared GpuTeam::shared(const std::string& what, std::size_t bytes) {
+  Shared made;
+  team_.call({what, {}, {}}, [&](Lane& lane) {
+    made.memory = share(*lane.among(layout_.locals), bytes, settings_.shared_memory, made.why_not);
+  });
+  return made;
+}
+
+// Says why a way cannot be gone, the same on all ranks; "": it can.
+std::string GpuTeam::open(Way way) {
+  if (way == Way::host) return "";
+  std::string trouble = ask("memory on the ranks' GPUs", [&] {
+    if (!pipelines_.front()->in_stream())
+      throw CommError("the driver's streams cannot wait for a number (cuStreamWaitValue32)");
+    const std::size_t bytes = Blocks::footprint(settings_) + trial_numbers * 4;
+    if (scratch_ == 0) gpu_->cuda.device_allocate(&scratch_, bytes);
+    return "";
+  }).trouble;
+  if (trouble.empty()) trouble = way == Way::ipc ? join_ipc() : join_nccl(way == Way::nccl);
+  if (trouble.empty()) trouble = try_out();
+  if (trouble.empty()) return "";
+  if (neighbours_) neighbours_->let_go(work_);
+  blocks_.reset();
+  nccl_ = nullptr;
+  neighbours_.reset();
+  return trouble;
+}
+
+// A rank that NCCL fails on, or that never comes, is known to all within moments, or after the timeout: none waits for it
+// in a call of NCCL's.
+std::string GpuTeam::join_nccl(bool all_ranks) {
+  const Nccl& nccl = Nccl::load(settings_.nccl_library, settings_.prefix);
+  const int first = all_ranks ? 0 : layout_.locals.front();
+  const Answers names = ask("NCCL's name for the ranks", [&] {
+    Nccl::Id id{};
+    if (rank_ == first) nccl.unique_id(&id);
+    return bytes_of(id);
+  });
+  if (!names.trouble.empty()) return names.trouble;
+  const std::string begun = ask("the ranks' NCCL", [&] {
+    Nccl::Id id;
+    std::memcpy(id.bytes, names.all[static_cast<std::size_t>(first)].data(), sizeof id.bytes);
+    const int size = all_ranks ? static_cast<int>(layout_.node_of.size()) : layout_.local_size();
+    auto made = std::make_unique<NcclTeam>(nccl, id, all_ranks ? rank_ : layout_.local_rank, size, settings_.timeout_s);
+    nccl_ = made.get();
+    neighbours_ = std::move(made);
+    blocks_ = std::make_unique<Blocks>(*gpu_, settings_, *neighbours_, scratch_);
+    return "";
+  }).trouble;
+  if (!begun.empty()) return begun;
+  return until_all("NCCL has joined the ranks", settings_.timeout_s, [&] { return nccl_->joined(); });
+}
+
+std::string GpuTeam::join_ipc() {
+  const Cuda& cuda = gpu_->cuda;
+  const Answers handles = ask("the ranks' memory for each other", [&] {
+    Cuda::IpcHandle handle{};
+    cuda.ipc_handle(&handle, scratch_);
+    return bytes_of(handle);
+  });
+  if (!handles.trouble.empty()) return handles.trouble;
+  std::vector<Cuda::Pointer> theirs(layout_.locals.size(), scratch_);
+  const std::string opened = ask("each other's memory", [&] {
+    if (!cuda.ipc_open) throw CommError("the driver has no cuIpcOpenMemHandle_v2");
+    for (std::size_t local = 0; local < theirs.size(); ++local) {
+      if (static_cast<int>(local) == layout_.local_rank) continue;
+      Cuda::IpcHandle handle;
+      std::memcpy(handle.bytes, handles.all[static_cast<std::size_t>(layout_.locals[local])].data(), sizeof handle.bytes);
+      cuda.ipc_open(&theirs[local], handle, lazy_peer_access);
+    }
+    return "";
+  }).trouble;
+  if (!opened.empty()) return opened;
+  const std::size_t bytes = up(IpcTeam::footprint(layout_.local_size()));
+  const Shared flags = shared("numbers that the ranks' GPUs wait for", bytes);
+  return ask("CUDA IPC", [&] {
+    if (!flags.memory) throw CommError(flags.why_not);
+    flags_ = flags.memory;
+    cuda.host_register(flags_->base(), bytes, mapped);
+    neighbours_ = std::make_unique<IpcTeam>(*gpu_, theirs, flags_->base(), layout_.local_rank);
+    blocks_ = std::make_unique<Blocks>(*gpu_, settings_, *neighbours_, scratch_);
+    return "";
+  }).trouble;
+}
+
+// Known numbers are averaged over the neighbours before any gradient is: a driver, a link or an NCCL that does not do
+// what it says must not be met in training.
+std::string GpuTeam::try_out() {
+  const Cuda& cuda = gpu_->cuda;
+  const double ranks = neighbours_->size();
+  const Cuda::Pointer trial = scratch_ + Blocks::footprint(settings_);
+  auto* const host = reinterpret_cast<float*>(pinned_);
+  const std::size_t n = std::min(trial_numbers, Pipeline::footprint(settings_) / sizeof(float));
+  const Flat flat({{reinterpret_cast<char*>(static_cast<std::uintptr_t>(trial)), n, Dtype::float32}});
+  std::string trouble = ask("a trial of the ranks' GPUs", [&] {
+    for (std::size_t i = 0; i < n; ++i) host[i] = static_cast<float>(neighbours_->rank() + 1 + static_cast<int>(i % 8));
+    cuda.copy_to_device(trial, host, n * sizeof(float), work_);
+    for (const Blocks::Block& block : blocks_->cut(flat, 0)) {
+      blocks_->sum(work_, block);
+      blocks_->finish(work_, block, ranks);
+    }
+    cuda.copy_to_host(host, trial, n * sizeof(float), work_);
+    cuda.event_record(ready_, work_);
+    return "";
+  }).trouble;
+  if (!trouble.empty()) return trouble;
+  trouble = until_all("a trial has ended", std::min(settings_.timeout_s, 60.0),
+                      [&] { return cuda.event_query.allowing(Cuda::not_ready, ready_) == 0; });
+  if (!trouble.empty()) return trouble;
+  return ask("what the trial gave", [&] {
+    for (std::size_t i = 0; i < n; ++i) {
+      const double right = (ranks + 1) / 2 + static_cast<double>(i % 8);
+      if (host[i] != right)
+        throw CommError("a trial gave " + std::to_string(host[i]) + " where " + std::to_string(right) + " is right");
+    }
+    return "";
+  }).trouble;
 }
 
 }  // namespace dl

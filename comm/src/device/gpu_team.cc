@@ -18,83 +18,82 @@ constexpr unsigned non_blocking = 1, no_timing = 2;  // CU_STREAM_NON_BLOCKING, 
 
 }  // namespace
 
-// Which elements are which chunks. Chunk i is combined by thread i modulo their number.
-struct GpuTeam::Plan {
-  struct Chunk {
-    const Flat& flat;
-    std::size_t first, n;
-  };
-  Plan(const std::vector<Buffer>& buffers, std::size_t chunk_bytes) : flats(by_type(buffers)) {
-    for (const Flat& flat : flats) {
-      const std::size_t step = std::max<std::size_t>(1, chunk_bytes / width(flat.dtype()));
-      for (std::size_t first = 0; first < flat.size(); first += step)
-        chunks.push_back({flat, first, std::min(step, flat.size() - first)});
-    }
-  }
-  std::vector<Flat> flats;
-  std::vector<Chunk> chunks;
-  std::vector<std::uint32_t> begin;  // of each pipeline: the number of its first chunk
-};
-
 GpuTeam::GpuTeam(Team& team, Arena& arena, const Layout& layout, const Settings& settings, int rank, const void* address)
     : team_(team), arena_(arena), layout_(layout), settings_(settings), rank_(rank) {
-  find_path(address);
-  if (path_.nccl) join_nccl();
-  pin_memory();
+  const std::vector<GpuPath> all = ways(address);
+  const Cuda& cuda = gpu_->cuda;
   const Current here(*gpu_);
-  gpu_->cuda.stream_create(&gathering_, non_blocking);
-  gpu_->cuda.event_create(&ready_, no_timing);
+  for (Cuda::Stream* stream : {&gathering_, &work_}) cuda.stream_create(stream, non_blocking);
+  for (Cuda::Event* event : {&ready_, &summed_, &carried_[0], &carried_[1]}) cuda.event_create(event, no_timing);
+  pin_memory();
+  std::string failed;
+  for (const GpuPath& path : all) {
+    const bool has_reason = path.why.find(", since ") != std::string::npos;
+    path_ = {path.way, path.why + (failed.empty() ? "" : (has_reason ? ", and " : ", since ") + failed)};
+    const std::string trouble = open(path.way);
+    if (trouble.empty()) return;
+    failed += (failed.empty() ? "" : ", and ") + path.why.substr(0, path.why.find(", since ")) + " failed: " + trouble;
+  }
+  throw CommError("DL_COMM_GPU_PATH is nccl, but " + failed, "leave it out, and another way is taken");
 }
+
+double GpuTeam::divisor(Op op) const { return op == Op::mean ? static_cast<double>(layout_.node_of.size()) : 1.0; }
 
 std::uint64_t GpuTeam::allreduce(const Message& message, Op op, Cuda::Stream stream) {
   check(message);
-  if (nccl_ && nccl_fits(message.buffers, team_.precision())) {
-    team_.call(message, [](Lane&) {});  // NCCL would hang, or worse, where the ranks mean different calls
-    return through_nccl(message, op, stream);
+  if (on_the_gpus(message, op)) {
+    if (path_.way != Way::nccl && layout_.nodes > 1) return over_nodes(message, op, stream);
+    return among_gpus(message, stream, [&](Cuda::Stream work) { sum_on_gpus(work, message.buffers, op); });
   }
-  const double divisor = op == Op::mean ? static_cast<double>(layout_.node_of.size()) : 1.0;
-  return start(
+  const double by = divisor(op);
+  return through_host(
       message, message.buffers,
-      [this, op, divisor](Lane& lane, const Buffer& chunk) {
+      [this, op, by](Lane& lane, const Buffer& chunk) {
         const Message one{"a chunk from the GPU", {chunk}, {}};
         const bool checked = settings_.check > 0;
         const auto second = checked ? std::make_unique<Check>(one, op) : nullptr;
         const Flat flat({chunk});
         lane.meet();
-        allreduce_direct(lane, {flat, 0, flat.size(), reducer(chunk.dtype, op, team_.precision()), divisor}, arena_);
+        allreduce_direct(lane, {flat, 0, flat.size(), reducer(chunk.dtype, op, team_.precision()), by}, arena_);
         if (checked) second->compare(lane.everyone(), settings_.check);
       },
       stream);
 }
 
-std::uint64_t GpuTeam::through_nccl(const Message& message, Op op, Cuda::Stream stream) {
-  const std::lock_guard<std::mutex> lock(guard_);
-  const Current here(*gpu_);
-  try {
-    const Flight flight = take_event();
-    gpu_->cuda.event_record(ready_, stream);
-    nccl_->begin_after(ready_);
-    nccl_->all_reduce(message.buffers, op);
-    nccl_->finish_before(gathering_);
-    gpu_->cuda.event_record(flight.done, gathering_);
-    return keep(flight);
-  } catch (const CommError& error) {
-    team_.raise("rank " + std::to_string(rank_) + " gave up on " + message.subject() + ": " + error.what());
-    throw;
-  }
-}
-
 std::uint64_t GpuTeam::broadcast(const Message& message, int root, Cuda::Stream stream) {
   check(message);
+  if (path_.way == Way::nccl)
+    return among_gpus(message, stream, [&](Cuda::Stream work) {
+      for (const Flat& flat : by_type(message.buffers)) nccl_->broadcast(work, flat, root);
+    });
   std::vector<Buffer> raw;
   for (const Buffer& buffer : message.buffers) raw.push_back({buffer.data, buffer.count * width(buffer.dtype), Dtype::uint8});
-  return start(
+  return through_host(
       message, raw, [root](Lane& lane, const Buffer& chunk) { dl::broadcast(lane, {"", {chunk}, {}}, root); }, stream);
 }
 
-std::uint64_t GpuTeam::start(const Message& message, const std::vector<Buffer>& buffers, Combine combine,
-                             Cuda::Stream stream) {
-  const auto plan = std::make_shared<Plan>(buffers, Pipeline::chunk_bytes(settings_));
+std::uint64_t GpuTeam::through_host(const Message& message, const std::vector<Buffer>& buffers, Combine combine,
+                                    Cuda::Stream stream) {
+  const auto plan = std::make_shared<Plan>();
+  for (Flat& flat : by_type(buffers)) {
+    const Flat& kept = plan->flats.emplace_back(std::move(flat));
+    plan->cut(kept, kept.size(), Pipeline::chunk_bytes(settings_));
+  }
+  return start(message, plan, std::move(combine), stream, [&](std::size_t sharers, Cuda::Event done) {
+    send(*plan, 0, plan->chunks.size(), sharers, ready_);
+    gpu_->cuda.event_record(done, gathering_);
+  });
+}
+
+void GpuTeam::send(const Plan& plan, std::size_t begin, std::size_t end, std::size_t sharers, Cuda::Event after) {
+  for (std::size_t at = 0; at < sharers; ++at) pipelines_[at]->begin_after(after);
+  for (std::size_t i = begin; i < end; ++i)
+    pipelines_[i % sharers]->send(plan.chunks[i].flat, plan.chunks[i].first, plan.chunks[i].n);
+  for (std::size_t at = 0; at < sharers; ++at) pipelines_[at]->finish_before(gathering_);
+}
+
+std::uint64_t GpuTeam::start(const Message& message, const std::shared_ptr<Plan>& plan, Combine combine, Cuda::Stream stream,
+                             const std::function<void(std::size_t sharers, Cuda::Event done)>& enqueue) {
   const std::size_t sharers = std::max<std::size_t>(1, std::min(pipelines_.size(), plan->chunks.size()));
   const std::lock_guard<std::mutex> lock(guard_);
   const Current here(*gpu_);
@@ -127,15 +126,10 @@ std::uint64_t GpuTeam::start(const Message& message, const std::vector<Buffer>& 
   // The team's threads begin first: the driver may make us wait until there is room for more on the streams.
   flight.job = team_.start(message, static_cast<int>(sharers), std::move(work), std::move(otherwise));
   try {
-    for (std::size_t at = 0; at < sharers; ++at) pipelines_[at]->begin_after(ready_);
-    for (std::size_t i = 0; i < plan->chunks.size(); ++i) {
-      const Plan::Chunk& chunk = plan->chunks[i];
-      pipelines_[i % sharers]->send(chunk.flat, chunk.first, chunk.n);
-    }
-    for (std::size_t at = 0; at < sharers; ++at) pipelines_[at]->finish_before(gathering_);
-    gpu_->cuda.event_record(flight.done, gathering_);
+    enqueue(sharers, flight.done);
   } catch (const CommError& error) {
     for (const auto& pipeline : pipelines_) pipeline->abandon(error.what());
+    if (neighbours_) neighbours_->let_go(work_);
     throw;
   }
   return keep(flight);

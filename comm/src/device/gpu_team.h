@@ -1,5 +1,5 @@
 // What a team needs to reduce arrays that lie on this rank's GPU: pinned memory of the node and a pipeline for each of
-// its threads, or NCCL.
+// its threads; and where the GPUs reach each other, NCCL or CUDA IPC.
 //
 // Everything is ordered by streams: a reduction begins, on the device, after what its stream holds at the call, and what
 // comes later on a stream that follows it begins after the result is there. No call waits for the GPU, but settle. So an
@@ -16,11 +16,15 @@
 #include <vector>
 
 #include "arena.h"
+#include "device/blocks.h"
 #include "device/choice.h"
 #include "device/cuda.h"
+#include "device/ipc.h"
 #include "device/nccl.h"
 #include "device/pipeline.h"
+#include "device/plan.h"
 #include "message.h"
+#include "segment.h"
 #include "settings.h"
 #include "team.h"
 
@@ -45,21 +49,47 @@ class GpuTeam {
   const GpuPath& path() const { return path_; }
 
  private:
-  struct Plan;
   using Combine = std::function<void(Lane&, const Buffer&)>;
   struct Flight {
     Cuda::Event done;
     std::uint64_t job;  // the team's ticket; 0: none
   };
 
-  std::vector<std::string> told(const std::string& what, const std::string& mine);  // by all ranks; collective
-  void throw_first(const std::string& what, const std::string& mine);               // that is not empty; collective
-  void find_path(const void* address);
-  void join_nccl();
+  // gpu_meeting.cc; all collective
+  struct Answers {
+    std::vector<std::string> all;  // every rank's
+    std::string trouble;           // "rank 1: ..." of the first rank on which making its own threw
+  };
+  struct Shared {
+    std::shared_ptr<Segment> memory;  // nullptr: there is none
+    std::string why_not;
+  };
+  Answers ask(const std::string& what, const std::function<std::string()>& mine);
+  Shared shared(const std::string& what, std::size_t bytes);
+  std::vector<GpuPath> ways(const void* address);
   void pin_memory();
+  std::string open(Way way);
+  std::string join_nccl(bool all_ranks);
+  std::string join_ipc();
+  std::string try_out();
+  // Looks until `is_so` on all ranks, and they know it; "": it is. Else who failed, or the time is up.
+  std::string until_all(const std::string& what, double seconds, const std::function<bool()>& is_so);
 
-  std::uint64_t start(const Message& message, const std::vector<Buffer>& buffers, Combine combine, Cuda::Stream stream);
-  std::uint64_t through_nccl(const Message& message, Op op, Cuda::Stream stream);
+  // gpu_blocks.cc: sums that are formed on the GPUs
+  bool by_nccl_alone(Dtype dtype, Op op) const;
+  bool on_the_gpus(const Message& message, Op op) const;
+  std::uint64_t among_gpus(const Message& message, Cuda::Stream stream,
+                           const std::function<void(Cuda::Stream)>& enqueue);
+  std::uint64_t over_nodes(const Message& message, Op op, Cuda::Stream stream);
+  void sum_on_gpus(Cuda::Stream stream, const std::vector<Buffer>& buffers, Op op);
+  double divisor(Op op) const;
+
+  std::uint64_t through_host(const Message& message, const std::vector<Buffer>& buffers, Combine combine,
+                             Cuda::Stream stream);
+  // What `plan` says: `enqueue` sends its chunks through the pipelines of so many threads, which combine them.
+  std::uint64_t start(const Message& message, const std::shared_ptr<Plan>& plan, Combine combine, Cuda::Stream stream,
+                      const std::function<void(std::size_t sharers, Cuda::Event done)>& enqueue);
+  void send(const Plan& plan, std::size_t begin, std::size_t end, std::size_t sharers, Cuda::Event after);
   void check(const Message& message);
   void throw_failure();
   Flight take_event();
@@ -72,10 +102,19 @@ class GpuTeam {
   int rank_;
   std::unique_ptr<Gpu> gpu_;
   GpuPath path_{};
-  std::unique_ptr<NcclTeam> nccl_;
+  char* pinned_ = nullptr;
   std::vector<std::unique_ptr<Pipeline>> pipelines_;  // one for each thread of the team
   Cuda::Stream gathering_ = nullptr;                  // where a reduction's ends come together
   Cuda::Event ready_ = nullptr;
+
+  // Only where sums are formed on the GPUs.
+  Cuda::Pointer scratch_ = 0;
+  std::shared_ptr<Segment> flags_;
+  std::unique_ptr<Neighbours> neighbours_;
+  NcclTeam* nccl_ = nullptr;  // the neighbours, if NCCL connects them
+  std::unique_ptr<Blocks> blocks_;
+  Cuda::Stream work_ = nullptr;
+  Cuda::Event summed_ = nullptr, carried_[2] = {};
 
   std::mutex guard_;  // of what follows, and of the pipelines' framework side
   std::uint64_t tickets_ = 0;

@@ -3,7 +3,9 @@
 #include <dlfcn.h>
 #include <glob.h>
 
+#include <chrono>
 #include <mutex>
+#include <thread>
 
 #include "device/choice.h"
 #include "error.h"
@@ -11,9 +13,7 @@
 namespace dl {
 namespace {
 
-constexpr int oldest = 21000;  // has the mean, and bfloat16
-constexpr int float32 = 7, float64 = 8;
-constexpr unsigned non_blocking = 1, no_timing = 2;  // CU_STREAM_NON_BLOCKING, CU_EVENT_DISABLE_TIMING
+constexpr int oldest = 21400;
 
 constexpr const char* soname = "libnccl.so.2";
 
@@ -31,17 +31,26 @@ std::vector<std::string> places(const std::string& named, const std::string& pre
   return all;
 }
 
-int code(Op op) {
+int op_code(Op op) {
   constexpr int codes[op_count] = {0, 4, 3, 2, 1};  // sum, mean, min, max, prod as ncclRedOp_t
   return codes[static_cast<int>(op)];
 }
+
+int type_code(Dtype dtype) {
+  // float64, float32, float16, bfloat16, int8, int16, int32, int64, uint8 as ncclDataType_t; -1: it sums no such numbers as
+  // they shall be.
+  constexpr int codes[dtype_count] = {8, 7, -1, -1, 0, -1, 2, 4, 1};
+  return codes[static_cast<int>(dtype)];
+}
+
+char* memory(Cuda::Pointer address) { return reinterpret_cast<char*>(static_cast<std::uintptr_t>(address)); }
 
 }  // namespace
 
 Nccl::Nccl(const std::string& named, const std::string& prefix) : loaded_("NCCL", places(named, prefix), "DL_COMM_NCCL_LIBRARY") {
   get_version(&version_);
   if (version_ < oldest)
-    throw CommError("NCCL " + version_text(version_) + " (" + loaded_.path() + ") is older than 2.10",
+    throw CommError("NCCL " + version_text(version_) + " (" + loaded_.path() + ") is older than 2.14",
                     "name another library by DL_COMM_NCCL_LIBRARY");
 }
 
@@ -58,32 +67,72 @@ std::string Nccl::explained(int error) const {
   return text == nullptr ? "error " + std::to_string(error) : text(error);
 }
 
-bool nccl_fits(const std::vector<Buffer>& buffers, int precision) {
-  for (const Buffer& buffer : buffers)
-    if (buffer.dtype != Dtype::float64 && (buffer.dtype != Dtype::float32 || precision > 0)) return false;
-  return true;
+NcclTeam::NcclTeam(const Nccl& nccl, const Nccl::Id& id, int rank, int size, double timeout_s)
+    : nccl_(nccl), rank_(rank), size_(size), timeout_s_(timeout_s) {
+  Nccl::Config config;
+  nccl_.init_rank.allowing(Nccl::in_progress, &comm_, size, id, rank, &config);
 }
 
-NcclTeam::NcclTeam(const Nccl& nccl, const Gpu& gpu, const Nccl::Id& id, int rank, int size) : nccl_(nccl), cuda_(gpu.cuda) {
-  nccl_.init_rank(&comm_, size, id, rank);
-  cuda_.stream_create(&stream_, non_blocking);
-  cuda_.event_create(&done_, no_timing);
+bool NcclTeam::joined() const {
+  int state = 0;
+  nccl_.async_error(comm_, &state);
+  if (state != 0 && state != Nccl::in_progress) nccl_.loaded().refuse("to join the ranks", nccl_.explained(state));
+  return state == 0;
 }
 
-void NcclTeam::begin_after(Cuda::Event event) { cuda_.stream_wait_event(stream_, event, 0); }
+bool NcclTeam::sums(Dtype dtype, Op op) {
+  if (dtype == Dtype::float32 || dtype == Dtype::float64) return true;
+  return op != Op::mean && type_code(dtype) >= 0;
+}
 
-void NcclTeam::all_reduce(const std::vector<Buffer>& buffers, Op op) {
+// NCCL connects the ranks at their first operation, in the background: only then is it on the stream.
+template <class Enqueue>
+void NcclTeam::grouped(Enqueue enqueue) {
   nccl_.group_start();
-  for (const Flat& flat : by_type(buffers))
-    flat.stretches(0, flat.size(), [&](char* array, std::size_t n) {
-      nccl_.all_reduce(array, array, n, flat.dtype() == Dtype::float64 ? float64 : float32, code(op), comm_, stream_);
-    });
-  nccl_.group_end();
+  enqueue();
+  int state = nccl_.group_end.allowing(Nccl::in_progress);
+  const auto begun = std::chrono::steady_clock::now();
+  while (state == Nccl::in_progress) {
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+    nccl_.async_error(comm_, &state);
+    if (std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count() > timeout_s_)
+      throw CommError("NCCL has not begun an operation within " + std::to_string(static_cast<long>(timeout_s_)) + " s",
+                      "another rank does not answer: its own output says why");
+  }
+  if (state != 0) nccl_.loaded().refuse("an operation", nccl_.explained(state));
 }
 
-void NcclTeam::finish_before(Cuda::Stream stream) {
-  cuda_.event_record(done_, stream_);
-  cuda_.stream_wait_event(stream, done_, 0);
+void NcclTeam::all_reduce(Cuda::Stream stream, const Flat& flat, Op op) {
+  grouped([&] {
+    flat.stretches(0, flat.size(), [&](char* array, std::size_t n) {
+      nccl_.all_reduce.allowing(Nccl::in_progress, array, array, n, type_code(flat.dtype()), op_code(op), comm_, stream);
+    });
+  });
+}
+
+void NcclTeam::broadcast(Cuda::Stream stream, const Flat& flat, int root) {
+  grouped([&] {
+    flat.stretches(0, flat.size(), [&](char* array, std::size_t n) {
+      const std::size_t bytes = n * width(flat.dtype());
+      nccl_.broadcast.allowing(Nccl::in_progress, array, array, bytes, type_code(Dtype::uint8), root, comm_, stream);
+    });
+  });
+}
+
+void NcclTeam::sum_slices(Cuda::Stream stream, Cuda::Pointer block, std::size_t each, bool wide) {
+  char* const all = memory(block);
+  char* const mine = all + static_cast<std::size_t>(rank_) * each * (wide ? 8 : 4);
+  const int type = type_code(wide ? Dtype::float64 : Dtype::float32);
+  grouped([&] {
+    nccl_.reduce_scatter.allowing(Nccl::in_progress, all, mine, each, type, op_code(Op::sum), comm_, stream);
+  });
+}
+
+void NcclTeam::share_slices(Cuda::Stream stream, Cuda::Pointer block, std::size_t each, bool wide) {
+  char* const all = memory(block);
+  const char* const mine = all + static_cast<std::size_t>(rank_) * each * (wide ? 8 : 4);
+  const int type = type_code(wide ? Dtype::float64 : Dtype::float32);
+  grouped([&] { nccl_.all_gather.allowing(Nccl::in_progress, mine, all, each, type, comm_, stream); });
 }
 
 }  // namespace dl

@@ -29,12 +29,12 @@ void do_hold(void* errand) {
 
 }  // namespace
 
-Signals::Signals(const Gpu& gpu, std::size_t count) : cuda_(gpu.cuda) {
-  void* memory = nullptr;
-  cuda_.host_allocate(&memory, count * sizeof(Flag), mapped);
+Signals::Signals(const Gpu& gpu, std::size_t count, char* pinned) : cuda_(gpu.cuda) {
+  void* memory = pinned;
+  if (pinned == nullptr) cuda_.host_allocate(&memory, footprint(count), mapped);
   cuda_.host_pointer(&device_, memory, 0);
   flags_ = static_cast<Flag*>(memory);
-  for (std::size_t i = 0; i < count; ++i) new (flags_ + i) Flag{{0}};
+  for (std::size_t i = 0; pinned == nullptr && i < count; ++i) new (flags_ + i) Flag{{0}};
   // Some drivers have the functions and refuse them (virtual GPUs): one is tried.
   in_stream_ = cuda_.stream_write && cuda_.stream_wait && cuda_.stream_wait.code(nullptr, device_, 0, greater_or_equal) == 0;
 }

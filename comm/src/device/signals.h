@@ -13,9 +13,15 @@
 namespace dl {
 
 class Signals {
+  struct alignas(64) Flag {
+    std::atomic<std::uint32_t> value;
+  };
+
  public:
-  // `count` flags, all 0. The GPU's context is current.
-  Signals(const Gpu& gpu, std::size_t count);
+  // `count` flags, all 0, in memory of this process, or in `pinned` memory, zeroed and shared with others. The GPU's
+  // context is current.
+  Signals(const Gpu& gpu, std::size_t count, char* pinned = nullptr);
+  static std::size_t footprint(std::size_t count) { return count * sizeof(Flag); }
 
   // When the stream comes here it sets the flag to `value` / it waits until the flag is `value` or beyond (modulo 2^32).
   void post(Cuda::Stream stream, std::size_t flag, std::uint32_t value);
@@ -31,9 +37,6 @@ class Signals {
   bool in_stream() const { return in_stream_; }
 
  private:
-  struct alignas(64) Flag {
-    std::atomic<std::uint32_t> value;
-  };
   std::atomic<std::uint32_t>& at(std::size_t flag) const { return flags_[flag].value; }
   Cuda::Pointer on_device(std::size_t flag) const { return device_ + flag * sizeof(Flag); }
 

@@ -32,3 +32,23 @@ def driver(request: pytest.FixtureRequest, fake: Callable[..., str]) -> str:
 def programs() -> dict[str, str]:
     """The environment in which programs on the ranks find ``gpus``."""
     return {"PYTHONPATH": str(Path(HERE))}
+
+
+@pytest.fixture
+def ranks(job, any_mpi, driver, programs):
+    """ranks(n, program, ...): run it on the ranks with the driver of this test."""
+
+    def run(n, program, **variables):
+        return job(any_mpi, n, program, **{**programs, "DL_COMM_CUDA_LIBRARY": driver, **variables})
+
+    return run
+
+
+@pytest.fixture
+def fake_ranks(job, any_mpi, fake, programs):
+    def run(n, program, lacks=(), **variables):
+        library = fake(*lacks)
+        more = {"DL_COMM_CUDA_LIBRARY": library, "DL_COMM_NCCL_LIBRARY": library, **variables}
+        return job(any_mpi, n, program, **{**programs, **more})
+
+    return run

@@ -26,9 +26,9 @@ def compiled(folder: Path, *defines: str) -> Path:
     if shutil.which("cc") is None:
         pytest.skip("no C compiler (cc) on PATH")
     library = folder / f"libfake{''.join(defines)}.so"
-    sources = [str(HERE / "fake" / name) for name in ("cuda.c", "nccl.c")]
+    sources = [str(HERE / "fake" / name) for name in ("cuda.c", "nccl.c", "ptx.c")]
     flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", *(f"-D{one}" for one in defines)]
-    subprocess.run(["cc", *flags, *sources, "-o", str(library), "-lpthread", "-lrt"], check=True, timeout=60)
+    subprocess.run(["cc", *flags, *sources, "-o", str(library), "-lpthread", "-lrt", "-lm"], check=True, timeout=60)
     return library
 
 
@@ -67,6 +67,53 @@ class Array:
     def copy(self) -> Array:
         """A new array on the GPU; goes through the host, in the order of the stream."""
         return self.gpu.array(self.gpu.read(self), self.stream, name=self.dtype)
+
+
+class _Capsule(ctypes.Structure):
+    """DLPack's DLManagedTensor."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device", ctypes.c_int32 * 2),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.c_void_p),
+        ("byte_offset", ctypes.c_uint64),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+    )
+
+
+class OnlyDlpack:
+    """An array on the GPU's default stream that speaks DLPack alone."""
+
+    def __init__(self, array: Array) -> None:
+        self.array, self.shape = array, array.shape
+        self.lengths = (ctypes.c_int64 * len(array.shape))(*array.shape)
+        self.kept: list[_Capsule] = []
+
+    def copy(self) -> OnlyDlpack:
+        return OnlyDlpack(self.array.copy())
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0
+
+    def __dlpack__(self, *, stream: int) -> Any:
+        assert stream == 1  # the default one
+        dtype = np.dtype(self.array.dtype)
+        lengths = ctypes.cast(self.lengths, ctypes.POINTER(ctypes.c_int64))
+        code = {"i": 0, "u": 1, "f": 2}[dtype.kind]
+        self.kept.append(
+            _Capsule(
+                self.array.address, (2, 0), len(self.shape), code, dtype.itemsize * 8, 1, lengths, None, 0, None, None
+            )
+        )
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+        return new(ctypes.addressof(self.kept[-1]), b"dltensor", None)
 
 
 class Gpu:

@@ -1,4 +1,4 @@
-"""What dl_comm says of CUDA's functions, against CUDA's own header; and its kernel, against CUDA's own assembler."""
+"""What dl_comm says of CUDA's functions, against CUDA's own header; and its kernels, against CUDA's own assembler."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def test_the_declarations_agree_with_cudas_header():
 
 
 @pytest.mark.parametrize("gpu", ["sm_75", "sm_80", "sm_90"])
-def test_the_kernel_assembles(tmp_path, gpu):
+def test_the_kernels_assemble(tmp_path, gpu):
     if shutil.which("ptxas") is None:
         pytest.skip("no assembler of CUDA's (ptxas) is here")
-    text = (COMM / "src" / "device" / "copier_kernel.cc").read_text().split('R"(')[1].split(')"')[0]
+    text = (COMM / "src" / "device" / "kernels.cc").read_text().split('R"(')[1].split(')"')[0]
     source = tmp_path / "kernel.ptx"
     source.write_text(text)
     command = ["ptxas", f"-arch={gpu}", str(source), "-o", str(tmp_path / "kernel.cubin")]

@@ -1,9 +1,12 @@
+#define _GNU_SOURCE
 #include "fake.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -70,7 +73,14 @@ enum Kind { none, on_device, pinned };
 static struct { enum Kind kind; CUdeviceptr start; size_t bytes; void* real; } memory[4096];
 static int n_memory;
 
-static CUdeviceptr bias(void) { return !setting("FAKE_CUDA_OWNS_ALL", 0) ? 1ull << 46 : 0; }
+static unsigned changes;  // of the list
+typedef struct { CUdeviceptr start, end; char* real; unsigned changes; } Region;
+
+static int owns_all(void) {
+  static int known = -1;
+  return known >= 0 ? known : (known = (int)setting("FAKE_CUDA_OWNS_ALL", 0));
+}
+static CUdeviceptr bias(void) { return owns_all() ? 0 : 1ull << 46; }
 
 static void add(enum Kind kind, CUdeviceptr start, size_t bytes, void* real) {
   pthread_mutex_lock(&guard);
@@ -82,13 +92,18 @@ static void add(enum Kind kind, CUdeviceptr start, size_t bytes, void* real) {
   pthread_mutex_unlock(&guard);
 }
 
-static enum Kind kind_of(CUdeviceptr address, size_t bytes) {
-  enum Kind kind = setting("FAKE_CUDA_OWNS_ALL", 0) ? on_device : none;
+static int place_of(CUdeviceptr address, size_t bytes) {
+  int place = -1;
   pthread_mutex_lock(&guard);
   for (int i = 0; i < n_memory; ++i)
-    if (address >= memory[i].start && address + bytes <= memory[i].start + memory[i].bytes) kind = memory[i].kind;
+    if (memory[i].kind && address >= memory[i].start && address + bytes <= memory[i].start + memory[i].bytes) place = i;
   pthread_mutex_unlock(&guard);
-  return kind;
+  return place;
+}
+
+static enum Kind kind_of(CUdeviceptr address, size_t bytes) {
+  const int place = place_of(address, bytes);
+  return place >= 0 ? memory[place].kind : owns_all() ? on_device : none;
 }
 
 static int drop(CUdeviceptr start) {
@@ -96,21 +111,32 @@ static int drop(CUdeviceptr start) {
   pthread_mutex_lock(&guard);
   for (int i = 0; i < n_memory; ++i)
     if (memory[i].start == start && memory[i].kind != none) memory[i].kind = none, code = SUCCESS;
+  __atomic_add_fetch(&changes, 1, __ATOMIC_RELEASE);
   pthread_mutex_unlock(&guard);
   return code;
 }
 
+// A kernel asks for every number: the allocations of the last ones are looked at first.
 char* fake_on_host(CUdeviceptr address, size_t bytes, const char* who) {
-  const enum Kind kind = kind_of(address, bytes);
-  if (kind == none) die(who, "not in one allocation", address, bytes);
-  return (char*)(kind == on_device ? address - bias() : address);
+  static _Thread_local Region last[4];
+  static _Thread_local unsigned turn;
+  const unsigned now = __atomic_load_n(&changes, __ATOMIC_ACQUIRE);
+  for (int i = 0; i < 4; ++i)
+    if (address >= last[i].start && address + bytes <= last[i].end && last[i].changes == now) return last[i].real + (address - last[i].start);
+  const int place = place_of(address, bytes);
+  if (place < 0 && owns_all()) return (char*)address;
+  if (place < 0) die(who, "not in one allocation", address, bytes);
+  last[turn++ % 4] = (Region){memory[place].start, memory[place].start + memory[place].bytes, memory[place].real, now};
+  return (char*)memory[place].real + (address - memory[place].start);
 }
+
+static size_t pages(size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 
 int cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
   const int code = fake_called("cuMemAlloc_v2", 1);
   if (code) return code;
-  void* real = NULL;
-  if (posix_memalign(&real, 256, bytes)) return OUT_OF_MEMORY;
+  void* const real = mmap(NULL, pages(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (real == MAP_FAILED) return OUT_OF_MEMORY;
   memset(real, 0xff, bytes);  // NaN, and -1
   *address = (CUdeviceptr)(uintptr_t)real + bias();
   add(on_device, *address, bytes, real);
@@ -119,8 +145,38 @@ int cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
 
 int cuMemFree_v2(CUdeviceptr address) {
   const int code = fake_called("cuMemFree_v2", 1);
+  const int place = place_of(address, 1);
   if (code || drop(address)) return code ? code : INVALID_VALUE;
-  free((void*)(uintptr_t)(address - bias()));
+  munmap(memory[place].real, pages(memory[place].bytes));
+  return 0;
+}
+
+// ---- between processes: exported memory becomes a file without a name, which others open through /proc ----
+
+typedef struct { int pid, file; size_t bytes; char reserved[48]; } Handle;
+int cuIpcGetMemHandle(Handle* handle, CUdeviceptr address) {
+  const int code = fake_called("cuIpcGetMemHandle", 1), place = place_of(address, 1);
+  if (code) return code;
+  if (place < 0 || memory[place].start != address || memory[place].kind != on_device) return INVALID_VALUE;
+  const size_t bytes = pages(memory[place].bytes);
+  const int file = memfd_create("fake_gpu_memory", 0);
+  if (file < 0 || write(file, memory[place].real, bytes) != (ssize_t)bytes) return OUT_OF_MEMORY;
+  if (mmap(memory[place].real, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED) return OUT_OF_MEMORY;
+  *handle = (Handle){getpid(), file, memory[place].bytes, ""};
+  return 0;
+}
+int cuIpcOpenMemHandle_v2(CUdeviceptr* address, Handle handle, unsigned flags) {
+  const int code = fake_called("cuIpcOpenMemHandle_v2", 1);
+  if (code || flags != 1) return code ? code : INVALID_VALUE;
+  if (handle.pid == getpid()) return INVALID_CONTEXT;
+  char name[64];
+  snprintf(name, sizeof name, "/proc/%d/fd/%d", handle.pid, handle.file);
+  const int file = open(name, O_RDWR);
+  void* const real = file < 0 ? MAP_FAILED : mmap(NULL, pages(handle.bytes), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  close(file);
+  if (real == MAP_FAILED) return INVALID_VALUE;
+  *address = (CUdeviceptr)(uintptr_t)real + bias();
+  add(on_device, *address, handle.bytes, real);
   return 0;
 }
 
@@ -244,20 +300,23 @@ int cuStreamSynchronize(CUstream stream) {
 typedef struct { char *to, *from; size_t bytes; } Copy;
 static void do_copy(void* data) { const Copy* c = data; memcpy(c->to, c->from, c->bytes); }
 
-static int copy(const char* who, CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream, enum Kind to_kind) {
+static int copy(const char* who, CUdeviceptr to, enum Kind to_kind, CUdeviceptr from, enum Kind from_kind, size_t bytes, CUstream stream) {
   const int code = fake_called(who, 1);
   if (code) return code;
   if (kind_of(to, bytes) != to_kind) die(who, "the target is not what it shall be", to, bytes);
-  if (kind_of(from, bytes) != (to_kind == pinned ? on_device : pinned)) die(who, "the source is not what it shall be", from, bytes);
+  if (kind_of(from, bytes) != from_kind) die(who, "the source is not what it shall be", from, bytes);
   ENQUEUE(stream, do_copy, Copy, fake_on_host(to, bytes, who), fake_on_host(from, bytes, who), bytes);
   return 0;
 }
 
 int cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
-  return copy("cuMemcpyDtoHAsync_v2", (CUdeviceptr)(uintptr_t)to, from, bytes, stream, pinned);
+  return copy("cuMemcpyDtoHAsync_v2", (CUdeviceptr)(uintptr_t)to, pinned, from, on_device, bytes, stream);
 }
 int cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
-  return copy("cuMemcpyHtoDAsync_v2", to, (CUdeviceptr)(uintptr_t)from, bytes, stream, on_device);
+  return copy("cuMemcpyHtoDAsync_v2", to, on_device, (CUdeviceptr)(uintptr_t)from, pinned, bytes, stream);
+}
+int cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  return copy("cuMemcpyDtoDAsync_v2", to, on_device, from, on_device, bytes, stream);
 }
 
 typedef struct { long us; } Delay;
@@ -333,6 +392,13 @@ int cuEventCreate(struct Event** event, unsigned flags) {
   pthread_mutex_unlock(&guard);
   return 0;
 }
+int cuEventQuery(struct Event* event) {
+  const int code = fake_called("cuEventQuery", 1);
+  pthread_mutex_lock(&guard);
+  const int done = event->done >= event->recorded;
+  pthread_mutex_unlock(&guard);
+  return code ? code : done ? 0 : NOT_READY;
+}
 static unsigned latest(struct Event* event, unsigned more) {
   pthread_mutex_lock(&guard);
   const unsigned number = event->recorded += more;
@@ -352,18 +418,13 @@ int cuStreamWaitEvent(CUstream stream, struct Event* event, unsigned flags) {
   return 0;
 }
 
-// ---- the kernel of comm/src/device/copier_kernel.cc, in C ----
+// ---- kernels: their text is run (ptx.c) ----
 
-typedef struct { CUdeviceptr at[120]; uint32_t start[121]; } Table;
-typedef struct { Table table; CUdeviceptr dense; int into_pieces; unsigned pieces; } Kernel;
-static void do_kernel(void* data) {
-  const Kernel* k = data;
-  for (unsigned i = 0; i < k->pieces; ++i) {
-    const uint32_t begin = k->table.start[i], bytes = k->table.start[i + 1] - begin;
-    char* const piece = fake_on_host(k->table.at[i], bytes, "dl_copy_pieces");
-    char* const dense = fake_on_host(k->dense + begin, bytes, "dl_copy_pieces");
-    memcpy(k->into_pieces ? piece : dense, k->into_pieces ? dense : piece, bytes);
-  }
+typedef struct { const struct Program* program; char* arguments; unsigned x, y, threads; } Launch;
+static void do_launch(void* data) {
+  const Launch* l = data;
+  fake_run(l->program, l->arguments, l->x, l->y, l->threads);
+  free(l->arguments);
 }
 
 int cuModuleLoadData(void** module, const char* image) {
@@ -372,19 +433,17 @@ int cuModuleLoadData(void** module, const char* image) {
   return code;
 }
 int cuModuleGetFunction(void** kernel, void* module, const char* name) {
-  char entry[128];
-  snprintf(entry, sizeof entry, ".visible .entry %s(", name);
-  *kernel = strstr(module, entry);
+  *kernel = fake_program(module, name);
   return *kernel ? fake_called("cuModuleGetFunction", 1) : 500;
 }
 int cuLaunchKernel(void* kernel, unsigned x, unsigned y, unsigned z, unsigned tx, unsigned ty, unsigned tz, unsigned shared,
                    CUstream stream, void** parameters, void** extra) {
   const int code = fake_called("cuLaunchKernel", 1);
   if (code) return code;
-  if (!kernel || !x || !y || y > 120 || z != 1 || tx * ty * tz > 1024 || shared || extra) return INVALID_VALUE;
-  Kernel* const one = malloc(sizeof *one);
-  *one = (Kernel){*(Table*)parameters[0], *(CUdeviceptr*)parameters[1], *(int*)parameters[2], y};
-  fake_enqueue(stream, do_kernel, one);
+  if (!kernel || !x || !y || y > 65535 || z != 1 || tx * ty * tz > 1024 || shared || extra) return INVALID_VALUE;
+  char* const arguments = malloc(fake_parameters(kernel));
+  fake_take_parameters(kernel, arguments, parameters);
+  ENQUEUE(stream, do_launch, Launch, kernel, arguments, x, y, tx);
   return 0;
 }
 
