@@ -117,6 +117,45 @@ def test_a_total_that_rounds_up_once_where_every_epoch_does_is_doubted():
         assert bool([d for d in doubts if "refuses a step" in d.why]) == doubted, count
 
 
+BY_STEP = f"""
+warm, most, step = 20, 500, 0
+def rate_at(step):
+    return 0.1 * min(1.0, step / warm)
+while step < 500:
+    for x, y in loader:
+        for group in opt.param_groups:
+            group["lr"] = 0.1
+{UPDATE}        step += 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("rate", "told", "doubted"),
+    [
+        ("rate_at(step)", "dl.lr_scale(dl.steps(rate_at)(step))", False),
+        ("0.1 * min(1.0, step / warm)", "dl.lr_scale(0.1 * min(1.0, step / warm))", True),
+        ("0.1 * (1 - step / (9 * len(loader)))", "dl.lr_scale(0.1 * (1 - step / (9 * len(loader))))", False),
+        ("0.1 * 0.5 ** epoch", "dl.lr_scale(0.1 * 0.5 ** epoch)", False),
+    ],
+)
+def test_a_rate_that_the_script_computes_from_its_steps_is_told_those_of_all_ranks_or_doubted(rate, told, doubted):
+    ported = port(f"{HEAD}{MADE}{LOADER}{BY_STEP}".replace('"lr"] = 0.1', f'"lr"] = {rate}'))
+    assert f'group["lr"] = {told}\n' in ported.text
+    written = [d.write for d in ported.doubts if "follows step" in d.why]
+    assert written == ([f"dl.steps(lambda step: {rate})(step)"] if doubted else [])
+
+
+def test_what_is_kept_as_the_best_is_what_was_compared():
+    made = f"{HEAD}{MADE}{LOADER}best = 1e9\n{EPOCHS}"
+    entry = port(f"""{made}    found = {{"val": loss.item()}}
+    if found["val"] < best:
+        best = found["val"]
+""").text
+    assert 'found["val"] = dl.average(found["val"])' in entry
+    other = port(made + "    found = 0, loss.item()\n    if found[1] < best:\n        best = found[1]\n").text
+    assert "if dl.average(found[1]) < best:\n        best = dl.average(found[1])" in other
+
+
 def test_a_count_of_epochs_is_not_divided():
     text = port(f"""{HEAD}{MADE}{LOADER}
 epoch = 0

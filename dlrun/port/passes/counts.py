@@ -54,3 +54,15 @@ def _bound_outside(facts: Facts, name: cst.Name) -> bool:
     bindings = facts.script.scopes[name].lookup(name.value)[0]
     loops = set(facts.loops)
     return not any(up in loops for b in bindings for up in (b.node, *facts.script.above(b.node)))
+
+
+def from_length(facts: Facts, node: cst.CSTNode, depth: int = 0) -> bool:
+    """Tell whether ``node`` is computed from a length: that of a sharded loader is this rank's."""
+    for n in walk(node):
+        if isinstance(n, cst.Call) and facts.script.name_of(n.func) == "builtins.len":
+            return True
+        if isinstance(n, cst.Name) and depth < 4:
+            for b in facts.script.scopes[n].lookup(n.value)[0]:
+                if b.how == "assign" and b.value is not None and from_length(facts, b.value, depth + 1):
+                    return True
+    return False

@@ -182,8 +182,11 @@ class Metrics:
                 why = f"{text}: ranks may decide differently, below a condition that differs too"
                 write = f"{text} = {self.facts.alias}.average({text}) where every rank comes by"
                 yield Doubt(side, why, "high", write)
-            elif isinstance(node, cst.While) or not isinstance(side, (cst.Name, cst.Attribute)):
+            elif isinstance(node, cst.While) or not _is_place(side):
                 yield Edit(side, "all ranks must decide alike", self.wrapped)
+                for n in walk(node) if isinstance(node, cst.If) else ():
+                    if isinstance(n, cst.Assign) and self.script.code(n.value) == text:
+                        yield Edit(n.value, "what is kept is what was compared", self.wrapped)
             elif (key := (self.script.function_of(anchor), text)) not in self.averaged:
                 self.averaged[key] = self.script.order[anchor]
                 yield Edit(self.script.line_of(anchor), f"{text}: all ranks must decide alike",
@@ -252,3 +255,11 @@ class Metrics:
         if isinstance(node, (cst.Arg, cst.Attribute)):
             return self.values(node.value)  # the name of a keyword or an attribute is no value
         return [value for child in children(node) for value in self.values(child)]
+
+
+def _is_place(node: cst.BaseExpression) -> bool:
+    """Tell whether a value can be assigned to ``node``: a name, an attribute, an entry under a text."""
+    if isinstance(node, cst.Subscript) and isinstance(node.value, cst.Name) and len(node.slice) == 1:
+        index = node.slice[0].slice
+        return isinstance(index, cst.Index) and isinstance(index.value, cst.SimpleString)
+    return isinstance(node, (cst.Name, cst.Attribute))

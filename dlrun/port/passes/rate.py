@@ -60,7 +60,8 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             if (value := argument(call, keyword, position)) is not None and value not in done:
                 done.add(value)
                 yield Edit(value, "the scheduler sets this rate itself", scale)
-    yield from _resets(facts, scale)
+    for value in resets(facts):
+        yield Edit(value, "an absolute rate would undo the scaling", scale)
     yield from _suits(facts)
 
 
@@ -139,17 +140,16 @@ def _key(node: cst.CSTNode) -> str:
     return str(node.evaluated_value) if isinstance(node, cst.SimpleString) else ""
 
 
-def _resets(facts: Facts, scale) -> Iterator[Edit | Doubt]:  # type: ignore[no-untyped-def]
-    """Yield the places where a rate is written over, not changed by a factor."""
+def resets(facts: Facts) -> Iterator[cst.BaseExpression]:
+    """Yield the rates that are written over an optimizer's, not changed by a factor."""
     for node in facts.script.nodes:
         if not isinstance(node, cst.Assign) or not isinstance(node.targets[0].target, cst.Subscript):
             continue
         target = node.targets[0].target
         index = target.slice[0].slice
-        if not (isinstance(index, cst.Index) and _key(index.value) == "lr" and _is_group(facts, target.value)):
-            continue
-        if not _scaled_already(facts, node.value):
-            yield Edit(node.value, "an absolute rate would undo the scaling", scale)
+        group = isinstance(index, cst.Index) and _key(index.value) == "lr" and _is_group(facts, target.value)
+        if group and not _scaled_already(facts, node.value):
+            yield node.value
 
 
 def _is_group(facts: Facts, node: cst.CSTNode) -> bool:

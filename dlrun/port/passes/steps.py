@@ -9,7 +9,8 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.insert import expression
-from dlrun.port.passes.counts import all_samples
+from dlrun.port.passes import step_rates
+from dlrun.port.passes.counts import all_samples, from_length
 from dlrun.port.script import argument, children, dotted, walk
 
 # Scheduler arguments that count scheduler steps, or are functions of the count: (position, name).
@@ -60,9 +61,10 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
         node = _source(facts, value)
         whole = all_samples(facts, node)
         node = _of_an_epoch(facts, node) if whole else node
-        if node not in done and (whole or not _from_length(facts, value)):
+        if node not in done and (whole or not from_length(facts, value)):
             done.add(node)
             yield Edit(node, why, divide)
+    yield from step_rates.torch(facts, set(_counters(facts)), done)
     yield from _doubts(facts)
 
 
@@ -205,15 +207,3 @@ def _source(facts: Facts, value: cst.BaseExpression) -> cst.BaseExpression:
         if len(bindings) == 1 and isinstance(bindings[0].value, cst.Integer):
             return bindings[0].value
     return value
-
-
-def _from_length(facts: Facts, value: cst.CSTNode, depth: int = 0) -> bool:
-    """Tell whether ``value`` is computed from a length: that of a sharded loader is this rank's."""
-    for n in walk(value):
-        if isinstance(n, cst.Call) and facts.script.name_of(n.func) == "builtins.len":
-            return True
-        if isinstance(n, cst.Name) and depth < 4:
-            for b in facts.script.scopes[n].lookup(n.value)[0]:
-                if b.how == "assign" and b.value is not None and _from_length(facts, b.value, depth + 1):
-                    return True
-    return False
