@@ -8,6 +8,7 @@ import random
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 from dl_comm import _core
 from dl_comm.machine import share_of_machine
@@ -23,8 +24,9 @@ def init() -> None:
 
     On several ranks it makes one GPU visible to this rank (and lets it grow its memory), divides the node's cores among
     its ranks where neither OMP_NUM_THREADS nor TensorFlow's own settings say otherwise, and gives all ranks rank 0's
-    random numbers (NumPy's, ``random``'s, and a common global seed): models start alike. Seeds that the script sets
-    later replace them. Data sets shuffle alike on all ranks from here on, whatever their seeds (see ``shuffling``).
+    random numbers (NumPy's, ``random``'s, and its global seed, or a common one where it has none): models start alike.
+    Seeds that the script sets later replace them. Data sets shuffle alike on all ranks from here on, whatever their
+    seeds (see ``shuffling``).
     """
     global _joined
     if get_nranks() == 1 or _joined:
@@ -39,9 +41,12 @@ def init() -> None:
     untouched = tf.config.threading.get_intra_op_parallelism_threads() == 0
     if "OMP_NUM_THREADS" not in os.environ and untouched and get_localsize() > 1:
         tf.config.threading.set_intra_op_parallelism_threads(share.threads)
-    state = pickle.dumps((int.from_bytes(os.urandom(4), "little") >> 1, random.getstate(), np.random.get_state()))
+    own = context.global_seed() if tf.executing_eagerly() else tf.compat.v1.get_default_graph().seed
+    first = int.from_bytes(os.urandom(4), "little") >> 1 if own is None else own
+    state = pickle.dumps((first, random.getstate(), np.random.get_state()))
     seed, python, numpy = pickle.loads(_core.broadcast_bytes(state, 0))
-    tf.compat.v2.random.set_seed(seed)
+    if seed != own:
+        tf.compat.v2.random.set_seed(seed)
     if parts() > 1:
         random.setstate(python)
         np.random.set_state(numpy)

@@ -11,10 +11,13 @@ import dl_comm.tensorflow as dl
 import numpy as np
 import tensorflow as tf
 from dl_comm import _core
+from tensorflow.python.eager import context
 
 _r, _n = dl.get_rank(), dl.get_nranks()
 _v1 = tf.compat.v1
+tf.random.set_seed(7 + _r)
 dl.init()
+_seed = context.global_seed()
 
 
 def _same_bits(arrays):
@@ -25,6 +28,10 @@ def _same_bits(arrays):
 def _data():
     generator = np.random.default_rng(2)
     return generator.normal(size=(5, 12, 6)), generator.normal(size=(5, 12, 1))
+
+
+def a_seed_set_before_the_ranks_meet_is_rank_0s_on_all():
+    assert _seed == 7
 
 
 def gradients_are_means_in_eager_code_and_in_functions():
