@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "session.h"
@@ -74,21 +75,22 @@ void reduce(dl::Session& session) {
 
 int wrong_with_gpus() {
   setenv("FAKE_CUDA_DELAY_US", "100", 1);
-  static std::vector<std::unique_ptr<dl::Session>> sessions(6);  // as long as the process, like a rank's
+  static std::vector<std::unique_ptr<dl::Session>> sessions(8);  // as long as the process, like a rank's
   std::size_t made = 0;
-  for (const int n : {2, 4}) {
+  for (const auto& [n, path] : {std::pair{2, "staged"}, std::pair{4, "auto"}, std::pair{2, "nccl"}}) {
     auto transports = dl::local_transports(n, 60);
     std::vector<std::thread> ranks;
     for (int i = 0; i < n; ++i, ++made)
-      ranks.emplace_back([&, i, at = made] {
+      ranks.emplace_back([&, i, at = made, path = path] {
         dl::Settings settings;
         settings.timeout_s = 60;
         settings.shared_memory = "threads";
-        settings.host = "a";
+        // NCCL takes no two ranks on one GPU, and only nodes tell the fake's GPUs apart. CUDA IPC takes no threads.
+        settings.host = std::string(path) == "nccl" ? "ab"[i] : 'a';
         settings.pipeline_chunk_kb = 1;
         settings.num_cuda_streams = 2;
-        settings.gpu_path = "staged";
-        settings.cuda_library = FAKE_GPU;
+        settings.gpu_path = path;
+        settings.cuda_library = settings.nccl_library = FAKE_GPU;
         sessions[at] = std::make_unique<dl::Session>(std::move(transports[static_cast<std::size_t>(i)]), settings);
         sessions[at]->create_team(0, 2, 0);
         reduce(*sessions[at]);

@@ -15,13 +15,12 @@ import pytest
 from gpus import HERE, real_driver
 
 FACES = HERE.parent / "faces"
-AS_ON_THE_CPU = (
-    "torch_gradients.py",
-    "torch_overlap.py",
-    "torch_situations.py",
-    "torch_optimizer.py",
-    "torch_state.py",
-)
+HOOKS = "torch_hooks_on_gpu.py"
+# Two ranks share a fake GPU: what runs through the host, and what in each other's GPU memory.
+OVER_THE_FAKE = {
+    "staged": ("torch_overlap.py", "torch_state.py", HOOKS),
+    "auto": ("torch_gradients.py", "torch_situations.py", "torch_optimizer.py", HOOKS),
+}
 ON_A_REAL_GPU = ("torch_on_real_gpu.py",)
 
 
@@ -45,20 +44,27 @@ def launched(n: int, *arguments: str | Path, **variables: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def said_over_the_fake(fake: Callable[..., str]) -> Callable[[], str]:
+def said_over_the_fake(fake: Callable[..., str]) -> Callable[[str], str]:
     @cache
-    def run() -> str:
-        more = {"FAKE_CUDA_OWNS_ALL": "1", "DL_COMM_CUDA_LIBRARY": fake(), "DL_COMM_GPU_PATH": "staged"}
-        return launched(2, HERE / "torch_as_if_on_gpu.py", *AS_ON_THE_CPU, **more)
+    def run(path: str) -> str:
+        more = {"FAKE_CUDA_OWNS_ALL": "1", "DL_COMM_CUDA_LIBRARY": fake(), "DL_COMM_GPU_PATH": path}
+        return launched(2, HERE / "torch_as_if_on_gpu.py", *OVER_THE_FAKE[path], **more)
 
     return run
 
 
-@pytest.mark.parametrize("check", checks_in(FACES, AS_ON_THE_CPU))
-def test_as_on_the_cpu(said_over_the_fake, check):
-    said = said_over_the_fake()
+def checks_over_the_fake() -> list[tuple[str, str]]:
+    """Every path with the names of its checks."""
+    files = [(path, file) for path, files in OVER_THE_FAKE.items() for file in files]
+    return [(path, name) for path, file in files for name in checks_in(HERE if file == HOOKS else FACES, (file,))]
+
+
+@pytest.mark.parametrize(("path", "check"), checks_over_the_fake())
+def test_as_on_the_cpu(said_over_the_fake, path, check):
+    said = said_over_the_fake(path)
     assert f"passed {check}" in said.splitlines(), said[-8000:]
     assert "went over the GPU" in said
+    assert ("CUDA IPC" if path == "auto" else "as DL_COMM_GPU_PATH says") in said
 
 
 @cache
