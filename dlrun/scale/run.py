@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from dlrun.errors import DlrunError
 from dlrun.launch import LaunchPlan, launch
-from dlrun.scale.reading import Patterns, read
+from dlrun.scale.reading import RATE, Patterns, read
 from dlrun.scale.result import STRONG, WEAK, Run
 
 
@@ -76,8 +76,10 @@ def run_one(experiment: Experiment, mode: str, ranks: int, repeat: int) -> Run:
         )
     reading = read(lines, experiment.patterns)
     if not reading.rates:
+        like = "like '812 samples/s' or '9.5 images per second'"
+        asked = like if experiment.patterns.rate == RATE else f"that '{experiment.patterns.rate}' finds"
         raise DlrunError(
-            f"the script printed no rate like '{experiment.patterns.rate}'",
+            f"the script printed no rate {asked}",
             "say what to read: --rate 'speed ([0-9.]+)', with the samples per second of all ranks as its first group",
         )
     return Run(mode, ranks, repeat, result.seconds, reading)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Sequence
 
@@ -12,6 +13,7 @@ from dlrun.timeline.trace import background, with_gaps
 
 WAITING = ("wait", "barrier")
 COMPUTING = ("forward", "backward", "forward/backward", "step")
+_DIGEST = re.compile(r" \([0-9a-f]{16}\)$")  # by which ranks compare a list of gradients that is too long to spell
 MOST_STEPS = 24  # for which the slowest rank is listed step by step
 
 
@@ -70,7 +72,8 @@ def costs(tracks: Sequence[Track], most: int = 3) -> list[tuple[str, float]]:
     for track in tracks:
         parts = len(tracks) * max(1, len(track.steps()))
         for (kind, name), seconds in own_seconds(with_gaps(track), span_of(track)).items():
-            title = f"{kind} {name}" if kind in ("wait", "reduce", "allreduce", "broadcast") and name else kind
+            named = kind in ("wait", "reduce", "allreduce", "broadcast") and name
+            title = f"{kind} {_DIGEST.sub('', name)}" if named else kind
             found[title] = found.get(title, 0.0) + seconds / parts
     return sorted(found.items(), key=lambda item: -item[1])[:most]
 
@@ -85,7 +88,7 @@ def summary(tracks: Sequence[Track]) -> str:
         each = ", ".join(f"{step}: {rank}" for step, (rank, _) in sorted(late.items()))
         lines.append(f"slowest rank per step: {each}")
     per = "per rank and step" if whole else "per rank"
-    named = ", ".join(f"{name} {seconds_as_text(seconds)}" for name, seconds in costs(tracks))
+    named = ", ".join(f"{seconds_as_text(seconds)} {name}" for name, seconds in costs(tracks))
     lines.append(f"largest costs {per}: {named}")
     if beginnings := _beginnings(tracks):
         lines.append(f"before the first step: {beginnings}")
