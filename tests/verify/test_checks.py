@@ -9,7 +9,7 @@ from struct import pack
 import pytest
 
 from dlrun.verify.checks import data, gradients, ranks, rate, repeat, whole
-from dlrun.verify.checks.output import close, first_difference, same_line
+from dlrun.verify.checks.output import close, first_difference, same_line, shown
 from dlrun.verify.checks.same import same
 from dlrun.verify.compare import compare
 from dlrun.verify.trace import Event, Run, Trace
@@ -100,6 +100,18 @@ def test_another_line_of_output_is_found_and_a_time_is_not() -> None:
 )
 def test_numbers_are_equal_up_to_a_unit_of_their_last_digit(a: str, b: str, equal: bool) -> None:
     assert close(a, b) is equal
+
+
+def test_a_progress_bar_is_compared_by_its_last_state_without_its_durations() -> None:
+    def bar(speed: str, loss: str) -> str:
+        first = "\x1b[1m1/2\x1b[0m \x1b[37m━━\x1b[0m \x1b[1m2s\x1b[0m 2s/step - loss: 2.4100"
+        last = f"\x1b[1m2/2\x1b[0m \x1b[32m━━\x1b[0m \x1b[1m0s\x1b[0m {speed} - loss: {loss}"
+        return f"{first}{chr(8) * len(speed) * 9}\r{last}"
+
+    one = bar("742ms/step", "2.3095")
+    assert same_line(one, one, bar("1s/step", "2.3095"))
+    assert not same_line(one, one, bar("742ms/step", "2.3096"))
+    assert shown(one) == "2/2 ━━ 0s 742ms/step - loss: 2.3095"
 
 
 def test_a_count_is_compared_exactly() -> None:

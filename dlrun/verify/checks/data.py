@@ -40,8 +40,12 @@ def shards(identity: Run, run: Run) -> Check:
         finding = f"an epoch has {counts[0]} batches on rank 0 and {counts[other]} on rank {other}: one waits for ever"
         todo = "shard with dl.shard(), which pads every rank to the same number of batches"
         return failed(NAME, finding, todo, "uneven-steps", **place, rank=other)
-    return _covered(identity, run, whole, shares, first) or _leak(identity, run, shares, first[0]) or passed(
-        NAME, f"{n} disjoint shards of {', '.join(str(len(s)) for s in shares)} cover the {len(set(whole))} samples"
+    return (
+        _covered(identity, run, whole, shares, first)
+        or _leak(identity, run, shares, first[0])
+        or passed(
+            NAME, f"{n} disjoint shards of {', '.join(str(len(s)) for s in shares)} cover the {len(set(whole))} samples"
+        )
     )
 
 

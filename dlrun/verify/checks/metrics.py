@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from dlrun.verify.checks.output import Difference, factor, first_difference
+from dlrun.verify.checks.output import Difference, factor, first_difference, shown
 from dlrun.verify.trace import Run, Trace
 from dlrun.verify.verdict import Check, failed, passed, skipped
 
@@ -18,7 +18,8 @@ def metrics(serial: Run, again: Run, run: Run | None) -> Check:
     difference = first_difference(serial.root.printed, again.root.printed, run.root.printed, exact=False)
     if difference is None:
         return passed(NAME, f"{len(run.traces)} ranks print what the serial script prints of the same parameters")
-    said = f"{(difference.expected or 'nothing').strip()!r} became {(difference.printed or 'nothing').strip()!r}"
+    expected, printed = (shown(line or "nothing").strip() for line in (difference.expected, difference.printed))
+    said = f"{expected!r} became {printed!r}"
     ratio, n = factor(difference), len(run.traces)
     if ratio is not None and math.isclose(ratio, 1 / n, rel_tol=0.05):
         todo = "divide by the number of samples that were counted, or count on all ranks before dividing"

@@ -10,6 +10,9 @@ from dlrun.verify.trace import Event
 
 NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|0x[0-9a-fA-F]+|\bnan\b|\binf\b")
 UNIT = re.compile(r"\s*(?:s|secs?|seconds?|ms|us|ns|mins?|minutes|h|hours|hrs|[\w.]+/s|it/s|s/\w+)\b|:\d|\s*/\s*s")
+DURATION = re.compile(rf"(?:{NUMBER.pattern})\s*(?:[mun]?s|µs)\b")  # its unit changes with its size
+STYLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+OVERWRITTEN = re.compile(r".*[\r\b](?=[^\r\b])", re.DOTALL)
 CLOCK = re.compile(r"(?:\b(?:time|elapsed|took|eta|speed|throughput|duration|date)\W*|\d:)$", re.IGNORECASE)
 
 
@@ -40,8 +43,14 @@ def first_difference(
     return None
 
 
+def shown(line: str) -> str:
+    """Return what stays of a line on a terminal, without colours: a progress bar's last state."""
+    return OVERWRITTEN.sub("", STYLE.sub("", line)).strip("\r\b")
+
+
 def same_line(expected: str, again: str, printed: str, exact: bool = True) -> bool:
-    """Whether two lines say the same."""
+    """Whether two lines say the same, durations left aside."""
+    expected, again, printed = (DURATION.sub("a while", shown(line)) for line in (expected, again, printed))
     if NUMBER.sub("#", expected) != NUMBER.sub("#", printed):
         return False
     repeats = [m.group() for m in NUMBER.finditer(again)]
@@ -67,7 +76,8 @@ def close(a: str, b: str) -> bool:
 
 def factor(difference: Difference) -> float | None:
     """Return printed / expected of the first pair of numbers that differ, None where there is none."""
-    pairs = zip(NUMBER.findall(difference.expected or ""), NUMBER.findall(difference.printed or ""), strict=False)
+    expected, printed = shown(difference.expected or ""), shown(difference.printed or "")
+    pairs = zip(NUMBER.findall(expected), NUMBER.findall(printed), strict=False)
     for a, b in pairs:
         try:
             if a != b and float(a) != 0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlrun.verify.checks.output import first_difference
+from dlrun.verify.checks.output import first_difference, shown
 from dlrun.verify.trace import Run, Step, Trace
 from dlrun.verify.verdict import Check, distance, failed, passed
 
@@ -17,8 +17,8 @@ def same(name: str, serial: Run, again: Run, run: Run) -> Check:
             return differing
     difference = first_difference(serial.root.printed, again.root.printed, run.root.printed)
     if difference:
-        said = "nothing" if difference.printed is None else f"{difference.printed.strip()!r}"
-        wanted = "nothing" if difference.expected is None else f"{difference.expected.strip()!r}"
+        said = "nothing" if difference.printed is None else f"{shown(difference.printed).strip()!r}"
+        wanted = "nothing" if difference.expected is None else f"{shown(difference.expected).strip()!r}"
         return failed(
             name,
             f"the output differs: {wanted} became {said}",
