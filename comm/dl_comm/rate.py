@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from dl_comm.ranks import parts
@@ -53,6 +54,16 @@ def warm_factor(step: int, steps: int) -> float:
     """Return what the learning rate is multiplied by at ``step`` (from 0): from 1/n up to 1 over ``steps`` steps."""
     n = parts()
     return min(1.0, 1 / n + (1 - 1 / n) * step / steps) if steps else 1.0
+
+
+def decay_factor(epoch: float, at: Iterable[int], factor: float) -> float:
+    """Return what is left of the learning rate in ``epoch`` (from 0): ``factor`` for each of ``at`` that has come.
+
+    Raises ``ValueError`` for a factor outside 0 to 1.
+    """
+    if not 0 < factor < 1:
+        raise ValueError(f"decay() got the factor {factor}; it takes one between 0 and 1")
+    return float(factor ** sum(epoch >= begin for begin in at))
 
 
 def steps(count: Any) -> Any:

@@ -5,13 +5,27 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 if TYPE_CHECKING:
-    from dlrun.port import Ported
+    from dlrun.port import Options, Ported
+
+
+def _decay(context: click.Context, parameter: click.Parameter, text: str | None) -> Any:
+    from dlrun.port.facts import Decay
+
+    try:
+        return Decay.read(text) if text is not None else None
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is no list of rising epochs with a factor below 1, as in 30,60,80:0.1."
+        ) from None
+
+
+_RATE = ("lr_scaling", "warmup_steps", "warmup_epochs", "lr_decay", "lars")
 
 
 @click.command()
@@ -39,6 +53,11 @@ if TYPE_CHECKING:
               help="How the learning rate follows the number of ranks.")  # fmt: skip
 @click.option("--warmup-steps", type=click.IntRange(min=0), default=0, metavar="N",
               help="Ramp the rate up over the first N steps.")  # fmt: skip
+@click.option("--warmup-epochs", type=click.IntRange(min=0), default=0, metavar="N",
+              help="Ramp the rate up over the first N epochs.")  # fmt: skip
+@click.option("--lr-decay", callback=_decay, metavar="E,...:F",
+              help="Multiply the rate by F at the epochs E, as in 30,60,80:0.1.")  # fmt: skip
+@click.option("--lars", is_flag=True, help="Give each layer of an SGD a rate of its own (LARS), for large batches.")
 @click.option("--verify", "proving", is_flag=True, help="Prove the port afterwards: dlrun verify, on 2 ranks.")
 @click.argument("args", nargs=-1)
 def command(
@@ -52,12 +71,9 @@ def command(
     observe_steps: int,
     html: Path | None,
     explain: str | None,
-    origin: str | None,
-    batch: str,
-    lr_scaling: str,
-    warmup_steps: int,
     proving: bool,
     args: tuple[str, ...],
+    **chosen: Any,
 ) -> None:
     """Turn a serial PyTorch, Keras or TensorFlow script into a data-parallel one, SCRIPT_dist.py.
 
@@ -68,40 +84,20 @@ def command(
       dlrun port --diff train.py     shows the changes only
       dlrun port --verify train.py -- ARGS     proves the port with a few steps of both
     """
-    from dlrun.port import Options
     from dlrun.port.files import port_file, port_tree, read_and_port
     from dlrun.port.observing import observe
     from dlrun.progress import working
 
     if out_dir and output:
         raise click.UsageError("--out-dir and -o exclude each other: a folder, or one file.")
-    source = click.get_current_context().get_parameter_source
-    if batch == "global" and any(source(p) is ParameterSource.COMMANDLINE for p in ("lr_scaling", "warmup_steps")):
-        raise click.UsageError("--lr-scaling and --warmup-steps go with --batch local; --batch global keeps the rate.")
-    options = Options(lr_scaling, warmup_steps, batch, origin or "")  # type: ignore[arg-type]
+    options = _options(chosen)
     with working(f"watching the first steps of {script}"):
         seen = observe(script, args, observe_steps) if observing else None
-    color = sys.stdout.isatty()
-    if not (diff or check or explain):
+    if diff or check or explain:
+        ported = read_and_port(script, options, seen)
+    else:
         with working(f"reading {script}"):
             ported = port_tree(script, out_dir, options, seen) if out_dir else port_file(script, output, options, seen)
-        if html:
-            _drawn(ported, html)
-        if as_json:
-            click.echo(json.dumps(ported.as_json(), indent=2))
-            return
-        click.echo(ported.report(color), nl=False)
-        click.echo(f"wrote {ported.path}" + (f" and {html}" if html else ""))
-        if not any(d.step == "finish" for d in ported.doubts):
-            click.echo(f"next: dlrun launch -n 2 {ported.path}")
-        if proving:
-            from dlrun.cli.verify import prove
-            from dlrun.verify import Job
-
-            assert ported.path
-            raise SystemExit(prove(Job(script, ported.path, args)))
-        return
-    ported = read_and_port(script, options, seen)
     if html:
         _drawn(ported, html)
     if explain:
@@ -109,9 +105,39 @@ def command(
     elif as_json:
         click.echo(json.dumps(ported.as_json(), indent=2))
     elif diff:
-        click.echo(ported.diff(color), nl=False)
+        click.echo(ported.diff(sys.stdout.isatty()), nl=False)
+    elif ported.path:
+        _told(ported, html)
+        if proving:
+            from dlrun.cli.verify import prove
+            from dlrun.verify import Job
+
+            raise SystemExit(prove(Job(script, ported.path, args)))
     if check:
         _checked(ported, script, output, out_dir)
+
+
+def _options(chosen: dict[str, Any]) -> Options:
+    """Return the options of a port; raises click.UsageError for those that exclude each other."""
+    from dlrun.port import Options
+
+    source = click.get_current_context().get_parameter_source
+    given = [f"--{name.replace('_', '-')}" for name in _RATE if source(name) is ParameterSource.COMMANDLINE]
+    if given and chosen["batch"] == "global":
+        raise click.UsageError(f"{', '.join(given)}: with --batch local only; --batch global keeps the rate.")
+    if given and chosen["origin"]:
+        raise click.UsageError(f"{', '.join(given)}: not with --from, which leaves the rate as the script has it.")
+    if chosen["warmup_steps"] and chosen["warmup_epochs"]:
+        raise click.UsageError("--warmup-steps and --warmup-epochs exclude each other.")
+    return Options(**{**chosen, "origin": chosen["origin"] or ""})
+
+
+def _told(ported: Ported, html: Path | None) -> None:
+    """Say what was written, and what comes next."""
+    click.echo(ported.report(sys.stdout.isatty()), nl=False)
+    click.echo(f"wrote {ported.path}" + (f" and {html}" if html else ""))
+    if not any(d.step == "finish" for d in ported.doubts):
+        click.echo(f"next: dlrun launch -n 2 {ported.path}")
 
 
 def _drawn(ported: Ported, html: Path) -> None:

@@ -17,8 +17,25 @@ FULL_BATCH = "keeps the global batch, all samples: each of n ranks takes 1/n of 
 
 
 @dataclass(frozen=True)
+class Decay:
+    """The epochs, counted from 0, in which the learning rate is multiplied by ``factor``."""
+
+    at: tuple[int, ...]
+    factor: float
+
+    @classmethod
+    def read(cls, text: str) -> Decay:
+        """Return what ``30,60,80:0.1`` says; raises ValueError where it says nothing of the kind."""
+        epochs, colon, factor = text.partition(":")
+        at, by = tuple(int(epoch) for epoch in epochs.split(",")), float(factor) if colon else 0.1
+        if list(at) != sorted({*at}) or at[0] < 1 or not 0 < by < 1:
+            raise ValueError(text)
+        return cls(at, by)
+
+
+@dataclass(frozen=True)
 class Options:
-    """What the user may choose: the contract, how the learning rate follows the number of ranks, and warm-up steps.
+    """What the user may choose: the contract, and how the learning rate follows the number of ranks.
 
     ``batch`` "local" keeps each rank's batch, so that the global batch grows n-fold; "global" keeps the global batch,
     and with it the learning rate and the number of steps: n ranks leave the serial script's parameters, to rounding.
@@ -26,6 +43,9 @@ class Options:
 
     lr_scaling: Rule = "linear"
     warmup_steps: int = 0  # 0: none
+    warmup_epochs: int = 0
+    lr_decay: Decay | None = None
+    lars: bool = False
     batch: Literal["local", "global"] = "local"
     origin: Literal["", "horovod", "ddl"] = ""  # the library whose calls are translated
 

@@ -20,8 +20,9 @@ from __future__ import annotations
 
 from dl_comm.dealing import turns
 from dl_comm.keras.backend import average, broadcast, init, reseed
-from dl_comm.keras.callbacks import AverageMetrics, Broadcast, ScaleRate, WarmUp
+from dl_comm.keras.callbacks import AverageMetrics, Broadcast, Decay, ScaleRate, WarmUp
 from dl_comm.keras.data import shard
+from dl_comm.keras.lars import lars
 from dl_comm.keras.model import Distribute, DistributedOptimizer, distribute
 from dl_comm.output import print, rank0, rank0_first
 from dl_comm.ranks import barrier, finalize, get_localrank, get_localsize, get_nranks, get_rank, is_rank0
@@ -30,6 +31,7 @@ from dl_comm.rate import lr_scale, steps
 __all__ = [
     "AverageMetrics",
     "Broadcast",
+    "Decay",
     "Distribute",
     "DistributedOptimizer",
     "ScaleRate",
@@ -45,6 +47,7 @@ __all__ = [
     "get_rank",
     "init",
     "is_rank0",
+    "lars",
     "lr_scale",
     "print",
     "rank0",

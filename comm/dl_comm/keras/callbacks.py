@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -10,7 +11,7 @@ import numpy as np
 from dl_comm import CommError, _core
 from dl_comm.keras.backend import broadcast, exchange, own_noise
 from dl_comm.ranks import get_nranks, get_rank, parts
-from dl_comm.rate import lr_scale, warm_factor
+from dl_comm.rate import decay_factor, lr_scale, warm_factor
 
 
 class Broadcast(keras.callbacks.Callback):  # type: ignore[misc]
@@ -99,27 +100,38 @@ class ScaleRate(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 class WarmUp(keras.callbacks.Callback):  # type: ignore[misc]
-    """Ramp the learning rate linearly from lr / n to lr over the first ``steps`` batches (arXiv 1706.02677, 2.2).
+    """Ramp the learning rate linearly from lr / n to lr over the first batches (arXiv 1706.02677, 2.2).
 
-    The reduced rate is put in before a batch and taken out after it, so callbacks that set or log the rate see and
-    set the full one. On one rank nothing happens. Raises ``TypeError`` when the optimizer's rate is a schedule.
+    Over ``steps`` batches, or over as many as ``epochs`` epochs of ``fit`` have. The reduced rate is put in before a
+    batch and taken out after it, so callbacks that set or log the rate see and set the full one. On one rank nothing
+    happens. Raises ``TypeError`` when the optimizer's rate is a schedule, ``ValueError`` unless one of ``steps`` and
+    ``epochs`` is given, and where ``fit`` does not know how many batches an epoch has.
     """
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self, steps: int | None = None, epochs: int | None = None) -> None:
         super().__init__()
-        if steps < 0:
-            raise ValueError(f"WarmUp() got {steps} steps; give 0 or more")
-        self._steps, self._done = steps, 0
+        if (steps is None) == (epochs is None) or (steps or epochs or 0) < 0:
+            raise ValueError(f"WarmUp() got {steps} steps and {epochs} epochs; give one of them, 0 or more")
+        self._steps, self._epochs, self._done = steps, epochs, 0
         self._full: float | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Look whether the rate can be set."""
-        if parts() > 1:
-            refuse_schedules(self.model.optimizer, "WarmUp() cannot ramp", "put the warm-up into the schedule")
+        """Look whether the rate can be set, and count the steps of an epoch."""
+        if parts() == 1:
+            return
+        refuse_schedules(self.model.optimizer, "WarmUp() cannot ramp", "put the warm-up into the schedule")
+        if self._steps is None:
+            batches = self.params.get("steps")
+            if batches is None:
+                raise ValueError(
+                    f"WarmUp(epochs={self._epochs}): fit() does not know how many batches an epoch has; give it "
+                    "steps_per_epoch, or use WarmUp(steps)"
+                )
+            self._steps = (self._epochs or 0) * batches
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Put the reduced rate in."""
-        if parts() > 1 and self._done < self._steps:
+        if parts() > 1 and self._steps is not None and self._done < self._steps:
             synchronize(self.model)
             self._full = rate_of(self.model.optimizer)
             set_rate(self.model.optimizer, self._full * warm_factor(self._done, self._steps))
@@ -131,6 +143,33 @@ class WarmUp(keras.callbacks.Callback):  # type: ignore[misc]
             set_rate(self.model.optimizer, self._full)
             self._full = None
             self._done += 1
+
+
+class Decay(keras.callbacks.Callback):  # type: ignore[misc]
+    """Multiply the learning rate by ``factor`` when each of the epochs ``at`` begins, counted from 0 over all fits.
+
+    With ``at=(30, 60, 80)`` this is the schedule of Goyal et al. (arXiv 1706.02677, section 5.1). A run that is resumed
+    with ``initial_epoch`` is taken to have restored the optimizer, and its rate with it. On one rank nothing happens:
+    the script keeps its own rate. Raises ``TypeError`` when the optimizer's rate is a schedule, ``ValueError`` for a
+    factor outside 0 to 1.
+    """
+
+    def __init__(self, at: Iterable[int], factor: float = 0.1) -> None:
+        super().__init__()
+        self._at, self._factor, self._epoch = tuple(at), factor, -1
+        decay_factor(0, self._at, factor)
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Look whether the rate can be set."""
+        if parts() > 1:
+            refuse_schedules(self.model.optimizer, "Decay() cannot change", "put the decay into the schedule")
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Lower the rate."""
+        self._epoch = max(self._epoch + 1, epoch)
+        if parts() > 1 and self._epoch in self._at:
+            synchronize(self.model)
+            set_rate(self.model.optimizer, rate_of(self.model.optimizer) * self._factor)
 
 
 def refuse_schedules(optimizer: Any, what: str, remedy: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, islice
 from typing import Any, TypeVar
@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from dl_comm.keras.backend import average_gradients, backend, broadcast
 from dl_comm.keras.callbacks import AverageMetrics, Broadcast, on_this_rank
 from dl_comm.keras.data import each_array, shard, split
+from dl_comm.keras.lars import lars
 from dl_comm.output import print
 from dl_comm.overflow import averaged_outside
 from dl_comm.ranks import get_nranks, get_rank
@@ -24,7 +25,7 @@ Opt = TypeVar("Opt")
 _BY_PLACE = ("x", "y", "batch_size", "epochs", "verbose", "callbacks", "validation_split", "validation_data")
 
 
-def distribute(model: M, shard_data: bool = True) -> M:
+def distribute(model: M, shard_data: bool = True, callbacks: Sequence[Any] = (), use_lars: bool = False) -> M:
     """Make a compiled model train on all ranks; return it. On one rank nothing changes.
 
     Its optimizer averages the gradients (the outermost one: with mixed precision an overflow on one rank skips the step
@@ -36,11 +37,13 @@ def distribute(model: M, shard_data: bool = True) -> M:
     - splits off ``validation_split`` first; validation data are not divided;
     - begins with rank 0's weights and optimizer state, and averages metrics over ranks at the end of each epoch;
     - runs without XLA on TensorFlow (``jit_compile`` is switched off, with a line that says so);
-    - shows progress and writes files (ModelCheckpoint, TensorBoard, CSVLogger) on rank 0 only.
+    - shows progress and writes files (ModelCheckpoint, TensorBoard, CSVLogger) on rank 0 only;
+    - has ``callbacks`` (``WarmUp``, ``Decay``) before those it is given.
 
-    Only this instance changes, no class: what the model saves is plain Keras and loads without dl_comm. Call it again
-    after another ``compile`` if you do not call ``fit`` but ``train_on_batch``. A model that is built is broadcast at
-    once. Raises ``ValueError`` if the model is not compiled.
+    ``use_lars`` gives every layer of an SGD a rate of its own (see ``lars``). Only this instance changes, no class:
+    what the model saves is plain Keras and loads without dl_comm. Call it again after another ``compile`` if you do not
+    call ``fit`` but ``train_on_batch``. A model that is built is broadcast at once. Raises ``ValueError`` if the model
+    is not compiled.
     """
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None:
@@ -49,13 +52,15 @@ def distribute(model: M, shard_data: bool = True) -> M:
         )
     if get_nranks() == 1:
         return model
+    if use_lars:
+        lars(optimizer)
     DistributedOptimizer(optimizer)
     _without_xla(model)
     model.train_function = None  # type: ignore[attr-defined]
     if getattr(model, "built", False):
         broadcast(model)
     if not hasattr(model.fit, "_dl_comm"):  # type: ignore[attr-defined]
-        model.fit = _distributed_fit(model, shard_data)  # type: ignore[attr-defined]
+        model.fit = _distributed_fit(model, shard_data, callbacks, use_lars)  # type: ignore[attr-defined]
     return model
 
 
@@ -87,7 +92,7 @@ def _without_xla(model: Any) -> None:
         model.jit_compile = False
 
 
-def _distributed_fit(model: Any, shard_data: bool) -> Any:
+def _distributed_fit(model: Any, shard_data: bool, callbacks: Sequence[Any], use_lars: bool) -> Any:
     plain = model.fit
     kinds = {name: part.kind for name, part in inspect.signature(plain).parameters.items()}
     named = [name for name, kind in kinds.items() if kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
@@ -98,10 +103,13 @@ def _distributed_fit(model: Any, shard_data: bool) -> Any:
         options = dict(zip(by_place, args, strict=False)) | kwargs
         _divide(options, shard_data)
         options["x"] = _build(model, options.get("x"))
+        if use_lars:  # compiled again
+            lars(model.optimizer)
         DistributedOptimizer(model.optimizer)
         _without_xla(model)
         options["callbacks"] = [
             AverageMetrics(),
+            *callbacks,
             *on_this_rank(list(options.get("callbacks") or [])),
             Broadcast(),
         ]

@@ -26,6 +26,7 @@ from dl_comm.tensorflow.data import shard
 from dl_comm.tensorflow.estimator import model_dir
 from dl_comm.tensorflow.optimizer import DistributedOptimizer
 from dl_comm.tensorflow.ranks import init, reseed
+from dl_comm.tensorflow.rate import decay, lars, warmup
 from dl_comm.tensorflow.serving import serving_module
 from dl_comm.tensorflow.state import BroadcastHook, broadcast, broadcast_variables
 
@@ -38,6 +39,7 @@ __all__ = [
     "barrier",
     "broadcast",
     "broadcast_variables",
+    "decay",
     "finalize",
     "get_localrank",
     "get_localsize",
@@ -46,6 +48,7 @@ __all__ = [
     "gradients",
     "init",
     "is_rank0",
+    "lars",
     "local_rank",
     "lr_scale",
     "model_dir",
@@ -58,4 +61,5 @@ __all__ = [
     "steps",
     "total",
     "turns",
+    "warmup",
 ]

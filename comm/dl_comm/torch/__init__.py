@@ -34,7 +34,7 @@ from dl_comm.torch.normalization import SyncBatchNorm, sync_batchnorm
 from dl_comm.torch.optimizer import DistributedOptimizer
 from dl_comm.torch.overlap import no_sync, overlap
 from dl_comm.torch.ranks import init, reseed
-from dl_comm.torch.rate import warmup
+from dl_comm.torch.rate import decay, lars, warmup
 from dl_comm.torch.sharding import shard
 from dl_comm.torch.state import broadcast
 from dl_comm.torch.watching import watch as _watch
@@ -47,6 +47,7 @@ __all__ = [
     "average",
     "barrier",
     "broadcast",
+    "decay",
     "finalize",
     "get_localrank",
     "get_localsize",
@@ -55,6 +56,7 @@ __all__ = [
     "gradients",
     "init",
     "is_rank0",
+    "lars",
     "load",
     "lr_scale",
     "no_sync",

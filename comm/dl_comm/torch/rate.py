@@ -1,11 +1,16 @@
-"""Warm-up that composes with schedulers."""
+"""Warm-up that composes with schedulers, decay over the epochs, and layers with rates of their own."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import torch
 
 from dl_comm.ranks import parts
-from dl_comm.rate import warm_factor
+from dl_comm.rate import decay_factor, warm_factor
+
+Opt = TypeVar("Opt", bound=torch.optim.Optimizer)
 
 
 def warmup(optimizer: Any, steps: int) -> None:
@@ -48,3 +53,77 @@ def warmup(optimizer: Any, steps: int) -> None:
                 hook.remove()
 
     hooks = [optimizer.register_step_pre_hook(before), optimizer.register_step_post_hook(after)]
+
+
+def decay(optimizer: Any, epoch: int, at: Iterable[int], factor: float = 0.1) -> None:
+    """Multiply the learning rate by ``factor`` from each of the epochs ``at`` on. Call it first in every epoch.
+
+    ``epoch`` counts from 0. With ``at=(30, 60, 80)`` this is the schedule of Goyal et al. (arXiv 1706.02677, section
+    5.1). The rate follows from the epoch's number, and what is done is noted in the parameter groups, which checkpoints
+    hold: a run that is resumed goes on rightly, whether or not it restores the optimizer. On 1 rank nothing happens:
+    the script keeps its own rate. Raises ``ValueError`` for a factor outside 0 to 1.
+    """
+    wanted = decay_factor(epoch, at, factor)
+    for group in optimizer.param_groups if parts() > 1 else ():
+        group["lr"] = group["lr"] * (wanted / group.get("decayed", 1.0))
+        group["decayed"] = wanted
+
+
+def lars(optimizer: Opt, trust: float = 0.001) -> Opt:
+    """Give every layer a rate of its own, as large as its weights allow; return the optimizer, a ``torch.optim.SGD``.
+
+    LARS (You et al., arXiv 1708.03888, algorithm 1): before each step the gradient g of a tensor of weights w becomes
+    ``trust * |w| / (|g| + wd * |w|) * (g + wd * w)``, with 2-norms and the group's weight decay wd; SGD then applies
+    its rate and momentum. Biases and the parameters of normalization (fewer than 2 dimensions) keep SGD's own step, as
+    does a tensor whose weights or gradient are all 0. The gradients must be the means over the ranks by then. The rates
+    that suit it are far above SGD's, as ``trust`` lowers them. On 1 rank nothing happens.
+
+    Raises ``TypeError`` for another optimizer, ``ValueError`` for one with ``maximize`` or ``fused``, and at a step
+    with a closure.
+    """
+    if not isinstance(optimizer, torch.optim.SGD):
+        raise TypeError(f"lars() got {type(optimizer).__name__}; it takes a torch.optim.SGD")
+    for option in ("maximize", "fused"):
+        if any(group.get(option) for group in optimizer.param_groups):
+            raise ValueError(f"lars() got an SGD with {option}=True, which it cannot work with; leave that out")
+    if parts() == 1:
+        return optimizer
+    decays: list[tuple[dict[str, Any], float]] = []
+
+    def restore() -> None:
+        for group, weight_decay in decays:
+            group["weight_decay"] = weight_decay
+        decays.clear()
+
+    def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+        restore()  # a step that raised never came to ``after``
+        if any(callable(a) for a in (*args[1:], kwargs.get("closure"))):
+            raise ValueError("lars() needs the gradients before the step; call step() without a closure")
+        for group in optimizer.param_groups:
+            decays.append((group, group["weight_decay"]))
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    _adapt(parameter, group["weight_decay"], trust)
+            group["weight_decay"] = 0.0  # it is in the gradients
+
+    def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+        restore()
+
+    optimizer.register_step_pre_hook(before)
+    optimizer.register_step_post_hook(after)
+    return optimizer
+
+
+@torch.no_grad()
+def _adapt(parameter: torch.Tensor, weight_decay: float, trust: float) -> None:
+    """Put the weight decay into a gradient, and scale that of a layer's weights."""
+    gradient = parameter.grad
+    assert gradient is not None
+    if gradient.is_sparse:
+        gradient = parameter.grad = gradient.to_dense()
+    if parameter.ndim < 2:
+        gradient.add_(parameter, alpha=weight_decay)
+        return
+    size, slope = parameter.norm(), gradient.norm()
+    ratio = torch.where((size > 0) & (slope > 0), trust * size / (slope + weight_decay * size), 1.0)
+    gradient.add_(parameter, alpha=weight_decay).mul_(ratio)

@@ -29,11 +29,5 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             opt.step()
     """
     for top in facts.tops:
-        lines = list(statements("torch/broadcast", dl=facts.alias, things=top.things))
-        if facts.options.warmup_steps and facts.options.batch == "local":
-            for optimizer in top.optimizers:
-                lines.extend(statements("torch/warmup", dl=facts.alias, optimizer=optimizer,
-                                        steps=facts.options.warmup_steps))  # fmt: skip
-        yield Edit(
-            top.loop, f"{', '.join(top.things)}: the same on all ranks before the first step", before=tuple(lines)
-        )
+        lines = statements("torch/broadcast", dl=facts.alias, things=top.things)
+        yield Edit(top.loop, f"{', '.join(top.things)}: the same on all ranks before the first step", before=lines)

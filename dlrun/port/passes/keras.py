@@ -10,7 +10,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Feed
 from dlrun.port.facts_keras import KerasFacts
 from dlrun.port.insert import expression, statements
-from dlrun.port.passes import schedules
+from dlrun.port.passes import recipe, schedules
 from dlrun.port.passes import shard as torch_shard
 from dlrun.port.passes import start as torch_start
 from dlrun.port.positions import counts_too
@@ -48,10 +48,14 @@ def gradients(facts: KerasFacts) -> Iterator[Edit | Doubt]:
         dl.distribute(model)  # average gradients and metrics, start alike, share the samples
         model.fit(x, y)
     """
+    callbacks = recipe.callbacks(facts)
+    if facts.options.lars:
+        yield recipe.unsuited(facts, facts.compiled[0][0])
     for call, model in facts.compiled:
         place = facts.script.line_of(facts.script.statement_of(call))
         yield Edit(place, f"{model}: fit() shares the samples and averages from here on",
-                   after=statements("keras/distribute", dl=facts.alias, model=model))  # fmt: skip
+                   after=statements("keras/distribute", dl=facts.alias, model=model, callbacks=callbacks,
+                                    lars=facts.options.lars))  # fmt: skip
     for optimizer in facts.own:
         yield Edit(optimizer, "train_step() applies gradients with it, which it averages first",
                    lambda o: expression("tensorflow/optimizer", {"optimizer": o}, dl=facts.alias))  # fmt: skip

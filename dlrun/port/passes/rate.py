@@ -9,6 +9,8 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.insert import expression
+from dlrun.port.passes import recipe
+from dlrun.port.rates import resets, scaled_already, text_of
 from dlrun.port.script import argument, walk
 
 # Learning rates that torch.optim takes when none is given.
@@ -43,6 +45,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
                 (model(x) - y).pow(2).mean().backward()
                 opt.step()
     """
+    yield from recipe.in_loops(facts)
     if facts.options.keeps_rate or facts.full_batch:
         return
 
@@ -84,17 +87,17 @@ def _constructor(facts: Facts, call: cst.Call, scale) -> Iterator[Edit | Doubt]:
     why = "the linear scaling rule: n times the batch, n times the rate"
     if facts.options.lr_scaling == "sqrt":
         why = "n times the batch, sqrt(n) times the rate"
-    groups = [n for n in walk(call) if isinstance(n, cst.DictElement) and _key(n.key) == "lr"]
+    groups = [n for n in walk(call) if isinstance(n, cst.DictElement) and text_of(n.key) == "lr"]
     for origin in facts.flow.origins(call.args[0].value) if call.args and not call.args[0].star else ():
         if isinstance(origin.node, (cst.List, cst.Tuple)) and origin.node is not call.args[0].value:
-            groups.extend(n for n in walk(origin.node) if isinstance(n, cst.DictElement) and _key(n.key) == "lr")
+            groups.extend(n for n in walk(origin.node) if isinstance(n, cst.DictElement) and text_of(n.key) == "lr")
     for group in groups:
         yield Edit(group.value, f"{why} (a group's own rate)", scale)
     value = next((v for k in _RATE_KEYS if (v := argument(call, k)) is not None), None)
     if value is None and stock:
         value = argument(call, "lr", 1)
     if value is not None:
-        if not _scaled_already(facts, value):
+        if not scaled_already(facts, value):
             yield Edit(value, why, scale)
         return
     if any(a.star == "**" for a in call.args):
@@ -103,7 +106,7 @@ def _constructor(facts: Facts, call: cst.Call, scale) -> Iterator[Edit | Doubt]:
             for origin in facts.flow.origins(arg.value) if arg.star == "**" else ():
                 for pair in [*getattr(origin.node, "elements", ()), *getattr(origin.node, "args", ())]:
                     key = (
-                        _key(pair.key)
+                        text_of(pair.key)
                         if isinstance(pair, cst.DictElement)
                         else getattr(getattr(pair, "keyword", None), "value", "")
                     )
@@ -134,66 +137,3 @@ def _constructor(facts: Facts, call: cst.Call, scale) -> Iterator[Edit | Doubt]:
 
 
 _EQUAL = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
-
-
-def _key(node: cst.CSTNode) -> str:
-    return str(node.evaluated_value) if isinstance(node, cst.SimpleString) else ""
-
-
-def resets(facts: Facts) -> Iterator[cst.BaseExpression]:
-    """Yield the rates that are written over an optimizer's, not changed by a factor."""
-    for node in facts.script.nodes:
-        if not isinstance(node, cst.Assign) or not isinstance(node.targets[0].target, cst.Subscript):
-            continue
-        target = node.targets[0].target
-        index = target.slice[0].slice
-        group = isinstance(index, cst.Index) and _key(index.value) == "lr" and _is_group(facts, target.value)
-        if group and not _scaled_already(facts, node.value):
-            yield node.value
-
-
-def _is_group(facts: Facts, node: cst.CSTNode) -> bool:
-    if any(isinstance(n, cst.Attribute) and n.attr.value == "param_groups" for n in walk(node)):
-        return True
-    if isinstance(node, cst.Name):
-        bindings = facts.script.scopes[node].lookup(node.value)[0]
-        return any(
-            b.value is not None
-            and any(isinstance(n, cst.Attribute) and n.attr.value == "param_groups" for n in walk(b.value))
-            for b in bindings
-        )
-    return False
-
-
-def _scaled_already(facts: Facts, value: cst.CSTNode, seen: frozenset[str] = frozenset()) -> bool:
-    """Tell whether ``value`` is computed from a rate that an optimizer holds, and so is scaled."""
-    for n in walk(value):
-        if isinstance(n, cst.Attribute) and n.attr.value in (
-            "param_groups",
-            "get_last_lr",
-            "get_lr",
-            "defaults",
-            "base_lrs",
-        ):
-            return True
-        if (
-            isinstance(n, cst.SimpleString)
-            and _key(n) in ("lr", "initial_lr")
-            and isinstance(facts.script.parents[n], cst.Index)
-        ):
-            box = facts.script.parents[facts.script.parents[facts.script.parents[n]]]
-            if isinstance(box, cst.Subscript) and _is_group(facts, box.value):
-                return True
-        if (
-            isinstance(n, cst.Name)
-            and n.value not in seen
-            and not isinstance(facts.script.parents.get(n), cst.Attribute)
-        ):
-            bindings, scope = facts.script.scopes[n].lookup(n.value)
-            if scope is None or len(bindings) > 6:
-                continue
-            for b in bindings:
-                plain = b.how == "assign" and b.path in ((), ("part",))
-                if plain and b.value is not None and _scaled_already(facts, b.value, seen | {n.value}):
-                    return True
-    return False

@@ -11,7 +11,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts_tensorflow import TensorFlowFacts
 from dlrun.port.insert import expression, statements
 from dlrun.port.kinds_tensorflow import plain
-from dlrun.port.passes import devices, estimator, keras_rate, schedules, sessions
+from dlrun.port.passes import devices, estimator, keras_rate, recipe, schedules, sessions
 from dlrun.port.passes import finish as torch_finish
 from dlrun.port.passes import metrics as torch_metrics
 from dlrun.port.passes import shard as torch_shard
@@ -170,6 +170,7 @@ def rate(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
                 loss = keras.losses.mse(y, model(x))
             opt.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
     """
+    yield from recipe.in_loops(facts)
     if facts.options.lr_scaling == "none" or facts.full_batch:
         return
     yield from keras_rate.constructors(facts, facts.optimizers)

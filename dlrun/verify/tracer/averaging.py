@@ -20,8 +20,8 @@ from dlrun.verify.tracer.training import Training
 
 FACE = "dl_comm.torch"
 # What may communicate, or changes what a port computes; prints and questions are not followed.
-FOLLOWED = ("init", "broadcast", "gradients", "shard", "lr_scale", "warmup", "steps", "reseed", "average", "save",
-            "load", "barrier", "finalize", "rank0_first")  # fmt: skip
+FOLLOWED = ("init", "broadcast", "gradients", "shard", "lr_scale", "warmup", "decay", "lars", "steps", "reseed",
+            "average", "save", "load", "barrier", "finalize", "rank0_first")  # fmt: skip
 
 
 class Averaging:
@@ -81,6 +81,12 @@ class Averaging:
         if self.recorder.orders.global_batch:
             return None, {"lr": rates}
         return function(optimizer, *args, **kwargs), {"lr": rates}
+
+    def _decay(self, function: Any, optimizer: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        """Leave the serial rule alone where the serial global batch is kept."""
+        return (optimizer if self.recorder.orders.global_batch else function(optimizer, *args, **kwargs)), {}
+
+    _lars = _decay
 
     def _steps(self, function: Any, count: int) -> tuple[Any, dict[str, Any]]:
         result = count if self.recorder.orders.global_batch else function(count)

@@ -19,8 +19,8 @@ from dlrun.verify.tracer.recorder import Recorder
 from dlrun.verify.tracer.tapes import Tapes
 
 FACES = ("dl_comm.tensorflow", "dl_comm.keras")
-FOLLOWED = ("init", "broadcast_variables", "broadcast", "gradients", "shard", "lr_scale", "steps", "reseed", "average",
-            "barrier", "finalize", "rank0_first")  # fmt: skip
+FOLLOWED = ("init", "broadcast_variables", "broadcast", "gradients", "shard", "lr_scale", "warmup", "decay", "lars",
+            "steps", "reseed", "average", "barrier", "finalize", "rank0_first")  # fmt: skip
 
 
 class Face:
@@ -95,6 +95,12 @@ class Face:
         result = lr if self.recorder.orders.global_batch else function(lr, *args, **kwargs)
         rule = args[0] if args else kwargs.get("rule", "linear")
         return result, {"lr": number_of(lr), "result": number_of(result), "rule": rule}
+
+    def _decay(self, function: Any, optimizer: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        """Leave the serial rule alone where the serial global batch is kept."""
+        return (optimizer if self.recorder.orders.global_batch else function(optimizer, *args, **kwargs)), {}
+
+    _lars = _warmup = _decay
 
     def _steps(self, function: Any, count: Any) -> tuple[Any, dict[str, Any]]:
         result = count if self.recorder.orders.global_batch else function(count)

@@ -1,5 +1,6 @@
 """What dl_comm.keras does around the steps, on every rank: data, metrics, callbacks, files."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -133,6 +134,40 @@ def warming_up_leaves_the_full_rate_to_others():
     factors = [1 / n + (1 - 1 / n) * k / 3 for k in range(3)]
     np.testing.assert_allclose(used, [factors[0], factors[1], factors[2] / 2, 0.5, 0.25, 0.25], rtol=1e-6)
     np.testing.assert_allclose(shown, [1.0, 0.5, 0.25], rtol=1e-6)
+
+    used.clear()
+    shown.clear()
+    recipe = [dl.WarmUp(epochs=1), dl.Decay((1, 3), 0.1)]
+    model = dl.distribute(make_model(optimizer=keras.optimizers.SGD(1.0)), callbacks=recipe)
+    model.fit(x, y, 4, 2, callbacks=[Rates()], verbose=0)
+    model.fit(x, y, 4, 2, callbacks=[Rates()], verbose=0)  # its epochs are the third and the fourth
+    np.testing.assert_allclose(used, [1 / n, 1 / n + (1 - 1 / n) / 2, 0.1, 0.1, 0.1, 0.1, 0.01, 0.01], rtol=1e-6)
+    np.testing.assert_allclose(shown, [1.0, 0.1, 0.1, 0.01], rtol=1e-6)
+
+
+def lars_takes_the_steps_of_the_paper():
+    x, y = make_data(4 * n * 3)
+    model = keras.Sequential([keras.layers.Input((6,), dtype="float64"), keras.layers.Dense(1, dtype="float64")])
+    kernel, bias = np.linspace(-1, 1, 6)[:, None], np.zeros(1)
+    model.set_weights([kernel, bias])
+    model.compile(keras.optimizers.SGD(3.0, momentum=0.9), "mse")
+    dl.distribute(model, use_lars=True).fit(x, y, 4, shuffle=False, verbose=0)
+    velocity, plain = np.zeros_like(kernel), np.zeros_like(bias)
+    for a, b in zip(np.split(x, 3), np.split(y, 3), strict=True):
+        error = 2 * (a @ kernel + bias - b) / len(a)
+        slope = a.T @ error
+        local = 0.001 * np.linalg.norm(kernel) / np.linalg.norm(slope)
+        velocity = 0.9 * velocity - 3.0 * local * slope
+        plain = 0.9 * plain - 3.0 * error.sum(axis=0)
+        kernel, bias = kernel + velocity, bias + plain
+    rtol = 1e-7 if backend() == "tensorflow" else 1e-5
+    for got, expected in zip(model.trainable_variables, (kernel, bias), strict=True):
+        np.testing.assert_allclose(read(got), expected, rtol=rtol)
+    same_bits(model)
+    for wrong in (keras.optimizers.Adam(), keras.optimizers.SGD(clipnorm=1.0)):
+        with contextlib.suppress(TypeError, ValueError):
+            dl.lars(wrong)
+            raise AssertionError(wrong)
 
 
 def statistics_of_batch_normalization_are_one_for_all():

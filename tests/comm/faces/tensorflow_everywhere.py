@@ -34,6 +34,43 @@ def a_seed_set_before_the_ranks_meet_is_rank_0s_on_all():
     assert _seed == 7
 
 
+def rates_warm_up_and_decay_in_eager_code_and_in_functions():
+    def used(compile_it):
+        optimizer, weight = tf.keras.optimizers.SGD(dl.lr_scale(1.0)), tf.Variable(0.0)
+        optimizer.build([weight])
+        dl.warmup(optimizer, 4)
+
+        def step():
+            optimizer.apply_gradients([(tf.constant(1.0), weight)])
+
+        step = tf.function(step) if compile_it else step
+        rates = []
+        for epoch in range(3):
+            dl.decay(optimizer, epoch, (2,), 0.1)
+            for _ in range(3):
+                before = float(weight)
+                step()
+                rates.append(before - float(weight))
+        return rates
+
+    expected = [1 + (_n - 1) * k / 4 for k in range(4)] + [_n] * 2 + [_n * (0.1 if _n > 1 else 1)] * 3
+    for compile_it in (False, True):
+        np.testing.assert_allclose(used(compile_it), expected, rtol=1e-4)
+    weight = tf.Variable([[3.0, 4.0]])
+    dl.lars(tf.keras.optimizers.SGD(2.0)).apply_gradients([(tf.constant([[0.5, 0.0]]), weight)])
+    np.testing.assert_allclose(weight, [[3 - 2 * (0.001 * 10 * 0.5 if _n > 1 else 0.5), 4]], rtol=1e-5)
+    for wrong in (_v1.train.GradientDescentOptimizer(0.1), tf.keras.optimizers.SGD(_schedule())):
+        try:
+            dl.warmup(wrong, 3)
+        except TypeError:
+            continue
+        raise AssertionError(wrong)
+
+
+def _schedule():
+    return tf.keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
+
+
 def gradients_are_means_in_eager_code_and_in_functions():
     given = [
         tf.fill([3, 2], float(_r)),

@@ -84,6 +84,59 @@ def warming_up_composes_with_a_scheduler():
     torch.testing.assert_close(torch.tensor(warm), torch.tensor([p * f for p, f in zip(plain, factors, strict=True)]))
 
 
+def rates_decay_over_the_epochs_also_when_a_run_is_resumed():
+    def rates(epochs, state=None, lr=0.5):
+        optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr)
+        if state:
+            optimizer.load_state_dict(state)
+        seen = []
+        for epoch in epochs:
+            dl.decay(optimizer, epoch, (2, 4), 0.1)
+            seen.append(optimizer.param_groups[0]["lr"])
+        return seen, optimizer.state_dict()
+
+    decayed = [0.5, 0.5, 0.05, 0.05, 0.005, 0.005] if _n > 1 else [0.5] * 6
+    whole, _ = rates(range(6))
+    first, state = rates(range(3))
+    np.testing.assert_allclose(whole, decayed)
+    np.testing.assert_allclose(first + rates(range(3, 6), state)[0], decayed)
+    np.testing.assert_allclose(first + rates(range(3, 6))[0], decayed)
+    with contextlib.suppress(ValueError):
+        dl.decay(torch.optim.SGD([nn.Parameter(torch.zeros(1))], 0.1), 0, (1,), 10)
+        raise AssertionError
+
+
+def lars_takes_the_steps_of_the_paper():
+    generator = np.random.default_rng(3)
+    weights, bias = generator.normal(size=(3, 4)), generator.normal(size=4)
+    model = nn.ParameterList([torch.tensor(weights), torch.tensor(bias), torch.zeros(2, 2, dtype=torch.float64)])
+    optimizer = dl.lars(torch.optim.SGD(model, 2.0, momentum=0.9, weight_decay=0.01), trust=0.02)
+    velocity, plain = np.zeros_like(weights), np.zeros_like(bias)
+    for _ in range(4):
+        g, b = generator.normal(size=weights.shape), generator.normal(size=bias.shape)
+        model[0].grad, model[1].grad = torch.tensor(g), torch.tensor(b)
+        model[2].grad = torch.zeros(2, 2, dtype=torch.float64)
+        optimizer.step()
+        norm = np.linalg.norm
+        local = 0.02 * norm(weights) / (norm(g) + 0.01 * norm(weights)) if _n > 1 else 1.0
+        velocity = 0.9 * velocity + local * (g + 0.01 * weights)
+        plain = 0.9 * plain + b + 0.01 * bias
+        weights, bias = weights - 2.0 * velocity, bias - 2.0 * plain
+        np.testing.assert_allclose(model[0].detach().numpy(), weights, rtol=1e-12)
+        np.testing.assert_allclose(model[1].detach().numpy(), bias, rtol=1e-12)
+        assert not model[2].any()
+        assert optimizer.param_groups[0]["weight_decay"] == 0.01
+    others = (lambda p: torch.optim.Adam(p), TypeError), (lambda p: torch.optim.SGD(p, 1, maximize=True), ValueError)
+    for make, kind in others:
+        with contextlib.suppress(kind):
+            dl.lars(make([model[0]]))
+            raise AssertionError(kind)
+    if _n > 1:
+        with contextlib.suppress(ValueError):
+            optimizer.step(lambda: None)
+            raise AssertionError
+
+
 def a_step_that_failed_leaves_the_full_rate():
     p = nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([p], 1.0)
