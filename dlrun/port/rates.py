@@ -58,9 +58,9 @@ def is_group(facts: Facts | KerasFacts, node: cst.CSTNode) -> bool:
 def resets(facts: Facts) -> Iterator[cst.BaseExpression]:
     """Yield the rates that are written over those of PyTorch's optimizers, not changed by a factor."""
     for node in facts.script.nodes:
-        if isinstance(node, cst.Assign) and is_groups_rate(facts, node.targets[0].target):
-            if not scaled_already(facts, node.value):
-                yield node.value
+        written = isinstance(node, cst.Assign) and is_groups_rate(facts, node.targets[0].target)
+        if isinstance(node, cst.Assign) and written and not scaled_already(facts, node.value):
+            yield node.value
 
 
 def scaled_already(facts: Facts, value: cst.CSTNode, seen: frozenset[str] = frozenset()) -> bool:
