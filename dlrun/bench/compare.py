@@ -45,6 +45,6 @@ def comparison(old: Bench, new: Bench) -> str:
     if not rows:
         raise DlrunError("the two runs have no case in common", "give both the same -n, --sizes and --models")
     head = ("ranks", "case", "way", "before", "now", "before/now", "memcpy before", "memcpy now", "verdict")
-    differs = [k for k in ("cpu", "mpi", "cores") if old.machine.get(k) != new.machine.get(k)]
+    differs = [k for k in ("cpu", "mpi", "cores", "path") if old.machine.get(k) != new.machine.get(k)]
     note = "".join(f"\nnote: {k} was {old.machine.get(k)}, is {new.machine.get(k)}" for k in differs)
     return aligned(head, rows, left=3) + note

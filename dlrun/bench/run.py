@@ -64,14 +64,15 @@ def measure(
     def listen(event: dict[str, Any]) -> None:
         if event["event"] == "missing":
             raise DlrunError(f"nothing can be measured on GPUs: {event['why']}", "leave out --device cuda")
-        if event["event"] == "start":
+        if event["event"] in ("start", "path"):
             start.update(event)
         elif event["event"] == "cell":
             cells.append(cell_of(event, ranks, known, WIDTHS[dtype]))
         on_event(event)
 
     run_program(settled, listen)
-    machine = {k: start[k] for k in ("mpi", "hosts", "cores", "python", "numpy", "settings")} | {"cpu": processor()}
+    kept = ("mpi", "hosts", "cores", "python", "numpy", "settings", "path")  # path: that arrays on GPUs went
+    machine = {k: start[k] for k in kept if k in start} | {"cpu": processor()}
     return Bench(dtype, machine, start["absent"], tuple(cells))
 
 

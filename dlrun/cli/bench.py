@@ -75,6 +75,9 @@ def allreduce(
         click.echo(json.dumps(to_json(bench)))
     else:
         click.echo(tables(bench, by) + "\n\n" + summary(bench, by) + "\n")
+        for part in parts:
+            if path := part.machine.get("path"):
+                click.echo(f"{part.cells[0].ranks} ranks: arrays on GPUs are reduced by {path}")
         for way, why in bench.absent.items():
             click.echo(f"not measured: {way} ({why})")
         if earlier:

@@ -84,6 +84,7 @@ VARIABLES = {
     "DL_COMM_WIRE": ("*:doubling", "*:halving", "*:ring", "*:mpi"),
     "DL_COMM_BUCKET_MB": ("4", "64"),
     "DL_COMM_NUM_CUDA_STREAMS": ("2", "4"),
+    "DL_COMM_GPU_PATH": ("staged", "nccl"),
 }
 
 
@@ -100,7 +101,8 @@ def plugin_axes(nodes: int, overlaps: bool, chosen: Sequence[str] = (), gpu: boo
                 raise DlrunError(f"dl_comm has no setting {name} to tune", f"there are {', '.join(VARIABLES)}")
             axes.append(axis_from_text(text, "env") if "=" in text else Axis(name, VARIABLES[name]))
         return tuple(axes)
-    names = ["DL_COMM_DEFAULT_NTHREADS", "DL_COMM_STAGE_KB"]
+    names = ["DL_COMM_GPU_PATH"] if gpu else []
+    names += ["DL_COMM_DEFAULT_NTHREADS", "DL_COMM_STAGE_KB"]
     names += ["DL_COMM_PIPELINE_CHUNK_KB"] if nodes > 1 or gpu else []
     names += ["DL_COMM_WIRE"] if nodes > 1 else []
     names += ["DL_COMM_BUCKET_MB"] if overlaps else []

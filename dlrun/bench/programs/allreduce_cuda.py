@@ -97,6 +97,7 @@ def run(spec: dict[str, Any]) -> None:
                 gpu.wait()
                 bad = comm.allreduce(wrong(arrays, size, dtype, "float" in dtype))
             say("cell", case=case, way=name, seconds=samples[name], wrong=bad)
+    say("path", path=_core.session().gpu_path())
 
 
 if __name__ == "__main__":

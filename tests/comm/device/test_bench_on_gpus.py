@@ -37,6 +37,7 @@ def test_the_means_of_arrays_on_gpus_are_exact_beside_a_copy_out_and_back(any_mp
     cells = {(case, way) for case in ("4 B", "80 KB", "cnn") for way in ("dl_comm", "memcpy")}
     assert {(c.case, c.way) for c in result.cells} == cells
     assert not result.wrong()
+    assert result.machine["path"] == "the host, as DL_COMM_GPU_PATH says"
 
 
 def test_without_a_gpu_one_line_says_what_is_missing(any_mpi, tmp_path):
@@ -50,7 +51,8 @@ def test_a_trial_of_tune_measures_arrays_on_gpus_with_its_settings(any_mpi, fake
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DL_COMM_CUDA_LIBRARY", fake())
     space = Space(plugin_axes(nodes=1, overlaps=False, gpu=True))
-    assert {"DL_COMM_NUM_CUDA_STREAMS", "DL_COMM_PIPELINE_CHUNK_KB"} <= {axis.name for axis in space.axes}
+    of_gpus = {"DL_COMM_NUM_CUDA_STREAMS", "DL_COMM_PIPELINE_CHUNK_KB", "DL_COMM_GPU_PATH"}
+    assert of_gpus <= {axis.name for axis in space.axes}
     settings = (("DL_COMM_NUM_CUDA_STREAMS", "2"), ("DL_COMM_PIPELINE_CHUNK_KB", "64"))
     job = ModelJob(space, LaunchPlan((), ranks=2), Case("two", (1000, 70_000)), seconds=0.02, device="cuda")
     outcome = job.run(Trial(settings, "search", 0))
