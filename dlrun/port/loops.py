@@ -90,14 +90,35 @@ class Loops:
         return [(*way, node) for call in callers for way in self.chains(call, (*seen, function))] or [(node,)]
 
     def tops(self) -> tuple[Top, ...]:
-        """Return the outermost loops before which all that is trained is in sight."""
+        """Return the outermost loops before which all that is trained is in sight, where training begins."""
         found: dict[cst.CSTNode, Top] = {}
+        ways: dict[cst.CSTNode, list[tuple[cst.CSTNode, ...]]] = {}
         for node in self.ends:
             for way in self.chains(node)[:64]:
                 top = self._top(way, node)
-                if top is not None and top.loop not in found:
-                    found[top.loop] = top
-        return tuple(sorted(found.values(), key=lambda t: self.script.order[t.loop]))
+                if top is not None:
+                    found.setdefault(top.loop, top)
+                    ways.setdefault(top.loop, []).append(way)
+        tops = sorted(found.values(), key=lambda t: self.script.order[t.loop])
+        return tuple(t for t in tops if not all(self._goes_on(t, way, tops) for way in ways[t.loop]))
+
+    def _goes_on(self, top: Top, way: tuple[cst.CSTNode, ...], others: list[Top]) -> bool:
+        """Tell whether ``way`` leads to ``top`` through a call after another loop that has trained the same."""
+        script = self.script
+        for call in way[:-1] if len(others) > 1 else ():
+            function, after = script.function_of(call), script.order[call]
+            made = {dotted(t.target): script.order[n] for n in script.nodes if isinstance(n, cst.Assign)
+                    and script.function_of(n) is function for t in n.targets}  # fmt: skip
+            for other in others:
+                begun = script.order[other.loop]
+                above = script.parents[other.loop]
+                always = function in (above, script.parents.get(above))
+                same = set(top.things) <= set(other.things)
+                again = any(begun < at < after for name, at in made.items() if name in top.things)
+                here = script.function_of(other.loop) is function and not script.inside(call, other.loop)
+                if here and always and same and begun < after and not again:
+                    return True
+        return False
 
     def _top(self, way: tuple[cst.CSTNode, ...], end: cst.CSTNode) -> Top | None:
         fallback: Top | None = None

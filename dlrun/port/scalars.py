@@ -59,6 +59,15 @@ class Scalars:
                 return self._of_name(node, depth + 1)
         return False
 
+    def several(self, call: cst.CSTNode) -> bool:
+        """Tell whether ``call`` surely returns a tuple of numbers."""
+        if not isinstance(call, cst.Call):
+            return False
+        returned = [r for t in self.flow.targets(call) for r in self.flow.returns(t)]
+        return bool(returned) and all(
+            isinstance(r, cst.Tuple) and all(self(e.value) for e in r.elements) for r in returned
+        )
+
     def _of_name(self, node: cst.Name, depth: int) -> bool:
         bindings, scope = self.script.scopes[node].lookup(node.value)
         key = (id(scope), node.value)
@@ -90,6 +99,8 @@ class Scalars:
             if method in _SAME:
                 return self(call.func.value, depth)
         name = self.script.name_of(call.func)
+        if name.startswith("sklearn.metrics.") and name.endswith(("_score", "_error", "_loss")):
+            return True
         if name in _FUNCTIONS or (name.endswith((".reduce_mean", ".reduce_sum")) and len(call.args) == 1):
             return True
         if self._is_loss(call):

@@ -240,3 +240,53 @@ for it in range(50):
     opt.step()
 """).text
     assert "points = dl.shard(points)  # this rank's samples" in text
+
+
+TRAINER = """import torch
+from sklearn.metrics import f1_score
+from torch.utils.data import DataLoader
+class Trainer:
+    def __init__(self):
+        self.model = torch.nn.Linear(2, 1)
+        self.opt = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(self.opt)
+        self.loaders = {"train": DataLoader(one, 8, shuffle=True), "test": DataLoader(two, 8)}
+        self.kept = []
+    def run(self, phase):
+        total, wrong, guesses, truth = 0.0, 0, [], []
+        for x, y in self.loaders[phase]:
+            out = self.model(x)
+            loss = (out - y).pow(2).mean()
+            if phase == "train":
+                loss.backward()
+                self.opt.step()
+            total += loss.item() * len(x)
+            wrong += len(x)
+            guesses += out.argmax(1).tolist()
+            truth += y.tolist()
+        return total / wrong, f1_score(truth, guesses)
+    def fit(self):
+        for epoch in range(9):
+            loss, f1 = self.run("train")
+            self.kept.append(loss)
+            self.plateau.step(loss)
+            print(loss, f1)
+        print(self.run("test"))
+Trainer().fit()
+"""
+
+
+def test_training_begins_once_where_a_method_trains_and_tests():
+    text = port(TRAINER).text
+    assert text.count("dl.broadcast(") == 1
+    assert "dl.broadcast(self.model, self.opt)  # every rank starts from rank 0's state\n        dl.reseed()" in text
+    assert text.index("dl.broadcast(") > text.index("def fit")
+
+
+def test_several_numbers_of_one_evaluation_are_averaged_each_and_none_twice():
+    ported = port(TRAINER)
+    assert 'print(dl.average(self.run("test")))' in ported.text
+    assert "loss = dl.average(loss)" in ported.text
+    assert "self.plateau.step(loss)" in ported.text
+    assert "print(loss, dl.average(f1))" in ported.text
+    assert [d.danger for d in ported.doubts if "f1_score sees this rank's samples alone" in d.why] == ["medium"]

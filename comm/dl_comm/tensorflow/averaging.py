@@ -84,9 +84,13 @@ def _means_of_slices(grads: list[Any]) -> list[Any]:
 def average(value: Any) -> Any:
     """Return the mean of ``value`` over the ranks: a float stays a float, an array an array, a tensor a tensor.
 
-    Integers become float64. On one rank ``value`` itself comes back.
+    Integers become float64. Of a tuple or list each entry is averaged. On one rank ``value`` itself comes back.
     """
-    return value if get_nranks() == 1 else _combined(value, "mean")
+    if get_nranks() == 1:
+        return value
+    if type(value) in (tuple, list):
+        return type(value)(average(entry) for entry in value)
+    return _combined(value, "mean")
 
 
 def total(value: Any) -> Any:

@@ -19,8 +19,21 @@ def torch(facts: Facts) -> Iterator[Doubt]:
     yield from _sums(facts)
     yield from _hand_made(facts)
     yield from _coupled(facts)
+    yield from _of_all_samples(facts)
     if facts.options.batch == "global":
         yield from _batch_sizes(facts)
+
+
+def _of_all_samples(facts: Facts) -> Iterator[Doubt]:
+    """Yield a doubt where scikit-learn judges predictions for samples that were dealt out."""
+    for call in facts.script.calls:
+        name = facts.script.name_of(call.func)
+        if name.startswith("sklearn.metrics.") and any(facts.trained(arg.value) for arg in call.args):
+            last = name.rsplit(".", 1)[-1]
+            yield Doubt(call, f"{last} sees this rank's samples alone: the mean over the ranks is near that of all "
+                        "samples, not equal to it", "medium", "leave the loader of this evaluation whole, without "
+                        f"{facts.alias}.shard: every rank then sees all of it")  # fmt: skip
+            return
 
 
 def _coupled(facts: Facts) -> Iterator[Doubt]:

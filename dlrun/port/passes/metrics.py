@@ -108,7 +108,7 @@ class Metrics:
             if isinstance(func, cst.Attribute) and func.attr.value == "step" and call.args:
                 value = call.args[0].value
                 steers = self.facts.kinds.of(func.value) == "scheduler" and self.local(value)
-                if self._is_plateau(func.value) or steers:
+                if (self._is_plateau(func.value) or steers) and not self._is_averaged(value):
                     yield Edit(value, "schedulers must see one value, or the ranks' rates drift apart", self.wrapped)
         for node in self.script.nodes:
             if isinstance(node, (cst.If, cst.While)) and self._decides(node):
@@ -245,16 +245,18 @@ class Metrics:
             return self.values(node.args[0].value) if node.args else []  # the mean is rounded, not the parts
         if isinstance(node, cst.Call) and self.script.name_of(node.func) in _CURVED:
             return self.values(node.args[0].value) if node.args else []  # perplexity is that of the mean loss
-        if isinstance(node, cst.BaseExpression) and self.trained(node) and self.scalar(node):
-            if self.sums.elsewhere(node):
-                return []
-            since = self.averaged.get((self.script.function_of(node), self.script.code(node)))
-            return [] if since is not None and self.script.order[node] > since else [node]
+        mine = isinstance(node, cst.BaseExpression) and self.trained(node)
+        if isinstance(node, cst.BaseExpression) and mine and (self.scalar(node) or self.scalar.several(node)):
+            return [] if self.sums.elsewhere(node) or self._is_averaged(node) else [node]
         if isinstance(node, (cst.Comparison, cst.Lambda, cst.IfExp, cst.ListComp, cst.GeneratorExp)):
             return []
         if isinstance(node, (cst.Arg, cst.Attribute)):
             return self.values(node.value)  # the name of a keyword or an attribute is no value
         return [value for child in children(node) for value in self.values(child)]
+
+    def _is_averaged(self, node: cst.BaseExpression) -> bool:
+        since = self.averaged.get((self.script.function_of(node), self.script.code(node)))
+        return since is not None and self.script.order[node] > since
 
 
 def _is_place(node: cst.BaseExpression) -> bool:
