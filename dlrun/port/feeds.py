@@ -170,8 +170,13 @@ class Feeds:
                 self._feed(part, drawn, innermost)
             elif any(self.kinds.of(other) == "loader" for other in parts):
                 continue  # numbers beside the batches of a loader
-            elif innermost and not drawn and not any(self._is_count(p) for p in parts):
+            elif innermost and not drawn and self._are_samples(parts):
                 self.found.setdefault(zipped, Feed(zipped, "iterable"))
+
+    def _are_samples(self, parts: list[cst.BaseExpression]) -> bool:
+        """Tell whether what is zipped may be samples and their targets: no positions, models or their settings."""
+        made = [(o.node, part) for part in parts for o in self.flow.origins(part)]
+        return not any(map(self._is_count, parts)) and any(self._may_be_batches(node, part) for node, part in made)
 
     def _generated(self, iterated: cst.BaseExpression, drawn: bool, innermost: bool) -> bool:
         """Note a generator of this script that makes the batches; the loader, where it only passes on a loader's."""

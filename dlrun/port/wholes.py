@@ -126,6 +126,10 @@ class Wholes:
                     return True
                 if dotted(node.func).endswith(("requires_grad_", ".item")):
                     return True
-            if isinstance(node, (cst.Dict, cst.List)) and not node.elements:
+            if isinstance(node, cst.DictComp) and isinstance(node.value, (cst.Name, *_PLAIN)):
+                return True  # a vocabulary: the number of each word
+            if isinstance(node, (cst.Dict, cst.List, cst.Tuple)) and all(
+                isinstance(e.value, cst.SimpleString if isinstance(node, cst.List) else _PLAIN) for e in node.elements
+            ):
                 return True
         return False

@@ -94,3 +94,39 @@ for epoch in range(3):
     assert "for i, own_i in dl.turns(range(len(x) // 32)):" in text
     assert "train_on_batch(x[own_i * 32 : own_i * 32 + 32], y[own_i * 32 : own_i * 32 + 32])" in text
     assert "if i % 10 == 0:" in text
+
+
+def test_models_that_are_trained_side_by_side_are_no_samples() -> None:
+    text = port("""import torch
+from torch.utils.data import DataLoader
+one, two = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+nets = [one, two]
+opts = [torch.optim.SGD(one.parameters(), lr=0.1), torch.optim.SGD(two.parameters(), lr=0.2)]
+loader = DataLoader(data, batch_size=8, shuffle=True)
+for x, y in loader:
+    for net, opt in zip(nets, opts):
+        opt.zero_grad()
+        (net(x) - y).pow(2).mean().backward()
+        opt.step()
+""").text
+    assert "for net, opt in zip(nets, opts):" in text
+    assert "loader = dl.shard(DataLoader(data, batch_size=8, shuffle=True))" in text
+
+
+def test_words_and_names_are_no_samples() -> None:
+    text = port("""import torch
+from sklearn.datasets import load_digits
+x, y = load_digits(return_X_y=True)
+number = {word: i for i, word in enumerate(words)}
+layers = ["conv1", "conv2"]
+model = torch.nn.Linear(64, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(9):
+    opt.zero_grad()
+    loss = (model(x) - y).pow(2).mean() + penalty(layers, number)
+    loss.backward()
+    opt.step()
+""").text
+    assert "x = dl.shard(x)" in text
+    assert "dl.shard(layers)" not in text
+    assert "dl.shard(number)" not in text
