@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,10 +83,12 @@ class Ported:
         for part in (self.script_part, *self.modules):
             edits = [e for e in self.edits if self.file_of(e) == part.file]
             doubts = sum(self.file_of(d) == part.file for d in self.doubts)
-            out.append(_style(f"{part.file}: {len(edits)} edits, {doubts} doubts", color, bold=True))
-            for edit in sorted(edits, key=lambda e: (self.line(e), e.step)):
-                step = _style(f"{edit.step:<{width}}", color, fg="green")
-                out.append(f"  {self.line(edit):>5}  {step}  {edit.why}")
+            counts = f"{len(edits)} edit{'s' * (len(edits) != 1)}, {doubts} doubt{'s' * (doubts != 1)}"
+            out.append(_style(f"{part.file}: {counts}", color, bold=True))
+            rows = Counter((self.line(e), e.step, e.why) for e in edits)
+            for (line, step, why), times in sorted(rows.items()):
+                often = f" ({times} places)" if times > 1 else ""
+                out.append(f"  {line:>5}  {_style(f'{step:<{width}}', color, fg='green')}  {why}{often}")
         out.append(self.contract)
         untouched = len(self.script.files) - 1 - len(self.modules)
         if untouched:
