@@ -162,11 +162,12 @@ def test_a_bad_setting_is_refused_by_its_name(variable, value):
     assert f"{variable} is '{value}'" in ended.stderr
 
 
-def test_ranks_with_different_settings_are_refused_by_the_name_of_the_setting(job, any_mpi):
-    program = """
+@pytest.mark.parametrize(("name", "first", "second"), [("STAGE_KB", "256", "64"), ("GPU_PATH", "nccl", "staged")])
+def test_ranks_with_different_settings_are_refused_by_the_name_of_the_setting(job, any_mpi, name, first, second):
+    program = f"""
         import os
         rank = os.environ.get("PMI_RANK") or os.environ["OMPI_COMM_WORLD_RANK"]
-        os.environ["DL_COMM_STAGE_KB"] = "64" if rank == "1" else "256"
+        os.environ["DL_COMM_{name}"] = "{second}" if rank == "1" else "{first}"
         import dl_comm
         try:
             dl_comm.init()
@@ -174,7 +175,7 @@ def test_ranks_with_different_settings_are_refused_by_the_name_of_the_setting(jo
             print("rank", rank, error.message, flush=True)
     """
     ended = job(any_mpi, 2, program)
-    said = "the ranks do not agree: DL_COMM_STAGE_KB is '256' on rank 0 but '64' on rank 1"
+    said = f"the ranks do not agree: DL_COMM_{name} is '{first}' on rank 0 but '{second}' on rank 1"
     assert ended.lines("rank") == [f"rank {rank} {said}" for rank in range(2)], ended.output
 
 

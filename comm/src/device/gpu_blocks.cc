@@ -21,6 +21,7 @@ bool GpuTeam::on_the_gpus(const Message& message, Op op) const {
 // The ranks agree first: their GPUs would wait for each other for ever where they mean different calls.
 std::uint64_t GpuTeam::among_gpus(const Message& message, Cuda::Stream stream,
                                   const std::function<void(Cuda::Stream)>& enqueue) {
+  const std::lock_guard<std::mutex> turn(order_);
   team_.call(message, [](Lane&) {});
   const std::lock_guard<std::mutex> lock(guard_);
   const Current here(*gpu_);
@@ -55,6 +56,7 @@ void GpuTeam::sum_on_gpus(Cuda::Stream stream, const std::vector<Buffer>& buffer
 
 // As pipeline.h does on the host: while a block's slice is on its way over the nodes, the next one is summed.
 std::uint64_t GpuTeam::over_nodes(const Message& message, Op op, Cuda::Stream stream) {
+  const std::lock_guard<std::mutex> turn(order_);
   team_.call(message, [](Lane&) {});
   const std::vector<Flat> flats = by_type(message.buffers);
   const auto plan = std::make_shared<Plan>();

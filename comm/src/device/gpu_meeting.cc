@@ -17,7 +17,10 @@ constexpr unsigned mapped = 1 | 2;                   // CU_MEMHOSTREGISTER_PORTA
 constexpr unsigned lazy_peer_access = 1;             // CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 constexpr std::size_t page = 4096, trial_numbers = 1000;
 
-std::size_t up(std::size_t bytes) { return (bytes + page - 1) / page * page; }
+// Smaller pieces of a GPU's memory share a block with others, and a block is what other processes open.
+constexpr std::size_t own_block = 2u << 20;
+
+std::size_t up(std::size_t bytes, std::size_t grain = page) { return (bytes + grain - 1) / grain * grain; }
 
 std::string text_of(const CommError& error) {
   return error.what() + (error.hint().empty() ? "" : "; " + error.hint());
@@ -120,7 +123,7 @@ std::string GpuTeam::open(Way way) {
   std::string trouble = ask("memory on the ranks' GPUs", [&] {
     if (!pipelines_.front()->in_stream())
       throw CommError("the driver's streams cannot wait for a number (cuStreamWaitValue32)");
-    const std::size_t bytes = Blocks::footprint(settings_) + trial_numbers * 4;
+    const std::size_t bytes = up(Blocks::footprint(settings_) + trial_numbers * sizeof(float), own_block);
     if (scratch_ == 0) gpu_->cuda.device_allocate(&scratch_, bytes);
     return "";
   }).trouble;
@@ -195,13 +198,14 @@ std::string GpuTeam::join_ipc() {
 // what it says must not be met in training.
 std::string GpuTeam::try_out() {
   const Cuda& cuda = gpu_->cuda;
-  const double ranks = neighbours_->size();
+  const int ranks = neighbours_->size();
+  const auto of_rank = [](int rank, std::size_t i) { return static_cast<float>(rank % 8 + 1 + static_cast<int>(i % 8)); };
   const Cuda::Pointer trial = scratch_ + Blocks::footprint(settings_);
   auto* const host = reinterpret_cast<float*>(pinned_);
   const std::size_t n = std::min(trial_numbers, Pipeline::footprint(settings_) / sizeof(float));
   const Flat flat({{reinterpret_cast<char*>(static_cast<std::uintptr_t>(trial)), n, Dtype::float32}});
   std::string trouble = ask("a trial of the ranks' GPUs", [&] {
-    for (std::size_t i = 0; i < n; ++i) host[i] = static_cast<float>(neighbours_->rank() + 1 + static_cast<int>(i % 8));
+    for (std::size_t i = 0; i < n; ++i) host[i] = of_rank(neighbours_->rank(), i);
     cuda.copy_to_device(trial, host, n * sizeof(float), work_);
     for (const Blocks::Block& block : blocks_->cut(flat, 0)) {
       blocks_->sum(work_, block);
@@ -217,7 +221,9 @@ std::string GpuTeam::try_out() {
   if (!trouble.empty()) return trouble;
   return ask("what the trial gave", [&] {
     for (std::size_t i = 0; i < n; ++i) {
-      const double right = (ranks + 1) / 2 + static_cast<double>(i % 8);
+      float right = 0;  // the sums are whole numbers, and exact
+      for (int rank = 0; rank < ranks; ++rank) right += of_rank(rank, i);
+      right /= static_cast<float>(ranks);
       if (host[i] != right)
         throw CommError("a trial gave " + std::to_string(host[i]) + " where " + std::to_string(right) + " is right");
     }

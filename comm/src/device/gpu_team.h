@@ -116,6 +116,7 @@ class GpuTeam {
   Cuda::Stream work_ = nullptr;
   Cuda::Event summed_ = nullptr, carried_[2] = {};
 
+  std::mutex order_;  // what the ranks agree on is enqueued in the order in which they agree
   std::mutex guard_;  // of what follows, and of the pipelines' framework side
   std::uint64_t tickets_ = 0;
   std::map<std::uint64_t, Flight> flights_;

@@ -127,11 +127,9 @@ ABSENT, IS_ABSENT = (
     ("fails", "variables", "path"),
     [
         (("ncclCommInitRankConfig", 1), OWN, f"CUDA IPC, since {NO_NCCL}{REFUSED}"),
-        (("ncclCommGetAsyncError", 2), OWN, f"CUDA IPC, since {NO_NCCL}{REFUSED}"),
         (("ncclReduceScatter", 1), OWN, f"CUDA IPC, since {NO_NCCL}{REFUSED}"),
         (("no_function", 1), OWN | WRONG, f"CUDA IPC, since {NO_NCCL}{IS_WRONG}"),
         (("no_function", 1), OWN | ABSENT, f"CUDA IPC, since NCCL 2.21.5 failed: rank 0: {IS_ABSENT} the ranks"),
-        (("cuMemAlloc_v2", 2), {}, f"the host, {SHARED}, {NO_IPC}"),
         (("cuIpcOpenMemHandle_v2", 1), {}, f"the host, {SHARED}, {NO_IPC}"),
         (("cuIpcGetMemHandle", 1), OWN | WRONG, f"the host, since {NO_NCCL}{IS_WRONG}, {NO_IPC}"),
     ],

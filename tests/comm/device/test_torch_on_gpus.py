@@ -72,12 +72,12 @@ def said_on_a_real_gpu(n: int, path: str) -> str:
     return launched(n, FACES / "run_checks.py", *(HERE / file for file in ON_A_REAL_GPU), DL_COMM_GPU_PATH=path)
 
 
-@pytest.mark.parametrize("n", [1, 2, 4])
+@pytest.mark.parametrize(("n", "path"), [(1, "auto"), (2, "auto"), (4, "auto"), (2, "staged"), (4, "staged")])
 @pytest.mark.parametrize("check", checks_in(HERE, ON_A_REAL_GPU))
-def test_on_a_real_gpu(check, n):
+def test_on_a_real_gpu(check, n, path):
     real_driver()
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("this torch was built without CUDA")
-    said = said_on_a_real_gpu(n, "auto")
+    said = said_on_a_real_gpu(n, path)
     assert f"passed {check}" in said.splitlines(), said[-8000:]

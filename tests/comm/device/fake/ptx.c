@@ -4,6 +4,7 @@
 
 #include <ctype.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +30,9 @@ typedef struct Program {
   Line lines[most_lines];
   struct { char name[name_length]; int line; } labels[16];
   int n_labels;
+  struct Program* before;
 } Program;
+static _Atomic(Program*) programs;  // all there are: nothing is lost for a sanitizer
 
 static const char* const special[] = {"%tid.x", "%ctaid.x", "%ntid.x", "%nctaid.x", "%ctaid.y"};
 enum { specials = sizeof special / sizeof *special };
@@ -96,6 +99,7 @@ Program* fake_program(const char* text, const char* name) {
   const char* from = strstr(text, entry);
   if (!from) return NULL;
   Program* const p = calloc(1, sizeof *p);
+  p->before = atomic_exchange(&programs, p);
   for (int i = 0; i < specials; ++i) number_of(p, special[i]);
   const char* const body = strchr(from, '{');
   for (const char* at = from; (at = strstr(at, ".param")) != NULL && at < body; ++at) {
