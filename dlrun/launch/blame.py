@@ -19,11 +19,13 @@ from dlrun.launch.home import Call
 from dlrun.launch.result import Failure
 
 _WAIT = 0.7  # seconds for a better explanation
+_WAIT_FOR_THE_OTHER = 5.0  # where the words say that another rank has ended: its watcher is about to say so, too
 _LOST = "lost without a word: its node or the network to it is gone, or its watcher was killed"
 
 # What a rank says that fell over another's end: an error of what it communicates with, or a crash within that.
 _FALLS = (r"CommError|MPI_ERR|mpi4py|\bgloo\b|\bNCCL\b|DistBackendError|DistStoreError|DistNetworkError|"
           r"Connection (reset|closed|refused)|Broken ?pipe|killed by SIG(SEGV|ABRT|BUS|TERM|PIPE)")  # fmt: skip
+_OTHER_ENDED = r"rank \d+ (has left|ended)"
 
 
 class Blame:
@@ -63,7 +65,8 @@ class Blame:
     def _take(self, doubtful: int, failure: Mapping[str, Any]) -> None:
         self._heard.append((doubtful, len(self._heard), failure))
         everybody = len({heard[2]["rank"] for heard in self._heard}) == self.ranks
-        self.due = min(self.due, time.monotonic() + (_WAIT if doubtful and not everybody else 0))
+        wait = _WAIT_FOR_THE_OTHER if re.search(_OTHER_ENDED, failure["what"]) else _WAIT
+        self.due = min(self.due, time.monotonic() + (wait if doubtful and not everybody else 0))
 
 
 def doubt(what: str) -> int:

@@ -103,7 +103,9 @@ class Signals:
     def _save(self, why: str) -> None:
         """Have the ranks save and stop: the file ``stop`` tells a script that asks ``should_stop()``."""
         self.saving = why
-        (self.run_dir / "stop").write_text(why.split()[0] + "\n")
+        unseen = self.run_dir / "stop.new"  # who sees the file finds the signal's name in it
+        unseen.write_text(why.split()[0] + "\n")
+        unseen.replace(self.run_dir / "stop")
         if self.listening:
             self._save_by = time.monotonic() + self.plan.save_time
             told = f"the ranks save and stop; they have {self.plan.save_time:g} s"

@@ -142,11 +142,12 @@ class Watcher:
         path = f"{os.environ['DLRUN_RUN_DIR']}/rank-{self.rank}.stack"
         if not os.path.exists(path):  # noqa: PTH110 - no Python script, or not yet
             return
-        before = os.path.getsize(path)  # noqa: PTH202
+        size = before = os.path.getsize(path)  # noqa: PTH202
         self._signal(STACK_SIGNAL)
-        for _ in range(50):
+        for _ in range(150):
             time.sleep(0.01)
-            if os.path.getsize(path) > before:  # noqa: PTH202
+            last, size = size, os.path.getsize(path)  # noqa: PTH202
+            if size == last > before:  # it comes line by line, and is whole when it has stopped to grow
                 break
         with open(path) as file:  # noqa: PTH123
             file.seek(before)
