@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import nox
 
 nox.options.reuse_existing_virtualenvs = True
 RESULTS = Path("build/results")
+WHEELS = Path("build/wheels")
 SANITIZER_TESTS = "tests/comm/test_sanitizers.py"
 TENSORFLOW_TESTS = "tests/comm/faces/test_tensorflow_on_ranks.py"
 KERAS_TESTS = "tests/comm/faces/test_keras_on_ranks.py"
@@ -17,6 +19,18 @@ FAULT_TESTS = "tests/verify/test_tensorflow_faults.py"
 EXAMPLE_TEST = "tests/examples/test_training.py::test_digits_are_learned_alone_and_on_two_ranks"
 COMPARISON_TEST = "tests/examples/test_training.py::test_tensorflows_own_strategy_is_compared_and_agrees"
 TEST_TOOLS = ("scikit-learn>=1.3", "pytest>=8", "pytest-timeout>=2.3")
+
+
+_built: list[Path] = []
+
+
+def wheel(session: nox.Session, extra: str) -> str:
+    """Return what pip installs the project from, with this extra: a wheel, which the first session builds for all."""
+    if not _built:
+        shutil.rmtree(WHEELS, ignore_errors=True)
+        session.run("python", "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(WHEELS), ".", silent=True)
+        _built.extend(WHEELS.glob("*.whl"))
+    return f"{_built[0]}[{extra}]"
 
 
 def run_pytest(session: nox.Session, *args: str) -> None:
@@ -46,7 +60,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """The main tests, with PyTorch, and Keras 3 on PyTorch and jax; then mypy --strict, which needs PyTorch's types."""
-    session.install(".[test]", "keras>=3", "jax>=0.4.35", "mypy>=1.11", "types-PyYAML")
+    session.install(wheel(session, "test"), "keras>=3", "jax>=0.4.35", "mypy>=1.11", "types-PyYAML")
     session.env["DLRUN_TEST_MPIEXEC"] = open_mpi(session)
     elsewhere = [f"--ignore={file}" for file in (SANITIZER_TESTS, TENSORFLOW_TESTS, FIRST_STEPS_TEST, FAULT_TESTS)]
     run_pytest(session, "tests", *elsewhere)
@@ -63,7 +77,7 @@ def sanitize(session: nox.Session) -> None:
 @nox.session
 def keras2(session: nox.Session) -> None:
     """dl_comm with TensorFlow 2.15 and Keras 2.15, which need NumPy 1."""
-    session.install("tensorflow-cpu==2.15.1", "numpy<2", ".[mpi]", *TEST_TOOLS)
+    session.install("tensorflow-cpu==2.15.1", "numpy<2", wheel(session, "mpi"), *TEST_TOOLS)
     examples = (f"{EXAMPLE_TEST}[keras_mnist]", f"{EXAMPLE_TEST}[tf_mnist]", COMPARISON_TEST)
     run_pytest(session, TENSORFLOW_TESTS, KERAS_TESTS, FAULT_TESTS, *examples)
 
@@ -71,7 +85,7 @@ def keras2(session: nox.Session) -> None:
 @nox.session
 def keras3(session: nox.Session) -> None:
     """dl_comm with TensorFlow 2.21 and Keras 3."""
-    session.install("tensorflow-cpu==2.21.0", ".[mpi]", *TEST_TOOLS)
+    session.install("tensorflow-cpu==2.21.0", wheel(session, "mpi"), *TEST_TOOLS)
     run_pytest(session, TENSORFLOW_TESTS, KERAS_TESTS, FIRST_STEPS_TEST, FAULT_TESTS, f"{EXAMPLE_TEST}[tf2_mnist]")
 
 

@@ -83,6 +83,8 @@ class Session {
   void make_team(int id, int threads, int precision);
   void find_shared_memory();
 
+  static constexpr std::uint64_t team_bits = 10;  // the last ones of a ticket
+
   Settings settings_;
   std::unique_ptr<Transport> world_;
   Layout layout_;
