@@ -46,7 +46,7 @@ Job = Callable[..., Ended]
 def job(tmp_path: Path) -> Job:
     """Return job(mpi, n, program, **environment): run Python text, or a command, on n ranks; collect all output."""
 
-    def run(mpi: Mpi, n: int, program: str | list[str], *, timeout: float = 60, **environment: str) -> Ended:
+    def run(mpi: Mpi, n: int, program: str | list[str], *, timeout: float = 200, **environment: str) -> Ended:
         if isinstance(program, str):
             script = tmp_path / "program.py"
             script.write_text(textwrap.dedent(program))
@@ -70,13 +70,13 @@ Threads = Callable[..., list[Any]]
 
 @pytest.fixture
 def threads() -> Threads:
-    """Return threads(n, body, patience=60, **how): body(session, rank) on n ranks that are threads.
+    """Return threads(n, body, patience=200, **how): body(session, rank) on n ranks that are threads.
 
     It gives results, or errors, by rank, and fails if one takes longer than ``patience`` seconds.
     """
     from dl_comm import _core
 
-    def run(n: int, body: Callable[[Any, int], Any], *, patience: float = 60, **how: Any) -> list[Any]:
+    def run(n: int, body: Callable[[Any, int], Any], *, patience: float = 200, **how: Any) -> list[Any]:
         sessions = _core.local_sessions(n, **how)
         results: list[Any] = [None] * n
 

@@ -16,6 +16,7 @@ import fcntl
 import heapq
 import os
 import select
+import signal
 import struct
 import sys
 import time
@@ -95,7 +96,8 @@ def pump(hosts: dict[int, Host], delay: float, rate: float) -> None:
 
 
 def main(delay: str, rate: str, rails: str, *namespaces: str) -> None:
-    """Make the devices, say so, and pump."""
+    """Make the devices, say so, and pump, as long as the parent lives."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     hosts = {}
     for one in namespaces:
         name, _, octet = one.partition("=")

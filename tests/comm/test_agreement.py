@@ -102,9 +102,9 @@ def test_a_rank_that_never_comes_is_named_with_team_call_and_array_in_time(threa
         return
 
     begun = time.monotonic()
-    results = threads(2, body, hosts=HOSTS[pattern][:2], timeout_s=0.5)
-    assert 0.4 < time.monotonic() - begun < 5
-    for words in ("rank 1 has not", "0.5" if pattern == "one node" else "", "team 0", "call 2", "layer.weight (3,)"):
+    results = threads(2, body, hosts=HOSTS[pattern][:2], timeout_s=1.5)
+    assert 1.4 < time.monotonic() - begun < 30
+    for words in ("rank 1 has not", "1.5" if pattern == "one node" else "", "team 0", "call 2", "layer.weight (3,)"):
         assert words in str(results[0])
 
 
@@ -117,8 +117,8 @@ def test_a_rank_that_has_left_is_named_at_once(threads):
         session.barrier()
 
     begun = time.monotonic()
-    results = threads(2, body, timeout_s=30)
-    assert time.monotonic() - begun < 5
+    results = threads(2, body, timeout_s=100)
+    assert time.monotonic() - begun < 30
     assert "rank 1 has left" in str(results[0])
 
 
@@ -130,7 +130,7 @@ def test_the_failure_of_one_rank_reaches_the_others_with_its_words(threads):
             return
         session.barrier()
 
-    results = threads(3, body, timeout_s=30)
+    results = threads(3, body, timeout_s=100)
     for rank in (0, 2):
         assert "no such file" in str(results[rank])
 
@@ -147,7 +147,7 @@ def test_a_team_that_failed_says_so_at_the_next_call(threads):
                 last = error
         raise last
 
-    assert "failed before this call" in str(threads(2, body, timeout_s=0.3)[0])
+    assert "failed before this call" in str(threads(2, body, timeout_s=1.5)[0])
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_on_several_nodes_every_rank_hears_which_rank_of_another_node_is_silent(
             return
         session.allreduce([buffer(np.zeros(50_000, "f4"))], "mean", 0, ["w (50000,)"])
 
-    results = threads(4, body, hosts=["a", "a", "b", "b"], timeout_s=0.5)
+    results = threads(4, body, hosts=["a", "a", "b", "b"], timeout_s=1.5)
     for text in texts(results[:3]):
         assert "w (50000,)" in text
     assert "rank 3 has not come" in str(results[2])

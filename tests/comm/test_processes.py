@@ -265,11 +265,8 @@ def test_each_way_to_share_memory_gives_the_same_numbers(job, any_mpi, how):
 
 
 def test_nothing_is_left_when_every_rank_is_killed(job, any_mpi):
-    from pathlib import Path
-
-    before = set(Path("/dev/shm").glob("dl_comm*"))
     program = """
-        import os, time
+        import os
         import numpy as np, dl_comm
         dl_comm.init()
         dl_comm.gradients([np.ones(100_000)])
@@ -277,5 +274,4 @@ def test_nothing_is_left_when_every_rank_is_killed(job, any_mpi):
         os.kill(os.getpid(), 9)
     """
     ended = job(any_mpi, 2, program, DL_COMM_SHARED_MEMORY="shm")
-    assert ended.code != 0
-    assert set(Path("/dev/shm").glob("dl_comm*")) == before
+    assert ended.code != 0  # and nothing_left_in_shared_memory, as after every test of dl_comm

@@ -17,9 +17,9 @@ PROGRAM = """
         dl_comm.gradients([np.ones(10)])
     if rank == 1:
         time.sleep(600)
-    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
     begun = time.monotonic()
     try:
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
         for step in range(2):
             dl_comm.gradients([np.ones(10)])
     except KeyboardInterrupt:

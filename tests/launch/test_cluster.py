@@ -41,7 +41,7 @@ FAILS = """
 import os, sys, time
 how = sys.argv[1]
 print("up", flush=True)
-time.sleep(0.5)
+while not os.path.exists("go"): time.sleep(0.01)
 if os.environ["DLRUN_RANK"] == "2":
     if how == "exception": raise ValueError("bad shape (3, 4)")
     if how == "sys.exit": sys.exit(7)
@@ -127,6 +127,7 @@ def test_every_failure_has_one_end(lab: Lab, tmp_path: Path, backend: str, how: 
     env = lab.ssh if backend.endswith("ssh") else lab.env
     process = subprocess.Popen(line, cwd=tmp_path, env=env, stdout=pipe, stderr=pipe, text=True)
     assert process.stdout and process.stdout.readline() == "up\n", process.communicate()[1]
+    wait_until_all_are_up(tmp_path / "runs")
     start = time.monotonic()
     act(lab, how, process, tmp_path)
     try:
@@ -176,8 +177,18 @@ def test_ranks_that_never_start_end_the_job(lab: Lab, tmp_path: Path, backend: s
     assert not left
 
 
+def wait_until_all_are_up(runs: Path) -> None:
+    """Wait until each of the 3 ranks has spoken: one that ends may take others with it, wherever they are."""
+    deadline = time.monotonic() + 60
+    logs = [runs / f"rank-{rank}.log" for rank in range(3)]
+    while not all(log.exists() and log.read_text() for log in logs):
+        assert time.monotonic() < deadline, "not all ranks have started"
+        time.sleep(0.02)
+
+
 def act(lab: Lab, how: str, process: subprocess.Popen[str], folder: Path) -> None:
-    """Do what the script cannot do to itself."""
+    """Let the script do what it can do to itself, and do the rest."""
+    (folder / "go").touch()
     if how == "node dies":
         lab.run("poweroff", "n2")
     elif how == "cable cut":

@@ -114,10 +114,10 @@ def test_ranks_that_do_not_start_are_named(dlrun, any_mpiexec, tmp_path):
     one_less = 'case $1 in -n) exec sh -c \'n=$1; shift; exec "$0" -n $((n - 1)) "$@"\' "$real" "${@:2}";; esac'
     lame.write_text(f'#!/bin/bash\nreal={any_mpiexec}\n{one_less}\nexec $real "$@"\n')
     lame.chmod(0o755)
-    words = ["-n", "3", "--mpiexec", str(lame), "--start-timeout", "2", "t.py"]
+    words = ["-n", "3", "--mpiexec", str(lame), "--start-timeout", "20", "t.py"]
     done = dlrun(*words)
     assert done.returncode != 0 and done.stdout == ""
-    assert re.search(r"launcher started rank \d of 2|1 of 3 ranks did not start within 2 s: rank 2", done.stderr)
+    assert re.search(r"launcher started rank \d of 2|1 of 3 ranks did not start within 20 s: rank 2", done.stderr)
 
 
 HARD = "comma, 'quote' \"double\" $HOME %PATH% = \\ ünïcode\nsecond line"

@@ -51,11 +51,22 @@ def test_of_two_ranks_the_one_that_communicates_is_the_one_that_waits():
     assert [s.rank for s in missing(stacks)] == [0]
 
 
+# Rank 0 speaks until all have come to where they are to stall: a start that takes long is no stall.
+STARTING = """
+import threading
+over = threading.Event()
+def speak():
+    while not over.wait(0.2):
+        print("starting", flush=True)
+threading.Thread(target=speak, daemon=True).start()
+"""
 STALLS = """
-import os, time
+import os, time, starting
 from mpi4py import MPI
 def slow_loader():
     time.sleep(300)
+MPI.COMM_WORLD.Barrier()
+starting.over.set()
 if os.environ["DLRUN_RANK"] == "1":
     slow_loader()
 MPI.COMM_WORLD.Barrier()
@@ -63,23 +74,26 @@ MPI.COMM_WORLD.Barrier()
 
 
 def test_a_real_stall_names_the_missing_rank_its_line_and_ends_the_job_when_asked(dlrun, mpiexec, tmp_path):
+    (tmp_path / "starting.py").write_text(STARTING)
     (tmp_path / "stalls.py").write_text(STALLS)
-    words = ["--stall-timeout", "3", "--on-stall", "abort", "stalls.py"]
+    words = ["--stall-timeout", "1", "--on-stall", "abort", "stalls.py"]
     done = dlrun("-n", "3", "--mpiexec", mpiexec, *words)
     assert done.returncode == 124, done.stderr
     told = ("dlrun: no", "dlrun: rank", "  missing:")
     lines = [line for line in done.stderr.splitlines() if line.startswith(told)]
-    assert lines[0].startswith("dlrun: no progress for ") and lines[0].endswith("(0, 2) at stalls.py:8 <module>")
+    assert lines[0].startswith("dlrun: no progress for ") and lines[0].endswith("(0, 2) at stalls.py:10 <module>")
     assert lines[1].startswith("  missing: rank 1 (host ") and lines[1].endswith("at stalls.py:5 slow_loader")
     assert "ended the job: no progress for" in lines[2]
 
 
 STALLS_IN_TRAINING = """
-import time
+import time, starting
 import numpy as np
 import dl_comm as mc
 mc.init(1, 1, 100)
 for step in range(100):
+    if step == 7:
+        starting.over.set()
     if step == 7 and mc.get_rank() == 1:
         time.sleep(300)
     mc.gradients([np.ones(50, np.float32), np.ones(9, np.float32)], 0)
@@ -88,16 +102,17 @@ for step in range(100):
 
 def test_of_a_stall_in_training_the_exchange_is_told_which_the_others_wait_in(dlrun, any_mpiexec, tmp_path):
     pytest.importorskip("dl_comm._core", reason="dl_comm's compiled core is not installed")
+    (tmp_path / "starting.py").write_text(STARTING)
     (tmp_path / "stalls.py").write_text(STALLS_IN_TRAINING)
-    words = ["--stall-timeout", "3", "--on-stall", "abort", "stalls.py"]
+    words = ["--stall-timeout", "1", "--on-stall", "abort", "stalls.py"]
     done = dlrun("-n", "3", "--mpiexec", any_mpiexec, *words)
     assert done.returncode == 124, done.stderr
     lines = done.stderr.splitlines()
     waits = next(line for line in lines if line.startswith("dlrun: no progress for "))
-    where = "2 ranks wait (0, 2) in call 7 of team 0: allreduce (mean) of (50,) and 1 more, at stalls.py:9 <module>"
+    where = "2 ranks wait (0, 2) in call 7 of team 0: allreduce (mean) of (50,) and 1 more, at stalls.py:11 <module>"
     assert waits.endswith(where), waits
     missing = next(line for line in lines if line.startswith("  missing: rank 1 (host "))
-    assert missing.endswith(") at stalls.py:8 <module>")
+    assert missing.endswith(") at stalls.py:10 <module>")
 
 
 def test_a_slow_job_that_moves_is_no_stall(dlrun, any_mpiexec, tmp_path):

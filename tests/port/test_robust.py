@@ -21,7 +21,8 @@ from dlrun.port.edits import Edit, apply
 from dlrun.port.passes import STEPS
 from dlrun.port.reading import read
 
-SOURCES = [SCRIPT, EVALUATED, SERIAL, *(p.read_text() for p in Path(__file__).parents[2].glob("examples/*/serial.py"))]
+EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*/serial.py"))
+SOURCES = [SCRIPT, EVALUATED, SERIAL, *(p.read_text() for p in EXAMPLES)]
 FOREIGN = [TORCH, KERAS, TAPE]
 PROGRAMS = int(os.environ.get("DLRUN_FUZZ", "300"))
 FIRST = int(os.environ.get("DLRUN_FUZZ_SEED", "0"))

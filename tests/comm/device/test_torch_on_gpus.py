@@ -22,6 +22,7 @@ OVER_THE_FAKE = {
     "auto": ("torch_gradients.py", "torch_situations.py", "torch_optimizer.py", HOOKS),
 }
 ON_A_REAL_GPU = ("torch_on_real_gpu.py",)
+pytestmark = pytest.mark.timeout(900)  # the first check of a launch waits for all of them
 
 
 def checks_in(folder: Path, files: tuple[str, ...]) -> list[str]:
@@ -39,7 +40,7 @@ def launched(n: int, *arguments: str | Path, **variables: str) -> str:
     path = os.pathsep.join([str(HERE), str(FACES)])
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **variables}
     command = [mpiexec, "-n", str(n), sys.executable, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, env=environment, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=800, env=environment, check=False)
     return done.stdout + done.stderr[-6000:]
 
 

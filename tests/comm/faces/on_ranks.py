@@ -22,7 +22,7 @@ def checks_in(*files: str) -> list[str]:
     ]
 
 
-def launch(n: int, *arguments: str | Path, timeout: float = 280, **variables: str) -> subprocess.CompletedProcess[str]:
+def launch(n: int, *arguments: str | Path, timeout: float = 800, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run ``python arguments`` on n ranks, one thread each, and return its output as text."""
     beside = Path(sys.executable).parent / "mpiexec"
     mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec")

@@ -7,7 +7,10 @@ from importlib.util import find_spec
 import pytest
 from on_ranks import checks_in
 
-pytestmark = pytest.mark.skipif(find_spec("tensorflow") is None, reason="TensorFlow is not installed")
+pytestmark = [
+    pytest.mark.skipif(find_spec("tensorflow") is None, reason="TensorFlow is not installed"),
+    pytest.mark.timeout(900),  # the first check of a launch waits for all of them
+]
 
 FILES = ("tensorflow_everywhere.py", "tensorflow_sessions.py", "tensorflow_styles.py", "tensorflow_drop_in.py")
 

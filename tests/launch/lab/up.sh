@@ -53,6 +53,9 @@ NodeName=n[1-$NODES] NodeAddr=$NET.1[1-$NODES] Port=26818 CPUs=$CPUS CoresPerSoc
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 X
 echo "LAB=$LAB P=$P" > "$LAB/params"
+if [ -n "${WATCH:-}" ]; then
+  LAB=$LAB setsid sh -c 'tail --pid="$1" -f /dev/null; exec "$2"' sh "$WATCH" "$here/down.sh" </dev/null >/dev/null 2>&1 &
+fi
 
 { echo "127.0.0.1 localhost"; echo "$NET.1 $host"; for k in $(seq "$NODES"); do echo "$NET.1$k n$k"; done; } > "$LAB/etc/hosts"
 ssh-keygen -q -t ed25519 -N '' -f "$LAB/etc/id"
@@ -165,6 +168,3 @@ slurmctld   # before the machines: a slurmd that finds no controller sleeps for 
 "$LAB/poweron" $(seq -f n%g "$NODES")
 
 "$LAB/ready" $(seq -f n%g "$NODES")
-if [ -n "${WATCH:-}" ]; then
-  LAB=$LAB setsid sh -c 'tail --pid="$1" -f /dev/null; exec "$2"' sh "$WATCH" "$here/down.sh" </dev/null >/dev/null 2>&1 &
-fi
