@@ -1,19 +1,10 @@
-// Compiles only if dl_comm's declarations of CUDA's functions agree with CUDA's own: as many arguments, each as wide, and
-// pointers where pointers are; and if its constants are the same.
+// Compiles only if dl_comm's declarations of CUDA's functions agree with CUDA's own, and if its constants are the same.
 #include <cuda.h>
 
+#include "agreement.h"
 #include "device/cuda.h"
 
-template <class A, class B>
-constexpr bool alike = sizeof(A) == sizeof(B) && std::is_pointer_v<A> == std::is_pointer_v<B>;
-template <class... A, class... B>
-constexpr bool same(const dl::Function<dl::Cuda, A...>*, CUresult (*)(B...)) {
-  if constexpr (sizeof...(A) != sizeof...(B)) return false;
-  else return (alike<A, B> && ...);
-}
-template <auto member>
-using at = std::remove_reference_t<decltype(std::declval<dl::Cuda&>().*member)>;
-#define CHECK(mine, theirs) static_assert(same(static_cast<at<&dl::Cuda::mine>*>(nullptr), decltype(&theirs)(nullptr)))
+#define CHECK(mine, theirs) AGREE(dl::Cuda, mine, theirs)
 
 CHECK(init, cuInit);
 CHECK(error_name, cuGetErrorName);
