@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 
@@ -14,7 +15,9 @@ def seconds_as_text(seconds: float) -> str:
 
 
 def significant(value: float) -> str:
-    """Three significant digits without an exponent."""
+    """Two or three significant digits without an exponent."""
+    if 0 < value < 0.0995:
+        return f"{value:.{1 - math.floor(math.log10(value))}f}"
     return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
 
 
