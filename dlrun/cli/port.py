@@ -124,7 +124,7 @@ def _options(chosen: dict[str, Any]) -> Options:
     source = click.get_current_context().get_parameter_source
     given = [f"--{name.replace('_', '-')}" for name in _RATE if source(name) is ParameterSource.COMMANDLINE]
     if given and chosen["batch"] == "global":
-        raise click.UsageError(f"{', '.join(given)}: with --batch local only; --batch global keeps the rate.")
+        raise click.UsageError(f"{', '.join(given)} go with --batch local: --batch global keeps the rate.")
     if given and chosen["origin"]:
         raise click.UsageError(f"{', '.join(given)}: not with --from, which leaves the rate as the script has it.")
     if chosen["warmup_steps"] and chosen["warmup_epochs"]:

@@ -140,6 +140,7 @@ def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
         permutations=tuple(feeds.permutations()),
         optimizers=loops.gradients.constructors(),
         loops=tuple(loops.training),
+        accumulating=tuple(loops.accumulating),
         counted=tuple((loop, feeds.counts(loop) if isinstance(loop, cst.For) else None) for loop in feeds.counted),
         full_batch=feeds.full_batch,
         local=Taint(script, kinds, forwards(script, kinds, lambda call: True)),

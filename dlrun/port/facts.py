@@ -129,6 +129,7 @@ class Facts:
     permutations: tuple[cst.Call, ...] = ()  # the calls that draw an order for loops over indices
     optimizers: tuple[cst.Call, ...] = ()  # the calls that make them
     loops: tuple[cst.CSTNode, ...] = ()  # all loops that run an update
+    accumulating: tuple[cst.CSTNode, ...] = ()  # loops that add up gradients for an update after them
     counted: tuple[
         tuple[cst.CSTNode, cst.BaseExpression | None], ...
     ] = ()  # those whose turns draw a batch; their range

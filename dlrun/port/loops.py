@@ -35,6 +35,12 @@ class Loops:
         loops = [n for n in self.script.nodes if isinstance(n, LOOPS) and self.gradients.runs_step(n.body)]
         return [n for n in loops if not self.gradients.backwards or self.gradients.runs_backward(n.body)]
 
+    @cached_property
+    def accumulating(self) -> list[cst.For | cst.While]:
+        """Return the loops that add up gradients for an update that comes after them."""
+        loops = [n for n in self.script.nodes if isinstance(n, LOOPS) and n not in self.training]
+        return [n for n in loops if self.gradients.runs_backward(n.body)]
+
     def unreached(self) -> cst.FunctionDef | None:
         """Return a function that trains and that nothing in the file runs, if no chain of calls starts elsewhere."""
         lost: cst.FunctionDef | None = None
@@ -75,7 +81,7 @@ class Loops:
     def in_training(self, node: cst.CSTNode) -> bool:
         """Tell whether ``node`` runs in a loop, or a function, that also makes gradients."""
         for up in self.script.above(node):
-            if isinstance(up, LOOPS):
+            if isinstance(up, LOOPS) and up not in self.accumulating:
                 return up in self.training
             if isinstance(up, cst.FunctionDef):
                 return up in self.gradients.leads_to_backward

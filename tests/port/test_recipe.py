@@ -126,7 +126,7 @@ def test_an_option_without_sense_is_refused_with_the_reason(source, chosen, reas
         (["--lr-decay", "60,30:0.1"], "no list of rising epochs"),
         (["--lr-decay", "30:2"], "no list of rising epochs"),
         (["--warmup-steps", "3", "--warmup-epochs", "2"], "exclude each other"),
-        (["--batch", "global", "--lars"], "--lars: with --batch local only"),
+        (["--batch", "global", "--lars"], "--lars go with --batch local"),
         (["--from", "horovod", "--lr-decay", "30"], "--lr-decay: not with --from"),
     ],
 )

@@ -81,20 +81,27 @@ class Metrics:
         """Yield the sum over ranks for numerators of this rank's samples over all samples."""
         dl, why = self.facts.alias, "a sum over this rank's samples, divided by the number of all samples"
         cuts: list[cst.CSTNode] = []
+        found: list[cst.CSTNode] = []
         for node in self.script.nodes:
             if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Divide):
                 if self._sum_of_own(node.left) and self.sums.over(node.right, node.left) and self.all_ranks(node):
                     cuts.append(node.left)
+                    found.append(node)
                     yield Edit(node.left, why, self.totalled)
             elif isinstance(node, cst.AugAssign) and isinstance(node.operator, cst.DivideAssign):
                 mine = isinstance(node.target, cst.Name) and self._sum_of_own(node.target)
                 if mine and self.sums.over(node.value, node.target) and self.all_ranks(node):
+                    found.append(node)
                     name = self.script.code(node.target)
                     self.averaged[self.script.function_of(node), name] = self.script.order[node]
                     yield Edit(self.script.line_of(node), why,
                                before=statements("torch/total_statement", dl=dl, name=name))  # fmt: skip
+        if found:
+            yield Doubt(found[0], "where n does not divide the samples, each epoch deals up to n - 1 of them out twice, and "
+                        "this sum counts them twice", "low", "choose n that divides them, or drop_last=True")  # fmt: skip
         if cuts:
             self.trained = Taint(self.script, self.facts.kinds, self.trained.seeds, cuts)
+            self.local = Taint(self.script, self.facts.kinds, self.local.seeds, cuts)
 
     def _sum_of_own(self, node: cst.CSTNode) -> bool:
         return self.trained(node) and self.scalar(node) and self.sums.in_training(node)

@@ -65,7 +65,7 @@ class Sums:
         for name in (n for n in walk(node) if isinstance(n, cst.Name) and self.facts.trained(n)):
             for binding in self._bindings(name):
                 if isinstance(binding.node, cst.AugAssign) and isinstance(binding.node.operator, cst.AddAssign):
-                    above = self.script.above(binding.node)
+                    above = (u for u in self.script.above(binding.node) if u not in self.facts.accumulating)
                     loops.append(next((u for u in above if isinstance(u, (cst.For, cst.While))), None))
         return loops
 

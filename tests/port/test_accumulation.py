@@ -1,0 +1,75 @@
+"""Gradients that are added up over several batches before an update."""
+
+import torch
+from running import ran
+
+from dlrun.port import Options, port
+
+EVERY_K = """\
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+x = torch.rand(672, 64, dtype=torch.float64)
+y = x[:, :10].argmax(1)
+accumulation_steps = 4
+loader = DataLoader(TensorDataset(x, y), batch_size=32, shuffle=True)
+model = torch.nn.Linear(64, 10).double()
+opt = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+total_steps = 3 * len(loader) // accumulation_steps
+sched = torch.optim.lr_scheduler.LambdaLR(opt, lambda step: max(0.1, 1 - step / total_steps))
+updates = 0
+for epoch in range(3):
+    running = 0.0
+    for step, (a, b) in enumerate(loader):
+        loss = torch.nn.functional.cross_entropy(model(a), b) / accumulation_steps
+        loss.backward()
+        running += loss.item()
+        if (step + 1) % accumulation_steps == 0 or step + 1 == len(loader):
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            opt.step()
+            sched.step()
+            opt.zero_grad()
+            updates += 1
+    print(f"epoch {epoch}: {updates} updates, loss {running:.6f}")
+torch.save(model.state_dict(), "last.pt")
+"""
+MICRO = """\
+import torch
+x, y = load()
+model = torch.nn.Linear(64, 10)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(1000):
+    total = 0.0
+    for micro in range(4):
+        picks = torch.randint(len(x), (8,))
+        loss = torch.nn.functional.cross_entropy(model(x[picks]), y[picks]) / 4
+        loss.backward()
+        total += loss.item()
+    opt.step()
+    opt.zero_grad()
+    if step % 20 == 0:
+        print(step, total)
+"""
+
+
+def test_updates_every_few_batches_are_those_of_one_process(tmp_path):
+    serial, shared, local = (tmp_path / f"{name}.py" for name in ("serial", "shared", "local"))
+    serial.write_text(EVERY_K)
+    shared.write_text(port(EVERY_K, Options(batch="global")).text)
+    local.write_text(port(EVERY_K).text)
+    said, parameters = ran(serial, tmp_path / "alone")
+    shown, same = ran(shared, tmp_path / "two", 2)
+    assert shown.splitlines() == said.splitlines()
+    for name, value in parameters.items():
+        torch.testing.assert_close(same[name], value, rtol=1e-9, atol=1e-12)
+    shown, _ = ran(local, tmp_path / "local", 2)
+    assert [line.split(",")[0] for line in shown.splitlines()] == [f"epoch {i}: {3 * i + 3} updates" for i in range(3)]
+
+
+def test_micro_batches_stay_the_updates_are_shared_and_their_sum_is_averaged():
+    text = port(MICRO).text
+    assert "for step in range(dl.steps(1000)):" in text
+    assert "for micro in range(4):" in text
+    assert "    dl.gradients(opt)  # mean over the ranks\n    opt.step()" in text
+    assert "print(step, dl.average(total))" in text
