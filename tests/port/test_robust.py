@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 from programs import mutated, program
+from small import SERIAL
 from test_passes import SCRIPT
-from test_port import EVALUATED, SERIAL
+from test_shown import EVALUATED
 from test_translation import KERAS, TAPE, TORCH
 
 from dlrun.errors import DlrunError
 from dlrun.port import Options, facts_of, port, run_passes
 from dlrun.port.edits import Edit, apply
+from dlrun.port.facts import Decay
 from dlrun.port.passes import STEPS
 from dlrun.port.reading import read
 
@@ -26,7 +28,8 @@ SOURCES = [SCRIPT, EVALUATED, SERIAL, *(p.read_text() for p in EXAMPLES)]
 FOREIGN = [TORCH, KERAS, TAPE]
 PROGRAMS = int(os.environ.get("DLRUN_FUZZ", "300"))
 FIRST = int(os.environ.get("DLRUN_FUZZ_SEED", "0"))
-OPTIONS = [Options(), Options(batch="global"), Options("sqrt", 5), Options("none"), Options(origin="horovod")]
+OPTIONS = [Options(), Options(batch="global"), Options("sqrt", 5), Options("none"), Options(origin="horovod"),
+           Options(warmup_epochs=2, lr_decay=Decay((3,), 0.1), lars=True)]  # fmt: skip
 ROUND = 50  # programs a test
 
 

@@ -1,0 +1,103 @@
+"""What the porter does not touch, and the reason that it gives."""
+
+import pytest
+from click.testing import CliRunner
+from small import HEAD, LOOP, SERIAL, refused
+
+from dlrun.cli.port import command
+from dlrun.port import port
+
+
+def test_a_syntax_error_names_file_line_column_and_text():
+    error = refused("import torch\nfor x in y\n    pass\n")
+    assert error.message.startswith("train.py:2:")
+    assert "for x in y" in error.message
+
+
+def test_a_python_2_print_is_called_by_its_name():
+    error = refused("import torch\nprint 'epoch', 1\n")
+    assert "train.py:2:1: a Python 2 print statement" in error.message
+    assert "print 'epoch', 1" in error.message
+
+
+def test_async_as_an_argument_is_called_by_its_name():
+    error = refused("import torch\nx = x.cuda(async=True)\n")
+    assert "train.py:2:12: `async=`" in error.message
+    assert "non_blocking=" in error.hint
+
+
+def test_a_script_without_a_training_loop_says_what_was_looked_for():
+    error = refused("import torch\nprint(torch.ones(3))\n")
+    assert "no training loop" in error.message
+    assert "optimizer.step()" in error.hint
+
+
+def test_a_port_of_a_port_is_refused_as_already_ported():
+    assert "already ported: line 3" in refused(port(SERIAL).text).message
+
+
+@pytest.mark.parametrize(
+    ("line", "tool"),
+    [
+        ("import horovod.torch as hvd", "Horovod"),
+        ("from torch.nn.parallel import DistributedDataParallel as DDP\nmodel = DDP(model)", "DistributedDataParallel"),
+        ("from accelerate import Accelerator", "Accelerate"),
+        ("import lightning as L", "Lightning"),
+        ("import torch.distributed as dist\ndist.init_process_group('gloo')", "torch.distributed"),
+        ("import deepspeed", "DeepSpeed"),
+    ],
+)
+def test_a_distributed_script_is_refused_with_the_name_of_what_distributes_it(line, tool):
+    error = refused(f"{line}\n{SERIAL}")
+    assert f"already distributed, with {tool}" in error.message
+
+
+def test_a_script_that_spawns_processes_is_refused_as_parallel():
+    error = refused(SERIAL + "import torch.multiprocessing as mp\nmp.Process(target=print).start()\n")
+    assert "already parallel, with torch.multiprocessing" in error.message
+
+
+def test_a_loop_that_shares_nothing_is_refused():
+    loop = LOOP.replace("for x, y in DataLoader(data, shuffle=True):", "for step in range(9):")
+    error = refused(HEAD + loop)
+    assert "no samples to share" in error.message
+    assert "train.py:7" in error.message
+
+
+def test_a_refused_script_writes_nothing(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import torch\nx = (\n")
+    result = CliRunner().invoke(command, [str(script)])
+    assert result.exit_code == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_what_only_the_interpreter_refuses_is_refused_in_its_words():
+    assert "'return' outside function" in refused("import torch\nreturn 3\n").message
+
+
+CARRIED = """
+import torch
+rnn = torch.nn.RNN(1, 8)
+opt = torch.optim.Adam(rnn.parameters())
+state = None
+for step in range(100):
+    x = torch.from_numpy(wave(step))
+    out, state = rnn(x, state)
+    state = state.data
+    out.mean().backward()
+    opt.step()
+"""
+
+
+def test_a_hidden_state_that_is_carried_on_is_refused():
+    assert "a hidden state is carried from batch to batch" in refused(CARRIED).message
+
+
+def test_a_keras_model_that_is_compiled_elsewhere_is_refused():
+    assert "compiled elsewhere" in refused("import keras\nmodel = load()\nmodel.fit(x, y)\n").message
+
+
+def test_a_stateful_keras_model_is_refused():
+    source = "import keras\nlayer = keras.layers.LSTM(3, stateful=True)\nmodel.compile('sgd')\nmodel.fit(x)\n"
+    assert "carries its state" in refused(source).message

@@ -1,0 +1,190 @@
+"""What the ranks share: loaders, arrays, lists, batches picked by number."""
+
+import pytest
+from small import HEAD, LOOP, SERIAL, refused
+
+from dlrun.port import port
+
+
+def test_a_loader_inside_a_class_is_shared():
+    text = port(
+        """
+import torch
+from torch.utils.data import DataLoader
+
+class Endless:
+    def __init__(self, dataset):
+        self.loader = DataLoader(dataset, sampler=torch.utils.data.RandomSampler(dataset, replacement=True))
+        self.batches = iter(self.loader)
+
+    def next(self):
+        return next(self.batches)
+
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+batches = Endless(data)
+for step in range(1000):
+    x, y = batches.next()
+    (model(x) - y).pow(2).mean().backward()
+    opt.step()
+"""
+    ).text
+    assert "self.loader = dl.shard(DataLoader(" in text
+    assert "range(dl.steps(1000))" in text
+
+
+GLOBAL_TARGET = """
+import torch
+target = load()
+def train(inputs):
+    model = torch.nn.Linear(3, 1)
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = load()
+    for step in range(100):
+        loss = (model(data) - target).pow(2).mean()
+        loss.backward()
+        opt.step()
+train(1)
+"""
+
+
+def test_data_are_cut_together_or_not_at_all():
+    assert "train.py:9: the loss takes target whole" in refused(GLOBAL_TARGET).message
+    whole = port(GLOBAL_TARGET.replace("def train(inputs):", "def train(inputs, target):").replace(
+        "train(1)", "train(1, target)")).text  # fmt: skip
+    assert "data = dl.shard(data)" in whole
+    assert "target = dl.shard(target)" in whole
+
+
+FULL = """
+import torch
+x = torch.randn(64, 3)
+y = load()
+x_test = load()
+model = torch.nn.Linear(3, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(100):
+    inputs = x
+    loss = (model(inputs) - y).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    with torch.no_grad():
+        print(model(x_test).mean())
+"""
+
+
+def test_a_full_batch_is_cut_where_its_loss_leads_to_and_the_rate_stays():
+    text = port(FULL).text
+    assert "x = dl.shard(dl.broadcast(x))  # this rank's samples" in text
+    assert "y = dl.shard(y)" in text
+    assert "x_test = dl" not in text
+    assert "lr=0.1)" in text
+    assert "range(100)" in text
+
+
+def test_a_loader_from_elsewhere_is_shared_where_it_is_assigned():
+    text = port(SERIAL.replace("DataLoader(data, shuffle=True)", "train_loader").replace(
+        "model =", "from helpers import loaders\ntrain_loader, test_loader = loaders()\nmodel =")).text  # fmt: skip
+    assert "train_loader = dl.shard(train_loader)  # this rank's part of every epoch" in text
+
+
+def test_doubts_come_with_the_line_to_write_the_most_dangerous_first():
+    source = FULL.replace("loss = (model(inputs) - y).pow(2).mean()", "loss = mse(model(inputs), y)").replace(
+        "model = torch.nn.Linear(3, 1)",
+        "model = torch.nn.Sequential(torch.nn.Linear(3, 1), torch.nn.BatchNorm1d(1))\n"
+        "mse = torch.nn.MSELoss(reduction='sum')",
+    )
+    ported = port(source)
+    dangers = [d["danger"] for d in ported.as_json()["doubts"]]
+    assert dangers == sorted(dangers, key=["high", "medium", "low"].index)
+    assert "write: multiply the loss by dl.get_nranks()" in ported.report()
+    assert "write: dl.average(model)" in ported.report()
+
+
+INDEXED = """
+import numpy as np
+import torch
+x, y = load()
+model = torch.nn.Linear(3, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+order = np.arange(len(x))
+for epoch in range(10):
+    np.random.shuffle(order)
+    for start in range(0, len(x), 32):
+        batch = order[start:start + 32]
+        loss = (model(x[batch]) - y[batch]).pow(2).mean()
+        loss.backward()
+        opt.step()
+"""
+
+
+def test_batches_picked_by_number_are_dealt_out_in_one_order():
+    text = port(INDEXED).text
+    assert "for start in dl.shard(range(0, len(x), 32)):" in text
+    assert "np.random.shuffle(order)\n    order = dl.broadcast(order)" in text
+    assert "for epoch in range(10):" in text
+
+
+def test_where_an_environment_is_played_nothing_is_dealt_out():
+    ported = port("import gymnasium as gym\nenv = gym.make('CartPole-v1')\n" + INDEXED)
+    assert "dl.shard" not in ported.text
+    assert "env.reset(seed=seed + dl.get_rank())" in ported.report()
+
+
+FOLDS = """
+import torch
+from sklearn.model_selection import KFold
+from torch.utils.data import DataLoader, Subset
+for fold, (train, test) in enumerate(KFold(5).split(data)):
+    model = torch.nn.Linear(2, 1)
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(3):
+        for x, y in DataLoader(Subset(data, train), shuffle=True):
+            (model(x) - y).pow(2).mean().backward()
+            opt.step()
+"""
+
+
+def test_folds_are_not_samples_and_each_fold_starts_alike():
+    text = port(FOLDS).text
+    assert "enumerate(KFold(5).split(data)):" in text
+    assert "for x, y in dl.shard(DataLoader(Subset(data, train), shuffle=True)):" in text
+    assert "    dl.broadcast(model, opt)  # every rank starts from rank 0's state\n" in text
+    assert text.index("opt = torch") < text.index("dl.broadcast") < text.index("for epoch")
+
+
+ORDER = HEAD + LOOP.replace("opt =", "{}\nopt =", 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "doubt", "sound"),
+    [
+        ("from sklearn.model_selection import train_test_split\na, b = train_test_split(data)", "NumPy is not seeded",
+         "import numpy\nnumpy.random.seed(1)"),
+        ("from sklearn.model_selection import train_test_split\na, b = train_test_split(data)", "NumPy is not seeded",
+         "from sklearn.model_selection import train_test_split\na, b = train_test_split(data, random_state=2)"),
+        ("import os\nfiles = os.listdir('data')", "list files in different orders",
+         "import os\nfiles = sorted(os.listdir('data'))"),
+        ("import glob\nfiles = glob.glob('data/*')", "list files in different orders",
+         "import glob\nfiles = glob.glob('data/*')\nfiles.sort()"),
+        ("number = {w: i for i, w in enumerate(set(words))}", "a set of strings has another order in each process",
+         "number = {w: i for i, w in enumerate(sorted(set(words)))}"),
+        ("names = list(set(words))\nnumber = {w: i for i, w in enumerate(names)}", "a set of strings has another order",
+         "names = list(set(words))\nnames.sort()\nnumber = {w: i for i, w in enumerate(names)}"),
+    ],
+)  # fmt: skip
+def test_what_each_process_would_order_in_its_own_way_is_doubted(line, doubt, sound):
+    assert doubt in port(ORDER.format(line)).report()
+    both = sound if "train_test" in sound or "train_test" not in line else f"{sound}\n{line}"
+    assert doubt not in port(ORDER.format(both)).report()
+
+
+def test_a_list_of_training_samples_is_dealt_out_and_a_method_of_that_name_calls_no_function():
+    loop = LOOP.replace("DataLoader(data, shuffle=True)", "training_data")
+    listed = f"{HEAD}training_data = [(a, b), (c, d)]\n{loop}"
+    assert "for x, y in dl.shard(training_data):" in port(listed).text
+    assert "found no samples" in refused(listed.replace("training_data", "models")).message
+    module = "import torch\ndef train(model, opt, loader):\n    model.train()\n    for x in loader:\n" \
+             "        model(x).mean().backward()\n        opt.step()\n"  # fmt: skip
+    assert "nothing in this file calls train()" in port(module).report()

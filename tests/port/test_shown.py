@@ -1,0 +1,151 @@
+"""Numbers that are shown or decide: what is summed up, averaged, or left alone."""
+
+from small import SERIAL
+
+from dlrun.port import port
+
+EVALUATED = """
+import torch
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.Adam(model.parameters(), lr=0.1)
+train_loader = DataLoader(data, shuffle=True)
+test_loader = DataLoader(data, shuffle=False)
+
+def loss_of(x, y):
+    return (model(x) - y).pow(2).sum()
+
+def train():
+    train_loss = 0
+    for x, y in train_loader:
+        loss = loss_of(x, y)
+        loss.backward()
+        train_loss += loss.item()
+        opt.step()
+    print(train_loss / len(train_loader.dataset))
+
+def test():
+    test_loss = 0
+    with torch.no_grad():
+        for x, y in test_loader:
+            test_loss += loss_of(x, y).item()
+    test_loss /= len(test_loader.dataset)
+    print(test_loss)
+
+for epoch in range(3):
+    train()
+    test()
+"""
+
+
+def test_a_sum_over_a_shared_loader_is_totalled_and_one_over_a_whole_loader_is_left_alone():
+    text = port(EVALUATED).text
+    assert "print(dl.total(train_loss) / len(train_loader.dataset))" in text
+    assert "    test_loss /= len(test_loader.dataset)\n    print(test_loss)" in text
+    assert "dl.total(test_loss)" not in text
+    assert "test_loader = DataLoader(data, shuffle=False)" in text
+
+
+def test_outputs_of_a_model_are_never_averaged():
+    text = port(SERIAL + "outputs = model(x)\npred = torch.where(outputs > 0.5, 1, 0)\n").text
+    assert "dl.average(outputs)" not in text
+
+
+CHANCE = """
+import random, time
+import torch
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+shown = time.time()
+for x, y in DataLoader(data, shuffle=True):
+    loss = (model(x) - y).pow(2).mean()
+    if torch.isnan(loss):
+        break
+    loss.backward()
+    if random.random() < 0.9:
+        opt.step()
+    if time.time() - shown > 10:
+        print(loss.item())
+        shown = time.time()
+"""
+
+
+def test_nothing_is_averaged_where_clock_or_chance_decides_who_comes():
+    ported = port(CHANCE)
+    assert "print(loss.item())" in ported.text
+    assert "if torch.isnan(dl.average(loss)):" in ported.text
+    assert "ranks may not agree whether to update opt" in ported.report()
+
+
+NORMED = """
+import torch
+from torch.utils.data import DataLoader
+model = torch.nn.Sequential(torch.nn.Linear(2, 1), torch.nn.BatchNorm1d(1))
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(3):
+    model.train()
+    for x, y in DataLoader(data, shuffle=True):
+        loss = (model(x) - y).pow(2).mean()
+        loss.backward()
+        opt.step()
+    if loss.item() > 100:
+        model.eval()
+    model.eval()
+    torch.save(model.state_dict(), "model.pt")
+"""
+
+
+def test_running_statistics_are_averaged_where_all_ranks_come_to_evaluate():
+    ported = port(NORMED)
+    assert ported.text.count("    model.eval()\n    dl.average(model)  # BatchNorm's statistics") == 1
+    assert "BatchNorm keeps" not in ported.report()
+    assert "dl.average(model)" not in port(NORMED.replace("torch.nn.BatchNorm1d(1)", "torch.nn.ReLU()")).text
+    never = port(NORMED.replace("model.eval()", "pass"))
+    assert "each rank's BatchNorm keeps statistics of its own samples" in never.report()
+
+
+def test_a_job_that_is_told_to_end_leaves_after_its_checkpoint():
+    text = port(NORMED).text
+    assert '    dl.save(model.state_dict(), "model.pt")\n    if dl.should_stop():  #' in text
+    assert "        break\n" in text
+    assert "should_stop" not in port(NORMED.replace("    torch.save", "torch.save")).text
+
+
+HISTORY = """
+import torch
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(data, shuffle=True)
+
+def one_epoch():
+    total = 0.0
+    for x, y in loader:
+        loss = (model(x) - y).pow(2).mean()
+        loss.backward()
+        opt.step()
+        total += loss.item()
+    return total / len(loader), len(loader)
+
+history, rates = [], {}
+for epoch in range(3):
+    error, batches = one_epoch()
+    history.append({"epoch": epoch, "loss": round(error, 4), "batches": batches})
+    again = one_epoch()[0]
+    rates[epoch] = again
+    print(epoch, round(error, 4), again)
+"""
+
+
+def test_a_number_that_is_kept_and_shown_is_averaged_once_where_it_is_bound():
+    text = port(HISTORY).text
+    assert "    error, batches = one_epoch()\n    error = dl.average(error)  # mean over the ranks\n" in text
+    assert "    again = dl.average(one_epoch()[0])\n" in text
+    assert '"loss": round(error, 4), "batches": batches})' in text
+    assert "print(epoch, round(error, 4), again)" in text
+
+
+def test_the_mean_is_rounded_and_not_the_parts():
+    text = port(HISTORY.replace("    history.append", "    history")).text
+    assert "print(epoch, round(dl.average(error), 4), again)" in text

@@ -1,0 +1,95 @@
+"""What starts alike on all ranks, and on which GPU."""
+
+from small import SERIAL
+
+from dlrun.port import port
+
+
+def test_a_module_whose_functions_nobody_calls_neither_joins_nor_leaves_the_ranks():
+    ported = port("import torch\n\ndef train(model, opt, loader):\n    for x, y in loader:\n"
+                  "        model(x).sum().backward()\n        opt.step()\n")  # fmt: skip
+    assert "dl.gradients(opt)" in ported.text
+    assert "for x, y in dl.shard(loader):" in ported.text
+    assert "dl.init" not in ported.text
+    assert "dl.finalize" not in ported.text
+    assert "high  nothing in this file calls train(), which trains" in ported.report()
+    assert "dlrun port SCRIPT --out-dir FOLDER" in ported.report()
+
+
+def test_the_model_is_broadcast_where_it_is_only_a_parameter():
+    text = port("import torch\n\ndef train(model, opt, loader):\n    for x, y in loader:\n"
+                "        model(x).sum().backward()\n        model.train()\n        opt.step()\n\n"
+                "train(*load())\n").text  # fmt: skip
+    assert "dl.broadcast(model, opt)" in text
+    assert "for x, y in dl.shard(loader):" in text
+
+
+def test_fixed_gpus_become_this_ranks_gpu():
+    text = port(
+        "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '0'\n"
+        + SERIAL
+        + "model = torch.nn.DataParallel(model.cuda(0))\nx = x.to('cuda:1')\n"
+    ).text
+    assert "os.environ.setdefault('CUDA_VISIBLE_DEVICES', '0')" in text
+    assert "x.to('cuda')" in text
+    assert "model.cuda()," in text
+    assert "device_ids=[torch.cuda.current_device()] if torch.cuda.is_available() else None)" in text
+
+
+MANUAL = """
+import torch
+x, y = load(), load()
+w1 = torch.randn(3, 5, requires_grad=True)
+w2 = torch.randn(5, 1, requires_grad=True)
+for step in range(100):
+    loss = (x.mm(w1).clamp(min=0).mm(w2) - y).pow(2).mean()
+    loss.backward()
+    with torch.no_grad():
+        w1 -= 0.1 * w1.grad
+        w2 -= 0.1 * w2.grad
+        w1.grad.zero_()
+        w2.grad.zero_()
+"""
+
+
+def test_weights_updated_by_hand_are_averaged_and_start_alike():
+    text = port(MANUAL).text
+    assert "dl.gradients([w1, w2])  # mean over the ranks\n        w1 -= 0.1 * w1.grad" in text
+    assert "dl.broadcast(w1, w2)" in text
+    assert "x = dl.shard(x)" in text
+
+
+AGENT = """
+import numpy as np
+import torch
+import gymnasium as gym
+
+class Agent:
+    def __init__(self):
+        self.net, self.target = torch.nn.Linear(4, 2), torch.nn.Linear(4, 2)
+        self.optimizer = torch.optim.Adam(self.net.parameters(), lr=0.01)
+
+    def learn(self):
+        loss = self.net(torch.rand(8, 4)).mean() - self.target(torch.rand(8, 4)).mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+agent, env = Agent(), gym.make("CartPole-v1")
+other = Agent()
+for episode in range(10):
+    env.reset()
+    while True:
+        agent.learn()
+        if np.random.rand() < 0.1:
+            break
+"""
+
+
+def test_what_an_object_holds_starts_alike_where_its_method_trains():
+    text = port(AGENT).text
+    assert "dl.broadcast(agent.net, agent.target, agent.optimizer)" in text
+    assert "        dl.gradients(self.optimizer)" in text
+    assert "episodes differ in length" not in port(AGENT).report()
+    played = AGENT.replace("        agent.learn()\n", "        agent.learn()\n        done = env.step(1)[2]\n")
+    assert "high  episodes differ in length" in port(played).report()
