@@ -175,6 +175,13 @@ def test_wrong_shards_are_named(shards: tuple[list[list[int]], ...], fault: str)
     assert data.shards(serial, run(*(epoch(s) for s in shards))).fault == fault
 
 
+def test_draws_with_replacement_prove_no_cover_and_whole_repetitions_do() -> None:
+    drawn, repeated = run(epoch([[0, 0], [1, 2]])), run(epoch([[0, 1], [0, 1]]))
+    assert data.shards(drawn, run(epoch([[0, 0]]), epoch([[2, 3]]))).status == "n/a"
+    assert data.shards(drawn, run(epoch([[0, 1]]), epoch([[0, 2]]))).status == "passed"
+    assert data.shards(repeated, run(epoch([[0, 0]]), epoch([[1, 1]]))).status == "passed"
+
+
 def test_ranks_with_other_splits_overlap() -> None:
     serial = run(epoch([list(range(8))]))
     check = data.shards(serial, run(epoch([[0, 1], [2, 3]]), epoch([[0, 1], [2, 9]])))

@@ -78,6 +78,7 @@ def test_a_fault_in_a_port_of_tensorflow_is_reported_as_itself(name, alone, tmp_
     checks = compare(serial, serial, serial, serial, run(tmp_path / "work", text, 2))
     print(*checks, sep="\n")
     assert {check.fault for check in checks if check.fault and check.status == "failed"} == expected
+    assert expected or {check.name: check.status for check in checks}["shards"] == "passed"
 
 
 @pytest.mark.skipif(KERAS_2, reason="Keras 3 is not installed: nox -s keras3 runs this")

@@ -40,12 +40,10 @@ def shards(identity: Run, run: Run) -> Check:
         finding = f"an epoch has {counts[0]} batches on rank 0 and {counts[other]} on rank {other}: one waits for ever"
         todo = "shard with dl.shard(), which pads every rank to the same number of batches"
         return failed(NAME, finding, todo, "uneven-steps", **place, rank=other)
-    return (
-        _covered(identity, run, whole, shares, first)
-        or _leak(identity, run, shares, first[0])
-        or passed(
-            NAME, f"{n} disjoint shards of {', '.join(str(len(s)) for s in shares)} cover the {len(set(whole))} samples"
-        )
+    sizes = ", ".join(str(len(set(share))) for share in shares)
+    finding = f"{n} disjoint shards of {sizes} cover the {len(set(whole))} samples"
+    return _covered(identity, run, whole, shares, first) or _leak(identity, run, shares, first[0]) or passed(
+        NAME, finding
     )
 
 
@@ -55,12 +53,11 @@ def _covered(identity: Run, run: Run, whole: list[int], shares: list[list[int]],
         return skipped(NAME, f"the run ended within its first epoch, after {len(shares[0])} samples on rank 0")
     n, batch = len(shares), len(first[0].batches[0] or ())
     expected, got = Counter(whole), sum((Counter(share) for share in shares), Counter())
-    drawn_twice = max(expected.values()) > 1  # a sampler with replacement: counts are its own
     missing, extra = (expected - got).total(), (got - expected).total()
     drops = any(event["drop_last"] for event in identity.root.all("loader"))
     spare = n * batch
-    if drawn_twice:
-        return None
+    if len(set(expected.values())) > 1 and (missing or extra):
+        return skipped(NAME, "samples are drawn with replacement: what the ranks' shares cover is chance")
     if extra > spare or (extra >= n and missing > 0 and not drops):
         finding = f"{extra} samples are read by more than one rank, and {missing} of {len(expected)} by none"
         todo = "split the data alike on all ranks (one seed), then shard it with dl.shard()"

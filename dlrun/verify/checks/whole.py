@@ -18,6 +18,8 @@ def reason_against(serial: Run, n: int) -> str:
     epochs = training(serial.root)
     if not epochs:
         return "no DataLoader feeds the training"
+    if any(event.facts.get("fit") for event in serial.root.all("epoch")):
+        return "fit() shuffles each rank's samples itself: no batch is the serial one"
     sizes = {len(batch) for epoch in epochs for batch in epoch.batches if batch is not None}
     if not sizes or any(size % n for size in sizes):
         return f"batches of {', '.join(map(str, sorted(sizes))) or 'unknown size'} do not divide by {n}"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from tensorflow.python.data.ops import dataset_ops, iterator_ops
+from tensorflow.python.framework.errors import OutOfRangeError
 
 from dlrun.verify.tracer.arrays import batch_digest, samples
 from dlrun.verify.tracer.recorder import Recorder
@@ -21,6 +22,9 @@ class Epoch:
 
     number: int
     began: int  # optimizer steps made before it
+    following: Callable[[], Any]  # reads a batch, unseen by the script
+    finite: bool  # it has an end that comes soon
+    over: bool = False
     trains: bool = False  # a gradient was computed after one of its batches
 
 
@@ -30,6 +34,7 @@ class DataSets:
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.fitting = 0  # > 0 in fit(), which minds an epoch that ends early
+        self._arrays = False  # ... of arrays, all of them in each epoch
         self._epochs = 0
         self._known: dict[int, tuple[int, Any]] = {}
         self._latest: Epoch | None = None
@@ -43,11 +48,14 @@ class DataSets:
         """Return a small number for a data set, the same one each time."""
         return self._known.setdefault(id(data), (len(self._known), data))[0]
 
-    def begin(self, iterator: Any, data: Any) -> None:
+    def begin(self, iterator: Any, data: Any, following: Callable[[], Any]) -> None:
         """An epoch over a data set begins."""
-        iterator._dlrun = Epoch(self._epochs, self.recorder.steps)
+        self._over()
+        finite = self._arrays if self.fitting else int(data.cardinality()) >= 0
+        epoch = iterator._dlrun = Epoch(self._epochs, self.recorder.steps, following, finite)
         self._epochs += 1
-        self.recorder.note("epoch", epoch=iterator._dlrun.number, loader=self.number(data), data=0, size=None)
+        number, fit = self.number(data), bool(self.fitting)
+        self.recorder.note("epoch", epoch=epoch.number, loader=number, data=0, size=None, fit=fit)
 
     def deliver(self, epoch: Epoch, batch: Any) -> None:
         """A batch reaches the script."""
@@ -62,6 +70,27 @@ class DataSets:
             self._latest.trains = True
             self.recorder.note("trains", epoch=self._latest.number)
 
+    def cut(self, epoch: Epoch) -> None:
+        """Read what an epoch would have read; of one that is too long for that, nothing is known."""
+        rest = []
+        with self.recorder.aside(), suppress(OutOfRangeError):
+            for _ in range(AHEAD):
+                rest.append(samples(epoch.following()))
+        if len(rest) < AHEAD:
+            self.recorder.note("cut", epoch=epoch.number, rest=rest)
+
+    def end(self) -> None:
+        """The run is about to be stopped within the last epoch."""
+        if self._latest is not None and self._latest.trains and self._latest.finite and not self._latest.over:
+            self.cut(self._latest)
+
+    def _over(self) -> None:
+        """In fit() an epoch of arrays is over when another begins: Keras counts batches and does not ask for more."""
+        epoch = self._latest
+        if self.fitting and self._arrays and epoch is not None and epoch.trains and not epoch.over:
+            epoch.over = True
+            self.recorder.note("over", epoch=epoch.number)
+
     def is_over(self, epoch: Epoch) -> bool:
         """Whether a training epoch has had its steps."""
         made = self.recorder.steps - epoch.began
@@ -69,48 +98,44 @@ class DataSets:
         return epoch.trains and not self.fitting and made > 0 and enough
 
     @contextmanager
-    def fit(self) -> Iterator[None]:
-        """What runs under it is Keras's own loop."""
+    def fit(self, arrays: bool) -> Iterator[None]:
+        """What runs under it is Keras's own loop; over whole arrays?"""
+        outer, self._arrays = self._arrays, arrays
         self.fitting += 1
         try:
             yield
+            self._over()
         finally:
             self.fitting -= 1
+            self._arrays = outer
 
 
 def install(recorder: Recorder) -> DataSets:
     """Put the instruments into tf.data."""
     data = DataSets(recorder)
-    iterate, following = dataset_ops.DatasetV2.__iter__, iterator_ops.OwnedIterator.__next__
+    iterate, read = dataset_ops.DatasetV2.__iter__, iterator_ops.OwnedIterator._next_internal
 
     def __iter__(self: Any) -> Any:  # noqa: N807
         iterator = iterate(self)
         if not recorder.inside:
-            data.begin(iterator, self)
+            data.begin(iterator, self, lambda: read(iterator))
         return iterator
 
-    def __next__(self: Any) -> Any:  # noqa: N807
+    def following(self: Any) -> Any:
         epoch: Epoch | None = getattr(self, "_dlrun", None)
         if epoch is None or recorder.inside:
-            return following(self)
+            return read(self)
         if data.is_over(epoch):
-            rest = []
-            with recorder.aside():
-                for _ in range(AHEAD):
-                    try:
-                        rest.append(samples(following(self)))
-                    except StopIteration:
-                        break
-            recorder.note("cut", epoch=epoch.number, rest=rest)
-            raise StopIteration
+            data.cut(epoch)
+            raise OutOfRangeError(None, None, "the epoch is cut short")
         try:
-            batch = following(self)
-        except StopIteration:
+            batch = read(self)
+        except OutOfRangeError:
             recorder.note("over", epoch=epoch.number)
             raise
         data.deliver(epoch, batch)
         return batch
 
     dataset_ops.DatasetV2.__iter__ = __iter__
-    iterator_ops.OwnedIterator.__next__ = __next__
+    iterator_ops.OwnedIterator._next_internal = following  # next(), and get_next() in Keras's own loop
     return data

@@ -54,6 +54,7 @@ class Tapes:
         if not of_variables or self.recorder.inside:
             return compute(tape, *args, **kwargs)
         if self.recorder.done:
+            self.data.end()
             self.recorder.stop()
         self.data.backward()
         self.recorder.note("backward")
@@ -165,7 +166,9 @@ def _follow_keras(followed: Tapes, data: DataSets) -> None:
 
     @functools.wraps(fit)
     def fitted(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with data.fit():
+        x = args[0] if args else kwargs.get("x")
+        arrays = all(hasattr(part, "shape") for part in tf.nest.flatten(x)) and not kwargs.get("steps_per_epoch")
+        with data.fit(arrays):
             return fit(self, *args, **kwargs)
 
     layer.__call__, keras.Model.fit = called, fitted
