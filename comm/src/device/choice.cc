@@ -75,11 +75,13 @@ std::vector<GpuPath> choose(const Settings& settings, const std::vector<GpuFacts
     throw CommError("DL_COMM_GPU_PATH is nccl, but " + against, "leave it out, and another way is taken");
   }
   if (checked) return {{Way::host, "the host, since " + against}};
+  if (const std::string alone = against_slices(settings, layout); !alone.empty()) {
+    const std::string hint = against.empty() ? "; DL_COMM_GPU_PATH=nccl takes " + nccl + " over all ranks" : "";
+    return {{Way::host, "the host, since " + alone + hint}};
+  }
   std::vector<GpuPath> ways;
-  const std::string alone = against_slices(settings, layout);
   const std::string between = layout.nodes > 1 ? " within the nodes and the host between them" : "";
   if (against.empty()) ways.push_back({layout.nodes > 1 ? Way::nccl_node : Way::nccl, nccl + between});
-  if (layout.nodes > 1 && !alone.empty()) return {{Way::host, "the host, since " + alone}};
   ways.push_back({Way::ipc, "CUDA IPC" + between + (against.empty() ? "" : ", since " + against)});
   ways.push_back({Way::host, "the host" + (against.empty() ? "" : ", since " + against)});
   return ways;

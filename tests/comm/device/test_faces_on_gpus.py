@@ -80,7 +80,7 @@ NO_NCCL = {"DL_COMM_NCCL_LIBRARY": "/none.so"}
     [
         ({"OWN_GPU": "1", "DL_COMM_GPU_PATH": "staged"}, "is right by the host, as DL_COMM_GPU_PATH says"),
         ({}, "is right by CUDA IPC, since ranks 0 and 1 share a GPU"),
-        ({"HOSTS": "a,b"}, "is right by the host, since every node has one rank"),
+        ({"HOSTS": "a,b"}, "the host, since every node has one rank; DL_COMM_GPU_PATH=nccl takes NCCL 2.21.5 over"),
         ({"OWN_GPU": "1", "HOSTS": "a,b", "DL_COMM_GPU_PATH": "nccl"}, "is right by NCCL 2.21.5"),
         ({"OWN_GPU": "1", "DL_COMM_CHECK": "1e-3"}, "the host, since DL_COMM_CHECK compares what the host reduces"),
         ({"DL_COMM_GPU_PATH": "nccl"}, "got: DL_COMM_GPU_PATH is nccl, but ranks 0 and 1 share a GPU; leave it"),

@@ -28,7 +28,7 @@ TOGETHER = (
 
     close = {"float64": 1e-12, "float32": 1e-6, "float16": 2.0**-11, "bfloat16": 2.0**-8}
     for dtype, allowed in close.items():
-        for size in (1, 1000, 20_001):  # a block holds 8192 float32: several, and a part of one
+        for size in (1, 20_001):  # a block holds 8192 float32: several, and a part of one
             array = gpu.array(values(rank, size, dtype), stream, late=0.002, name=dtype)
             there = wide(reduced([array], "mean")[0], dtype)
             terms = [wide(values(r, size, dtype), dtype) for r in range(n)]
@@ -127,8 +127,6 @@ ABSENT, IS_ABSENT = (
     ("fails", "variables", "path"),
     [
         (("ncclCommInitRankConfig", 1), OWN, f"CUDA IPC, since {NO_NCCL}{REFUSED}"),
-        (("ncclReduceScatter", 1), OWN, f"CUDA IPC, since {NO_NCCL}{REFUSED}"),
-        (("no_function", 1), OWN | WRONG, f"CUDA IPC, since {NO_NCCL}{IS_WRONG}"),
         (("no_function", 1), OWN | ABSENT, f"CUDA IPC, since NCCL 2.21.5 failed: rank 0: {IS_ABSENT} the ranks"),
         (("cuIpcOpenMemHandle_v2", 1), {}, f"the host, {SHARED}, {NO_IPC}"),
         (("cuIpcGetMemHandle", 1), OWN | WRONG, f"the host, since {NO_NCCL}{IS_WRONG}, {NO_IPC}"),
@@ -153,10 +151,9 @@ AGAIN = """
 """
 
 
-@pytest.mark.parametrize("variables", [{}, TWO_NODES])
-def test_a_kernel_that_fails_on_one_rank_leaves_no_gpu_waiting(fake_ranks, variables):
+def test_a_kernel_that_fails_on_one_rank_leaves_no_gpu_waiting(fake_ranks):
     program = ONE.replace("        dl_comm.average(array)\n", AGAIN, 1)
-    ended = fake_ranks(4 if variables else 2, program, DL_COMM_TIMEOUT_S="20", **variables)
+    ended = fake_ranks(2, program, DL_COMM_TIMEOUT_S="20")
     lines = ended.lines("rank")
     why = "CUDA's driver refused cuLaunchKernel: CUDA_ERROR_OTHER (another)"
     assert any(line.startswith("rank 1 got at once") and why in line for line in lines), ended.output
