@@ -81,6 +81,8 @@ def steps(count: Any) -> Any:
         return type(count)(steps(each) for each in count)
     if callable(count):
         return count if n == 1 else lambda step: count(n * step)
+    if hasattr(count, "numpy"):  # a tensor: the cardinality of a data set
+        count = count.numpy().item()
     if n == 1 or count is None or count <= 0 or count == math.inf:
         return count
     return math.ceil(count / n)

@@ -113,16 +113,16 @@ class Loops:
         script = self.script
         for call in way[:-1] if len(others) > 1 else ():
             function, after = script.function_of(call), script.order[call]
-            made = {dotted(t.target): script.order[n] for n in script.nodes if isinstance(n, cst.Assign)
-                    and script.function_of(n) is function for t in n.targets}  # fmt: skip
+            here = [n for n in script.nodes if isinstance(n, cst.Assign) and script.function_of(n) is function]
+            made = [script.order[n] for n in here if any(dotted(t.target) in top.things for t in n.targets)]
             for other in others:
                 begun = script.order[other.loop]
                 above = script.parents[other.loop]
                 always = function in (above, script.parents.get(above))
                 same = set(top.things) <= set(other.things)
-                again = any(begun < at < after for name, at in made.items() if name in top.things)
-                here = script.function_of(other.loop) is function and not script.inside(call, other.loop)
-                if here and always and same and begun < after and not again:
+                again = any(begun < at < after for at in made)
+                beside = script.function_of(other.loop) is function and not script.inside(call, other.loop)
+                if beside and always and same and begun < after and not again:
                     return True
         return False
 

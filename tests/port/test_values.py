@@ -283,6 +283,12 @@ def test_training_begins_once_where_a_method_trains_and_tests():
     assert text.index("dl.broadcast(") > text.index("def fit")
 
 
+def test_training_begins_again_where_the_model_is_made_anew():
+    again = "        self.model = torch.nn.Linear(2, 1)\n        print(self.run"
+    text = port(TRAINER.replace("        print(self.run", again)).text
+    assert text.count("dl.broadcast(") == 2
+
+
 def test_several_numbers_of_one_evaluation_are_averaged_each_and_none_twice():
     ported = port(TRAINER)
     assert 'print(dl.average(self.run("test")))' in ported.text

@@ -55,7 +55,8 @@ def rate_of(optimizer: cst.Call) -> cst.BaseExpression | None:
 
 def rates(facts: KerasFacts | TensorFlowFacts, value: cst.BaseExpression) -> list[cst.BaseExpression]:
     """Return the rates in the schedules of Keras' own behind ``value``; nothing where it is something else."""
-    return [rate for call, known in _made(facts, value) for rate in _given(call, known.rates)]
+    given = [rate for call, known in _made(facts, value) for rate in _given(call, known.rates)]
+    return [rate for rate in given if not isinstance(rate, cst.Float) or rate.evaluated_value != 0]
 
 
 def counts(facts: KerasFacts | TensorFlowFacts, optimizers: Iterable[cst.Call]) -> Iterator[Edit]:
