@@ -97,8 +97,8 @@ class Metrics:
                     yield Edit(self.script.line_of(node), why,
                                before=statements("torch/total_statement", dl=dl, name=name))  # fmt: skip
         if found:
-            yield Doubt(found[0], "where n does not divide the samples, each epoch deals up to n - 1 of them out twice, "
-                        "and this sum counts them so", "low", "choose n that divides them, or drop_last=True")  # fmt: skip
+            why = "where n does not divide the samples, each epoch deals some out twice, and this sum counts them so"
+            yield Doubt(found[0], why, "low", "choose n that divides them, or drop_last=True")
         if cuts:
             self.trained = Taint(self.script, self.facts.kinds, self.trained.seeds, cuts)
             self.local = Taint(self.script, self.facts.kinds, self.local.seeds, cuts)
