@@ -16,10 +16,12 @@ from gpus import HERE, real_driver
 
 FACES = HERE.parent / "faces"
 HOOKS = "torch_hooks_on_gpu.py"
-# Two ranks share a fake GPU: what runs through the host, and what in each other's GPU memory.
+# What runs which way over the fake: two ranks share a GPU and go through the host, or have one each.
+STAGED, OWN = "the host, as DL_COMM_GPU_PATH says", "NCCL 2.21.5"
+VARIABLES = {STAGED: {"DL_COMM_GPU_PATH": "staged"}, OWN: {"OWN_GPU": "1"}}
 OVER_THE_FAKE = {
-    "staged": ("torch_overlap.py", "torch_state.py", HOOKS),
-    "auto": ("torch_gradients.py", "torch_situations.py", "torch_optimizer.py", HOOKS),
+    STAGED: ("torch_overlap.py", "torch_state.py", HOOKS),
+    OWN: ("torch_gradients.py", "torch_situations.py", "torch_optimizer.py", HOOKS),
 }
 ON_A_REAL_GPU = ("torch_on_real_gpu.py",)
 pytestmark = pytest.mark.timeout(900)  # the first check of a launch waits for all of them
@@ -48,7 +50,8 @@ def launched(n: int, *arguments: str | Path, **variables: str) -> str:
 def said_over_the_fake(fake: Callable[..., str]) -> Callable[[str], str]:
     @cache
     def run(path: str) -> str:
-        more = {"FAKE_CUDA_OWNS_ALL": "1", "DL_COMM_CUDA_LIBRARY": fake(), "DL_COMM_GPU_PATH": path}
+        libraries = {"DL_COMM_CUDA_LIBRARY": fake(), "DL_COMM_NCCL_LIBRARY": fake()}
+        more = {"FAKE_CUDA_OWNS_ALL": "1", **libraries, **VARIABLES[path]}
         return launched(2, HERE / "torch_as_if_on_gpu.py", *OVER_THE_FAKE[path], **more)
 
     return run
@@ -65,7 +68,7 @@ def test_as_on_the_cpu(said_over_the_fake, path, check):
     said = said_over_the_fake(path)
     assert f"passed {check}" in said.splitlines(), said[-8000:]
     assert "went over the GPU" in said
-    assert ("CUDA IPC" if path == "auto" else "as DL_COMM_GPU_PATH says") in said
+    assert f"dl_comm: arrays on GPUs are reduced by {path}" in said
 
 
 @cache

@@ -5,6 +5,7 @@ operations of torch itself are not ordered by streams: whatever follows a reduct
 """
 
 import ctypes
+import os
 import runpy
 import sys
 from pathlib import Path
@@ -13,6 +14,9 @@ FACES = Path(__file__).parents[1] / "faces"
 
 
 def main() -> None:
+    if os.environ.get("OWN_GPU"):
+        rank = os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK", "0"))
+        os.environ["FAKE_CUDA_UUID"] = str(20 + int(rank))
     import dl_comm.torch
     from dl_comm import device
     from dl_comm.torch import averaging, gpu
