@@ -143,7 +143,7 @@ def test_ranks_of_an_unseeded_script_start_apart_without_a_broadcast(prove, port
 STYLES = {
     "sqrt rule and warm-up": (
         ("dl.lr_scale(args.lr)", 'dl.lr_scale(args.lr, "sqrt")'),
-        ("dl.reseed()\n", "dl.warmup(optimizer, 4)\ndl.reseed()\n"),
+        ("dl.reseed()\n", "dl.warmup(optimizer, dl.steps(lambda step: step + 4)(0))\ndl.reseed()\n"),
     ),
     "an optimizer that averages itself": (
         ("dl.broadcast(model, optimizer)\n", "optimizer = dl.DistributedOptimizer(optimizer)\n"),

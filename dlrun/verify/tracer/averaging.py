@@ -90,7 +90,7 @@ class Averaging:
 
     def _steps(self, function: Any, count: int) -> tuple[Any, dict[str, Any]]:
         result = count if self.recorder.orders.global_batch else function(count)
-        return result, {"count": count, "result": result}
+        return result, {"count": number_of(count), "result": number_of(result)}
 
     def _shard(self, function: Any, what: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         number, self._shards = self._shards, self._shards + 1
