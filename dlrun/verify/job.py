@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import tokenize
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,8 @@ from dlrun.verify.trace import Run
 from dlrun.verify.verdict import Check, Verdict, failed, skipped
 
 UNCUT = 10**9
+SESSION = re.compile(r"\b(Session|InteractiveSession|MonitoredTrainingSession|MonitoredSession|Supervisor|Estimator)\(")
+FOLLOWED = re.compile(r"\bGradientTape\(|\.(fit|train_on_batch|compile|backward)\(")
 OTHER_FRAMEWORKS = ("jax", "flax", "mxnet", "paddle")
 
 
@@ -193,9 +196,25 @@ def refuse(job: Job) -> None:
     if other and not imports & {"torch", "tensorflow", "keras"}:
         raise DlrunError(f"{job.serial} trains with {other}: dlrun verify covers PyTorch, TensorFlow 2 and Keras, and "
                          "proves nothing here")  # fmt: skip
+    _refuse_sessions(job, imports)
     ported = _imports(job.port)
     if "dl_comm" not in ported:
         raise DlrunError(f"{job.port} does not import dl_comm", f"dlrun port {job.serial} writes a port that does")
+
+
+def _refuse_sessions(job: Job, imports: set[str]) -> None:
+    """Raise ``DlrunError`` where a session or an Estimator trains; say what can be compared by hand."""
+    with tokenize.open(job.serial) as file:
+        source = file.read()
+    found = SESSION.search(source)
+    if not found or "tensorflow" not in imports or FOLLOWED.search(source):
+        return
+    line = source.count("\n", 0, found.start()) + 1
+    raise DlrunError(
+        f"{job.serial}:{line}: trains with {found[1]}(), which dlrun verify does not follow: nothing is proved",
+        f"by hand: DL_COMM_REPLICATE=1 dlrun launch -n 2 {job.port.name} must print what the seeded {job.serial.name} "
+        "prints; with DL_COMM_CHECK=1e-3 in place of it every average is compared with MPI's own",
+    )
 
 
 def framework_of(port: Path) -> str:

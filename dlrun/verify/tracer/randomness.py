@@ -86,6 +86,9 @@ def install(recorder: Recorder) -> Draws:
     _note_seeding(recorder, numpy.random, "seed", "numpy")
     _fix_numpy_generators(recorder, numpy)
     seed = recorder.orders.seed
+    if seed is None and tf:  # deterministic ops want a seed; this one differs from run to run, as if there were none
+        with recorder.aside():
+            tf.random.set_seed(int.from_bytes(os.urandom(4), "little") >> 1)
     if seed is not None:
         seed += recorder.rank if recorder.orders.seed_by_rank else 0
         with recorder.aside():
