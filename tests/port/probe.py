@@ -158,8 +158,7 @@ def watch_sessions(probe: Probe) -> None:
         return update
 
     def trains(session: Any, fetches: Any) -> bool:
-        wanted = [f for f in tf.nest.flatten(fetches) if f is not None and not isinstance(f, (bytes, tuple))]
-        elements = [session.graph.as_graph_element(f) for f in wanted]
+        elements = [session.graph.as_graph_element(f) for f in parts(fetches)]
         key = tuple(sorted({getattr(e, "op", e).name for e in elements})), id(session.graph)
         if key not in known:
             seen, todo = set(), [getattr(e, "op", e) for e in elements]
@@ -180,6 +179,15 @@ def watch_sessions(probe: Probe) -> None:
     ops.Graph.__init__, random_seed.get_seed = seeded, numbered
     Optimizer.apply_gradients, BaseSession.run = applied, ran
     tf.reset_default_graph()
+
+
+def parts(fetches: Any) -> list[Any]:
+    """Return what a session is to fetch, one by one; a dict's keys may be anything, such as hooks."""
+    if isinstance(fetches, dict):
+        fetches = list(fetches.values())
+    if isinstance(fetches, (list, tuple)):
+        return [part for fetch in fetches for part in parts(fetch)]
+    return [] if fetches is None else [fetches]
 
 
 WATCH = {"torch": watch_torch, "keras": watch_keras, "session": watch_sessions}
