@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import libcst as cst
 
 from dlrun.port.kinds import Kinds
@@ -21,8 +23,9 @@ _DEPTH = 8
 class Scalars:
     """Tells whether an expression is one number, following names, arguments and returns."""
 
-    def __init__(self, kinds: Kinds) -> None:
-        """Answer for the script of ``kinds``."""
+    def __init__(self, kinds: Kinds, runs: Collection[cst.CSTNode] = ()) -> None:
+        """Answer for the script of ``kinds``; ``runs`` are the calls in which a session returns what it fetched."""
+        self.runs = runs
         self.kinds = kinds
         self.flow = kinds.flow
         self.script = kinds.script
@@ -86,6 +89,8 @@ class Scalars:
         return any(isinstance(f, cst.Attribute) and f.attr.value == "parse_args" for f in calls)
 
     def _of_call(self, call: cst.Call, depth: int) -> bool:
+        if call in self.runs:
+            return bool(call.args) and self(call.args[0].value, depth)
         if isinstance(call.func, cst.Attribute):
             method = call.func.attr.value
             if method == "item" or (method == "result" and not call.args):  # of a tensor; of a Keras metric
@@ -134,8 +139,11 @@ class Scalars:
 
     def _part(self, value: cst.BaseExpression, at: int, depth: int) -> bool:
         """Tell whether element ``at`` of a tuple is one number: of a literal one, or of what a function returns."""
-        sources = [value]
-        if isinstance(value, cst.Call):
+        sources: list[cst.BaseExpression] = [value]
+        if isinstance(value, cst.Call) and value in self.runs:
+            sources = [a.value for a in value.args[:1]]
+        elif isinstance(value, cst.Call):
             sources = [r for t in self.flow.targets(value) for r in self.flow.returns(t)]
-        parts = [s.elements[at].value for s in sources if isinstance(s, cst.Tuple) and at < len(s.elements)]
+        parts = [s.elements[at].value for s in sources
+                 if isinstance(s, (cst.Tuple, cst.List)) and at < len(s.elements)]  # fmt: skip
         return bool(parts) and len(parts) == len(sources) and all(self(p, depth) for p in parts)

@@ -205,3 +205,15 @@ model.encoder.save("encoder.keras")
 """).text
     assert 'dl.rank0_first(model.load_weights)("best.weights.h5")' in text
     assert 'dl.rank0(model.encoder.save)("encoder.keras")' in text
+
+
+def test_what_a_session_fetched_is_shown_as_all_ranks_have_it() -> None:
+    shown = "            cost += c / (len(rows) // 8)\n            print(i, c)\n        print(cost)\n"
+    script = SESSION.replace("sess.run(train_op,", "_, c = sess.run([train_op, loss],")
+    script = script.replace("        for i in", "        cost = 0.0\n        for i in")
+    script = script.replace("    saver.save", f"{shown}    saver.save")
+    ported = port(script)
+    assert "print(i, dl.average(c))" in ported.text
+    assert "print(dl.total(cost))" in ported.text
+    assert "adds up its share" not in ported.report()
+    assert "adds up its share" in port(script.replace("print(cost)", "history.append(cost)")).report()

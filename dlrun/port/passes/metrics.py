@@ -9,7 +9,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.insert import expression, statements
-from dlrun.port.passes import doubts, kept, statistics
+from dlrun.port.passes import doubts, kept, statistics, totals
 from dlrun.port.passes.sums import Sums
 from dlrun.port.scalars import Scalars
 from dlrun.port.script import children, dotted, walk
@@ -47,7 +47,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     """
     if doubts.uneven(facts) is None:  # else the ranks do not come to the same places together
         metrics = Metrics(facts)
-        yield from metrics.totals()
+        yield from totals.torch(metrics)
         yield from kept.torch(metrics)
         yield from metrics.decisions()
         yield from metrics.shown()
@@ -63,7 +63,7 @@ class Metrics:
         self.script = facts.script
         self.local: Taint = facts.local  # differs between ranks
         self.trained: Taint = facts.trained  # ... because it comes from a rank's own training batches
-        self.scalar = Scalars(facts.kinds)
+        self.scalar = Scalars(facts.kinds, [step.node for step in facts.steps])
         self.sums = Sums(facts)
         self.averaged: dict[tuple[cst.CSTNode, str], int] = {}  # the names, and from where on
 
@@ -74,37 +74,6 @@ class Metrics:
     def totalled(self, node: cst.BaseExpression) -> cst.BaseExpression:
         """Return the sum of ``node`` over the ranks."""
         return expression("torch/total", {"value": node}, dl=self.facts.alias)
-
-    # -- sums over samples divided by the size of the whole data set -----------------------------------------------
-
-    def totals(self) -> Iterator[Edit | Doubt]:
-        """Yield the sum over ranks for numerators of this rank's samples over all samples."""
-        dl, why = self.facts.alias, "a sum over this rank's samples, divided by the number of all samples"
-        cuts: list[cst.CSTNode] = []
-        found: list[cst.CSTNode] = []
-        for node in self.script.nodes:
-            if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Divide):
-                if self._sum_of_own(node.left) and self.sums.over(node.right, node.left) and self.all_ranks(node):
-                    cuts.append(node.left)
-                    found.append(node)
-                    yield Edit(node.left, why, self.totalled)
-            elif isinstance(node, cst.AugAssign) and isinstance(node.operator, cst.DivideAssign):
-                mine = isinstance(node.target, cst.Name) and self._sum_of_own(node.target)
-                if mine and self.sums.over(node.value, node.target) and self.all_ranks(node):
-                    found.append(node)
-                    name = self.script.code(node.target)
-                    self.averaged[self.script.function_of(node), name] = self.script.order[node]
-                    yield Edit(self.script.line_of(node), why,
-                               before=statements("torch/total_statement", dl=dl, name=name))  # fmt: skip
-        if found:
-            why = "where n does not divide the samples, each epoch deals some out twice, and this sum counts them so"
-            yield Doubt(found[0], why, "low", "choose n that divides them, or drop_last=True")
-        if cuts:
-            self.trained = Taint(self.script, self.facts.kinds, self.trained.seeds, cuts)
-            self.local = Taint(self.script, self.facts.kinds, self.local.seeds, cuts)
-
-    def _sum_of_own(self, node: cst.CSTNode) -> bool:
-        return self.trained(node) and self.scalar(node) and self.sums.in_training(node)
 
     # -- decisions ----------------------------------------------------------------------------------------------
 

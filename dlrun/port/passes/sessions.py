@@ -12,6 +12,7 @@ from dlrun.port.facts import Step
 from dlrun.port.facts_tensorflow import TensorFlowFacts
 from dlrun.port.insert import statements
 from dlrun.port.passes import estimator
+from dlrun.port.passes.sums import Sums
 
 
 def broadcast(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
@@ -69,6 +70,7 @@ def sources(facts: TensorFlowFacts, value: cst.BaseExpression) -> list[cst.BaseE
 
 def parts(facts: TensorFlowFacts) -> Iterator[Doubt]:
     """Yield a doubt where a mean is added up of ``loss / batches``, and ``batches`` counts those of all ranks."""
+    sums = Sums(facts)
     for node in facts.script.nodes:
         if not (isinstance(node, cst.AugAssign) and isinstance(node.value, cst.BinaryOperation)):
             continue
@@ -76,7 +78,22 @@ def parts(facts: TensorFlowFacts) -> Iterator[Doubt]:
         if not isinstance(part.operator, cst.Divide) or not facts.trained(part.left):
             continue
         loop = next((u for u in facts.script.above(node) if isinstance(u, (cst.For, cst.While))), None)
-        if loop in facts.loops and loop not in dict(facts.counted):
-            text = facts.script.code(part.right)
+        text = sums.text(part.right)
+        totalled = text in sums.bounds(node) and _only_shown(facts, node.target)
+        if loop in facts.loops and loop not in dict(facts.counted) and not totalled:
             yield Doubt(node, f"each rank adds up its share of the batches only, and divides by {text}", "medium",
                         f"{facts.alias}.steps({text}) in place of {text}")  # fmt: skip
+
+
+def _only_shown(facts: TensorFlowFacts, name: cst.CSTNode) -> bool:
+    """Tell whether ``name`` is read in calls of print() only, where its total over the ranks is shown."""
+    if not isinstance(name, cst.Name):
+        return False
+    script, scope = facts.script, facts.script.scopes[name].lookup(name.value)[1]
+    uses = [n for n in script.nodes if isinstance(n, cst.Name) and n.value == name.value
+            and not isinstance(script.parents[n], (cst.AssignTarget, cst.AugAssign, cst.Attribute))
+            and script.scopes[n].lookup(n.value)[1] is scope]  # fmt: skip
+    return all(
+        any(isinstance(up, cst.Call) and script.name_of(up.func) == "builtins.print" for up in script.above(use))
+        for use in uses
+    )

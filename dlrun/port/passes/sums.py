@@ -49,9 +49,24 @@ class Sums:
         if isinstance(binding.node, cst.AugAssign):  # `mean += loss / len(loader)` is a mean, too
             parts = [n for n in walk(binding.node.value) if isinstance(n, cst.BinaryOperation)]
             shares = [n.right for n in parts if isinstance(n.operator, cst.Divide)]
-            whole = all(counts.all_samples(self.facts, n) and not self._is_length_of_feed(n) for n in shares)
+            known = self.bounds(binding.node)
+            whole = all(
+                self.text(n) in known or (counts.all_samples(self.facts, n) and not self._is_length_of_feed(n))
+                for n in shares
+            )
             return not isinstance(binding.node.operator, cst.AddAssign) or not whole
         return binding.value is not None and any(isinstance(n, cst.BinaryOperation) for n in walk(binding.value))
+
+    def bounds(self, node: cst.CSTNode) -> set[str]:
+        """Return the texts of what the dealt ranges around ``node`` count up to: all batches, and not this rank's."""
+        dealt = [feed.node for feed in self.facts.feeds if feed.how in ("positions", "indices")]
+        loops = [up for up in self.script.above(node) if isinstance(up, cst.For)]
+        calls = [c for c in dealt if any(self.script.inside(c, loop.iter) for loop in loops)]
+        return {self.text(c.args[0].value) for c in calls if isinstance(c, cst.Call) and len(c.args) == 1}
+
+    def text(self, node: cst.BaseExpression) -> str:
+        """Return the source of ``node``, without parentheses around it."""
+        return self.script.code(node.with_changes(lpar=(), rpar=()))
 
     def _of_a_share(self, total: cst.BaseExpression, count: cst.BaseExpression) -> bool:
         if self.facts.options.batch == "global" and not self._adds_samples(total):

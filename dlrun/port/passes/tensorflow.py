@@ -17,6 +17,7 @@ from dlrun.port.passes import metrics as torch_metrics
 from dlrun.port.passes import shard as torch_shard
 from dlrun.port.passes import start as torch_start
 from dlrun.port.passes import steps as torch_steps
+from dlrun.port.passes import totals as torch_totals
 from dlrun.port.script import argument, dotted, walk
 
 
@@ -226,7 +227,7 @@ def _divided(dl: str, node: cst.BaseExpression) -> cst.BaseExpression:
 
 
 def metrics(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
-    """Average what decides and what is shown; in a session, where shapes are not known, only what decides.
+    """Average what decides and what is shown; of what a session fetched, what is surely one number.
 
     Before:
         model = keras.Sequential([keras.layers.Dense(1)])
@@ -248,7 +249,7 @@ def metrics(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
         yield from estimator.metrics(facts)
         return
     found = torch_metrics.Metrics(facts)
-    yield from found.totals()
+    yield from torch_totals.torch(found)
     yield from found.decisions()
     yield from found.shown()
     yield from sessions.parts(facts)

@@ -1,0 +1,56 @@
+"""Part of step "metrics": sums over a rank's samples that the script divides by the number of all samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from dlrun.port.edits import Doubt, Edit
+from dlrun.port.insert import statements
+from dlrun.port.taint import Taint
+
+if TYPE_CHECKING:
+    from dlrun.port.passes.metrics import Metrics
+
+_WHY = "a sum over this rank's samples, divided by the number of all samples"
+_TWICE = "where n does not divide the samples, up to n - 1 are dealt out twice an epoch, and counted twice here"
+
+
+def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
+    """Yield the sum over the ranks; what is divided then is the same on all of them, and is not averaged again."""
+    script, facts = metrics.script, metrics.facts
+    found: list[tuple[cst.CSTNode, cst.BaseExpression]] = []
+    for node, total, count in _quotients(metrics):
+        if not _is_of_all(metrics, node, total, count):
+            continue
+        found.append((node, total))
+        if isinstance(node, cst.BinaryOperation):
+            yield Edit(total, _WHY, metrics.totalled)
+        else:
+            name = script.code(total)
+            metrics.averaged[script.function_of(node), name] = script.order[node]
+            yield Edit(script.line_of(node), _WHY,
+                       before=statements("torch/total_statement", dl=facts.alias, name=name))  # fmt: skip
+    if found:
+        yield Doubt(found[0][0], _TWICE, "low", "choose n that divides them, or drop_last=True")
+        cuts = [total for node, total in found if isinstance(node, cst.BinaryOperation)]
+        metrics.trained = Taint(script, facts.kinds, metrics.trained.seeds, cuts)
+        metrics.local = Taint(script, facts.kinds, metrics.local.seeds, cuts)
+
+
+def _quotients(metrics: Metrics) -> Iterator[tuple[cst.CSTNode, cst.BaseExpression, cst.BaseExpression]]:
+    """Yield the divisions of the script, with what is divided by what: ``a / b``, ``a /= b``."""
+    for node in metrics.script.nodes:
+        match node:
+            case cst.BinaryOperation(operator=cst.Divide()):
+                yield node, node.left, node.right
+            case cst.AugAssign(operator=cst.DivideAssign(), target=cst.Name() as target):
+                yield node, target, node.value
+
+
+def _is_of_all(metrics: Metrics, node: cst.CSTNode, total: cst.BaseExpression, count: cst.BaseExpression) -> bool:
+    """Tell whether ``total`` is a sum over this rank's samples, and ``count`` the number of all."""
+    own = metrics.trained(total) and metrics.scalar(total) and metrics.sums.in_training(total)
+    return own and metrics.sums.over(count, total) and metrics.all_ranks(node)
