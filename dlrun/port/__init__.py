@@ -141,7 +141,7 @@ def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
         optimizers=loops.gradients.constructors(),
         loops=tuple(loops.training),
         accumulating=tuple(loops.accumulating),
-        counted=tuple((loop, feeds.counts(loop) if isinstance(loop, cst.For) else None) for loop in feeds.counted),
+        counted=feeds.ranges(),
         full_batch=feeds.full_batch,
         local=Taint(script, kinds, forwards(script, kinds, lambda call: True)),
         unequal=Taint(script, kinds, [*forwards(script, kinds, lambda call: True), *chances(script)]),

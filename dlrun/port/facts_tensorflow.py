@@ -120,7 +120,7 @@ def gather(
         optimizers=tuple(c for c in script.calls if c in optimizers or kinds.of_call(c) == "optimizer"),
         loops=tuple(loops.training) if loops is not None else (),
         accumulating=tuple(loops.accumulating) if loops is not None else (),
-        counted=tuple((x, feeds.counts(x) if isinstance(x, cst.For) else None) for x in feeds.counted) if feeds else (),
+        counted=feeds.ranges() if feeds is not None else (),
         full_batch=feeds.full_batch if feeds is not None else False,
         local=Taint(script, kinds, local),
         unequal=Taint(script, kinds, [*local, *chances(script)]),

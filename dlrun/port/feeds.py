@@ -7,8 +7,10 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from dlrun.port.carried import hands_on
 from dlrun.port.draws import Draws, plays
 from dlrun.port.facts import Feed
+from dlrun.port.iterated import Iterated
 from dlrun.port.loops import Loops
 from dlrun.port.positions import counts_too, mentions, moving, picks_samples
 from dlrun.port.script import Binding, dotted, walk
@@ -18,10 +20,6 @@ from dlrun.port.wholes import Wholes
 _NO_BATCHES = (".parameters", ".children", ".modules", ".items", ".values", ".keys", "trange")
 _BATCHES = r"loader|batches|_dl$|_iter$|iterator|dataset|train(ing)?_(data|set|pairs)$|samples$|sentences$|corpus$"
 _PLAYS = ("gym", "gymnasium", "envpool", "pettingzoo", "procgen", "stable_baselines3")
-_COUNTS = (
-    "builtins.range", "itertools.count", "tqdm.trange", "tqdm.auto.trange", "tqdm.notebook.trange",
-    "six.moves.range", "six.moves.xrange", "past.builtins.xrange",
-)  # fmt: skip
 
 
 class Feeds:
@@ -34,6 +32,7 @@ class Feeds:
         self.flow = loops.flow
         self.kinds = loops.kinds
         self.draws = Draws(loops)
+        self.iterated = Iterated(loops.flow)
         self._sites = Sites(loops)
         self._whole_too: set[cst.CSTNode] = set()  # loaders that a function gets from the calls that do not train
         self._generators: list[cst.FunctionDef] = []  # functions that make the batches of training loops
@@ -61,35 +60,21 @@ class Feeds:
             for turn in innermost:
                 self._whole(turn)
 
+    def ranges(self) -> tuple[tuple[cst.CSTNode, cst.BaseExpression | None], ...]:
+        """Return the loops that draw a batch a turn, with what those with ``for`` count."""
+        return tuple((x, self.iterated.of(x) if isinstance(x, cst.For) else None) for x in self.counted)
+
     # -- loops over something -----------------------------------------------------------------------------------
 
     _fed: set[cst.CSTNode]
-
-    def source(self, node: cst.BaseExpression) -> cst.BaseExpression:
-        """Return what is iterated: ``loader`` in ``enumerate(tqdm(loader), 1)``."""
-        while isinstance(node, cst.Call) and node.args:
-            last = self.script.name_of(node.func).rsplit(".", 1)[-1]
-            if last not in ("enumerate", "tqdm", "iter", "cycle", "islice", "track", "list", "progress_bar"):
-                break
-            node = node.args[0].value
-        return node
-
-    def counts(self, loop: cst.For) -> cst.BaseExpression:
-        """Return what ``loop`` runs over: the call of range() even if it hides behind a name or a progress bar."""
-        iterated = self.source(loop.iter)
-        for origin in self.flow.origins(iterated):
-            made = origin.node
-            if isinstance(made, cst.BaseExpression) and (self._is_count(made) or self._zips_counts(made)):
-                return made
-        return iterated
 
     def _of_loop(self, loop: cst.For | cst.While) -> None:
         if not hasattr(self, "_fed"):
             self._fed = set()
         before = len(self.found)
         if isinstance(loop, cst.For):
-            iterated = self.counts(loop)
-            if self._is_count(iterated) or self._zips_counts(iterated):
+            iterated = self.iterated.of(loop)
+            if self.iterated.numbers(iterated):
                 if self._is_innermost(loop) and picks_samples(self.flow, loop):
                     self._indices(loop, iterated)
             else:
@@ -97,10 +82,10 @@ class Feeds:
         reached = list(self.draws.reached(loop.body)) if self._is_innermost(loop) else []
         drawn = [c for c in reached if self.script.name_of(c.func) == "builtins.next" and c.args]
         for call in drawn:
-            self._feed(self.source(call.args[0].value), drawn=True)
+            self._feed(self.iterated.source(call.args[0].value), drawn=True)
         if drawn:
             return  # its turns are steps all the same: the loop counts
-        if len(self.found) > before or (isinstance(loop, cst.For) and not self._is_count(self.counts(loop))):
+        if len(self.found) > before or (isinstance(loop, cst.For) and not self.iterated.counts(self.iterated.of(loop))):
             self._fed.add(loop)
         for call in reached:
             if self.draws.keeps_its_place(call):
@@ -113,17 +98,7 @@ class Feeds:
         trains, evaluates = ([], []) if totals else self._sites.split(loop, iterated)
         self._whole_too.update(o.node for e in evaluates for o in self.flow.origins(e))
         for given in trains or [iterated]:
-            self._feed(self.source(given), innermost=innermost)
-
-    def _zips_counts(self, node: cst.BaseExpression) -> bool:
-        """Tell whether ``node`` is ``zip(range(0, n, size), range(size, n, size))``: positions in pairs."""
-        zips = isinstance(node, cst.Call) and self.script.name_of(node.func) == "builtins.zip" and bool(node.args)
-        return zips and isinstance(node, cst.Call) and all(self._is_count(a.value) for a in node.args)
-
-    def _is_count(self, node: cst.BaseExpression) -> bool:
-        if not isinstance(node, cst.Call):
-            return False
-        return self.script.name_of(node.func) in _COUNTS or dotted(node.func) == "xrange"  # Python 2's
+            self._feed(self.iterated.source(given), innermost=innermost)
 
     def _is_innermost(self, loop: cst.CSTNode) -> bool:
         return loop in self._innermost()
@@ -164,7 +139,7 @@ class Feeds:
 
     def _zipped(self, zipped: cst.Call, drawn: bool, innermost: bool) -> None:
         """Note what is zipped: each loader for itself; arrays as a whole, so that their samples stay together."""
-        parts = [self.source(arg.value) for arg in zipped.args]
+        parts = [self.iterated.source(arg.value) for arg in zipped.args]
         for part in parts:
             if self.kinds.of(part) == "loader" or self.draws.generator(part) is not None:
                 self._feed(part, drawn, innermost)
@@ -176,7 +151,8 @@ class Feeds:
     def _are_samples(self, parts: list[cst.BaseExpression]) -> bool:
         """Tell whether what is zipped may be samples and their targets: no positions, models or their settings."""
         made = [(o.node, part) for part in parts for o in self.flow.origins(part)]
-        return not any(map(self._is_count, parts)) and any(self._may_be_batches(node, part) for node, part in made)
+        batches = any(self._may_be_batches(node, part) for node, part in made)
+        return batches and not any(map(self.iterated.counts, parts))
 
     def _generated(self, iterated: cst.BaseExpression, drawn: bool, innermost: bool) -> bool:
         """Note a generator of this script that makes the batches; the loader, where it only passes on a loader's."""
@@ -184,7 +160,7 @@ class Feeds:
         if found is None:
             return False
         call, function = found
-        inner = [self.source(n.iter) for n in walk(function.body) if isinstance(n, cst.For)]
+        inner = [self.iterated.source(n.iter) for n in walk(function.body) if isinstance(n, cst.For)]
         if any(isinstance(o.node, cst.Call) and self.kinds.of_call(o.node) == "loader"
                for n in inner for o in self.flow.origins(n)):  # fmt: skip
             return False
@@ -231,7 +207,8 @@ class Feeds:
         """Tell whether a loop that does not train runs over ``loader`` too."""
         others = [n for n in self.script.nodes if isinstance(n, cst.For) and n not in self.loops.training]
         return loader in self._whole_too or any(
-            self._computes(n.body) and any(o.node is loader and o.whole for o in self.flow.origins(self.source(n.iter)))
+            self._computes(n.body)
+            and any(o.node is loader and o.whole for o in self.flow.origins(self.iterated.source(n.iter)))
             for n in others
         )
 
@@ -247,23 +224,13 @@ class Feeds:
             return
         picks = counts_too(self.flow, loop) if not self.script.code(loop.iter).startswith("enumerate") else ()
         if picks and isinstance(loop.target, cst.Name):
-            here = self.source(loop.iter)
+            here = self.iterated.source(loop.iter)
             self.found.setdefault(here, Feed(here, "positions", (loop.target.value,), (), (loop.target, *picks)))
         else:
             self.found.setdefault(iterated, Feed(iterated, "indices"))
 
     def _hidden_state(self, loop: cst.For | cst.While) -> cst.CSTNode | None:
-        """Return the assignment that hands a model's state from batch to batch, if there is one."""
-        for n in walk(loop.body):
-            if isinstance(n, cst.Assign) and isinstance(n.value, cst.Call) and self.kinds.of(n.value.func) == "module":
-                given = {m.value for a in n.value.args for m in walk(a.value) if isinstance(m, cst.Name)}
-                for name in {m.value for m in walk(n.targets[0].target) if isinstance(m, cst.Name)} & given:
-                    bindings, _ = self.script.scopes[n].lookup(name)
-                    inside = [b for b in bindings if self.script.inside(b.node, loop)]
-                    own = [b for b in inside if b.value is not None and mentions(b.value, {name})]
-                    if len(inside) < len(bindings) and len(own) == len(inside):
-                        return n
-        return None
+        return hands_on(self.kinds, loop)
 
     def permutations(self) -> Iterator[cst.Call]:
         """Yield the calls that draw the order in which loops and generators go through the samples."""
