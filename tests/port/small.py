@@ -1,4 +1,4 @@
-"""The smallest script that trains, and what the porter says where it refuses one."""
+"""The smallest script that trains, a function that updates, and what the porter says where it refuses one."""
 
 import pytest
 
@@ -12,6 +12,13 @@ for x, y in DataLoader(data, shuffle=True):
     opt.step()
 """
 SERIAL = HEAD + LOOP
+UPDATE = """def update(x, y):
+    loss = (model(x) - y).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    return loss.item()
+"""
 
 
 def refused(source: str) -> DlrunError:

@@ -1,23 +1,18 @@
 """Batches that a loop picks by position: each is taken by one rank, and all ranks count the same steps."""
 
 import pytest
+from small import UPDATE
 
 from dlrun.port import port
 
-HEAD = """import numpy as np
+HEAD = f"""import numpy as np
 import torch
 x, y = torch.tensor(np.load("x.npy")), torch.tensor(np.load("y.npy"))
 x, y = x[:1500], y[:1500]
 n, size = len(x), 30
 model = torch.nn.Linear(64, 10)
 opt = torch.optim.SGD(model.parameters(), lr=0.1)
-def update(a, b):
-    loss = (model(a) - b).pow(2).mean()
-    opt.zero_grad()
-    loss.backward()
-    opt.step()
-    return loss.item()
-"""
+{UPDATE}"""
 
 
 @pytest.mark.parametrize(

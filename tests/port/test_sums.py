@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from small import UPDATE
 
 from dlrun.port import Options, port
 
-HEAD = """
+HEAD = f"""
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 torch.manual_seed(0)
@@ -23,13 +24,7 @@ loader = DataLoader(TensorDataset(X, y), batch_size=size)
 model = torch.nn.Linear(2, 1)
 opt = torch.optim.SGD(model.parameters(), lr=0.0)
 
-def update(x, y):
-    loss = (model(x) - y).pow(2).mean()
-    opt.zero_grad()
-    loss.backward()
-    opt.step()
-    return loss.item()
-
+{UPDATE}
 """
 LOADER = """
 for epoch in range(2):
