@@ -56,7 +56,7 @@ _RATE = ("lr_scaling", "warmup_steps", "warmup_epochs", "lr_decay", "lars")
 @click.option("--warmup-epochs", type=click.IntRange(min=0), default=0, metavar="N",
               help="Ramp the rate up over the first N epochs.")  # fmt: skip
 @click.option("--lr-decay", callback=_decay, metavar="E,...:F",
-              help="Multiply the rate by F at the epochs E, as in 30,60,80:0.1; alone, the script keeps its own.")  # fmt: skip
+              help="Multiply the rate by F at the epochs E, as in 30,60,80:0.1; on one rank it stays.")  # fmt: skip
 @click.option("--lars", is_flag=True, help="Give each layer of an SGD a rate of its own (LARS), for large batches.")
 @click.option("--verify", "proving", is_flag=True, help="Prove the port afterwards: dlrun verify, on 2 ranks.")
 @click.argument("args", nargs=-1)
