@@ -48,13 +48,11 @@ def reseed() -> None:
 def own_noise(model: Any) -> None:
     """Give the layers that draw random numbers (dropout, noise) others on each rank; rank 0 keeps its own."""
     rank = get_rank() if parts() > 1 else 0
-    layers = list(model._flatten_layers())
-    if rank == 0 or not any(word in type(layer).__name__ for layer in layers for word in _NOISE):
+    if rank == 0:
         return
-    for variable in model.variables if KERAS_3 else ():
-        if "seed_generator" in variable.path and tuple(variable.shape) == (2,):
-            variable.assign(read(variable) + np.array([rank, 0], dtype="uint32"))
-    if not KERAS_3:
+    for variable in seeds(model):
+        variable.assign(read(variable) + np.array([rank, 0], dtype="uint32"))
+    if not KERAS_3 and any(_draws(layer) for layer in model._flatten_layers()):
         import tensorflow as tf
         from tensorflow.python.eager import context
 
@@ -63,6 +61,17 @@ def own_noise(model: Any) -> None:
 
 
 _NOISE = ("Dropout", "Gaussian", "Random")
+
+
+def _draws(layer: Any) -> bool:
+    named = any(word in type(layer).__name__ for word in _NOISE)
+    return named or any(getattr(layer, name, 0) for name in ("dropout", "recurrent_dropout"))  # of a cell
+
+
+def seeds(model: Any) -> list[Any]:
+    """Return the states of the generators in a model's layers, uint32 (2,); Keras 2 has none."""
+    found = {id(v): v for layer in model._flatten_layers() for v in layer.variables} if KERAS_3 else {}
+    return [v for v in found.values() if "seed_generator" in v.path and tuple(v.shape) == (2,)]
 
 
 def average(value: Any) -> Any:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from itertools import chain, islice
 from typing import Any, TypeVar
 
-from dl_comm.keras.backend import average_gradients, backend, broadcast
+from dl_comm.keras.backend import average_gradients, backend, broadcast, read, seeds
 from dl_comm.keras.callbacks import AverageMetrics, Broadcast, on_this_rank
 from dl_comm.keras.data import each_array, shard, split
 from dl_comm.keras.lars import lars
@@ -154,8 +154,11 @@ def _build(model: Any, x: Any) -> Any:
     elif x is not None and (hasattr(x, "shape") or isinstance(x, (dict, list, tuple))):
         first = each_array(lambda array: array[:1], x)
     if first is not None:
+        drawn = [(state, read(state)) for state in seeds(model)]
         with suppress(NotImplementedError):  # a model that only has a train_step(): its parts are built
             model(first)
+        for state, value in drawn:  # Keras builds a model without drawing
+            state.assign(value)
     return x
 
 
