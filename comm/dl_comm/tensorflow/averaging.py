@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,7 +55,9 @@ def _is_nested(grads: Any) -> bool:
 def _means_of_slices(grads: list[Any]) -> list[Any]:
     """Gather the rows of all ranks, each divided by the number of ranks. Equal rows add up when they are applied.
 
-    One op for all of a list: a session would run several in another order on every rank.
+    So they are the rows that one process has with the batches of all. (Keras 3 squares each of them before they add up,
+    which a sum over ranks would change.) Ranks that all bring the same rows, bit for bit, get those back. One op for
+    all of a list: a session would run several in another order on every rank.
     """
     if not grads:
         return []
@@ -63,15 +65,17 @@ def _means_of_slices(grads: list[Any]) -> list[Any]:
     what = f"{len(grads)} sparse gradients of shapes {', '.join(str(g.values.shape[1:]) for g in grads)}"
 
     def gather(*parts: Any) -> list[Any]:
-        scaled = [part / n if i % 2 == 0 else part for i, part in enumerate(parts)]
-        everyone = [pickle.loads(b) for b in _core.allgather_bytes(pickle.dumps((what, scaled)))]
+        everyone = [pickle.loads(b) for b in _core.allgather_bytes(pickle.dumps((what, parts)))]
         for rank, (theirs, _) in enumerate(everyone):
             if theirs != what:
                 raise CommError(
                     f"rank {_core.rank()} averages {what} where rank {rank} has {theirs}",
                     "Average the gradients of a session in one list: its ops run in another order on every rank.",
                 )
-        return [np.concatenate([p[i] for _, p in everyone]).astype(part.dtype) for i, part in enumerate(parts)]
+        if all(_same_bits(theirs, parts) for _, theirs in everyone):
+            return list(parts)
+        rows = [np.concatenate([p[i] for _, p in everyone]) for i in range(len(parts))]
+        return [(r / n).astype(r.dtype) if i % 2 == 0 else r for i, r in enumerate(rows)]
 
     given = [part for g in grads for part in (g.values, g.indices)]
     gathered = tf.numpy_function(gather, given, [part.dtype for part in given])
@@ -79,6 +83,10 @@ def _means_of_slices(grads: list[Any]) -> list[Any]:
         whole.set_shape([None, *part.shape[1:]])
     pairs = zip(gathered[::2], gathered[1::2], grads, strict=True)
     return [tf.IndexedSlices(values, indices, g.dense_shape) for values, indices, g in pairs]
+
+
+def _same_bits(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    return all(a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in zip(some, others, strict=True))
 
 
 def average(value: Any) -> Any:

@@ -118,6 +118,10 @@ def sparse_gradients_keep_the_rows_of_all_ranks():
             expected[0] += (r + 1) / _n
             expected[r + 1] += (r + 1) / _n
         np.testing.assert_allclose(dense, expected, rtol=1e-6)
+        alike = tf.IndexedSlices(tf.constant([[0.1, 0.7], [1e-8, 3.0]]), tf.constant([2, 2]), tf.constant([4, 2]))
+        (same,) = call([alike])
+        assert same.values.numpy().tobytes() == alike.values.numpy().tobytes(), "what all bring alike comes back"
+        assert same.indices.numpy().tolist() == [2, 2]
 
 
 def xla_is_refused_with_a_sentence_and_may_compile_what_does_not_communicate():
