@@ -78,7 +78,11 @@ typedef struct { CUdeviceptr start, end; char* real; unsigned changes; } Region;
 
 static int owns_all(void) {
   static int known = -1;
-  return known >= 0 ? known : (known = (int)setting("FAKE_CUDA_OWNS_ALL", 0));
+  const int before = __atomic_load_n(&known, __ATOMIC_RELAXED);
+  if (before >= 0) return before;
+  const int found = (int)setting("FAKE_CUDA_OWNS_ALL", 0);
+  __atomic_store_n(&known, found, __ATOMIC_RELAXED);
+  return found;
 }
 static CUdeviceptr bias(void) { return owns_all() ? 0 : 1ull << 46; }
 
