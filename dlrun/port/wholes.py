@@ -9,7 +9,7 @@ import libcst as cst
 
 from dlrun.port.flow import Flow
 from dlrun.port.kinds import Kinds
-from dlrun.port.script import Binding, Scope, dotted, walk
+from dlrun.port.script import Binding, Scope, walk
 
 # Names of data whose entries hang together: one graph, not samples.
 GRAPH = re.compile(
@@ -36,6 +36,8 @@ class Wholes:
         self.drawn: set[str] = set()  # of these, the ones that each process draws at random for itself
         self._seen: set[tuple[int, str]] = set()
         self._functions: set[cst.CSTNode] = set()
+        made = [c for c in self.script.calls if kinds.of_call(c) == "optimizer" and c.args]
+        self._trained = {n.value for c in made for n in walk(c.args[0].value) if isinstance(n, cst.Name)}
         for loss in losses:
             self._follow(loss)
 
@@ -71,7 +73,7 @@ class Wholes:
                     yield n
 
     def _through(self, name: cst.Name, bindings: list[Binding], scope: Scope) -> None:
-        if any(b.how in ("def", "class", "import") for b in bindings):
+        if name.value in self._trained or any(b.how in ("def", "class", "import") for b in bindings):
             return
         if self.kinds.of(name) in ("module", "optimizer", "loss", "loader", "scheduler", "scaler", "metric", "tape"):
             return
@@ -124,7 +126,7 @@ class Wholes:
                     return True
                 if any(a.keyword is not None and a.keyword.value == "requires_grad" for a in node.args):
                     return True
-                if dotted(node.func).endswith(("requires_grad_", ".item")):
+                if isinstance(node.func, cst.Attribute) and node.func.attr.value in ("requires_grad_", "item"):
                     return True
             if isinstance(node, cst.DictComp) and isinstance(node.value, (cst.Name, *_PLAIN)):
                 return True  # a vocabulary: the number of each word

@@ -108,6 +108,21 @@ for x, y in loader:
     assert "loader = dl.shard(DataLoader(data, batch_size=8, shuffle=True))" in text
 
 
+def test_what_an_optimizer_trains_is_no_sample() -> None:
+    text = port("""import torch
+x, y = torch.load("data.pt")
+w = x.mean(0).clone().requires_grad_(True)
+opt = torch.optim.SGD([w], lr=0.1)
+for step in range(9):
+    opt.zero_grad()
+    loss = (x @ w - y).pow(2).mean()
+    loss.backward()
+    opt.step()
+""").text
+    assert "x = dl.shard(x)" in text
+    assert "dl.shard(w)" not in text
+
+
 def test_words_and_names_are_no_samples() -> None:
     text = port("""import torch
 from sklearn.datasets import load_digits
