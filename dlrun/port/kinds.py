@@ -83,7 +83,7 @@ class Kinds:
         last = name.rsplit(".", 1)[-1]
         if _OPTIMIZERS.search(name):
             return "optimizer"
-        if "lr_scheduler" in name or last.endswith(("Scheduler", "_schedule_with_warmup", "LRScheduler")):
+        if "lr_scheduler" in name or last.endswith(("Scheduler", "_schedule_with_warmup", "get_scheduler")):
             return "scheduler"
         if last == "GradScaler":
             return "scaler"

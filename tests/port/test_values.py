@@ -91,12 +91,29 @@ def test_what_ends_the_training_after_so_many_steps_is_divided(loop, end, divide
         ("CosineAnnealingLR(opt, most)", "CosineAnnealingLR(opt, dl.steps(most))"),
         ("MultiStepLR(opt, [100, 200])", "MultiStepLR(opt, dl.steps([100, 200]))"),
         ("LambdaLR(opt, lambda step: 0.99 ** step)", "LambdaLR(opt, dl.steps(lambda step: 0.99 ** step))"),
+        ('get_scheduler("linear", opt, 50, 9 * len(loader))', "opt, dl.steps(50), 9 * len(loader))"),
     ],
 )
 def test_the_counts_of_a_scheduler_that_steps_with_every_batch_are_those_of_a_rank(count, divided):
     scheduler = f"most = 9 * len(data) // 8\nscheduler = torch.optim.lr_scheduler.{count}\n"
+    if count.startswith("get_"):
+        scheduler = "from transformers import get_scheduler\n" + scheduler.replace("torch.optim.lr_scheduler.", "")
     loop = f"for epoch in range(9):\n    for x, y in loader:\n{UPDATE}        scheduler.step()\n"
     assert divided in port(f"{HEAD}{MADE}{LOADER}{scheduler}{loop}").text
+
+
+def test_the_counts_of_schedulers_inside_of_others_are_those_of_a_rank_too():
+    text = port(f"""{HEAD}from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
+{MADE}{LOADER}warm = LinearLR(opt, 0.1, total_iters=50)
+parts = [warm, CosineAnnealingLR(opt, T_max=450)]
+scheduler = SequentialLR(opt, parts, milestones=[50])
+for epoch in range(9):
+    for x, y in loader:
+{UPDATE}        scheduler.step()
+""").text
+    assert "total_iters=dl.steps(50)" in text
+    assert "T_max=dl.steps(450)" in text
+    assert "milestones=dl.steps([50])" in text
 
 
 def test_a_rate_that_is_multiplied_at_every_batch_is_doubted():

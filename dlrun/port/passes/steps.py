@@ -13,10 +13,13 @@ from dlrun.port.passes import step_rates
 from dlrun.port.passes.counts import all_samples, from_length
 from dlrun.port.script import argument, children, dotted, walk
 
+# Schedulers of schedulers, which step with them: where these are given.
+_OF_OTHERS = {"SequentialLR": 1, "ChainedScheduler": 0}
 # Scheduler arguments that count scheduler steps, or are functions of the count: (position, name).
 COUNTS = {
     "StepLR": ((1, "step_size"),),
     "MultiStepLR": ((1, "milestones"),),
+    "SequentialLR": ((2, "milestones"),),
     "LambdaLR": ((1, "lr_lambda"),),
     "CosineAnnealingLR": ((1, "T_max"),),
     "CosineAnnealingWarmRestarts": ((1, "T_0"),),
@@ -25,9 +28,11 @@ COUNTS = {
     "ConstantLR": ((2, "total_iters"),),
     "PolynomialLR": ((1, "total_iters"),),
     "CyclicLR": ((3, "step_size_up"), (4, "step_size_down")),
-    "get_linear_schedule_with_warmup": ((1, "num_warmup_steps"), (2, "num_training_steps")),
-    "get_cosine_schedule_with_warmup": ((1, "num_warmup_steps"), (2, "num_training_steps")),
     "get_constant_schedule_with_warmup": ((1, "num_warmup_steps"),),
+    "get_scheduler": ((2, "num_warmup_steps"), (3, "num_training_steps")),
+} | {
+    f"get_{kind}_schedule_with_warmup": ((1, "num_warmup_steps"), (2, "num_training_steps"))
+    for kind in ("linear", "cosine", "cosine_with_hard_restarts", "polynomial_decay")
 }
 
 
@@ -92,12 +97,17 @@ def _doubts(facts: Facts) -> Iterator[Doubt]:
 
 
 def _batchwise(facts: Facts) -> Iterator[tuple[cst.Call, str]]:
-    """Yield the schedulers that step with every batch, and the names of their classes."""
+    """Yield the schedulers that step with every batch, also inside of others, and the names of their classes."""
     calls = facts.script.calls
-    made = {o.node for c in calls if _steps_with_batch(facts, c) for o in facts.flow.origins(c.func.value)}  # type: ignore[attr-defined]
-    for call in calls:
-        if call in made:
-            yield from ((call, name.rsplit(".", 1)[-1]) for name in facts.kinds.names(call.func))
+    made = [o.node for c in calls if _steps_with_batch(facts, c) for o in facts.flow.origins(c.func.value)]  # type: ignore[attr-defined]
+    for call in (found := [m for m in dict.fromkeys(made) if isinstance(m, cst.Call)]):
+        for name in [n.rsplit(".", 1)[-1] for n in facts.kinds.names(call.func)]:
+            yield call, name
+            inner = argument(call, "schedulers", _OF_OTHERS[name]) if name in _OF_OTHERS else None
+            for origin in facts.flow.origins(inner) if inner is not None else ():
+                for element in origin.node.elements if isinstance(origin.node, (cst.List, cst.Tuple)) else ():
+                    others = [o.node for o in facts.flow.origins(element.value) if isinstance(o.node, cst.Call)]
+                    found.extend(other for other in others if other not in found)
 
 
 def _of_an_epoch(facts: Facts, count: cst.BaseExpression) -> cst.BaseExpression:
