@@ -217,3 +217,21 @@ def test_what_a_session_fetched_is_shown_as_all_ranks_have_it() -> None:
     assert "print(dl.total(cost))" in ported.text
     assert "adds up its share" not in ported.report()
     assert "adds up its share" in port(script.replace("print(cost)", "history.append(cost)")).report()
+
+
+def test_a_rate_that_a_tape_loop_sets_by_its_steps_is_told_those_of_all_ranks() -> None:
+    text = port("""import tensorflow as tf
+data = tf.data.TFRecordDataset("a").map(tf.io.parse_tensor).batch(8)
+model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+opt = tf.keras.optimizers.SGD(0.1)
+def rate(step):
+    return 0.1 * min(1.0, step / 100)
+step = 0
+for x in data:
+    opt.learning_rate.assign(rate(step))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(x) ** 2)
+    opt.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
+    step += 1
+""").text
+    assert "opt.learning_rate.assign(dl.lr_scale(dl.steps(rate)(step)))" in text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
@@ -10,20 +10,21 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.insert import expression
 from dlrun.port.passes.counts import all_samples, from_length
-from dlrun.port.rates import resets
 from dlrun.port.script import dotted, walk
 
 Counters = set[tuple[cst.CSTNode, str]]  # functions and the names in them that go up by 1 with every update
 
 
-def torch(facts: Facts, counters: Counters, divided: set[cst.CSTNode]) -> Iterator[Edit | Doubt]:
+def told(
+    facts: Facts, resets: Iterable[cst.BaseExpression], counters: Counters, divided: set[cst.CSTNode]
+) -> Iterator[Edit | Doubt]:
     """Tell a function of the count of steps, as in ``group["lr"] = rate_at(step)``, of the steps of all ranks.
 
     A rate that is also computed from a count that is ``divided`` already, or from a length, is left as it is. One that
     is written out beside the counter is doubted.
     """
     done: set[cst.CSTNode] = set()
-    for reset in resets(facts):
+    for reset in resets:
         for value in _values(facts, reset):
             calls = [n for n in walk(value) if isinstance(n, cst.Call) and _tells(facts, n, counters)]
             for call in calls:

@@ -11,6 +11,7 @@ from dlrun.port.facts import Facts
 from dlrun.port.insert import expression
 from dlrun.port.passes import step_rates
 from dlrun.port.passes.counts import all_samples, from_length
+from dlrun.port.rates import resets
 from dlrun.port.script import argument, children, dotted, walk
 
 # Schedulers of schedulers, which step with them: where these are given.
@@ -69,7 +70,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
         if node not in done and (whole or not from_length(facts, value)):
             done.add(node)
             yield Edit(node, why, divide)
-    yield from step_rates.torch(facts, set(_counters(facts)), done)
+    yield from step_rates.told(facts, resets(facts), set(counters(facts)), done)
     yield from _doubts(facts)
 
 
@@ -155,7 +156,7 @@ def bounds(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
 
 def _ends(facts: Facts) -> Iterator[cst.BaseExpression]:
     """Yield what a count of steps is compared with, where that ends the training: ``if step >= 1000: break``."""
-    counters = set(_counters(facts))
+    known = set(counters(facts))
     for node in facts.script.nodes:
         test = node.test if isinstance(node, (cst.If, cst.While)) else None
         if not isinstance(test, cst.Comparison) or len(test.comparisons) != 1:
@@ -165,11 +166,11 @@ def _ends(facts: Facts) -> Iterator[cst.BaseExpression]:
         leaves = isinstance(node, cst.If) and any(isinstance(n, (cst.Break, cst.Return)) for n in _own(node.body))
         inside = any(up in facts.loops for up in (node, *facts.script.above(node)))
         ends = (after and leaves) or (before and isinstance(node, cst.While))
-        if ends and inside and (facts.script.function_of(node), dotted(test.left)) in counters:
+        if ends and inside and (facts.script.function_of(node), dotted(test.left)) in known:
             yield test.comparisons[0].comparator
 
 
-def _counters(facts: Facts) -> Iterator[tuple[cst.CSTNode, str]]:
+def counters(facts: Facts) -> Iterator[tuple[cst.CSTNode, str]]:
     """Yield the functions and names of what goes up by 1 with every update."""
     for loop in facts.loops:
         assert isinstance(loop, (cst.For, cst.While))

@@ -11,7 +11,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts_tensorflow import TensorFlowFacts
 from dlrun.port.insert import expression, statements
 from dlrun.port.kinds_tensorflow import plain
-from dlrun.port.passes import devices, estimator, keras_rate, recipe, schedules, sessions
+from dlrun.port.passes import devices, estimator, keras_rate, recipe, schedules, sessions, step_rates
 from dlrun.port.passes import finish as torch_finish
 from dlrun.port.passes import metrics as torch_metrics
 from dlrun.port.passes import shard as torch_shard
@@ -214,6 +214,8 @@ def steps(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
             if node not in done:
                 done.add(node)
                 yield Edit(node, why, partial(_divided, facts.alias))
+    set_by_hand = [found.node for found in keras_rate.assigned(facts) if isinstance(found.node, cst.BaseExpression)]
+    yield from step_rates.told(facts, set_by_hand, set(torch_steps.counters(facts)), done)
     for call in facts.script.calls:
         if plain(facts.script.name_of(call.func)).endswith("StopAtStepHook"):
             last = argument(call, "last_step", 1) or argument(call, "num_steps", 0)
