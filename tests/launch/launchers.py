@@ -39,6 +39,9 @@ class Lab:
         here = Path(__file__).parent / "lab"
         self.up, self.down = here / "up.sh", here / "down.sh"
         self.env["SLURM_CONF"] = f"{folder}/etc/slurm.conf"
+        # Open MPI names its files by process id, which each machine counts anew, and killed daemons leave them behind:
+        # so they go where every boot of a machine begins with nothing.
+        self.env |= dict.fromkeys(("PRTE_MCA_prte_tmpdir_base", "OMPI_MCA_orte_tmpdir_base"), f"{folder}/tmp")
         # How the launchers reach the machines where there is no batch job: real ssh, with the lab's keys.
         agents = ("HYDRA_LAUNCHER_EXEC", "PRTE_MCA_plm_ssh_agent", "OMPI_MCA_plm_rsh_agent")
         self.ssh = {**self.env, **dict.fromkeys(agents, f"{folder}/ssh")}
