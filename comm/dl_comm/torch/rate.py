@@ -13,6 +13,25 @@ from dl_comm.rate import decay_factor, warm_factor
 Opt = TypeVar("Opt", bound=torch.optim.Optimizer)
 
 
+class _Exchanged:
+    """Values of parameter groups that are other ones during a step."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+        self._own: list[tuple[dict[str, Any], Any]] = []
+
+    def exchange(self, group: dict[str, Any], value: Any) -> None:
+        """Put ``value`` in, for the step."""
+        self._own.append((group, group[self._key]))
+        group[self._key] = value
+
+    def restore(self) -> None:
+        """Give the groups back their own."""
+        for group, value in self._own:
+            group[self._key] = value
+        self._own.clear()
+
+
 def warmup(optimizer: Any, steps: int) -> None:
     """Ramp the learning rate linearly from lr / n to lr over the next ``steps`` steps of the optimizer.
 
@@ -30,23 +49,17 @@ def warmup(optimizer: Any, steps: int) -> None:
     if parts() == 1 or steps == 0:
         return
     done = 0
-    full: list[tuple[dict[str, Any], Any]] = []
-
-    def restore() -> None:
-        for group, lr in full:
-            group["lr"] = lr
-        full.clear()
+    full = _Exchanged("lr")
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-        restore()  # a step that raised never came to ``after``
+        full.restore()  # a step that raised never came to ``after``
         factor = warm_factor(done, steps)
         for group in optimizer.param_groups:
-            full.append((group, group["lr"]))
-            group["lr"] = group["lr"] * factor
+            full.exchange(group, group["lr"] * factor)
 
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
         nonlocal done
-        restore()
+        full.restore()
         done += 1
         if done == steps:
             for hook in hooks:
@@ -88,29 +101,20 @@ def lars(optimizer: Opt, trust: float = 0.001) -> Opt:
             raise ValueError(f"lars() got an SGD with {option}=True, which it cannot work with; leave that out")
     if parts() == 1:
         return optimizer
-    decays: list[tuple[dict[str, Any], float]] = []
-
-    def restore() -> None:
-        for group, weight_decay in decays:
-            group["weight_decay"] = weight_decay
-        decays.clear()
+    decays = _Exchanged("weight_decay")
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-        restore()  # a step that raised never came to ``after``
+        decays.restore()  # a step that raised never came to ``after``
         if any(callable(a) for a in (*args[1:], kwargs.get("closure"))):
             raise ValueError("lars() needs the gradients before the step; call step() without a closure")
         for group in optimizer.param_groups:
-            decays.append((group, group["weight_decay"]))
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     _adapt(parameter, group["weight_decay"], trust)
-            group["weight_decay"] = 0.0  # it is in the gradients
-
-    def after(optimizer: Any, args: Any, kwargs: Any) -> None:
-        restore()
+            decays.exchange(group, 0.0)  # it is in the gradients
 
     optimizer.register_step_pre_hook(before)
-    optimizer.register_step_post_hook(after)
+    optimizer.register_step_post_hook(lambda *_: decays.restore())
     return optimizer
 
 
