@@ -25,7 +25,8 @@ _LOST = "lost without a word: its node or the network to it is gone, or its watc
 # What a rank says that fell over another's end: an error of what it communicates with, or a crash within that.
 _FALLS = (r"CommError|MPI_ERR|mpi4py|\bgloo\b|\bNCCL\b|DistBackendError|DistStoreError|DistNetworkError|"
           r"Connection (reset|closed|refused)|Broken ?pipe|killed by SIG(SEGV|ABRT|BUS|TERM|PIPE)")  # fmt: skip
-_OTHER_ENDED = r"rank \d+ (has left|ended)"
+_OTHER_ENDED = r"rank \d+ (\(process \d+\) )?(has left|has died|ended)"
+_OTHERS_END = 3  # the doubt where a rank's words name another one that ended: even a lost one is likelier
 
 
 class Blame:
@@ -65,10 +66,12 @@ class Blame:
     def _take(self, doubtful: int, failure: Mapping[str, Any]) -> None:
         self._heard.append((doubtful, len(self._heard), failure))
         everybody = len({heard[2]["rank"] for heard in self._heard}) == self.ranks
-        wait = _WAIT_FOR_THE_OTHER if re.search(_OTHER_ENDED, failure["what"]) else _WAIT
+        wait = _WAIT_FOR_THE_OTHER if doubtful == _OTHERS_END else _WAIT
         self.due = min(self.due, time.monotonic() + (wait if doubtful and not everybody else 0))
 
 
 def doubt(what: str) -> int:
-    """Return 0 where a rank's words say that it failed by itself, 1 where another rank's end may have caused them."""
+    """Return 0 where a rank's words say that it failed by itself, more where another's end may have caused them."""
+    if re.search(_OTHER_ENDED, what):
+        return _OTHERS_END
     return 1 if re.search(_FALLS, what, re.IGNORECASE) else 0

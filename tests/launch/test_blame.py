@@ -22,7 +22,7 @@ GLOO = "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer
 
 @pytest.mark.parametrize("what", [LEFT, "Exception: MPI_ERR_OTHER", "killed by SIGSEGV", GLOO])
 def test_words_that_another_ranks_end_may_have_caused_are_doubted(what):
-    assert doubt(what) == 1
+    assert doubt(what) > 0
 
 
 @pytest.mark.parametrize("what", ["ValueError: bad shape", "sys.exit(7)", "exit code 7", "killed by SIGKILL"])
@@ -39,6 +39,14 @@ def test_a_rank_that_fell_over_another_is_not_blamed(tmp_path: Path):
     blame.decide()
     assert blame.failure and (blame.failure.rank, blame.failure.code, blame.failure.others) == (2, 7, 2)
     assert json.loads((tmp_path / "failure.json").read_text())["rank"] == 2
+
+
+def test_a_crash_is_likelier_than_what_names_another_ranks_end(tmp_path: Path):
+    blame = Blame(2, tmp_path)
+    blame.fails(failed(0, "CommError: rank 0, team 0: rank 1 (process 15402) has died"))
+    blame.fails(failed(1, "killed by SIGSEGV", 139))
+    blame.decide()
+    assert blame.failure and (blame.failure.rank, blame.failure.code) == (1, 139)
 
 
 def test_of_two_that_failed_by_themselves_the_first_is_blamed(tmp_path: Path):
