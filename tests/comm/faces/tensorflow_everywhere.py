@@ -1,6 +1,5 @@
 """What dl_comm.tensorflow must do on every rank, in eager code and in tf.function."""
 
-import hashlib
 import json
 import os
 import subprocess
@@ -10,6 +9,7 @@ import tempfile
 import dl_comm.tensorflow as dl
 import numpy as np
 import tensorflow as tf
+from agreement import same_bits
 from dl_comm import _core
 from tensorflow.python.eager import context
 
@@ -18,11 +18,6 @@ _v1 = tf.compat.v1
 tf.random.set_seed(7 + _r)
 dl.init()
 _seed = context.global_seed()
-
-
-def _same_bits(arrays):
-    data = b"".join(np.ascontiguousarray(a).tobytes() for a in arrays)
-    assert len(set(_core.allgather_bytes(hashlib.sha256(data).digest()))) == 1
 
 
 def _data():
@@ -165,7 +160,7 @@ def a_tape_loop_trains_like_one_process():
     for _ in range(2):
         ported = train(slice(_r, None, _n), dl.gradients)
         np.testing.assert_allclose(ported, train(slice(None), list), rtol=1e-11)
-        _same_bits([ported])
+        same_bits([ported])
         x[2, _n - 1, 0] = np.inf  # in the last rank's third batch, the second time
     assert not np.isfinite(train(slice(None), list)).all()
 

@@ -1,6 +1,5 @@
 """What dl_comm.tensorflow must do on every rank in graphs of TensorFlow 1: sessions, hooks, Estimators."""
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -9,16 +8,11 @@ import tempfile
 import dl_comm.tensorflow as dl
 import numpy as np
 import tensorflow as tf
-from dl_comm import _core
+from agreement import same_bits
 
 _r, _n = dl.get_rank(), dl.get_nranks()
 _v1 = tf.compat.v1
 dl.init()
-
-
-def _same_bits(arrays):
-    data = b"".join(np.ascontiguousarray(a).tobytes() for a in arrays)
-    assert len(set(_core.allgather_bytes(hashlib.sha256(data).digest()))) == 1
 
 
 def _data():
@@ -80,7 +74,7 @@ def sessions_train_like_one_process():
         for how in ("minimize", "apply", "hook"):
             ported = train(slice(_r, None, _n), how, given)
             np.testing.assert_allclose(ported, serial, rtol=1e-11)
-            _same_bits([ported])
+            same_bits([ported])
 
 
 def an_estimator_trains_like_one_process():
@@ -110,7 +104,7 @@ def an_estimator_trains_like_one_process():
 
     ported = train(slice(_r, None, _n), True)
     np.testing.assert_allclose(ported, train(slice(None), False), rtol=1e-11)
-    _same_bits([ported])
+    same_bits([ported])
     return None
 
 

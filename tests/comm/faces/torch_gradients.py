@@ -2,22 +2,16 @@
 
 import contextlib
 import copy
-import hashlib
 import os
 
 import dl_comm.torch as dl
 import numpy as np
 import torch
-from dl_comm import CommError, _core
+from agreement import same_bits
+from dl_comm import CommError
 from torch import nn
 
 _r, _n = dl.get_rank(), dl.get_nranks()
-
-
-def _same_bits(tensors):
-    data = b"".join(t.detach().contiguous().view(torch.uint8).numpy().tobytes() for t in tensors if t.numel())
-    digests = _core.allgather_bytes(hashlib.sha256(data).digest())
-    assert len(set(digests)) == 1
 
 
 def _net():
@@ -47,7 +41,7 @@ def _assert_trains_like_one_process(build, clip=None):
     _train(ported, build(ported.parameters()), dl.gradients, slice(_r, None, _n), clip)
     for one, many in zip(serial.parameters(), ported.parameters(), strict=True):
         torch.testing.assert_close(many, one, rtol=1e-11, atol=1e-13)
-    _same_bits(ported.parameters())
+    same_bits(ported.parameters())
 
 
 def parameters_equal_those_of_one_process_on_the_whole_batch():
@@ -79,7 +73,7 @@ def a_closure_averages_inside_itself():
     train(ported, dl.gradients, slice(_r, None, _n))
     for one, many in zip(serial.parameters(), ported.parameters(), strict=True):
         torch.testing.assert_close(many, one, rtol=1e-7, atol=1e-9)
-    _same_bits(ported.parameters())
+    same_bits(ported.parameters())
 
 
 def accumulated_gradients_are_averaged_once():
@@ -144,7 +138,7 @@ def sparse_gradients_are_averaged_over_the_union_of_rows():
     ported = train(mine, dl.gradients)
     serial = train(steps, lambda o: o.param_groups[0]["params"][0].grad.div_(_n))
     torch.testing.assert_close(ported, serial, rtol=1e-12, atol=1e-14)
-    _same_bits([ported])
+    same_bits([ported])
 
 
 def half_precision_sums_neither_overflow_nor_lose_bits():
@@ -159,7 +153,7 @@ def half_precision_sums_neither_overflow_nor_lose_bits():
         p.grad = everyone[_r].clone()
         dl.gradients([p])
         torch.testing.assert_close(p.grad, everyone.double().mean(0).to(dtype), rtol=torch.finfo(dtype).eps, atol=1e-6)
-        _same_bits([p.grad])
+        same_bits([p.grad.float()])
 
 
 def any_memory_format_gives_the_same_mean():
@@ -214,7 +208,7 @@ def an_overflow_on_one_rank_skips_the_step_on_all():
             assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
     assert scaler.get_scale() == 4.0
     assert not torch.equal(model[0].weight, before[0])
-    _same_bits(model.parameters())
+    same_bits(model.parameters())
 
 
 def different_shapes_are_an_error_on_every_rank_that_names_the_parameter():

@@ -1,21 +1,15 @@
 """The distributed optimizer, and BatchNorm over the global batch."""
 
 import copy
-import hashlib
 import io
 from contextlib import redirect_stdout
 
 import dl_comm.torch as dl
 import torch
-from dl_comm import _core
+from agreement import same_bits
 from torch import nn
 
 _r, _n = dl.get_rank(), dl.get_nranks()
-
-
-def _same_bits(tensors):
-    data = b"".join(t.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() for t in tensors)
-    assert len(set(_core.allgather_bytes(hashlib.sha256(data).digest()))) == 1
 
 
 def _net(seed=1):
@@ -38,7 +32,7 @@ def _assert_trains_alike(serial, plain, ported, distributed):
             optimizer.step()
     for one, many in zip(serial.parameters(), ported.parameters(), strict=True):
         torch.testing.assert_close(many, one, rtol=1e-11, atol=1e-13)
-    _same_bits(ported.parameters())
+    same_bits(ported.parameters())
 
 
 def steps_average_first():
@@ -78,7 +72,7 @@ def closures_average_at_every_evaluation():
         optimizer.step(closure=closure)
     for one, many in zip(serial.parameters(), ported.parameters(), strict=True):
         torch.testing.assert_close(many, one, rtol=1e-6, atol=1e-8)
-    _same_bits(ported.parameters())
+    same_bits(ported.parameters())
 
 
 def the_scaler_sees_an_overflow_of_any_rank():
@@ -104,7 +98,7 @@ def the_scaler_sees_an_overflow_of_any_rank():
                 model(x.clamp(max=3)).square().mean().backward()
                 optimizer.step()  # without the scaler, after a step that it skipped
         assert not torch.equal(model[0].weight, before[0])
-        _same_bits(model.parameters())
+        same_bits(model.parameters())
 
 
 def time_waited_is_reported():
