@@ -30,8 +30,11 @@ def read(source: str | bytes, name: str, path: Path | None = None) -> Script:
     """Return the Script in ``source``; ``name`` is what errors call it. Local modules are read from beside ``path``.
 
     Raises:
-        DlrunError: it does not parse (file, line, column, the line's text and, where known, the construct).
+        DlrunError: it is a notebook, or does not parse (file, line, column, the line's text and, where known, the
+            construct).
     """
+    if name.endswith(".ipynb"):
+        raise DlrunError(f"{name}: a notebook, not a script.", f"`jupyter nbconvert --to script {name}` makes one of it.")
     try:
         text = source.encode() if isinstance(source, str) else source
         script = Script(source, name, local.modules(path, text) if path is not None else ())

@@ -5,6 +5,7 @@ from click.testing import CliRunner
 from small import HEAD, LOOP, SERIAL, refused
 
 from dlrun.cli.port import command
+from dlrun.errors import DlrunError
 from dlrun.port import port
 
 
@@ -24,6 +25,12 @@ def test_async_as_an_argument_is_called_by_its_name():
     error = refused("import torch\nx = x.cuda(async=True)\n")
     assert "train.py:2:12: `async=`" in error.message
     assert "non_blocking=" in error.hint
+
+
+def test_a_notebook_is_called_a_notebook():
+    with pytest.raises(DlrunError, match=r"train.ipynb: a notebook, not a script") as caught:
+        port('{"cells": []}', name="train.ipynb")
+    assert "nbconvert" in caught.value.hint
 
 
 def test_a_script_without_a_training_loop_says_what_was_looked_for():
