@@ -41,14 +41,17 @@ def broadcast_variables(*things: Any, root: int = 0) -> Any:
     """Give variables rank ``root``'s values: at once in eager code; in a graph return the op that does.
 
     ``things`` are variables (TensorFlow's or Keras's), lists and dicts of them, and models, optimizers and modules,
-    which stand for their variables. In eager code, a model that is not built yet gets its values at the first call of
-    ``gradients``. Slots that an optimizer makes later start alike anyway.
+    which stand for their variables; in a graph, all of its global ones where nothing is given. In eager code, a model
+    that is not built yet gets its values at the first call of ``gradients``. Slots that an optimizer makes later start
+    alike anyway.
     """
     if get_nranks() == 1:
         return None if tf.executing_eagerly() else tf.no_op()
     if tf.executing_eagerly():
         models.extend(t for t in things if hasattr(t, "layers"))
         _unbuilt.extend((t, root) for t in things if getattr(t, "built", None) is False and hasattr(t, "layers"))
+    elif not things:
+        things = tuple(tf.compat.v1.global_variables())
     return _assign([v for t in things for v in variables_of(t)], root)
 
 

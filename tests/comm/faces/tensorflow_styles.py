@@ -65,7 +65,7 @@ def two_networks_and_two_ops_of_one_session():
                     optimizer = dl.DistributedOptimizer(optimizer)
                 variables = _v1.get_collection(_v1.GraphKeys.TRAINABLE_VARIABLES, scope)
                 steps.append(optimizer.minimize(loss, var_list=variables))
-            start = dl.broadcast_variables(_v1.global_variables()) if distributed else tf.no_op()
+            start = dl.broadcast_variables() if distributed else tf.no_op()
             with _v1.Session() as session:
                 session.run(_v1.global_variables_initializer())
                 session.run(start)
