@@ -34,7 +34,8 @@ def read(source: str | bytes, name: str, path: Path | None = None) -> Script:
             construct).
     """
     if name.endswith(".ipynb"):
-        raise DlrunError(f"{name}: a notebook, not a script.", f"`jupyter nbconvert --to script {name}` makes one of it.")
+        hint = f"`jupyter nbconvert --to script {name}` makes one of it."
+        raise DlrunError(f"{name}: a notebook, not a script.", hint)
     try:
         text = source.encode() if isinstance(source, str) else source
         script = Script(source, name, local.modules(path, text) if path is not None else ())
