@@ -136,7 +136,7 @@ def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
         steps=loops.gradients.steps(),
         tops=loops.tops(),
         feeds=tuple(feeds.found.values()),
-        carries=feeds.carries,
+        carries=tuple(feeds.carried.dealt),
         permutations=tuple(feeds.permutations()),
         optimizers=loops.gradients.constructors(),
         loops=tuple(loops.training),

@@ -1,12 +1,19 @@
-"""A hidden state that one batch hands on to the next."""
+"""A hidden state that one batch hands on to the next, and the streams that such loops go through."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
 import libcst as cst
 
+from dlrun.port.cursors import generated
+from dlrun.port.facts import Feed
 from dlrun.port.kinds import Kinds
+from dlrun.port.loops import Loops
 from dlrun.port.positions import mentions
-from dlrun.port.script import walk
+from dlrun.port.script import Binding, argument, walk
+from dlrun.port.streams import Streams, UncutError
 
 
 def hands_on(kinds: Kinds, loop: cst.For | cst.While) -> cst.CSTNode | None:
@@ -18,6 +25,53 @@ def hands_on(kinds: Kinds, loop: cst.For | cst.While) -> cst.CSTNode | None:
                 bindings, _ = kinds.script.scopes[n].lookup(name)
                 inside = [b for b in bindings if kinds.script.inside(b.node, loop)]
                 own = [b for b in inside if b.value is not None and mentions(b.value, {name})]
-                if len(inside) < len(bindings) and len(own) == len(inside):
+                if len(inside) < len(bindings) and all(b in own or _at_times(kinds, b, loop) for b in inside):
                     return n
     return None
+
+
+def _at_times(kinds: Kinds, binding: Binding, loop: cst.For | cst.While) -> bool:
+    """Tell whether the state is set anew at certain positions only: ``if start >= len(text): state = zeros()``."""
+    targets = [n.target for n in walk(loop) if isinstance(n, (cst.AugAssign, cst.For))]
+    moved = {m.value for target in targets for m in walk(target) if isinstance(m, cst.Name)}
+    around = (up for up in kinds.script.above(binding.node) if kinds.script.inside(up, loop))
+    return any(isinstance(up, cst.If) and mentions(up.test, moved) for up in around)
+
+
+class Carried:
+    """The training loops that hand a state on, and how what they go through is cut into stretches."""
+
+    def __init__(self, loops: Loops, by_loop: Mapping[cst.For | cst.While, cst.CSTNode]) -> None:
+        """Answer for the loops of ``by_loop``, each with the statement that hands its state on."""
+        self.loops, self.by_loop = loops, by_loop
+        self.streams: set[cst.CSTNode] = set()  # the loops that go through data by positions of their own
+        self.counted: list[cst.For | cst.While] = []  # loops that go through a stream by a number of steps
+        self.dealt: list[cst.CSTNode] = []  # states that are handed on though the batches are dealt out
+        self.uncut: tuple[cst.CSTNode, UncutError] | None = None
+
+    def cut(self, loop: cst.For | cst.While, feeds: Sequence[Feed]) -> dict[cst.CSTNode, Feed]:
+        """Return ``feeds``, what ``loop`` runs over, cut into stretches, or the streams that it slices."""
+        loaded = [feed for feed in feeds if feed.how in ("loader", "named", "iterable")]
+        try:
+            if loaded:
+                return {cut.node: cut for feed in loaded for cut in self._of_feed(feed, loop)}
+            streams = Streams(self.loops, loop)
+            found = streams.find()
+            self.streams.add(loop)
+            self.counted.extend([loop] if streams.counts() else [])
+            return found
+        except UncutError as why:
+            self.uncut = self.uncut or (self.by_loop[loop], why)
+        return {}
+
+    def _of_feed(self, feed: Feed, loop: cst.For | cst.While) -> list[Feed]:
+        if (data := generated(self.loops.flow, feed.node)) is not None:
+            if not data:
+                raise UncutError(feed.node, "a generator makes the batches, and nothing shows out of what")
+            self.streams.add(loop)
+            return [Feed(given, "stretch", axis=axis, draws=draws) for given, axis, draws in data]
+        shuffles = argument(feed.node, "shuffle", 2) if isinstance(feed.node, cst.Call) else None
+        if shuffles is not None and not (isinstance(shuffles, cst.Name) and shuffles.value == "False"):
+            self.dealt.append(self.by_loop[loop])
+            return [feed]
+        return [replace(feed, how="stretch")] if feed.how != "named" else [replace(feed, how="stretches")]

@@ -98,13 +98,21 @@ class Feed:
     by them (``names`` holds the variable, ``picks`` its target and its uses that pick samples); turns: a function that
     returns the next samples at each call; arrays: ``names`` of tensors that each step takes whole,
     sliced along axis 0 before the loop ``node``.
+
+    Where a state is handed on from batch to batch: stretch: an expression of which each rank takes a stretch along
+    ``axis``; stretches: the assignment after which (or ``before`` the statement that) the variables ``names`` are cut
+    so, and the names that hold their length are computed ``again``. ``draws`` say how far a step goes.
     """
 
     node: cst.CSTNode
-    how: Literal["loader", "iterable", "named", "indices", "positions", "turns", "arrays"]
+    how: Literal["loader", "iterable", "named", "indices", "positions", "turns", "arrays", "stretch", "stretches"]
     names: tuple[str, ...] = ()
     drawn: tuple[str, ...] = ()  # of ``names``, those that each process draws at random for itself
     picks: tuple[cst.Name, ...] = ()
+    axis: int = 0
+    before: bool = False
+    again: tuple[tuple[str, str], ...] = ()
+    draws: tuple[cst.Call, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -115,7 +115,7 @@ def gather(
         steps=gradients.steps(),
         tops=loops.tops() if loops is not None else (),
         feeds=tuple(feeds.found.values()) if feeds is not None else (),
-        carries=feeds.carries if feeds is not None else (),
+        carries=tuple(feeds.carried.dealt) if feeds is not None else (),
         permutations=tuple(feeds.permutations()) if feeds is not None else (),
         optimizers=tuple(c for c in script.calls if c in optimizers or kinds.of_call(c) == "optimizer"),
         loops=tuple(loops.training) if loops is not None else (),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from dlrun.port.carried import hands_on
+from dlrun.port.carried import Carried, hands_on
 from dlrun.port.draws import Draws, plays
 from dlrun.port.facts import Feed
 from dlrun.port.iterated import Iterated
@@ -38,25 +38,29 @@ class Feeds:
         self._generators: list[cst.FunctionDef] = []  # functions that make the batches of training loops
         self.found: dict[cst.CSTNode, Feed] = {}
         self.counted: list[cst.For | cst.While] = []
-        self.carried: cst.CSTNode | None = None  # a hidden state that batches hand on: they may not be dealt out
         self.graph: cst.CSTNode | None = None  # data whose samples hang together
         self.uncut: cst.Name | None = None  # data that go into a loss whole, beside others that are dealt out
         self.moved: cst.CSTNode | None = None  # a loop over slices whose arrays cannot be cut before it
         self.full_batch = False
-        self.carries: tuple[cst.CSTNode, ...] = ()
         # Where an environment is played, every rank makes samples of its own: there is nothing to deal out.
         self.episodes = any(b.target.split(".")[0] in _PLAYS for b in self.script.imports())
         self.episodes = self.episodes or any(plays(self.kinds, n) for n in self.script.nodes)
+        found = {} if self.episodes else {loop: self._hidden_state(loop) for loop in self._innermost()}
+        self.carried = Carried(loops, {loop: node for loop, node in found.items() if node is not None})
         if self.episodes:
             return
         for loop in loops.training:
+            before = list(self.found)
             self._of_loop(loop)
-        innermost = [loop for loop in self._innermost() if loop not in self._fed]
+            if loop in self.carried.by_loop:
+                new = [self.found.pop(node) for node in list(self.found) if node not in before]
+                known = {(feed.node, feed.names) for feed in self.found.values()}
+                cut = self.carried.cut(loop, new)
+                self.found.update({key: feed for key, feed in cut.items() if (feed.node, feed.names) not in known})
+        innermost = [loop for loop in self._innermost() if loop not in self._fed and loop not in self.carried.streams]
+        self.counted.extend(self.carried.counted)
         self.counted.extend(loop for loop in innermost if self.draws(loop))
-        self.carries = tuple(n for loop in self._innermost() if (n := self._hidden_state(loop)) is not None)
-        if self.carries and not any(f.how in ("loader", "iterable") for f in self.found.values()):
-            self.carried = self.carried or self.carries[0]
-        if not self.found and not self.counted and not self.carried:
+        if not self.found and not self.counted and not self.carried.by_loop:
             for turn in innermost:
                 self._whole(turn)
 
@@ -75,7 +79,7 @@ class Feeds:
         if isinstance(loop, cst.For):
             iterated = self.iterated.of(loop)
             if self.iterated.numbers(iterated):
-                if self._is_innermost(loop) and picks_samples(self.flow, loop):
+                if self._is_innermost(loop) and loop not in self.carried.by_loop and picks_samples(self.flow, loop):
                     self._indices(loop, iterated)
             else:
                 self._of_iterated(loop, iterated)
@@ -219,9 +223,6 @@ class Feeds:
     # -- loops over positions in arrays -------------------------------------------------------------------------
 
     def _indices(self, loop: cst.For, iterated: cst.BaseExpression) -> None:
-        self.carried = self.carried or self._hidden_state(loop)
-        if self.carried is not None:
-            return
         picks = counts_too(self.flow, loop) if not self.script.code(loop.iter).startswith("enumerate") else ()
         if picks and isinstance(loop.target, cst.Name):
             here = self.iterated.source(loop.iter)

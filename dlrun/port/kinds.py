@@ -121,13 +121,12 @@ class Kinds:
 
     def of(self, node: cst.CSTNode) -> str:
         """Return the kind of the value of ``node``; an empty string where nothing tells."""
-        for origin in self.flow.origins(node):
-            made = origin.node
-            if isinstance(made, cst.Call) and origin.whole and (kind := self.of_call(made)):
+        origins = self.flow.origins(node)
+        for origin in origins:  # what makes it tells more than how a part of the same checkpoint is used
+            if isinstance(origin.node, cst.Call) and origin.whole and (kind := self.of_call(origin.node)):
                 return kind
-            if made in self._used_as_module and isinstance(made, (cst.Call, cst.Name, cst.Attribute, cst.Param)):
-                return "module"
-        return ""
+        used = [o.node for o in origins if o.node in self._used_as_module]
+        return "module" if any(isinstance(n, (cst.Call, cst.Name, cst.Attribute, cst.Param)) for n in used) else ""
 
     def is_optimizer(self, node: cst.CSTNode) -> bool:
         """Tell whether ``node`` is an optimizer; where its origin is out of sight, by its name."""

@@ -40,6 +40,16 @@ class Binding:
     path: Path = ()
     target: str = ""  # for an import: the dotted name it stands for
 
+    @property
+    def written(self) -> cst.BaseExpression | None:
+        """What the name is bound to, also in ``n, size = len(x), 32``; None where that is not written out."""
+        if not self.path:
+            return self.value
+        at = self.path[0]
+        if isinstance(self.value, cst.Tuple) and len(self.path) == 1 and isinstance(at, int):
+            return self.value.elements[at].value if at < len(self.value.elements) else None
+        return None
+
 
 @dataclass(eq=False)
 class Scope:

@@ -21,11 +21,13 @@ def uncalled(script: Script, function: cst.FunctionDef) -> DlrunError:
 def nothing_to_share(feeds: Feeds) -> DlrunError | None:
     """Return the error for a script whose samples cannot be dealt out to the ranks, or None."""
     script = feeds.script
-    if feeds.carried is not None:
+    if feeds.carried.uncut is not None:
+        state, why = feeds.carried.uncut
         return DlrunError(
-            f"{script.place(feeds.carried)}: a hidden state is carried from batch to batch, so the batches form "
-            "one stream and cannot be dealt out. Nothing was written.",
-            "Give each rank a part of every stream (columns of the batchified data), or reset the state per batch.",
+            f"{script.place(state)}: a hidden state is carried from batch to batch, so the batches form one stream: "
+            f"each rank needs a stretch of it, and it cannot be cut: {script.place(why.node)}: {why}. Nothing was "
+            "written.",
+            "Go through arrays, `for i in range(0, len(x), size): x[i:i + size]`, or reset the state in each batch.",
         )
     if feeds.graph is not None:
         return DlrunError(
@@ -61,9 +63,10 @@ def not_globally(feeds: Feeds) -> DlrunError | None:
     drawn = [loop for loop in feeds.counted if not any(
         script.name_of(c.func) == "builtins.next" for c in feeds.draws.reached(loop.body))]  # fmt: skip
     indexed = [f.node for f in feeds.found.values() if f.how in ("indices", "positions")]
-    if feeds.episodes or drawn or indexed:
-        node = (indexed or drawn or feeds.loops.ends)[0]
-        how = "picked by number" if indexed else "drawn by the script itself"
+    streams = [f.node for f in feeds.found.values() if f.how in ("stretch", "stretches")]
+    if feeds.episodes or drawn or indexed or streams:
+        node = (indexed or streams or drawn or feeds.loops.ends)[0]
+        how = "picked by number" if indexed else "slices of a stream" if streams else "drawn by the script itself"
         return DlrunError(
             f"{script.place(node)}: --batch global divides the batches of a DataLoader; here they are {how}. "
             "Nothing was written.",

@@ -15,7 +15,7 @@ from dlrun.port.feeds import Feeds
 from dlrun.port.feeds_tensorflow import TapeFeeds
 from dlrun.port.flow import Flow
 from dlrun.port.loops import Loops
-from dlrun.port.passes import GRID, STEPS, devices, kept, metrics, statistics, stopping
+from dlrun.port.passes import GRID, STEPS, devices, kept, metrics, statistics, stopping, stretches
 from dlrun.port.script import Script
 
 PRELUDES = {
@@ -27,6 +27,7 @@ PASSES = [(framework, step, run) for framework, steps in GRID.items() for step, 
 PASSES.append(("torch", "devices", devices.torch))
 PASSES.append(("torch", "stopping", stopping.torch))
 PASSES.append(("torch", "statistics", statistics.torch))
+PASSES.append(("torch", "stretches", stretches.torch))
 PASSES.append(("torch", "kept", lambda facts: kept.torch(metrics.Metrics(facts))))
 PASSES[-1][2].__doc__ = kept.torch.__doc__
 
@@ -57,7 +58,7 @@ def test_a_pass_does_what_its_docstring_shows(framework, step, run):
         before, after = PRELUDES[framework] + before, PRELUDES[framework] + after
     script = Script(before)
     facts = facts_of(script, Options(), framework)
-    assert apply(script.module, run(facts)).code == after
+    assert apply(script.module, [e for e in run(facts) if isinstance(e, Edit)]).code == after
 
 
 SCRIPT = """

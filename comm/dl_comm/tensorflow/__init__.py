@@ -21,6 +21,7 @@ from dl_comm.dealing import turns
 from dl_comm.output import print, rank0, rank0_first
 from dl_comm.ranks import barrier, finalize, get_localrank, get_localsize, get_nranks, get_rank, is_rank0
 from dl_comm.rate import lr_scale, steps
+from dl_comm.streams import stretch
 from dl_comm.tensorflow.averaging import average, gradients, total
 from dl_comm.tensorflow.data import shard
 from dl_comm.tensorflow.estimator import model_dir
@@ -59,6 +60,7 @@ __all__ = [
     "serving_module",
     "shard",
     "steps",
+    "stretch",
     "total",
     "turns",
     "warmup",

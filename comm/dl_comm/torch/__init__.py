@@ -37,6 +37,7 @@ from dl_comm.torch.ranks import init, reseed
 from dl_comm.torch.rate import decay, lars, warmup
 from dl_comm.torch.sharding import shard
 from dl_comm.torch.state import broadcast
+from dl_comm.torch.stretching import stretch
 from dl_comm.torch.watching import watch as _watch
 
 _watch()
@@ -69,6 +70,7 @@ __all__ = [
     "shard",
     "should_stop",
     "steps",
+    "stretch",
     "sync_batchnorm",
     "total",
     "turns",

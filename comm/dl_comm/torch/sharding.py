@@ -18,6 +18,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from dl_comm import CommError, _core
 from dl_comm.dealing import deal, deal_calls
 from dl_comm.ranks import check_enough, get_rank, parts, share, shifted_seed
+from dl_comm.streams import check_equal_lengths
 
 # An order of unknown length (an endless sampler) is drawn and shared in blocks of so many entries per rank.
 _BLOCK = 1024
@@ -105,15 +106,7 @@ def _shard_sequence(data: Any, rank: int, n: int) -> Any:
 
 
 def _check_equal_lengths(data: Any) -> None:
-    """Raise on every rank when the ranks hold data of different lengths: they would do different numbers of steps."""
-    length = str(len(data)) if hasattr(data, "__len__") else "unknown"
-    lengths = [b.decode() for b in _core.allgather_bytes(length.encode())]
-    if len(set(lengths)) > 1:
-        other = next(r for r, theirs in enumerate(lengths) if theirs != lengths[0])
-        raise CommError(
-            f"shard: {type(data).__name__} has {lengths[0]} entries on rank 0 and {lengths[other]} on rank {other}",
-            "Load the same data, in the same order, on every rank; shard() divides it.",
-        )
+    check_equal_lengths(type(data).__name__, str(len(data)) if hasattr(data, "__len__") else "unknown", "shard")
 
 
 def _shard_loader(loader: DataLoader[Any], rank: int, n: int, divide: int) -> DataLoader[Any]:
@@ -212,7 +205,7 @@ class ShardedSampler(Sampler[Any]):
         block = self._n * (len(self._sampler) // self._n + 1 if hasattr(self._sampler, "__len__") else _BLOCK)
         head: list[Any] = []
         while True:
-            order = _from_rank0(list(islice(entries, block)))
+            order = order_of_rank0(list(islice(entries, block)))
             ended = len(order) < block
             head = head or order[: self._n]
             over = len(order) % self._n
@@ -225,7 +218,7 @@ class ShardedSampler(Sampler[Any]):
                 return
 
 
-def _from_rank0(order: list[Any]) -> list[Any]:
+def order_of_rank0(order: list[Any]) -> list[Any]:
     """Return rank 0's ``order``; plain indices travel as 8 bytes each, anything else is pickled."""
     plain = all(type(entry) is int for entry in order)
     packed = b"i" + np.array(order, dtype=np.int64).tobytes() if plain else b"p" + pickle.dumps(order)

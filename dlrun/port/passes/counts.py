@@ -5,7 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from dlrun.port.facts import Facts
-from dlrun.port.script import Binding, dotted, walk
+from dlrun.port.script import dotted, walk
 
 _DEPTH = 4
 
@@ -20,20 +20,10 @@ def all_samples(facts: Facts, node: cst.CSTNode, depth: int = 0) -> bool:
         if isinstance(n, cst.Attribute) and n.attr.value == "shape":
             return _is_whole(facts, n.value)
         if isinstance(n, cst.Name) and depth < _DEPTH and _bound_outside(facts, n):
-            values = [_part(b) for b in facts.script.scopes[n].lookup(n.value)[0]]
+            values = [b.written for b in facts.script.scopes[n].lookup(n.value)[0]]
             if any(value is not None and all_samples(facts, value, depth + 1) for value in values):
                 return True
     return False
-
-
-def _part(binding: Binding) -> cst.BaseExpression | None:
-    """Return what a name is bound to, also in ``n, size = len(x), 32``; None where that is not written out."""
-    if not binding.path:
-        return binding.value
-    at = binding.path[0]
-    if isinstance(binding.value, cst.Tuple) and len(binding.path) == 1 and isinstance(at, int):
-        return binding.value.elements[at].value if at < len(binding.value.elements) else None
-    return None
 
 
 def _is_whole(facts: Facts, counted: cst.BaseExpression) -> bool:
@@ -41,7 +31,7 @@ def _is_whole(facts: Facts, counted: cst.BaseExpression) -> bool:
     name = dotted(counted)
     if any(name and name == dotted(f.node) for f in facts.feeds if f.how == "iterable"):
         return True
-    if any(name in f.names for f in facts.feeds if f.how in ("named", "arrays")):
+    if any(name in f.names for f in facts.feeds if f.how in ("named", "arrays", "stretches")):
         return False
     if facts.kinds.of(counted) == "loader":
         dealt = {f.node for f in facts.feeds}

@@ -10,7 +10,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, Feed
 from dlrun.port.facts_keras import KerasFacts
 from dlrun.port.insert import expression, statements
-from dlrun.port.passes import order
+from dlrun.port.passes import order, stretches
 from dlrun.port.script import dotted
 
 _TUPLES = ("split", "chunk", "tensor_split", "unbind")  # of tensors
@@ -60,9 +60,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             lines = statements("torch/shard_arrays", dl=facts.alias, names=feed.names, drawn=feed.drawn)
             yield Edit(feed.node, f"{', '.join(feed.names)}: each rank takes every n-th sample", before=lines)
             yield Doubt(feed.node, f"{', '.join(feed.names)}: taken to hold one sample per entry of axis 0", "medium")
-    for node in facts.carries:
-        yield Doubt(node, "a hidden state is carried from batch to batch: dealt-out batches are no longer one stream",
-                    "high", "give each rank a part of every stream instead of every n-th batch")  # fmt: skip
+    yield from stretches.torch(facts)
     for call in facts.permutations:
         yield from _one_order(facts, call)
 

@@ -299,3 +299,43 @@ def all_ranks_count_the_same_steps_and_take_turns_at_the_positions():
     assert [step for step, _ in pairs] == [1, 2]
     whole = [own for (mine,) in _everyone([[own for _, own in pairs]]) for own in mine]
     assert set(whole) == set(range(1, 2 * _n))  # one of them twice: all make as many steps
+
+
+def a_stretch_is_a_stream_of_its_own_as_many_columns_as_the_serial_run_would_have():
+    steps, columns, stream = 6, 2, torch.arange(6 * 2 * _n)
+
+    def batchify(tokens, size):
+        return tokens.view(size, -1).t()
+
+    serial = {tuple(column.tolist()) for column in batchify(stream, columns * _n).t()}
+    for mine in (dl.stretch(batchify(stream, columns)), batchify(dl.stretch(stream), columns),
+                 dl.stretch(batchify(stream, columns).t(), axis=1).t(), dl.stretch(batchify(stream, columns).numpy()),
+                 dl.stretch((stream.view(columns, -1).t(), np.zeros(6 * _n)))[0]):  # fmt: skip
+        assert tuple(mine.shape) == (steps, columns)
+        assert {tuple(c) for c in chain(*_everyone([mine[:, k] for k in range(columns)]))} == serial
+    assert dl.stretch("abcdef"[:2 * _n]) == "abcdef"[2 * _r : 2 * _r + 2]
+    assert dl.stretch(range(10 * _n + 1), multiple=4) == range(8 * _r, 8 * _r + 8)
+
+
+def a_stretched_loader_reads_whole_batches_in_order():
+    loader = DataLoader(_Numbers(9 * _n + 1), 4, num_workers=1)
+    stretched = dl.stretch(loader)
+    assert dl.stretch(loader) is stretched
+    assert dl.shard(stretched) is stretched
+    assert len(stretched) == 2
+    assert list(chain(*chain(*_everyone(stretched)))) == list(range(8 * _n))
+
+
+def what_cannot_be_cut_into_stretches_says_why():
+    for data, error, words in [
+        (iter([1, 2]), TypeError, "what has a length"),
+        (DataLoader(_Stream(8, False)), TypeError, "whose end is not known"),
+        ([0] * (4 * _n - 1), CommError, f"cannot be divided into {_n} stretches of whole batches of 4"),
+        ([0] * (8 * _n + _r), CommError, "entries on rank 0 and"),
+    ]:
+        try:
+            dl.stretch(data, multiple=4)
+        except error as raised:
+            assert words in str(raised), raised
+        else:
+            raise AssertionError(words)
