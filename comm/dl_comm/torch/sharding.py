@@ -22,6 +22,7 @@ from dl_comm.streams import check_equal_lengths
 
 # An order of unknown length (an endless sampler) is drawn and shared in blocks of so many entries per rank.
 _BLOCK = 1024
+_LONGEST = 1 << 22  # entries of a known order that are drawn at once: a sampler that promises 10**10 has its blocks
 
 
 # A loader that is sharded again, say at each epoch, is the same loader again: its workers persist.
@@ -202,7 +203,8 @@ class ShardedSampler(Sampler[Any]):
         # Every rank runs its sampler, so that random streams and samplers' own counters advance as in the serial run.
         entries = iter(self._sampler)
         # A block holds a whole order where its length is known, and shows that it ended by being incomplete.
-        block = self._n * (len(self._sampler) // self._n + 1 if hasattr(self._sampler, "__len__") else _BLOCK)
+        known = min(len(self._sampler), _LONGEST) if hasattr(self._sampler, "__len__") else self._n * _BLOCK
+        block = self._n * (known // self._n + 1)
         head: list[Any] = []
         while True:
             order = order_of_rank0(list(islice(entries, block)))

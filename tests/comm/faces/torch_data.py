@@ -140,7 +140,7 @@ def batch_samplers_of_ones_own_are_shared_batch_by_batch():
     assert dl.shard(DataLoader(_Numbers(10), batch_size=None, sampler=[3, 1, 2])).sampler is not None
 
 
-def endless_samplers_stay_endless():
+def endless_samplers_stay_endless_and_long_ones_begin_at_once():
     class Forever:
         def __iter__(self):
             k = 0
@@ -152,6 +152,8 @@ def endless_samplers_stay_endless():
     for k in range(300):
         batch = next(batches)
         assert batch.tolist() == list(range(8 * k * _n + _r, 8 * (k + 1) * _n, _n))
+    drawn = RandomSampler(_Numbers(10), replacement=True, num_samples=10**10)
+    assert next(iter(dl.shard(DataLoader(_Numbers(10), 8, sampler=drawn)))).shape == (8,)
 
 
 def samplers_advance_on_every_rank_as_in_the_serial_run():
