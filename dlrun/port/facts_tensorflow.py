@@ -54,12 +54,12 @@ def trains_by_hand(script: Script) -> bool:
     style = style_of(script)
     if style is None:
         return False
-    fits = any(calls_method(c, "fit") or calls_method(c, "train_on_batch") for c in script.calls)
-    if style != "tape" or not fits:
+    trained = any(calls_method(c, "fit") or calls_method(c, "train_on_batch") for c in script.calls)
+    if style == "estimator" or not trained or not any(calls_method(c, "compile") for c in script.calls):
         return True
-    compiled = any(calls_method(c, "compile") for c in script.calls)
-    steps = [c for c, _ in TapeGradients(Flow(script)).step_calls]
-    return not compiled or not all(_in_train_step(script, c) for c in steps)
+    if style == "session":  # it may be there only to say how much of the GPU is taken
+        return bool(SessionGradients(Flow(script)).step_calls)
+    return not all(_in_train_step(script, c) for c, _ in TapeGradients(Flow(script)).step_calls)
 
 
 def _in_train_step(script: Script, call: cst.Call) -> bool:

@@ -84,9 +84,10 @@ train_op = tf.train.AdamOptimizer(1e-3).apply_gradients(zip(grads, [w]))"""
 
 
 def test_a_monitored_session_gets_the_broadcast_as_a_hook() -> None:
-    monitored = "tf.train.MonitoredTrainingSession(hooks=[tf.train.StopAtStepHook(100)])"
+    monitored = "tf.train.MonitoredTrainingSession(checkpoint_dir=where, hooks=[tf.train.StopAtStepHook(100)])"
     text = port(SESSION.replace("tf.Session()", monitored)).text
-    assert "hooks=[tf.train.StopAtStepHook(dl.steps(100)), dl.BroadcastHook()]" in text
+    assert "checkpoint_dir=where if dl.is_rank0() else None, hooks=[dl.BroadcastHook(), tf" in text
+    assert "tf.train.StopAtStepHook(dl.steps(100))]" in text
     assert "broadcast_variables" not in text
 
 
@@ -132,6 +133,19 @@ gan.fit(x, y)
     text = port(source).text
     assert text.count("dl.DistributedOptimizer(keras.optimizers.Adam(dl.lr_scale(1e-4)))") == 2
     assert "dl.distribute(gan)" in text
+
+
+def test_a_session_that_only_says_how_much_of_the_gpu_is_taken_leaves_a_fit_a_fit() -> None:
+    text = port("""import os
+import tensorflow as tf
+os.environ["CUDA_VISIBLE_DEVICES"] = "0"
+tf.compat.v1.Session(config=tf.compat.v1.ConfigProto())
+model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+model.compile("adam", "mse")
+model.fit(x, y)
+""").text
+    assert "dl.distribute(model)" in text
+    assert 'os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")' in text
 
 
 def test_an_optimizer_named_by_a_string_is_written_out_with_its_import() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
+from dlrun.port.facts_keras import KerasFacts
 from dlrun.port.insert import expression, statements
 from dlrun.port.script import dotted
 
@@ -29,8 +31,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     for node in script.nodes:
         if isinstance(node, cst.SimpleString) and _NUMBERED.search(str(node.evaluated_value)):
             yield Edit(node, "this rank's GPU, not one for all", _unnumbered)
-        elif isinstance(node, cst.Assign):
-            yield from mask(facts, node)
+    yield from masks(facts)
     for call in script.calls:
         name = script.name_of(call.func)
         if name in _PARALLEL:
@@ -68,18 +69,24 @@ def _on_one_gpu(call: cst.Call) -> cst.Call:
     return call.with_changes(args=[*kept[:-1], kept[-1].with_changes(comma=comma), added])
 
 
-def mask(facts: Facts, node: cst.Assign) -> Iterator[Edit | Doubt]:
-    """Yield the change of ``os.environ["CUDA_VISIBLE_DEVICES"] = "0"``, which would undo the launcher's choice."""
-    target = node.targets[0].target
-    if not (isinstance(target, cst.Subscript) and facts.script.name_of(target.value) == "os.environ"):
-        return
-    index = target.slice[0].slice
-    key = index.value if isinstance(index, cst.Index) else None
-    if not isinstance(key, cst.SimpleString) or key.evaluated_value != "CUDA_VISIBLE_DEVICES":
-        return
+def masks(facts: Facts | KerasFacts) -> Iterator[Edit | Doubt]:
+    """Yield the changes of ``os.environ["CUDA_VISIBLE_DEVICES"] = "0"``, which would undo the launcher's choice."""
     code = facts.script.code
-    lines = statements("torch/keep_mask", environ=code(target.value), key=code(key), value=code(node.value))
-    line = facts.script.line_of(node)
-    if isinstance(line, cst.SimpleStatementLine):
-        yield Edit(line, "the launcher gives each rank its GPU",
-                   lambda old: lines[0].with_changes(leading_lines=old.leading_lines))  # fmt: skip
+    for node in facts.script.nodes:
+        target = node.targets[0].target if isinstance(node, cst.Assign) else None
+        if not (isinstance(target, cst.Subscript) and facts.script.name_of(target.value) == "os.environ"):
+            continue
+        index = target.slice[0].slice
+        key = index.value if isinstance(index, cst.Index) else None
+        if not isinstance(key, cst.SimpleString) or key.evaluated_value != "CUDA_VISIBLE_DEVICES":
+            continue
+        assert isinstance(node, cst.Assign)
+        lines = statements("torch/keep_mask", environ=code(target.value), key=code(key), value=code(node.value))
+        line = facts.script.line_of(node)
+        if isinstance(line, cst.SimpleStatementLine):
+            yield Edit(line, "the launcher gives each rank its GPU", partial(_in_place, lines[0]))
+
+
+def _in_place(new: cst.CSTNode, old: cst.CSTNode) -> cst.CSTNode:
+    assert isinstance(old, cst.SimpleStatementLine)
+    return new.with_changes(leading_lines=old.leading_lines)

@@ -31,19 +31,15 @@ def hooked(facts: TensorFlowFacts, call: cst.Call) -> Edit:
     if given is None:
         return Edit(call, why, lambda c: with_argument(c, "hooks", expression("tensorflow/hooks", dl=dl)))
     if isinstance(given, cst.List):
-
+        # First: what the others read at the start, such as the global step, is then the same on all ranks.
         def longer(node: cst.List) -> cst.List:
-            comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-            kept = [e.with_changes(comma=comma) for e in node.elements[-1:]]
             hook = cst.Element(expression("tensorflow/hook", dl=dl))
-            return node.with_changes(elements=[*node.elements[:-1], *kept, hook])
+            if node.elements:
+                hook = hook.with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
+            return node.with_changes(elements=[hook, *node.elements])
 
         return Edit(given, why, longer)
-
-    def joined(node: cst.BaseExpression) -> cst.BaseExpression:
-        return cst.BinaryOperation(node, cst.Add(), expression("tensorflow/hooks", dl=dl))
-
-    return Edit(given, why, joined)
+    return Edit(given, why, lambda node: expression("tensorflow/hooks_more", {"hooks": node}, dl=dl))
 
 
 def shard(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:

@@ -10,7 +10,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Feed
 from dlrun.port.facts_keras import KerasFacts
 from dlrun.port.insert import expression, statements
-from dlrun.port.passes import recipe, schedules
+from dlrun.port.passes import devices, recipe, schedules
 from dlrun.port.passes import shard as torch_shard
 from dlrun.port.passes import start as torch_start
 from dlrun.port.positions import counts_too
@@ -34,6 +34,7 @@ def start(facts: KerasFacts) -> Iterator[Edit | Doubt]:
         model.fit(x, y)
     """
     yield from torch_start.beside_imports(facts, ("keras", "tensorflow"))
+    yield from devices.masks(facts)
 
 
 def gradients(facts: KerasFacts) -> Iterator[Edit | Doubt]:

@@ -10,9 +10,10 @@ from dlrun.errors import DlrunError
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Step
 from dlrun.port.facts_tensorflow import TensorFlowFacts
-from dlrun.port.insert import statements
+from dlrun.port.insert import expression, statements
 from dlrun.port.passes import estimator
 from dlrun.port.passes.sums import Sums
+from dlrun.port.script import argument, dotted
 
 
 def broadcast(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
@@ -21,6 +22,10 @@ def broadcast(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     if facts.monitored:
         for call in facts.monitored:
             yield estimator.hooked(facts, call)
+            folder = argument(call, "checkpoint_dir", 2)
+            if folder is not None and dotted(folder) != "None":
+                yield Edit(folder, "rank 0 restores and saves; the others get its variables",
+                           lambda f: expression("tensorflow/rank0_path", {"path": f}, dl=facts.alias))  # fmt: skip
         return
     done: set[cst.CSTNode] = set()
     for step in facts.steps:

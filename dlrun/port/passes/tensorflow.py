@@ -36,9 +36,7 @@ def start(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
         train()
     """
     yield from torch_start.beside_imports(facts, ("keras", "tensorflow"))
-    for node in facts.script.nodes:
-        if isinstance(node, cst.Assign):
-            yield from devices.mask(facts, node)
+    yield from devices.masks(facts)
 
 
 def broadcast(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
