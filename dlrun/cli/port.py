@@ -137,7 +137,7 @@ def _told(ported: Ported, html: Path | None) -> None:
     click.echo(ported.report(sys.stdout.isatty()), nl=False)
     click.echo(f"wrote {ported.path}" + (f" and {html}" if html else ""))
     if not any(d.step == "finish" for d in ported.doubts):
-        click.echo(f"next: dlrun launch -n 2 {ported.path}")
+        click.echo(f"next: {ported.start}")
 
 
 def _drawn(ported: Ported, html: Path) -> None:
@@ -155,9 +155,10 @@ def _checked(ported: Ported, script: Path, output: Path | None, out_dir: Path | 
     """Say whether what is on disk is what a port would write; raises SystemExit(1) where it is not."""
     from dlrun.port.files import alone, default_output, up_to_date
 
-    target = out_dir / script.name if out_dir else output or default_output(script)
+    inside = ported.script.home.inside
+    target = out_dir / inside / script.name if out_dir else output or default_output(script)
     modules = ported.modules if out_dir else alone(ported).modules
-    files = [(ported.script_part, target), *((m, target.parent / m.file) for m in modules)]
+    files = [(ported.script_part, target), *((m, (out_dir or Path()) / m.file) for m in modules)]
     for part, file in files:
         if not up_to_date(part, file):
             click.echo(f"{file} would change.", err=True)

@@ -83,39 +83,46 @@ def port_tree(
     """
     path, folder = Path(path), Path(folder)
     ported = read_and_port(path, options, seen)
-    target = folder / path.name
-    if folder.resolve() == path.resolve().parent:
+    home = ported.script.home
+    target = folder / home.inside / path.name
+    sources = {target: path} | {folder / file: place for file, place in ported.script.paths.items()}
+    if folder.resolve() == path.resolve().parent or any(to.resolve() == p.resolve() for to, p in sources.items()):
         raise DlrunError(f"{folder}: holds the script itself. Nothing was written.", "Name another folder.")
     if target.exists() and b"dl_comm" not in target.read_bytes():
         raise DlrunError(f"{target}: is there already, and is no port. Nothing was written.", "Name another folder.")
+    companions = _companions(ported.script, path.absolute().parent, folder)
     try:
-        for file in _companions(ported.script, path.parent, folder):
+        for file, source in companions.items():
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(path.parent / file, folder / file)
-        folder.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, folder / file)
+        target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DlrunError(f"{folder}: cannot be written: {error.strerror}.", "Name another folder.") from None
-    for part in (replace(ported.script_part, file=path.name), *ported.modules):
-        write(folder / part.file, part.encoded(), like=path.parent / part.file)
+    write(target, ported.script_part.encoded(), like=path)
+    for part in ported.modules:
+        write(folder / part.file, part.encoded(), like=ported.script.paths[part.file])
     return replace(ported, path=target)
 
 
-def _companions(script: Script, home: Path, folder: Path) -> list[str]:
-    """Return the files below ``home`` that the script needs beside it, as relative paths in a fixed order."""
-    found = {file for tree, file in script.files.items() if tree is not script.module}
-    packages = {Path(file).parent for file in found} - {Path()}
-    places = [p for package in packages for p in (home / package).iterdir()]
+def _companions(script: Script, beside: Path, folder: Path) -> dict[str, Path]:
+    """Return the files that the script needs, by their place below ``folder``, with where they lie now.
+
+    They are its modules, what else lies in their packages, and the files below its own folder that it names.
+    """
+    inside = script.home.inside
+    found = dict(script.paths)
+    packages = {Path(file).parent: path.parent for file, path in script.paths.items()}
+    places = {at / p.name: p for at, package in packages.items() if at != Path() for p in package.iterdir()}
     if any(script.name_of(call.func) in _IMPORTERS for call in script.calls):
-        places.extend(home.glob("*.py"))
+        places.update((inside / p.name, p) for p in beside.glob("*.py"))
     for text in _texts(script):
-        place = home / text
         if "\0" not in text and text and not Path(text).is_absolute() and ".." not in text and len(text) < 200:
-            places.append(place)
-    for place in places:
+            places[inside / text] = beside / text
+    for file, place in places.items():
         if place.is_file() and place.stat().st_size <= _MOST_BYTES and not place.name.startswith("."):
-            found.add(place.relative_to(home).as_posix())
-    inside = folder.resolve()
-    return sorted(f for f in found if inside not in (home / f).resolve().parents)
+            found.setdefault(file.as_posix(), place)
+    out = folder.resolve()
+    return {file: found[file] for file in sorted(found) if out not in found[file].resolve().parents}
 
 
 def _texts(script: Script) -> Iterator[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import libcst as cst
 
 from dlrun.errors import DlrunError
+from dlrun.package import home_of
 from dlrun.port import tracer
 from dlrun.port.script import Script
 
@@ -88,7 +89,7 @@ def observe(path: Path, args: Sequence[str], steps: int) -> Observed:
             raise DlrunError(f"{path}: cannot be observed: {' '.join(said) or f'exit code {done.returncode}'}.",
                              "Run it by itself first: python SCRIPT.")  # fmt: skip
         head, *lines = [json.loads(line) for line in result.read_text().splitlines()]
-    folder = path.resolve().parent
+    folder = home_of(path.resolve(), path.read_bytes()).folder
     places = []
     for line in lines:
         file = Path(line["file"]).resolve()

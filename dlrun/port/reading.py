@@ -10,6 +10,7 @@ from pathlib import Path
 import libcst as cst
 
 from dlrun.errors import DlrunError
+from dlrun.package import Home, home_of
 from dlrun.port import local
 from dlrun.port.script import Script
 
@@ -38,7 +39,8 @@ def read(source: str | bytes, name: str, path: Path | None = None) -> Script:
         raise DlrunError(f"{name}: a notebook, not a script.", hint)
     try:
         text = source.encode() if isinstance(source, str) else source
-        script = Script(source, name, local.modules(path, text) if path is not None else ())
+        home = home_of(path, text) if path is not None else Home(Path())
+        script = Script(source, name, local.modules(path, text, home) if path is not None else (), home)
         _compiles(source, name)
         return script
     except cst.ParserSyntaxError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ _DANGERS = ("high", "medium", "low")
 
 @dataclass(frozen=True)
 class Part:
-    """One file of a port, before and after; ``file`` is the script as it was named, or a path below its folder."""
+    """One file of a port, before and after; ``file`` is the script as it was named, or a path below its home."""
 
     file: str
     source: str
@@ -62,9 +63,22 @@ class Ported:
         """The text of the ported script."""
         return self.script_part.text
 
+    @property
+    def folder(self) -> Path:
+        """The folder below which the files of the port lie; that of the script, or the one above its packages."""
+        above = len(self.script.home.inside.parts)
+        return (self.path.absolute() if above else self.path).parents[above] if self.path else Path()
+
+    @property
+    def start(self) -> str:
+        """The command that starts the port on 2 ranks."""
+        if not self.path or not self.script.home.package:
+            return f"dlrun launch -n 2 {self.path}"
+        return f"cd {shlex.quote(str(self.folder))} && dlrun launch -n 2 -m {self.script.home.module(self.path)}"
+
     def diff(self, color: bool = False) -> str:
         """Return the unified diff from the serial to the ported script, and of its modules."""
-        folder = self.path.parent if self.path else Path()
+        folder = self.folder
         mine = self.script_part.diff(str(self.path) if self.path else "ported", color)
         return mine + "".join(m.diff(str(folder / m.file) if self.path else "ported", color) for m in self.modules)
 

@@ -125,7 +125,7 @@ def absolute(target: str, package: str) -> str:
     if above < 0:
         return name
     parts = package.split(".") if package else []
-    return ".".join([*parts[: len(parts) - above], name]) if above <= len(parts) else ""
+    return ".".join([*parts[: len(parts) - above], *([name] if name else [])]) if above <= len(parts) else ""
 
 
 @cache

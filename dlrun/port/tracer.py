@@ -18,6 +18,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from dlrun.package import home_of
+
 Position = tuple[int, int, int, int]  # line and column of the beginning and of the end; columns -1: not known
 
 
@@ -121,11 +123,15 @@ def main() -> None:
     """Run the script under the hooks."""
     result, steps, script = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]).resolve()
     sys.argv = [sys.argv[3], *sys.argv[4:]]
-    sys.path[0] = str(script.parent)
-    places = Places(result, steps, str(script.parent) + os.sep)
+    home = home_of(script, script.read_bytes())
+    sys.path[0] = str(home.folder)
+    places = Places(result, steps, str(home.folder) + os.sep)
     watch(places)
     try:
-        runpy.run_path(str(script), run_name="__main__")
+        if home.package:
+            runpy.run_module(home.module(script), run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(str(script), run_name="__main__")
     except SystemExit as error:
         places.write(f"exit {error.code}")
         raise

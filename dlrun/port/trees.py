@@ -4,26 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 
-from dlrun.port.scopes import Binding, Path, Scope, children, dotted, walk
+from dlrun.package import Home
+from dlrun.port.scopes import Binding, Scope, children, dotted, walk
+from dlrun.port.scopes import Path as Part
 
 Comprehension = (cst.ListComp, cst.SetComp, cst.DictComp, cst.GeneratorExp)
 
 
 @dataclass(frozen=True)
 class Local:
-    """A module beside the script: its dotted name, its file below the script's folder, its text.
+    """A module of the script's project: its dotted name, its file as it lies beside the port, its text.
 
-    ``live`` are the names of its functions and classes that the program uses; the others are not read.
+    ``live`` are the names of its functions and classes that the program uses; the others are not read. ``path`` is
+    where the file is now.
     """
 
     name: str
     file: str
     source: bytes
     live: frozenset[str]
+    path: Path
 
     @property
     def package(self) -> str:
@@ -34,9 +39,13 @@ class Local:
 class Trees:
     """The trees of a script and of the local modules that it imports, with parents, scopes and bindings."""
 
-    def __init__(self, source: str | bytes, name: str = "script", modules: Sequence[Local] = ()) -> None:
+    def __init__(
+        self, source: str | bytes, name: str = "script", modules: Sequence[Local] = (), home: Home | None = None
+    ) -> None:
         """Parse ``source``; raises ``libcst.ParserSyntaxError`` where it is not Python 3."""
         self.name = name
+        self.home = home or Home(Path())
+        self.paths = {module.file: module.path for module in modules}  # where the files of the modules lie
         self.parents: dict[cst.CSTNode, cst.CSTNode] = {}
         self.scopes: dict[cst.CSTNode, Scope] = {}
         self.nodes: list[cst.CSTNode] = []
@@ -45,7 +54,8 @@ class Trees:
         self.seen: dict[cst.Call, set[str]] = {}  # what a run showed to happen at which call
         self._positions: dict[cst.CSTNode, CodeRange] = {}
         locals_: dict[str, Scope] = {}
-        self.module, self.root = self._read(source, name, Scope(cst.Module([]), None, locals=locals_))
+        root = Scope(cst.Module([]), None, locals=locals_, package=self.home.package)
+        self.module, self.root = self._read(source, name, root)
         for module in modules:
             scope = Scope(cst.Module([]), None, locals=locals_, package=module.package)
             try:
@@ -95,12 +105,13 @@ class Trees:
                     self._bind(scope, Binding(name, "import", node, target=target))
             case cst.ImportFrom():
                 module = "." * len(node.relative) + (dotted(node.module) if node.module else "")
+                inner = f"{module}." if node.module else module  # from . import x: ".x"
                 if isinstance(node.names, cst.ImportStar):
                     scope.root.stars.append(module)
                     return
                 for alias in node.names:
                     name = dotted(alias.asname.name) if alias.asname else dotted(alias.name)
-                    self._bind(scope, Binding(name, "import", node, target=f"{module}.{dotted(alias.name)}"))
+                    self._bind(scope, Binding(name, "import", node, target=inner + dotted(alias.name)))
             case cst.Assign():
                 for t in node.targets:
                     self._assign(scope, t.target, node.value, (), node)
@@ -122,7 +133,7 @@ class Trees:
                 self._assign(scope, node.name.name, None, ("part",), node)
 
     def _assign(
-        self, scope: Scope, target: cst.CSTNode, value: cst.BaseExpression | None, path: Path, node: cst.CSTNode
+        self, scope: Scope, target: cst.CSTNode, value: cst.BaseExpression | None, path: Part, node: cst.CSTNode
     ) -> None:
         if isinstance(target, cst.Name):
             home = scope

@@ -16,9 +16,12 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy
+
+from dlrun.package import home_of
 
 
 class Probe:
@@ -197,13 +200,17 @@ def main() -> None:
     """Run the script under the hook."""
     result, limit, script = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     sys.argv = sys.argv[3:]
-    sys.path[0] = os.path.dirname(os.path.abspath(script))  # noqa: PTH100, PTH120
+    home = home_of(Path(script), Path(script).read_bytes())
+    sys.path[0] = str(home.folder)
     numpy.random.seed(0)
     random.seed(0)
     probe = Probe(result, limit)
     WATCH[os.environ.get("PROBE_FRAMEWORK", "torch")](probe)
     try:
-        runpy.run_path(script, run_name="__main__")
+        if home.package:
+            runpy.run_module(home.module(Path(script)), run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(script, run_name="__main__")
     except SystemExit as error:
         probe.ended(f"exit {error.code}")
         raise

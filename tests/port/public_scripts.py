@@ -24,8 +24,7 @@ from collections import Counter
 from pathlib import Path
 
 from dlrun.errors import DlrunError
-from dlrun.port.files import read_and_port, write
-from dlrun.port.report import Ported
+from dlrun.port.files import port_tree, read_and_port
 
 PROBE = Path(__file__).with_name("probe.py")
 PROBES = {"torch": "torch", "keras": "keras", "tf2": "keras", "tf1": "session", "estimator": "session"}
@@ -102,7 +101,7 @@ def equal(run: dict[str, object], serial: dict[str, object]) -> int:
     return next((i for i, (a, b) in enumerate(steps) if a != b), len(steps))
 
 
-def judged(row: dict[str, str], folder: Path, ported: Ported, args: argparse.Namespace) -> str:
+def judged(row: dict[str, str], folder: Path, args: argparse.Namespace) -> str:
     """Return the verdict over the runs of one port, under the first interpreter that trains the serial script."""
     whys = []
     script = Path(row["path"]).name
@@ -113,13 +112,16 @@ def judged(row: dict[str, str], folder: Path, ported: Ported, args: argparse.Nam
             whys.append(str(one["why"]))
             continue
         with tempfile.TemporaryDirectory() as scratch:
-            port = Path(scratch) / folder.name
-            shutil.copytree(folder, port)
-            write(port / script, ported.script_part.encoded(), like=folder / script)
-            for module in ported.modules:
-                write(port / module.file, module.encoded(), like=folder / module.file)
+            port = port_tree(folder / script, Path(scratch) / "port").path.parent
+            shutil.copytree(folder, port, copy_function=missing, dirs_exist_ok=True)
             return judge.compared(folder, port, one)
     return f"NOT RUN: {' / '.join(whys)}"
+
+
+def missing(source: str, target: str) -> None:
+    """Copy a file to where there is none."""
+    if not Path(target).exists():
+        shutil.copy2(source, target)
 
 
 def outcome(row: dict[str, str], folder: Path, args: argparse.Namespace) -> dict[str, object]:
@@ -135,7 +137,7 @@ def outcome(row: dict[str, str], folder: Path, args: argparse.Namespace) -> dict
         return found | {"crash": f"{type(error).__name__}: {error}"}
     found |= {"seconds": round(time.perf_counter() - start, 2), "files": 1 + len(ported.modules),
               "doubts": len(ported.doubts)}  # fmt: skip
-    return found | ({"ran": judged(row, folder, ported, args)} if args.run else {})
+    return found | ({"ran": judged(row, folder, args)} if args.run else {})
 
 
 def kind(found: dict[str, object]) -> str:

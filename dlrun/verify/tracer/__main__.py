@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import tokenize
@@ -28,6 +29,7 @@ ENVIRONMENT = {
 def main(arguments: list[str]) -> None:
     """Trace one script: ``arguments`` are the orders' file, the script and its arguments."""
     os.environ.update(ENVIRONMENT)
+    from dlrun.package import home_of
     from dlrun.verify.tracer import conditions, files
     from dlrun.verify.tracer.recorder import Orders, Recorder, Stopped, rank_here
 
@@ -40,16 +42,20 @@ def main(arguments: list[str]) -> None:
     os.chdir(orders.scratch)
 
     script = Path(orders.script)
+    with tokenize.open(script) as file:
+        text = file.read()
+    home = home_of(script, text)
     module = ModuleType("__main__")
     module.__dict__.update({"__file__": str(script), conditions.WATCH: conditions.watch(recorder)})
     sys.modules["__main__"] = module
     sys.argv = [str(script), *arguments[1:]]
-    sys.path[0] = str(script.parent)
-    with tokenize.open(script) as file:
-        code = conditions.watched(file.read(), str(script))
+    sys.path[0] = str(home.folder)
+    code = conditions.watched(text, str(script))
     files.install(recorder)
     how = "finished"
     try:
+        if home.package:  # it has relative imports: run as by python -m
+            module.__dict__["__package__"] = importlib.import_module(home.package).__name__
         exec(code, module.__dict__)
     except Stopped:
         how = "stopped"

@@ -1,0 +1,118 @@
+"""Scripts in packages and beside them: relative imports, and packages at the root of the project around a script."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from projects import PROJECT, lay
+from running import ran
+
+from dlrun.cli.port import command
+from dlrun.errors import DlrunError
+from dlrun.package import home_of
+from dlrun.port.files import port_tree, read_and_port
+
+INSIDE = {
+    **{f"task/{name}": text for name, text in PROJECT.items()},
+    "task/__init__.py": "",
+    "task/train.py": PROJECT["train.py"].replace("from lab", "from .lab"),
+}
+BESIDE = {**PROJECT, "setup.py": "", "jobs/digits/train.py": PROJECT["train.py"]}
+del BESIDE["train.py"]
+
+
+@pytest.fixture
+def inside(tmp_path):
+    """A script that lies in a package and says so by relative imports."""
+    lay(tmp_path / "serial", INSIDE)
+    return tmp_path / "serial" / "task" / "train.py"
+
+
+@pytest.fixture
+def beside(tmp_path):
+    """A script whose package lies at the project's root, two folders above it."""
+    lay(tmp_path / "project", BESIDE)
+    return tmp_path / "project" / "jobs" / "digits" / "train.py"
+
+
+def as_module(folder, ranks=0, **env):
+    """Run ``task.train`` from ``folder`` by ``python -m``; return what it printed and left."""
+    words = [sys.executable, "-m", "task.train"]
+    launcher = [str(Path(sys.executable).with_name("mpiexec")), "-n", str(ranks)] if ranks else []
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **env}
+    done = subprocess.run([*launcher, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, torch.load(folder / "last.pt")
+
+
+def test_a_script_in_a_package_keeps_its_package_and_trains_as_the_serial_one(inside, tmp_path):
+    result = CliRunner().invoke(command, [str(inside), "--out-dir", str(tmp_path / "out")])
+    assert f"next: cd {tmp_path / 'out'} && dlrun launch -n 2 -m task.train\n" in result.output
+    assert "task/lab/engine.py: 2 edits" in result.output
+    assert "dl.gradients(optimizer)" in (tmp_path / "out/task/lab/engine.py").read_text()
+    said, serial = as_module(tmp_path / "serial")
+    _, twins = as_module(tmp_path / "out", 2, DL_COMM_REPLICATE="1")
+    assert "seen 24" in said
+    assert all(torch.equal(serial[k], twins[k]) for k in serial)
+
+
+def test_the_port_of_a_package_is_checked_where_it_lies(inside, tmp_path):
+    given = [str(inside), "--out-dir", str(tmp_path / "out")]
+    assert CliRunner().invoke(command, ["--check", *given]).exit_code == 1
+    assert CliRunner().invoke(command, given).exit_code == 0
+    assert CliRunner().invoke(command, ["--check", *given]).exit_code == 0
+
+
+def test_a_package_of_the_project_around_the_script_is_ported_to_lie_beside_it(beside, tmp_path):
+    port_tree(beside, tmp_path / "out")
+    assert "dl.gradients(optimizer)" in (tmp_path / "out/lab/engine.py").read_text()
+    # Also where the serial package is on the path, the port imports its own.
+    shared, _ = ran(tmp_path / "out/train.py", tmp_path / "run", 2, PYTHONPATH=str(beside.parents[2]))
+    assert shared.count("seen 12") == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"setup.py": None}, {"src/lab/__init__.py": ""}, {"jobs/digits/pyproject.toml": ""}],
+    ids=["no root above", "two places", "the script's folder is the root"],
+)
+def test_where_a_package_above_is_not_surely_meant_it_stays_foreign(change, tmp_path):
+    files = {name: text for name, text in {**BESIDE, **change}.items() if text is not None}
+    lay(tmp_path, files)
+    with pytest.raises(DlrunError, match="no training loop"):
+        read_and_port(tmp_path / "jobs/digits/train.py")
+
+
+def test_what_is_installed_under_the_name_of_a_package_above_is_meant(tmp_path):
+    files = {name.replace("lab/", "sklearn/"): text.replace("lab", "sklearn") for name, text in BESIDE.items()}
+    lay(tmp_path, files)
+    with pytest.raises(DlrunError, match="no training loop"):
+        read_and_port(tmp_path / "jobs/digits/train.py")
+
+
+def test_nothing_of_the_project_is_overwritten(beside, inside):
+    for script, folder in ((beside, beside.parents[2]), (inside, inside.parents[1])):
+        with pytest.raises(DlrunError, match="holds the script"):
+            port_tree(script, folder)
+
+
+@pytest.mark.parametrize(
+    ("source", "package"),
+    [("from . import x", "b"), ("from .. import x", "a.b"), ("def f():\n    from .x import y", "b"), ("import x", ""),
+     ("try:\n    from . import x\nexcept ImportError:\n    import x", "")],
+)  # fmt: skip
+def test_relative_imports_tell_the_package_of_a_script(source, package, tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    home = home_of(tmp_path / "a" / "b" / "train.py", source)
+    assert (home.package, home.folder / home.inside) == (package, tmp_path / "a" / "b")
+
+
+def test_the_outermost_package_is_the_last_one_with_an_init_file(tmp_path):
+    lay(tmp_path, {"a/__init__.py": "", "a/b/__init__.py": "", "a/b/train.py": ""})
+    assert home_of(tmp_path / "a/b/train.py", "from . import x").package == "a.b"
+    (tmp_path / "a.c").mkdir()
+    assert home_of(tmp_path / "a.c/train.py", "from . import x").package == "", "no name that python -m takes"
