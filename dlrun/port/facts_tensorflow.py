@@ -24,6 +24,7 @@ from dlrun.port.taint import Taint, chances
 from dlrun.port.untrained import nothing_to_share, uncalled
 
 Style = Literal["tape", "session", "estimator"]
+_FITS = ("fit", "fit_generator", "train_on_batch")
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +55,7 @@ def trains_by_hand(script: Script) -> bool:
     style = style_of(script)
     if style is None:
         return False
-    trained = any(calls_method(c, "fit") or calls_method(c, "train_on_batch") for c in script.calls)
+    trained = any(calls_method(c, method) for c in script.calls for method in _FITS)
     if style == "estimator" or not trained or not any(calls_method(c, "compile") for c in script.calls):
         return True
     if style == "session":  # it may be there only to say how much of the GPU is taken

@@ -40,7 +40,7 @@ class Flow(Calls):
         """Index the functions and the call sites of ``script``."""
         super().__init__(script)
         self._known: dict[State, tuple[Origin, ...]] = {}
-        self._busy: set[State] = set()
+        self._busy: dict[State, object] = {}  # what is being followed, with the variable that it names
         self._cut = False
         self._callers: dict[cst.CSTNode, list[cst.Call]] | None = None
 
@@ -109,13 +109,14 @@ class Flow(Calls):
         key = (node, path)
         if key in self._known:
             return self._known[key]
-        if key in self._busy or len(self._busy) > 40:
+        variable = self._variable(node)
+        if key in self._busy or len(self._busy) > 40 or variable in self._busy.values():
             self._cut = True
             return ()
         outermost = not self._busy
         if outermost:
             self._cut = False
-        self._busy.add(key)
+        self._busy[key] = variable
         found: dict[Origin, None] = {}
         seen: set[State] = {key}
         todo: list[State] = [key]
@@ -129,11 +130,16 @@ class Flow(Calls):
                 if state not in seen:
                     seen.add(state)
                     todo.append(state)
-        self._busy.discard(key)
+        del self._busy[key]
         result = tuple(found) or (Origin(self._end(node), whole=not path),)
         if outermost or not self._cut:
             self._known[key] = result
         return result
+
+    def _variable(self, node: cst.CSTNode) -> object:
+        """Return what is one and the same wherever the variable ``node`` is named: ten turns of ``net = net(n)``."""
+        scope = self.script.scopes[node].lookup(node.value)[1] if isinstance(node, cst.Name) else None
+        return (id(scope), node.value) if isinstance(node, cst.Name) and scope is not None else node
 
     def _end(self, node: cst.CSTNode) -> cst.CSTNode:
         """Return what stands for a value that comes from out of sight: for a name, the place that binds it."""

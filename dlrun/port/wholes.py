@@ -15,6 +15,8 @@ from dlrun.port.script import Binding, Scope, walk
 GRAPH = re.compile(
     r"(^|_)(adj|adjs|edge|edges|edge_index|graph|laplacian|lap|idx_train|train_mask|train_idx)($|_)", re.IGNORECASE
 )
+# Methods of objects that hand out samples, and so are no arrays of them: data.get_batch(32).
+_GIVES = re.compile(r"^(get|next|sample|draw|fetch)(_|$)")
 _RANDOM = re.compile(r"^(torch\.(rand|randn|randint|normal)|numpy\.random\.\w+)$")
 _PLAIN = (cst.Integer, cst.Float, cst.SimpleString, cst.Comparison, cst.ConcatenatedString, cst.Lambda)
 _NUMBERS = ("torch.device", "builtins.len", "builtins.int", "builtins.float", "builtins.range", "time.time")
@@ -59,15 +61,21 @@ class Wholes:
             self._through(name, bindings, scope)
 
     def _data_names(self, node: cst.CSTNode) -> Iterator[cst.Name]:
-        """Yield the names in ``node`` that stand for values: not attributes, keywords, modules or functions."""
+        """Yield the names in ``node`` that stand for values: not attributes, keywords, modules, or what is called."""
         for n in walk(node):
             if isinstance(n, cst.Name):
                 up = self.script.parents.get(n)
                 attribute = isinstance(up, cst.Attribute) and up.attr is n
                 keyword = isinstance(up, cst.Arg) and up.keyword is n
+                called = isinstance(up, cst.Call) and up.func is n
+                gives = isinstance(up, cst.Attribute) and up.value is n and _GIVES.search(up.attr.value)
+                if attribute and GRAPH.search(n.value):  # data.train_mask
+                    self.graph = up
                 if (
                     not attribute
                     and not keyword
+                    and not called
+                    and not gives
                     and not self.script.name_of(n).startswith(("torch", "numpy", "builtins", "tensorflow", "keras"))
                 ):
                     yield n
