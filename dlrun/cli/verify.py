@@ -40,7 +40,7 @@ def command(
 
     Runs both for a few optimizer steps: the port on 1 rank, on n ranks that repeat the serial run, and on n ranks that
     share the data. Neither script is changed, and files they write go to a scratch folder.
-    For PyTorch, Keras (on TensorFlow) and TensorFlow 2.
+    For PyTorch, Keras (on TensorFlow) and TensorFlow, sessions and Estimators included.
 
     \b
       dlrun verify train.py train_dist.py

@@ -1,4 +1,4 @@
-"""Faults planted in right ports of a tape loop and of fit() are reported as themselves, on two real ranks."""
+"""Faults planted in right ports of a tape, of fit() and of a session are reported as themselves, on two real ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from dlrun.verify.runs import Task, execute, orders
 SCRIPTS = Path(__file__).parent / "scripts"
 TAPE = (SCRIPTS / "tape_dist.py").read_text()
 FIT = (SCRIPTS / "fit_dist.py").read_text()
+SESSION = (SCRIPTS / "session_dist.py").read_text()
 AVERAGE = "    grads = dl.gradients(grads)\n"
+OF_GRAPH, CLIP_GRAPH = AVERAGE.lstrip(), "grads, _ = tf.clip_by_global_norm(grads, 0.1)\n"
 CLIP = "    grads, _ = tf.clip_by_global_norm(grads, 0.1)\n"
 
 FAULTS = {
@@ -39,6 +41,19 @@ FAULTS = {
         FIT.replace("dl.distribute(model)\n", ""),
         {"missing-average", "unsharded-loader", "missing-broadcast", "equal-seeds"},
     ),
+    "nothing-session": (SESSION, set()),
+    "session-average-after-clip": (
+        SESSION.replace(OF_GRAPH, "").replace(CLIP_GRAPH, CLIP_GRAPH + OF_GRAPH).replace("dl.lr_scale(0.1)", "0.5"),
+        {"average-after-clip", "other-rate"},
+    ),
+    "session-several": (
+        SESSION.replace(OF_GRAPH, "")
+        .replace("dl.lr_scale(0.1)", "dl.lr_scale(dl.lr_scale(0.1))")
+        .replace("dl.shard(range(0, 48, 8))", "range(0, 48, 8)")
+        .replace("    sess.run(dl.broadcast_variables())\n", "")
+        .replace("dl.rank0(saver.save)", "saver.save"),
+        {"missing-average", "double-scaling", "unsharded-loader", "missing-broadcast", "save-by-every-rank"},
+    ),
 }
 
 
@@ -57,7 +72,7 @@ def alone(tmp_path_factory):
     made = {}
 
     def of(text: str):
-        right = TAPE if "tape" in text else FIT
+        right = next(right for right in (TAPE, FIT, SESSION) if right[:50] == text[:50])
         if right not in made:
             made[right] = run(tmp_path_factory.mktemp("alone") / "work", right, 1)
             assert made[right].whole, made[right].log
@@ -67,7 +82,7 @@ def alone(tmp_path_factory):
 
 
 KERAS_2 = metadata.version("keras").startswith("2.")
-WITH_KERAS_2 = ("nothing-tape", "nothing-fit", "fit-not-distributed")
+WITH_KERAS_2 = ("nothing-tape", "nothing-fit", "fit-not-distributed", *(n for n in FAULTS if "session" in n))
 
 
 @pytest.mark.parametrize("name", [n for n in FAULTS if (n in WITH_KERAS_2) == KERAS_2 or n == "nothing-fit"])

@@ -13,6 +13,7 @@ from tensorflow.python.eager import context
 from dl_comm import _core
 from dl_comm.machine import share_of_machine
 from dl_comm.ranks import get_localsize, get_nranks, get_rank, parts, shifted_seed
+from dl_comm.tensorflow.noise import draw_apart
 from dl_comm.tensorflow.shuffling import shuffle_alike
 from dl_comm.tensorflow.state import models, variables_of, when_built
 
@@ -26,7 +27,7 @@ def init() -> None:
     its ranks where neither OMP_NUM_THREADS nor TensorFlow's own settings say otherwise, and gives all ranks rank 0's
     random numbers (NumPy's, ``random``'s, and its global seed, or a common one where it has none): models start alike.
     Seeds that the script sets later replace them. Data sets shuffle alike on all ranks from here on, whatever their
-    seeds (see ``shuffling``).
+    seeds (see ``shuffling``); random ops in the graphs of sessions draw apart (see ``noise``).
     """
     global _joined
     if get_nranks() == 1 or _joined:
@@ -51,6 +52,7 @@ def init() -> None:
         random.setstate(python)
         np.random.set_state(numpy)
         shuffle_alike(seed)
+        draw_apart(get_rank())
 
 
 def reseed() -> None:

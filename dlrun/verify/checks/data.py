@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+from dlrun.verify.checks.coverage import NAME, batch_sizes, coverage
 from dlrun.verify.checks.gradients import uses
 from dlrun.verify.trace import Epoch, Run, Trace
 from dlrun.verify.verdict import Check, failed, passed, skipped
 
-NAME, BATCH = "shards", "global batch"
+BATCH = "global batch"
 SHARD = "give the training loader to dl.shard(): loader = dl.shard(loader)"
 
 
@@ -22,7 +23,7 @@ def shards(identity: Run, run: Run) -> Check:
     n, epochs = len(run.traces), [training(trace) for trace in run.traces]
     expected = training(identity.root)
     if not expected or not all(epochs):
-        return _without_loader(run)
+        return _without_loader(identity, run)
     first = [each[0] for each in epochs]
     place = {"where": first[0].at}
     whole, parts = expected[0].samples, [epoch.samples for epoch in first]
@@ -97,8 +98,8 @@ def _by_content(first: list[Epoch], place: dict[str, str]) -> Check:
     return passed(NAME, "the ranks read different batches (a stream: what they cover cannot be told)")
 
 
-def _without_loader(run: Run) -> Check:
-    """Judge by the gradients, where no DataLoader shows what is read."""
+def _without_loader(identity: Run, run: Run) -> Check:
+    """Judge by the gradients, and by what the model is given, where no DataLoader shows what is read."""
     own = [{(u.step, u.name): u.own for u in uses(trace) if u.own} for trace in run.traces]
     shared = [key for key in own[0] if all(key in each for each in own)]
     alike = [k for k in shared if len({each[k]["hash"] for each in own}) == 1 and own[0][k]["norm"] > 0]
@@ -108,7 +109,8 @@ def _without_loader(run: Run) -> Check:
         todo = "draw batches after dl.reseed(), or share the data with dl.shard(x)"
         where = run.root.steps[0].at
         return failed(NAME, finding, todo, "equal-seeds" if seeds else "unsharded-loader", where=where)
-    return skipped(NAME, "no DataLoader feeds the training: the ranks' samples differ, what they cover is not known")
+    unknown = "no DataLoader feeds the training: the ranks' samples differ, what they cover is not known"
+    return coverage(identity, run) or skipped(NAME, unknown)
 
 
 def _same_draws(run: Run) -> bool:
@@ -124,7 +126,7 @@ def global_batch(serial: Run, run: Run) -> Check:
     """Report the global batch: n times the serial one, or the serial one itself."""
     old, sizes, where = _batch_sizes(serial, run)
     if not old:
-        return skipped(BATCH, "no DataLoader feeds the training")
+        return skipped(BATCH, "how many samples a step uses is not seen")
     total, n = sum(sizes), len(sizes)
     if total in (old, n * old):
         what = "as in the serial script" if total == old else f"{n} times the serial {old}"
@@ -140,12 +142,14 @@ def batch_factor(serial: Run, run: Run) -> int:
 
 
 def _batch_sizes(serial: Run, run: Run) -> tuple[int, list[int], str]:
-    """Return the serial batch size, those of the ranks, and the line; 0 where no DataLoader tells.
+    """Return the serial batch size, those of the ranks, and the line; 0 where neither DataLoader nor model tells.
 
     A rank whose whole share is smaller than a batch counts as having the serial size: it was only not filled.
     """
     before, now = training(serial.root), [training(trace) for trace in run.traces]
-    if not before or not all(now) or before[0].batches[0] is None:
+    if not before or not all(now):
+        return *batch_sizes(serial.root, run), run.root.steps[0].at
+    if before[0].batches[0] is None:
         return 0, [], ""
     old, sizes = len(before[0].batches[0]), []
     for epochs in now:

@@ -124,7 +124,8 @@ def _place(trace: Trace) -> str:
     if trace.ended:
         return f"ended {made}"
     if trace.waiting:
-        return f"waits in dl.{trace.waiting['fn']}() at {trace.waiting.at} {made}"
+        name = trace.waiting["fn"]
+        return f"waits in {name if '.' in name else f'dl.{name}'}() at {trace.waiting.at} {made}"
     return f"was at {_at(trace)} {made}"
 
 

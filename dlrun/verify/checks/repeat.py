@@ -12,6 +12,7 @@ SEEDING = {
     "numpy": "numpy.random.seed(0)",
     "random": "random.seed(0)",
     "tensorflow": "tf.random.set_seed(0)",
+    "graph": "tf.compat.v1.set_random_seed(0)",
 }
 
 

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from dlrun.verify.checks.data import training
-from dlrun.verify.trace import Run, Trace
+from dlrun.verify.trace import Event, Run, Trace
 from dlrun.verify.verdict import Check, distance, failed, passed, skipped, values
 
 NAME = "same global batch"
@@ -15,21 +15,28 @@ TOLERANCE = {"float64": 1e-6, "float32": 2e-3, "float16": 5e-2, "bfloat16": 1e-1
 
 def reason_against(serial: Run, n: int) -> str:
     """Return why n ranks cannot reproduce the serial parameters with the serial global batch; empty if they can."""
-    epochs = training(serial.root)
-    if not epochs:
-        return "no DataLoader feeds the training"
+    epochs, forwards = training(serial.root), list(serial.root.all("forward"))
+    fed = set() if epochs else {_fed(event) for event in forwards}
+    if not epochs and (not fed or 0 in fed):
+        return "no DataLoader and no feed_dict gives the batches"
     if any(event.facts.get("fit") for event in serial.root.all("epoch")):
         return "fit() shuffles each rank's samples itself: no batch is the serial one"
-    sizes = {len(batch) for epoch in epochs for batch in epoch.batches if batch is not None}
+    sizes = {len(batch) for epoch in epochs for batch in epoch.batches if batch is not None} or fed
     if not sizes or any(size % n for size in sizes):
         return f"batches of {', '.join(map(str, sorted(sizes))) or 'unknown size'} do not divide by {n}"
-    forwards = list(serial.root.all("forward"))
     if any(event["norm"] for event in forwards):
         return "batch norm sees B/n samples instead of B"
     noisy = [s for s in serial.root.steps if s.drew or any(e["drew"] for e in s.before if e.kind == "forward")]
     if noisy or any(event["noise"] for event in forwards):
         return "random numbers are drawn while training (dropout, noise)"
     return ""
+
+
+def _fed(event: Event) -> int:
+    """Return the length that most arrays fed to a step have, as the tracer deals them out; 0 of other inputs."""
+    rows = event.facts.get("rows", {})
+    lengths = [len(rows[name]) for name in event.facts.get("fed", ())]
+    return max(lengths, key=lengths.count) if lengths and len(lengths) == len(rows) else 0
 
 
 def reproduces(serial: Run, run: Run) -> Check:
@@ -48,8 +55,9 @@ def reproduces(serial: Run, run: Run) -> Check:
             todo = "a loss that is a sum, or has a constant batch size in it, is another loss as a mean over ranks"
             return failed(NAME, finding, todo, "other-gradient", where=b.at, step=a.number, parameter=parameter,
                           size=size)  # fmt: skip
-    sizes = _sizes(run.root)
-    return passed(NAME, f"{n} ranks x {sizes} samples reproduce the serial parameters to {worst:.0e} of their change")
+    return passed(
+        NAME, f"{n} ranks x {_size(run.root)} samples reproduce the serial parameters to {worst:.0e} of their change"
+    )
 
 
 def _triples(a: Any, b: Any, c: Any) -> list[tuple[int, tuple[Any, Any, Any]]]:
@@ -64,6 +72,6 @@ def _ratio(serial: dict[str, Any], ported: dict[str, Any], start: dict[str, Any]
     return apart / moved if apart > 1e-12 and moved else (0.0 if apart <= 1e-7 else math.inf)
 
 
-def _sizes(trace: Trace) -> int:
-    epochs = training(trace)
-    return len(epochs[0].batches[0] or ()) if epochs else 0
+def _size(trace: Trace) -> int:
+    epochs, forward = training(trace), trace.first("forward")
+    return len(epochs[0].batches[0] or ()) if epochs else _fed(forward) if forward else 0

@@ -85,17 +85,18 @@ def _into_torch(recorder: Recorder) -> None:
 
 
 def _into_tensorflow(recorder: Recorder) -> None:
-    """Run everything eagerly and on one thread: each step is seen, and sums have one order."""
+    """Run everything but sessions eagerly, and on one thread: each step is seen, and sums have one order."""
     import tensorflow as tf
 
-    from dlrun.verify.tracer import datasets, randomness, tapes, tensorflow_face
+    from dlrun.verify.tracer import datasets, graphs, randomness, sessions, tapes, tensorflow_face
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     tf.config.run_functions_eagerly(True)
     draws = randomness.install(recorder)
-    data = datasets.install(recorder)
-    tensorflow_face.install(recorder, tapes.install(recorder, draws, data), data)
+    data, graph = datasets.install(recorder), graphs.install(recorder)
+    sessions.install(recorder, graph)
+    tensorflow_face.install(recorder, tapes.install(recorder, draws, data, graph), data)
 
 
 def _line(error: BaseException, script: Path) -> str:

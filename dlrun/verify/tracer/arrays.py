@@ -67,9 +67,12 @@ def _digest(plain: Any) -> str:
     return made.hexdigest()
 
 
+def _eager(value: Any) -> Any:
+    return tf.convert_to_tensor(native(value)).numpy()
+
+
 def _plain(value: Any) -> Any:
-    dense = tf.convert_to_tensor(native(value))
-    array = dense.numpy()
+    array = np.asarray(value) if isinstance(value, (np.ndarray, np.generic)) else _eager(value)
     if array.dtype.kind == "V" or "bfloat16" in str(array.dtype):
-        array = tf.cast(dense, tf.float32).numpy()
+        array = array.astype(np.float32)
     return array + 0 if array.dtype.kind == "f" else array  # -0.0 counts as 0.0

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
-from dlrun.verify.tracer.importing import REPLICATE, AfterImport, number_of
+from dlrun.verify.tracer.importing import REPLICATE, AfterImport, followed, number_of
 from dlrun.verify.tracer.loaders import Loaders
 from dlrun.verify.tracer.recorder import Recorder
 from dlrun.verify.tracer.tensors import tensor_note, tensors_in
@@ -37,25 +35,10 @@ class Averaging:
         parts = [module for name, module in sys.modules.items() if name.startswith(f"{FACE}.")]
         for name in FOLLOWED:
             if function := getattr(face, name, None):
-                followed = self._followed(name, function)
+                wrapped = followed(self.recorder, name, function, getattr(self, f"_{name}", None))
                 for module in (face, *parts):  # DistributedOptimizer calls gradients() under its module's name
                     if vars(module).get(name) is function:
-                        setattr(module, name, followed)
-
-    def _followed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        act = getattr(self, f"_{name}", None)
-
-        @functools.wraps(function)
-        def followed(*args: Any, **kwargs: Any) -> Any:
-            if self.recorder.inside:
-                return function(*args, **kwargs)
-            self.recorder.note("call", fn=name)
-            with self.recorder.aside():
-                result, facts = act(function, *args, **kwargs) if act else (function(*args, **kwargs), {})
-            self.recorder.note("return", fn=name, **facts)
-            return result
-
-        return followed
+                        setattr(module, name, wrapped)
 
     def _broadcast(self, function: Any, *things: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         for tensor in tensors_in(list(things)):

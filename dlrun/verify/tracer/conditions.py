@@ -15,7 +15,7 @@ from dlrun.verify.tracer.recorder import Recorder
 
 WATCH = "__dlrun_watch__"
 COLLECTIVE = {"gradients", "average", "broadcast", "barrier", "shard", "load"}
-TRAINING = {"step", "backward", "gradients"}
+TRAINING = {"step", "backward", "gradients", "run"}  # run() of a session
 Loop = (ast.For, ast.While, ast.AsyncFor)
 
 

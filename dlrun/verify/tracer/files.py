@@ -69,26 +69,28 @@ def install(recorder: Recorder) -> None:
     sys.addaudithook(audit)
     if torch := sys.modules.get("torch"):
         for owner in (torch, torch.jit):
-            _note_save(owner, "save", "f", wrote)
+            _note_save(owner, "save", 1, "f", wrote)
     if tf := sys.modules.get("tensorflow"):
         model = sys.modules["keras"].Model
-        for owner, name, argument in (
-            (model, "save", "filepath"),
-            (model, "save_weights", "filepath"),
-            (tf.train.Checkpoint, "save", "file_prefix"),
-            (tf.train.Checkpoint, "write", "file_prefix"),
-            (tf.saved_model, "save", "export_dir"),
+        for owner, name, position, argument in (
+            (model, "save", 1, "filepath"),
+            (model, "save_weights", 1, "filepath"),
+            (tf.train.Checkpoint, "save", 1, "file_prefix"),
+            (tf.train.Checkpoint, "write", 1, "file_prefix"),
+            (tf.saved_model, "save", 1, "export_dir"),
+            (tf.compat.v1.train.Saver, "save", 2, "save_path"),
+            (tf.compat.v1.summary.FileWriter, "__init__", 1, "logdir"),
         ):
-            _note_save(owner, name, argument, wrote)
+            _note_save(owner, name, position, argument, wrote)
 
 
-def _note_save(owner: Any, name: str, argument: str, wrote: Any) -> None:
-    """Note ``save(object, file)``, which frameworks write from C++."""
+def _note_save(owner: Any, name: str, position: int, argument: str, wrote: Any) -> None:
+    """Note a function that writes from C++: the file is the argument at this position, or of this name."""
     save = getattr(owner, name)
 
     @functools.wraps(save)
     def noted(*args: Any, **kwargs: Any) -> Any:
-        wrote(args[1] if len(args) > 1 else kwargs.get(argument), "write")
+        wrote(args[position] if len(args) > position else kwargs.get(argument), "write")
         return save(*args, **kwargs)
 
     setattr(owner, name, noted)

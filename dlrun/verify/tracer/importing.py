@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.abc
 import importlib.machinery
 import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
+
+from dlrun.verify.tracer.recorder import Recorder
 
 REPLICATE = "DL_COMM_REPLICATE"
 
@@ -20,6 +23,25 @@ def number_of(value: Any) -> float | None:
         return float(value)
     except (TypeError, ValueError):
         return None
+
+
+def followed(recorder: Recorder, name: str, function: Callable[..., Any], act: Callable[..., Any] | None) -> Any:
+    """Return one of dl_comm's functions that notes its calls by the script, and its returns.
+
+    ``act(function, *args, **kwargs)`` calls it in a way of its own, and returns the result and facts to note.
+    """
+
+    @functools.wraps(function)
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        if recorder.inside:
+            return function(*args, **kwargs)
+        recorder.note("call", fn=name)
+        with recorder.aside():
+            result, facts = act(function, *args, **kwargs) if act else (function(*args, **kwargs), {})
+        recorder.note("return", fn=name, **facts)
+        return result
+
+    return noted
 
 
 class AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):

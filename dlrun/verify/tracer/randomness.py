@@ -81,21 +81,21 @@ def install(recorder: Recorder) -> Draws:
         _note_seeding(recorder, torch, "manual_seed", "torch")
         _note_seeding(recorder, torch, "seed", "torch", fixed=False)
     if tf:
-        _note_seeding(recorder, tf.random, "set_seed", "tensorflow")
+        _note_seeding(recorder, tf.compat.v2.random, "set_seed", "tensorflow")
     _note_seeding(recorder, random, "seed", "random")
     _note_seeding(recorder, numpy.random, "seed", "numpy")
     _fix_numpy_generators(recorder, numpy)
     seed = recorder.orders.seed
     if seed is None and tf:  # deterministic ops want a seed; this one differs from run to run, as if there were none
         with recorder.aside():
-            tf.random.set_seed(int.from_bytes(os.urandom(4), "little") >> 1)
+            tf.compat.v2.random.set_seed(int.from_bytes(os.urandom(4), "little") >> 1)
     if seed is not None:
         seed += recorder.rank if recorder.orders.seed_by_rank else 0
         with recorder.aside():
             if torch:
                 torch.manual_seed(seed)
             if tf:
-                tf.random.set_seed(seed)
+                tf.compat.v2.random.set_seed(seed)
             random.seed(seed)
             numpy.random.seed(seed % 2**32)
     return Draws()

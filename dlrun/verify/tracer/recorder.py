@@ -102,11 +102,15 @@ class Recorder:
         if os.getpid() != self._pid:
             return
         with self.aside():
-            frame = user_frame()
-            at = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}" if frame else ""
             clock = round(time.monotonic() - self._began, 3)
-            self._file.write(json.dumps({"kind": kind, "at": at, "clock": clock, **data}) + "\n")
+            self._file.write(json.dumps({"kind": kind, "at": self.line, "clock": clock, **data}) + "\n")
             self._file.flush()
+
+    @property
+    def line(self) -> str:
+        """The line of the user's script that is running, such as ``train.py:12``; empty where none is."""
+        frame = user_frame()
+        return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}" if frame else ""
 
     @contextmanager
     def aside(self) -> Iterator[None]:

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.ops import clip_ops
 
-from dlrun.verify.tracer.arrays import array_note, batch_digest, native
+from dlrun.verify.tracer.arrays import array_note, batch_digest, native, samples
 from dlrun.verify.tracer.datasets import DataSets
+from dlrun.verify.tracer.graphs import Graphs
 from dlrun.verify.tracer.randomness import Draws, states, watched_models
 from dlrun.verify.tracer.recorder import Recorder
 
@@ -22,8 +24,8 @@ class Tapes:
     Optimizers are numbered in the order of their first step, variables in the order in which they are first seen.
     """
 
-    def __init__(self, recorder: Recorder, draws: Draws, data: DataSets) -> None:
-        self.recorder, self.draws, self.data = recorder, draws, data
+    def __init__(self, recorder: Recorder, draws: Draws, data: DataSets, graphs: Graphs) -> None:
+        self.recorder, self.draws, self.data, self.graphs = recorder, draws, data, graphs
         self.tapes = 0  # that record
         self.depth = 0  # of nested calls of layers
         self.stepping = 0
@@ -75,10 +77,13 @@ class Tapes:
             self.depth -= 1
             layers = [type(part).__name__ for part in layer._flatten_layers()]
             with self.recorder.aside():
-                digest = batch_digest([args, {k: v for k, v in kwargs.items() if hasattr(v, "shape")}])
+                given = {f"input {i}": v for i, v in enumerate(args, 1)} | kwargs
+                arrays = {name: v for name, v in given.items() if hasattr(v, "shape")}
+                digest, numbers = batch_digest(arrays), {name: samples([v]) for name, v in arrays.items()}
             self.recorder.note(
                 "forward",
                 hash=digest,
+                rows={name: rows for name, rows in numbers.items() if rows},
                 noise=any(name in NOISE for name in layers),
                 norm=any(name.startswith("BatchNorm") for name in layers),
                 drew=[name for name, state in states().items() if before.get(name, state) != state],
@@ -131,9 +136,9 @@ def _rate(optimizer: Any) -> float:
     return float(rate(optimizer.iterations) if callable(rate) and not hasattr(rate, "assign") else rate)
 
 
-def install(recorder: Recorder, draws: Draws, data: DataSets) -> Tapes:
+def install(recorder: Recorder, draws: Draws, data: DataSets, graphs: Graphs) -> Tapes:
     """Put the instruments into tapes, clipping, layers, optimizers and ``fit``."""
-    followed = Tapes(recorder, draws, data)
+    followed = Tapes(recorder, draws, data, graphs)
     tape, compute = tf.GradientTape, tf.GradientTape.gradient
     enter, leave = tape.__enter__, tape.__exit__
 
@@ -192,6 +197,10 @@ def _note_steps(followed: Tapes, classes: Any, name: str) -> None:
         else:
             given = args[0] if args else kwargs.get("trainable_variables")
             gradients, variables = first, list(given if given is not None else self._trainable_variables)
+        if not tf.executing_eagerly():
+            op = method(self, first, *args, **kwargs)
+            followed.graphs.updated(op, self, zip(gradients, variables, strict=False), None)
+            return op
         return followed.step(lambda: method(self, first, *args, **kwargs), self, gradients, variables)
 
     setattr(owner, name, noted)
@@ -206,10 +215,14 @@ def _note_clip(recorder: Recorder, followed: Tapes, name: str) -> None:
         if recorder.inside or followed.stepping:
             return result
         several = name == "clip_by_global_norm"
+        if not tf.executing_eagerly():
+            followed.graphs.clipped(result[0] if several else [result], name)
+            return result
         owners = followed.owners(list(what) if several else [what])
         if any(owner is not None for owner in owners):
             recorder.note("clip", function=name)
             followed.remember(result[0] if several else [result], owners)
         return result
 
-    setattr(tf, name, clipped)
+    for module in (tf, tf.compat.v1, tf.compat.v2, clip_ops):
+        setattr(module, name, clipped)

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from dlrun.verify.tracer.arrays import array_note, native
 from dlrun.verify.tracer.datasets import DataSets
-from dlrun.verify.tracer.importing import REPLICATE, AfterImport, number_of
+from dlrun.verify.tracer.importing import REPLICATE, AfterImport, followed, number_of
 from dlrun.verify.tracer.recorder import Recorder
 from dlrun.verify.tracer.tapes import Tapes
 
@@ -54,31 +54,33 @@ class Face:
         """Return ``function(variables, root)`` that also notes the variables as broadcast."""
 
         def noted(variables: Any, root: Any) -> Any:
-            if root is not None:
+            result = function(variables, root)
+            if not tf.executing_eagerly():
+                self.tapes.graphs.sends(result, [native(v) for v in variables])
+            elif root is not None:
                 self.tapes.broadcast |= {id(native(v)) for v in variables}
-            return function(variables, root)
+            return result
 
         noted._noted = True  # type: ignore[attr-defined]
         return noted
 
     def _followed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        act = getattr(self, f"_{name}", None)
+        noted = followed(self.recorder, name, function, getattr(self, f"_{name}", None))
 
         @functools.wraps(function)
-        def followed(*args: Any, **kwargs: Any) -> Any:
-            if self.recorder.inside or not tf.executing_eagerly():
-                return function(*args, **kwargs)
-            self.recorder.note("call", fn=name)
-            with self.recorder.aside():
-                result, facts = act(function, *args, **kwargs) if act else (function(*args, **kwargs), {})
-            self.recorder.note("return", fn=name, **facts)
-            return result
+        def called(*args: Any, **kwargs: Any) -> Any:
+            in_function = hasattr(tf.compat.v1.get_default_graph(), "outer_graph")  # of tf.data, say
+            return (function if in_function else noted)(*args, **kwargs)
 
-        return followed
+        return called
 
     def _gradients(self, function: Any, grads: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         given = list(grads) if not (tf.is_tensor(grads) or isinstance(grads, (dict, tf.IndexedSlices))) else grads
         flat = tf.nest.flatten(given)
+        if not tf.executing_eagerly():  # it will happen when a session runs it
+            result = function(given, *args, **kwargs)
+            self.tapes.graphs.averaged(flat, tf.nest.flatten(result))
+            return result, {"ids": [], "before": [], "after": []}
         owners = self.tapes.owners(flat)
         before = [array_note(g) for g in flat]
         result = function(given, *args, **kwargs)
@@ -118,7 +120,8 @@ class Face:
         finally:
             if replicate is not None:
                 os.environ[REPLICATE] = replicate
-        loaders = {self.data.number(x) for x in (what, result) if isinstance(x, tf.data.Dataset)}
+        eager = tf.executing_eagerly()
+        loaders = {self.data.number(x) for x in (what, result) if eager and isinstance(x, tf.data.Dataset)}
         return result, {"shard": number, "loaders": sorted(loaders), "type": type(what).__name__}
 
     def _average(self, function: Any, value: Any) -> tuple[Any, dict[str, Any]]:

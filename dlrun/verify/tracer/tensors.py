@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 SAMPLE = 1024  # elements kept of each tensor, at an even stride
+ROWS = 20_000  # of a model's input that are told apart at most
 
 
 def digest(tensor: torch.Tensor) -> str:
@@ -51,6 +52,17 @@ def tensors_in(value: Any) -> Iterable[torch.Tensor]:
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from tensors_in(item)
+
+
+def rows(args: Any, kwargs: Any) -> dict[str, list[int]]:
+    """Return a number for each row (along axis 0) of the tensors a model is given, made from its content."""
+    given = {f"input {i}": value for i, value in enumerate(args, 1)} | kwargs
+    tensors = {name: _plain(value) for name, value in given.items() if isinstance(value, torch.Tensor) and value.dim()}
+    return {name: [_number(row) for row in tensor] for name, tensor in tensors.items() if len(tensor) <= ROWS}
+
+
+def _number(row: torch.Tensor) -> int:
+    return int.from_bytes(blake2b(row.reshape(-1).view(torch.uint8).numpy().tobytes(), digest_size=6).digest(), "big")
 
 
 def batch_digest(batch: Any) -> str:

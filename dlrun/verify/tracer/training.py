@@ -18,7 +18,7 @@ from torch.optim.optimizer import (
 from dlrun.verify.tracer.loaders import Loaders
 from dlrun.verify.tracer.randomness import Draws, states
 from dlrun.verify.tracer.recorder import Recorder
-from dlrun.verify.tracer.tensors import batch_digest, tensor_note
+from dlrun.verify.tracer.tensors import batch_digest, rows, tensor_note
 
 NOISE = (nn.modules.dropout._DropoutNd, nn.RReLU)
 NORMS = (nn.modules.batchnorm._BatchNorm,)
@@ -61,6 +61,7 @@ class Training:
             self.recorder.note(
                 "forward",
                 hash=batch_digest([args, kwargs]),
+                rows=rows(args, kwargs),
                 noise=any(isinstance(m, NOISE) and getattr(m, "p", 1) for m in layers),
                 norm=any(isinstance(m, NORMS) for m in layers),
                 drew=[name for name, state in states().items() if before.get(name, state) != state],

@@ -38,6 +38,15 @@ def ops_of_a_session_may_run_in_another_order_on_every_rank():
             assert all((got == k * (_n - 1) / 2).all() for k, got in zip(order, results, strict=True))
 
 
+def random_ops_of_a_session_draw_apart_and_orders_alike():
+    with tf.Graph().as_default(), _v1.Session() as session:
+        _v1.set_random_seed(3)
+        noise, order = _v1.random_uniform([4]), _v1.random_shuffle(tf.range(9))
+        ranks = session.run(dl.gradients([noise, tf.one_hot(_r, _n)[:, None] * noise, tf.cast(order, tf.float64)]))
+        assert len({row.tobytes() for row in ranks[1]}) == _n
+        assert sorted(ranks[2]) == list(range(9))
+
+
 def sessions_train_like_one_process():
     x, y = _data()
 

@@ -1,0 +1,163 @@
+"""Which samples reach the model on each rank, where no loader tells: by the contents of what it is given."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from dlrun.verify.trace import Run, Step, Trace
+from dlrun.verify.verdict import Check, failed, passed, skipped
+
+NAME = "shards"
+Rows = list[list[int]]  # of one input: for each step a number for each of its rows, made from what is in them
+
+
+@dataclass(frozen=True)
+class Given:
+    """One input of the model: its rows by step, of the serial script and of each rank."""
+
+    name: str
+    serial: Rows
+    ranks: list[Rows]
+
+    @property
+    def changes(self) -> bool:
+        """Whether the serial script gives another value in each step."""
+        return len({tuple(rows) for rows in self.serial}) > 1
+
+    @property
+    def alike(self) -> bool:
+        """Whether all ranks are given the same in each step."""
+        return all(rows == self.ranks[0] for rows in self.ranks)
+
+    @property
+    def steps(self) -> int:
+        """The number of steps that all made."""
+        return min(len(self.serial), *map(len, self.ranks))
+
+    def covered(self) -> int:
+        """Return how many serial batches the ranks' first steps hold together, each sample once; 0 where others.
+
+        Either a step of all ranks is a serial one, dealt out; or the first steps are those that n times as many serial
+        ones are.
+        """
+        n = len(self.ranks)
+        if self.steps and all(self._together(s, s + 1) == Counter(self.serial[s]) for s in range(self.steps)):
+            return self.steps
+        first = min(len(self.serial) // n, *map(len, self.ranks))
+        expected = Counter(row for rows in self.serial[: n * first] for row in rows)
+        return n * first if first and self._together(0, first) == expected else 0
+
+    def _together(self, begin: int, end: int) -> Counter[int]:
+        return Counter(row for rank in self.ranks for rows in rank[begin:end] for row in rows)
+
+    def twice(self) -> tuple[int, int]:
+        """Return how many samples more than one rank is given in these steps, and how many there are."""
+        sets = [{row for rows in rank[: self.steps] for row in rows} for rank in self.ranks]
+        every = Counter(row for rows in sets for row in rows)
+        return sum(count > 1 for count in every.values()), len(every)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the serial script is given some sample more than once in these steps."""
+        rows = [row for step in self.serial[: self.steps] for row in step]
+        return len(set(rows)) < len(rows)
+
+
+def coverage(identity: Run, run: Run) -> Check | None:
+    """Judge what the model is given; None where nothing was seen of it."""
+    inputs = _inputs(identity.root, run)
+    if not inputs:
+        return None
+    where = {"where": run.root.steps[0].at}
+    covered = {given.name: given.covered() for given in inputs}
+    if all(given.alike for given in inputs) and all(n == 0 or not g.changes for g, n in _with(inputs, covered)):
+        return failed(
+            NAME,
+            f"all {len(run.traces)} ranks give the model the same {len(inputs[0].serial[0])} rows in each step: "
+            "they do the same work",
+            "give each rank its share: dl.shard() of the data, or of the numbers of the batches",
+            "unsharded-loader",
+            **where,
+        )
+    shared = [given for given, n in _with(inputs, covered) if n and not given.alike]
+    if shared:
+        return _apart(inputs, shared, where) or passed(NAME, _told(shared[0], covered[shared[0].name]))
+    return _unknown([given for given in inputs if not given.alike and given.changes] or inputs, len(run.traces))
+
+
+def _with(inputs: list[Given], covered: dict[str, int]) -> list[tuple[Given, int]]:
+    return [(given, covered[given.name]) for given in inputs]
+
+
+def _told(given: Given, batches: int) -> str:
+    n, samples = len(given.ranks), sum(map(len, given.serial[:batches]))
+    return f"the {samples} samples of {batches} serial batches, each read by one of {n} ranks"
+
+
+def _apart(inputs: list[Given], shared: list[Given], where: dict[str, str]) -> Check | None:
+    """Return a check that failed because inputs that belong together were dealt out differently."""
+    first = shared[0]
+    for other in inputs:
+        rows = [len(step) for step in other.serial] == [len(step) for step in first.serial]
+        if other is first or not rows or not other.changes:
+            continue
+        if other.alike:
+            finding = f"each rank has its share of {first.name}, and all have the same {other.name}"
+        elif other in shared and not _paired(first, other).covered():
+            finding = f"the ranks' shares of {first.name} and of {other.name} are not of the same samples"
+        else:
+            continue
+        return failed(NAME, finding, "share inputs and targets alike: dl.shard((x, y))", "unsharded-loader", **where)
+    return None
+
+
+def _paired(one: Given, two: Given) -> Given:
+    def paired(a: Rows, b: Rows) -> Rows:
+        return [[hash(pair) for pair in zip(x, y, strict=False)] for x, y in zip(a, b, strict=False)]
+
+    ranks = [paired(a, b) for a, b in zip(one.ranks, two.ranks, strict=True)]
+    return Given(one.name, paired(one.serial, two.serial), ranks)
+
+
+def _unknown(inputs: list[Given], n: int) -> Check:
+    """Judge by what is read twice, where the ranks' samples are not those of the serial script's first steps."""
+    given = min(inputs, key=lambda each: each.twice()[0] / max(1, each.twice()[1]))
+    twice, every = given.twice()
+    if twice == 0:
+        return passed(NAME, f"{n} ranks read {every} samples in {given.steps} steps, none of them twice")
+    how = "the serial script, too, reads some twice" if given.repeats else "they draw at random, or shuffle differently"
+    return skipped(NAME, f"{twice} of {every} samples are read by more than one rank in {given.steps} steps: {how}")
+
+
+def _inputs(identity: Trace, run: Run) -> list[Given]:
+    """Return the inputs that every step of all ranks and of 1 rank was given, those of more than one row first."""
+    serial, ranks = _by_step(identity.steps), [_by_step(trace.steps) for trace in run.traces]
+    if not serial or not all(ranks):
+        return []
+    names = [name for name in serial[0] if all(name in step for steps in (serial, *ranks) for step in steps)]
+    found = [Given(n, [s[n] for s in serial], [[s[n] for s in steps] for steps in ranks]) for n in names]
+    return sorted((g for g in found if len(g.serial[0]) > 1), key=lambda g: not g.changes)
+
+
+def _by_step(steps: tuple[Step, ...]) -> list[dict[str, list[int]]]:
+    """Return the rows of each input of each step of the first optimizer, by name and by turn within the step."""
+    found: list[dict[str, list[int]]] = []
+    for step in steps:
+        rows: dict[str, list[int]] = {}
+        for event in step.before:
+            for name, numbers in event.facts.get("rows", {}).items() if event.kind == "forward" else ():
+                turn = sum(key.partition(" (")[0] == name for key in rows)
+                rows[f"{name} ({turn + 1})" if turn else name] = numbers
+        if rows:
+            found.append(rows)
+    return found
+
+
+def batch_sizes(serial: Trace, run: Run) -> tuple[int, list[int]]:
+    """Return the rows of the model's first input that changes, of the serial script and of each rank; 0 for none."""
+    inputs = _inputs(serial, run)
+    if not inputs:
+        return 0, []
+    given = next((each for each in inputs if not each.alike), inputs[0])
+    return len(given.serial[0]), [len(rank[0]) for rank in given.ranks]

@@ -1,0 +1,83 @@
+"""Which samples reach the model on each rank, told by their contents: on traces written by hand."""
+
+from __future__ import annotations
+
+import pytest
+from by_hand import event, run, step
+
+from dlrun.verify.checks.coverage import batch_sizes, coverage
+from dlrun.verify.trace import Event, Run
+
+SERIAL = [[1, 2], [3, 4], [5, 6], [7, 8]]
+
+
+def given(*steps: dict[str, list[int]]) -> list[Event]:
+    """One rank's steps, each with the inputs of its model."""
+    return [e for i, rows in enumerate(steps, 1) for e in (event("forward", rows=rows), step(i, 0.9))]
+
+
+def fed(*ranks: list[list[int]]) -> Run:
+    return run(*(given(*({"x": rows} for rows in steps)) for steps in ranks))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [
+        (([[1, 2], [5, 6]], [[3, 4], [7, 8]]), "the 8 samples of 4 serial batches"),
+        (([[1, 3], [5, 7]], [[2, 4], [6, 8]]), "the 8 samples of 4 serial batches"),
+        (([[1], [3], [5], [7]], [[2], [4], [6], [8]]), "the 8 samples of 4 serial batches"),
+        (([[1, 2], [3, 4]], [[11, 12], [13, 14]]), "8 samples in 2 steps, none of them twice"),
+    ],
+)
+def test_samples_that_one_rank_alone_reads_pass(ranks: tuple[list[list[int]], ...], said: str) -> None:
+    check = coverage(fed(SERIAL), fed(*ranks))
+    assert check is not None
+    assert check.status == "passed"
+    assert said in check.finding
+
+
+def test_the_same_rows_on_all_ranks_are_an_unsharded_feed() -> None:
+    check = coverage(fed(SERIAL), fed(SERIAL, SERIAL))
+    assert check is not None
+    assert check.fault == "unsharded-loader"
+
+
+def test_draws_that_meet_by_chance_prove_nothing() -> None:
+    check = coverage(fed(SERIAL), fed([[1, 2], [5, 6]], [[3, 1], [9, 8]]))
+    assert check is not None
+    assert (check.status, check.finding[:39]) == ("n/a", "1 of 7 samples are read by more than on")
+
+
+def pairs(*ranks: tuple[list[list[int]], list[list[int]]]) -> Run:
+    return run(*(given(*({"x": a, "y": b} for a, b in zip(x, y, strict=True))) for x, y in ranks))
+
+
+def test_inputs_that_are_shared_and_targets_that_are_not_are_found() -> None:
+    serial, mine, other = pairs((SERIAL, SERIAL)), [[1, 2], [5, 6]], [[3, 4], [7, 8]]
+    unshared = coverage(serial, pairs((mine, SERIAL[:2]), (other, SERIAL[:2])))
+    mixed = coverage(serial, pairs((mine, other), (other, mine)))
+    right = coverage(serial, pairs((mine, mine), (other, other)))
+    assert unshared is not None and mixed is not None and right is not None
+    assert (unshared.fault, mixed.fault, right.status) == ("unsharded-loader", "unsharded-loader", "passed")
+    assert "all have the same y" in unshared.finding
+    assert "not of the same samples" in mixed.finding
+
+
+def test_a_constant_input_beside_shared_ones_is_no_fault() -> None:
+    constant = [[0, 0]] * 4
+    check = coverage(pairs((SERIAL, constant)), pairs((SERIAL[::2], constant[:2]), (SERIAL[1::2], constant[:2])))
+    assert check is not None
+    assert check.status == "passed"
+
+
+def test_a_full_batch_dealt_out_is_covered_in_every_step() -> None:
+    serial = fed([[1, 2, 3, 4]] * 3)
+    sharded = fed([[1, 3]] * 3, [[2, 4]] * 3)
+    check = coverage(serial, sharded)
+    assert check is not None
+    assert check.status == "passed"
+    assert batch_sizes(serial.root, sharded) == (4, [2, 2])
+
+
+def test_nothing_is_said_of_a_model_whose_inputs_were_not_seen() -> None:
+    assert coverage(run([step(1, 0.9)]), run([step(1, 0.9)], [step(1, 0.9)])) is None
