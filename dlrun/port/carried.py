@@ -12,13 +12,15 @@ from dlrun.port.facts import Feed
 from dlrun.port.kinds import Kinds
 from dlrun.port.loops import Loops
 from dlrun.port.positions import mentions
-from dlrun.port.script import Binding, argument, walk
+from dlrun.port.script import Binding, argument, dotted, walk
 from dlrun.port.streams import Streams, UncutError
 
 
 def hands_on(kinds: Kinds, loop: cst.For | cst.While) -> cst.CSTNode | None:
-    """Return the assignment that hands a model's state from batch to batch, if there is one."""
+    """Return what hands a model's state from batch to batch, if anything does: an assignment, or the model's call."""
     for n in walk(loop.body):
+        if isinstance(n, cst.Call) and kinds.of(n.func) == "module" and _keeps(kinds, n, loop):
+            return n
         if isinstance(n, cst.Assign) and isinstance(n.value, cst.Call) and kinds.of(n.value.func) == "module":
             given = {m.value for a in n.value.args for m in walk(a.value) if isinstance(m, cst.Name)}
             for name in {m.value for m in walk(n.targets[0].target) if isinstance(m, cst.Name)} & given:
@@ -28,6 +30,48 @@ def hands_on(kinds: Kinds, loop: cst.For | cst.While) -> cst.CSTNode | None:
                 if len(inside) < len(bindings) and all(b in own or _at_times(kinds, b, loop) for b in inside):
                     return n
     return None
+
+
+def _keeps(kinds: Kinds, call: cst.Call, loop: cst.For | cst.While) -> bool:
+    """Tell whether the model that is called keeps its state itself: ``y, self.state = self.rnn(x, self.state)``."""
+    script, models = kinds.script, kinds.flow.classes(call.func)
+    for (owner, name), bindings in script.attributes.items() if models else ():
+        if owner not in models:
+            continue
+        fed = [b for b in bindings if b.path and isinstance(b.value, cst.Call) and _reads(b.value, f"self.{name}")
+               and kinds.of(b.value.func) == "module"]  # fmt: skip
+        for b in fed:
+            anew = [c for c in bindings if c.value is not None and not _reads(c.value, f"self.{name}")]
+            sets = {script.function_of(c.node) for c in anew}
+            places = [("self", script.function_of(b.node)), (dotted(call.func), loop)]
+            if not any(_resets(kinds, n, model, name, sets, at) for model, at in places for n in walk(at)):
+                return True
+    return False
+
+
+def _resets(
+    kinds: Kinds, node: cst.CSTNode, model: str, name: str, sets: set[cst.FunctionDef | cst.Module],
+    outer: cst.CSTNode,
+) -> bool:  # fmt: skip
+    """Tell whether ``node`` gives ``model`` a new state whenever ``outer`` runs: ``model.reset()``."""
+    if isinstance(node, cst.Assign):
+        targets = [dotted(t.target) for t in node.targets]
+        fresh = f"{model}.{name}" in targets and not _reads(node.value, f"{model}.{name}")
+    elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and dotted(node.func.value) == model:
+        fresh = any(target in sets for target in kinds.flow.targets(node))
+    else:
+        return False
+    return fresh and _always(kinds, node, outer)
+
+
+def _reads(node: cst.CSTNode, name: str) -> bool:
+    return any(isinstance(n, cst.Attribute) and dotted(n) == name for n in walk(node))
+
+
+def _always(kinds: Kinds, node: cst.CSTNode, outer: cst.CSTNode) -> bool:
+    """Tell whether ``node`` runs whenever ``outer`` does: under no condition in it."""
+    around = (up for up in kinds.script.above(node) if up is not outer and kinds.script.inside(up, outer))
+    return not any(isinstance(up, (cst.If, cst.For, cst.While, cst.Try)) for up in around)
 
 
 def _at_times(kinds: Kinds, binding: Binding, loop: cst.For | cst.While) -> bool:

@@ -300,3 +300,54 @@ def test_shuffled_batches_are_dealt_out_with_a_doubt_and_a_list_of_batches_is_cu
     listed = port(carried("batches = cut(text)\nfor x in batches:\n", "x")).text
     assert "dl.stretch(" in listed
     assert "dl.shard" not in listed
+
+
+KEEPS = """
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = torch.nn.GRU(3, 4)
+        self.reset()
+    def reset(self):
+        self.state = torch.zeros(1, 5, 4)
+    def forward(self, x):
+        y, self.state = self.rnn(x, self.state)
+        self.state = self.state.detach()
+        return y
+text, net = load(), Net()
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for epoch in range(9):
+    net.reset()
+    for i in range(0, len(text) - 1, 9):
+        net(text[i:i + 9]).mean().backward()
+        opt.step()
+"""
+
+
+def test_a_model_that_keeps_its_state_itself_goes_through_a_stretch():
+    ported = port(KEEPS).text
+    assert "text = dl.stretch(text)" in ported
+    assert "dl.shard" not in ported
+
+
+@pytest.mark.parametrize(
+    ("line", "reset"),
+    [
+        ("        net(text[i", "        net.reset()\n        net(text[i"),
+        ("        net(text[i", "        net.state = torch.zeros(1, 5, 4)\n        net(text[i"),
+        ("        y, self", "        self.state = torch.zeros(1, 5, 4)\n        y, self"),
+        ("        y, self", "        self.reset()\n        y, self"),
+    ],
+)
+def test_a_model_whose_state_each_batch_begins_anew_is_dealt_batches(line, reset):
+    ported = port(KEEPS.replace(line, reset)).text
+    assert "for i in dl.shard(range(0, len(text) - 1, 9)):" in ported
+    assert "stretch" not in ported
+
+
+def test_numbers_that_pick_a_character_are_not_averaged():
+    lines = "for i in range(0, len(text), 9):\n"
+    shown = "    print(letters[out.argmax().item()], out.mean().item())\n"
+    ported = port(carried(lines, "text[i:i + 9]") + shown).text
+    assert "print(letters[out.argmax().item()], dl.average(out.mean().item()))" in ported

@@ -226,8 +226,8 @@ class Metrics:
             return [] if self.sums.elsewhere(node) or self._is_averaged(node) else [node]
         if isinstance(node, (cst.Comparison, cst.Lambda, cst.IfExp, cst.ListComp, cst.GeneratorExp)):
             return []
-        if isinstance(node, (cst.Arg, cst.Attribute)):
-            return self.values(node.value)  # the name of a keyword or an attribute is no value
+        if isinstance(node, (cst.Arg, cst.Attribute, cst.Subscript)):
+            return self.values(node.value)  # the name of a keyword or an attribute is no value, nor is an index
         return [value for child in children(node) for value in self.values(child)]
 
     def _is_averaged(self, node: cst.BaseExpression) -> bool:
