@@ -30,6 +30,7 @@ class Mpi {
   virtual bool finalized() = 0;
   virtual void init() = 0;              // asks for MPI_THREAD_MULTIPLE
   virtual bool thread_multiple() = 0;   // whether any thread may call at any time
+  virtual std::string against_gpu_memory() = 0;  // why messages may not lie on a GPU of CUDA's; "": it says they may
   virtual void finalize() = 0;
   virtual void abort(int code) = 0;
 

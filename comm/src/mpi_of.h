@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -78,6 +79,17 @@ class MpiOf : public Mpi {
     int provided = 0;
     check(query_thread_(&provided), "MPI_Query_thread");
     return provided >= is_.thread_multiple;
+  }
+
+  // Open MPI and MPICH have a function for it; Cray's MPICH goes by a variable that its users know.
+  std::string against_gpu_memory() override {
+    const auto query = reinterpret_cast<int (*)()>(dlsym(library_, "MPIX_Query_cuda_support"));
+    if (query != nullptr && query() == 1) return "";
+    if (version().find("CRAY") != std::string::npos) {
+      const char* enabled = std::getenv("MPICH_GPU_SUPPORT_ENABLED");
+      return enabled != nullptr && std::string(enabled) == "1" ? "" : "MPICH_GPU_SUPPORT_ENABLED is not 1";
+    }
+    return query == nullptr ? "it has no MPIX_Query_cuda_support" : "MPIX_Query_cuda_support gives 0";
   }
 
   void finalize() override { check(finalize_(), "MPI_Finalize"); }

@@ -57,7 +57,7 @@ void Session::settle_on_gpu(std::uint64_t ticket) {
 std::string Session::gpu_path(int id) {
   const std::lock_guard<std::mutex> lock(guard_);
   const auto found = gpu_teams_.find(id);
-  return found == gpu_teams_.end() ? "" : found->second->path().why;
+  return found == gpu_teams_.end() ? "" : found->second->path().why + found->second->path().hint;
 }
 
 }  // namespace dl

@@ -32,6 +32,9 @@ class Transport {
   // false, on all ranks, if there is none; nothing has moved then.
   virtual bool sum(void* data, std::size_t n, Dtype dtype);
 
+  // Why exchange() must not be given memory of a GPU; "": it may.
+  virtual std::string against_gpu_memory() const { return "there is no MPI"; }
+
   // Makes the exchange that is under way, and all later ones, fail at once. From any thread.
   virtual void abandon() = 0;
 

@@ -32,6 +32,7 @@ class MpiTransport : public Transport {
   int world_rank(int rank) const override { return ranks_[static_cast<std::size_t>(rank)]; }
   void exchange(const void* out, std::size_t out_bytes, int to, void* in, std::size_t in_bytes, int from) override;
   bool sum(void* data, std::size_t n, Dtype dtype) override;  // the first call makes a communicator
+  std::string against_gpu_memory() const override { return world_->mpi.against_gpu_memory(); }
   void abandon() override { abandoned_ = true; }
   std::unique_ptr<Transport> subset(const std::vector<int>& ranks, int lane) const override;
 

@@ -51,10 +51,9 @@ void allreduce_doubling(Transport& transport, const Reducer& reducer, void* acc,
 namespace {
 
 // Each round leaves this rank with a part of its stretch, summed over the ranks of the round.
-void scatter_sums(Transport& transport, const Reducer& reducer, char* data, const std::vector<Round>& rounds,
+void scatter_sums(Transport& transport, std::size_t width, const Add& add, char* data, const std::vector<Round>& rounds,
                   Scratch& scratch) {
   const int rank = transport.rank();
-  const std::size_t width = reducer.acc_width;
   for (const Round& at : rounds) {
     const std::size_t own = at.count(at.mine);
     char* const arrived = scratch.at_least(own * width);
@@ -62,7 +61,7 @@ void scatter_sums(Transport& transport, const Reducer& reducer, char* data, cons
       const int to = (at.mine + step) % at.parts, from = (at.mine - step + at.parts) % at.parts;
       transport.exchange(data + at.begin(to) * width, at.count(to) * width, at.member(to, rank), arrived,
                          own * width, at.member(from, rank));
-      reducer.combine(data + at.begin(at.mine) * width, arrived, own);
+      add(data + at.begin(at.mine) * width, arrived, own);
     }
   }
 }
@@ -117,10 +116,18 @@ void allreduce_halving(Transport& transport, const Reducer& reducer, void* acc, 
                                  [&](const Round& at) { return at.n * reducer.acc_width <= packet; });
   far.assign(fits, rounds.end());
   rounds.erase(fits, rounds.end());
-  scatter_sums(transport, reducer, data, rounds, scratch);
+  const Add add = [&](char* to, const char* more, std::size_t some) { reducer.combine(to, more, some); };
+  scatter_sums(transport, reducer.acc_width, add, data, rounds, scratch);
   if (!far.empty())
     swap_sums(transport, reducer, data + far.front().first * reducer.acc_width, far.front().n, far, scratch);
   share_sums(transport, reducer.acc_width, data, rounds);
+}
+
+void allreduce_untouched(Transport& transport, std::size_t width, const Add& add, char* data, std::size_t n, Scratch& scratch) {
+  if (n == 0) return;
+  const std::vector<Round> rounds = rounds_of(transport.size(), transport.rank(), n);
+  scatter_sums(transport, width, add, data, rounds, scratch);
+  share_sums(transport, width, data, rounds);
 }
 
 // With 3 ranks and segments A B C (s: summed over all):

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <vector>
 
 #include "reducer.h"
@@ -31,5 +32,12 @@ void allreduce_doubling(Transport& transport, const Reducer& reducer, void* acc,
 void allreduce_halving(Transport& transport, const Reducer& reducer, void* acc, std::size_t n,
                        Scratch& scratch);
 void allreduce_ring(Transport& transport, const Reducer& reducer, void* acc, std::size_t n, Scratch& scratch);
+
+// acc[k] += more[k]; n of them
+using Add = std::function<void(char* acc, const char* more, std::size_t n)>;
+
+// Halving without its packets, of n numbers of `width` bytes that this code never touches: they may lie anywhere that the
+// transport and `add` reach.
+void allreduce_untouched(Transport& transport, std::size_t width, const Add& add, char* data, std::size_t n, Scratch& scratch);
 
 }  // namespace dl

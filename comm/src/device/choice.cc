@@ -26,6 +26,14 @@ std::string against_nccl(const std::vector<GpuFacts>& all, const std::vector<int
   return "";
 }
 
+// Why MPI cannot take the GPUs' memory between the nodes; "": it says that it can.
+std::string against_mpi(const std::vector<GpuFacts>& all) {
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    if (!all[rank].why_no_mpi.empty())
+      return rank_text(rank) + "'s MPI does not say that it takes memory of GPUs: " + all[rank].why_no_mpi;
+  return "";
+}
+
 // Why the ranks of a node cannot each take a slice of the data over the nodes; "": they can.
 std::string against_slices(const Settings& settings, const Layout& layout) {
   std::vector<int> ranks(static_cast<std::size_t>(layout.nodes), 0);
@@ -34,7 +42,6 @@ std::string against_slices(const Settings& settings, const Layout& layout) {
     if (ranks[node] != ranks[0])
       return "node 0 has " + std::to_string(ranks[0]) + " ranks and node " + std::to_string(node) + " has " +
              std::to_string(ranks[node]);
-  if (ranks[0] == 1) return "every node has one rank";
   if (layout.owners < ranks[0])
     return "DL_COMM_WIRE_RANKS lets " + std::to_string(settings.wire_ranks) + " of a node's " + std::to_string(ranks[0]) +
            " ranks talk";
@@ -48,7 +55,8 @@ std::string version_text(int nccl) {
 }
 
 std::string to_text(const GpuFacts& facts) {
-  return std::to_string(facts.nccl) + "\n" + facts.uuid + "\n" + facts.trouble + "\n" + facts.why_no_nccl;
+  return std::to_string(facts.nccl) + "\n" + facts.uuid + "\n" + facts.trouble + "\n" + facts.why_no_nccl + "\n" +
+         facts.why_no_mpi;
 }
 
 GpuFacts facts_of(const std::string& text) {
@@ -59,6 +67,7 @@ GpuFacts facts_of(const std::string& text) {
   std::getline(lines, facts.uuid);
   std::getline(lines, facts.trouble);
   std::getline(lines, facts.why_no_nccl);
+  std::getline(lines, facts.why_no_mpi);
   facts.nccl = std::stoi(version);
   return facts;
 }
@@ -66,24 +75,33 @@ GpuFacts facts_of(const std::string& text) {
 std::vector<GpuPath> choose(const Settings& settings, const std::vector<GpuFacts>& all, const Layout& layout) {
   for (std::size_t rank = 0; rank < all.size(); ++rank)
     if (!all[rank].trouble.empty()) throw CommError(rank_text(rank) + " cannot reduce on its GPU: " + all[rank].trouble);
-  if (settings.gpu_path == "staged") return {{Way::host, "the host, as DL_COMM_GPU_PATH says"}};
-  const bool checked = settings.check > 0;
-  const std::string against = checked ? "DL_COMM_CHECK compares what the host reduces" : against_nccl(all, layout.node_of);
-  const std::string nccl = "NCCL " + version_text(all[0].nccl);
-  if (settings.gpu_path == "nccl") {
-    if (against.empty()) return {{Way::nccl, nccl}};
-    throw CommError("DL_COMM_GPU_PATH is nccl, but " + against, "leave it out, and another way is taken");
-  }
-  if (checked) return {{Way::host, "the host, since " + against}};
-  if (const std::string alone = against_slices(settings, layout); !alone.empty()) {
-    const std::string hint = against.empty() ? "; DL_COMM_GPU_PATH=nccl takes " + nccl + " over all ranks" : "";
-    return {{Way::host, "the host, since " + alone + hint}};
+  if (settings.gpu_path == "staged") return {{Way::host, "the host, as DL_COMM_GPU_PATH says", ""}};
+  const std::string checked = settings.check > 0 ? "DL_COMM_CHECK compares what the host reduces" : "";
+  const std::string nccl = "NCCL " + version_text(all[0].nccl), slices = against_slices(settings, layout);
+  const auto first_of = [](const std::string& one, const std::string& other) { return one.empty() ? other : one; };
+  const auto demanded = [&](const GpuPath& path, const std::string& against) -> std::vector<GpuPath> {
+    if (against.empty()) return {path};
+    throw CommError("DL_COMM_GPU_PATH is " + settings.gpu_path + ", but " + against, "leave it out, and another way is taken");
+  };
+  const std::string against = first_of(checked, against_nccl(all, layout.node_of));
+  if (settings.gpu_path == "nccl") return demanded({Way::nccl, nccl, ""}, against);
+  const bool alone = layout.local_size() == 1;
+  if (settings.gpu_path == "mpi" && layout.nodes > 1)
+    return demanded({Way::mpi, std::string("MPI, from GPU to GPU") + (alone ? "" : " between the nodes, and CUDA IPC within them"), ""},
+                    first_of(checked, first_of(slices, against_mpi(all))));
+  if (!checked.empty()) return {{Way::host, "the host, since " + checked, ""}};
+  std::string hint;
+  if (layout.nodes > 1 && slices.empty() && against_mpi(all).empty()) hint = "; DL_COMM_GPU_PATH=mpi gives MPI the GPUs' memory";
+  if (const std::string why = first_of(slices, alone ? "every node has one rank" : ""); !why.empty()) {
+    if (against.empty()) hint = "; DL_COMM_GPU_PATH=nccl takes " + nccl + " over all ranks" + hint;
+    return {{Way::host, "the host, since " + why, hint}};
   }
   std::vector<GpuPath> ways;
   const std::string between = layout.nodes > 1 ? " within the nodes and the host between them" : "";
-  if (against.empty()) ways.push_back({layout.nodes > 1 ? Way::nccl_node : Way::nccl, nccl + between});
-  ways.push_back({Way::ipc, "CUDA IPC" + between + (against.empty() ? "" : ", since " + against)});
-  ways.push_back({Way::host, "the host" + (against.empty() ? "" : ", since " + against)});
+  const std::string since = against.empty() ? "" : ", since " + against;
+  if (against.empty()) ways.push_back({layout.nodes > 1 ? Way::nccl_node : Way::nccl, nccl + between, hint});
+  ways.push_back({Way::ipc, "CUDA IPC" + between + since, hint});
+  ways.push_back({Way::host, "the host" + since, hint});
   return ways;
 }
 

@@ -15,6 +15,7 @@ struct GpuFacts {
   std::string uuid;
   int nccl = 0;             // version, as 22105 for 2.21.5; 0: none
   std::string why_no_nccl;
+  std::string why_no_mpi;   // why its MPI does not take memory of GPUs; empty: it says that it does
 };
 
 std::string to_text(const GpuFacts& facts);
@@ -25,15 +26,17 @@ enum class Way {
   nccl,       // NCCL over all ranks
   nccl_node,  // NCCL over the ranks of a node, the host between nodes
   ipc,        // the ranks of a node in each other's GPU memory, the host between nodes
+  mpi,        // the same, and MPI takes the GPUs' memory between nodes
 };
 
 struct GpuPath {
   Way way;
-  std::string why;  // "NCCL 2.21.5", "the host, since ranks 0 and 1 share a GPU"
+  std::string why;   // "NCCL 2.21.5", "the host, since ranks 0 and 1 share a GPU"
+  std::string hint;  // what else there is; empty: nothing
 };
 
-// The ways to try, best first; the host is the last, and always there unless NCCL is demanded. `all` are every rank's facts.
-// All ranks come to the same. Throws CommError on all where NCCL is demanded and cannot be, or a rank is in trouble.
+// The ways to try, best first; the host is the last, and always there unless another is demanded. `all` are every rank's facts.
+// All ranks come to the same. Throws CommError on all where a way is demanded and cannot be, or a rank is in trouble.
 std::vector<GpuPath> choose(const Settings& settings, const std::vector<GpuFacts>& all, const Layout& layout);
 
 std::string version_text(int nccl);  // "2.21.5"

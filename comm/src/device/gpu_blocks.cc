@@ -1,5 +1,5 @@
-// Reductions of a GpuTeam whose sums are formed on the GPUs: among all of them, or within each node, with the host between
-// the nodes.
+// Reductions of a GpuTeam whose sums are formed on the GPUs: among all of them, or within each node, with the host or MPI
+// between the nodes.
 #include "across.h"
 #include "device/gpu_team.h"
 #include "error.h"
@@ -46,12 +46,19 @@ void GpuTeam::sum_on_gpus(Cuda::Stream stream, const std::vector<Buffer>& buffer
       nccl_->all_reduce(stream, flat, op);
       continue;
     }
-    for (const Blocks::Block& block : blocks_->cut(flat, done)) {
-      blocks_->sum(stream, block);
-      blocks_->finish(stream, block, divisor(op));
-      ++done;
-    }
+    done += sum_blocks(stream, flat, done, divisor(op));
   }
+}
+
+// Returns how many they were.
+std::size_t GpuTeam::sum_blocks(Cuda::Stream stream, const Flat& flat, std::size_t blocks_before, double divisor) {
+  const auto blocks = blocks_->cut(flat, blocks_before);
+  for (const Blocks::Block& block : blocks) {
+    blocks_->sum(stream, block);
+    if (by_hosts_) by_hosts_->sum_over_nodes(stream, block.slice);
+    blocks_->finish(stream, block, divisor);
+  }
+  return blocks.size();
 }
 
 // As pipeline.h does on the host: while a block's slice is on its way over the nodes, the next one is summed.

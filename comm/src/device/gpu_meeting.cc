@@ -15,7 +15,7 @@ namespace {
 
 constexpr unsigned mapped = 1 | 2;                   // CU_MEMHOSTREGISTER_PORTABLE, DEVICEMAP
 constexpr unsigned lazy_peer_access = 1;             // CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
-constexpr std::size_t page = 4096, trial_numbers = 1000;
+constexpr std::size_t page = 4096;
 
 // Smaller pieces of a GPU's memory share a block with others, and a block is what other processes open.
 constexpr std::size_t own_block = 2u << 20;
@@ -83,7 +83,10 @@ std::vector<GpuPath> GpuTeam::ways(const void* address) {
     }
   }
   std::vector<GpuFacts> all;
-  for (const std::string& text : ask("the ranks' GPUs", [&] { return to_text(mine); }).all) all.push_back(facts_of(text));
+  team_.call({"the ranks' GPUs", {}, {}}, [&](Lane& lane) {
+    mine.why_no_mpi = lane.everyone().against_gpu_memory();
+    for (const std::string& text : allgather(lane.everyone(), to_text(mine))) all.push_back(facts_of(text));
+  });
   return choose(settings_, all, layout_);
 }
 
@@ -121,18 +124,20 @@ GpuTeam::Shared GpuTeam::shared(const std::string& what, std::size_t bytes) {
 std::string GpuTeam::open(Way way) {
   if (way == Way::host) return "";
   std::string trouble = ask("memory on the ranks' GPUs", [&] {
-    if (!pipelines_.front()->in_stream())
+    if (way != Way::mpi && !pipelines_.front()->in_stream())
       throw CommError("the driver's streams cannot wait for a number (cuStreamWaitValue32)");
-    const std::size_t bytes = up(Blocks::footprint(settings_) + trial_numbers * sizeof(float), own_block);
+    const std::size_t bytes = up(after_trial() + (way == Way::mpi ? Blocks::footprint(settings_) / 2 : 0), own_block);
     if (scratch_ == 0) gpu_->cuda.device_allocate(&scratch_, bytes);
     return "";
   }).trouble;
-  if (trouble.empty()) trouble = way == Way::ipc ? join_ipc() : join_nccl(way == Way::nccl);
+  const bool by_nccl = way == Way::nccl || way == Way::nccl_node;
+  if (trouble.empty()) trouble = by_nccl ? join_nccl(way == Way::nccl) : join_ipc(way == Way::mpi);
   if (trouble.empty()) trouble = try_out();
   if (trouble.empty()) return "";
   if (neighbours_) neighbours_->let_go(work_);
   blocks_.reset();
   nccl_ = nullptr;
+  by_hosts_ = nullptr;
   neighbours_.reset();
   return trouble;
 }
@@ -162,17 +167,18 @@ std::string GpuTeam::join_nccl(bool all_ranks) {
   return until_all("NCCL has joined the ranks", settings_.timeout_s, [&] { return nccl_->joined(); });
 }
 
-std::string GpuTeam::join_ipc() {
+std::string GpuTeam::join_ipc(bool by_hosts) {
   const Cuda& cuda = gpu_->cuda;
+  const bool alone = layout_.local_size() == 1;
   const Answers handles = ask("the ranks' memory for each other", [&] {
     Cuda::IpcHandle handle{};
-    cuda.ipc_handle(&handle, scratch_);
+    if (!alone) cuda.ipc_handle(&handle, scratch_);
     return bytes_of(handle);
   });
   if (!handles.trouble.empty()) return handles.trouble;
   std::vector<Cuda::Pointer> theirs(layout_.locals.size(), scratch_);
   const std::string opened = ask("each other's memory", [&] {
-    if (!cuda.ipc_open) throw CommError("the driver has no cuIpcOpenMemHandle_v2");
+    if (!alone && !cuda.ipc_open) throw CommError("the driver has no cuIpcOpenMemHandle_v2");
     for (std::size_t local = 0; local < theirs.size(); ++local) {
       if (static_cast<int>(local) == layout_.local_rank) continue;
       Cuda::IpcHandle handle;
@@ -182,51 +188,22 @@ std::string GpuTeam::join_ipc() {
     return "";
   }).trouble;
   if (!opened.empty()) return opened;
-  const std::size_t bytes = up(IpcTeam::footprint(layout_.local_size()));
+  if (by_hosts) return ask("the ranks' meetings by their hosts", [&] {
+    auto made = std::make_unique<IpcByHosts>(*gpu_, theirs, layout_.local_rank, scratch_ + after_trial());
+    by_hosts_ = made.get();
+    neighbours_ = std::move(made);
+    blocks_ = std::make_unique<Blocks>(*gpu_, settings_, *neighbours_, scratch_);
+    copier_ = std::make_unique<Copier>(*gpu_);
+    return "";
+  }).trouble;
+  const std::size_t bytes = up(IpcInStreams::footprint(layout_.local_size()));
   const Shared flags = shared("numbers that the ranks' GPUs wait for", bytes);
   return ask("CUDA IPC", [&] {
     if (!flags.memory) throw CommError(flags.why_not);
     flags_ = flags.memory;
     cuda.host_register(flags_->base(), bytes, mapped);
-    neighbours_ = std::make_unique<IpcTeam>(*gpu_, theirs, flags_->base(), layout_.local_rank);
+    neighbours_ = std::make_unique<IpcInStreams>(*gpu_, theirs, flags_->base(), layout_.local_rank);
     blocks_ = std::make_unique<Blocks>(*gpu_, settings_, *neighbours_, scratch_);
-    return "";
-  }).trouble;
-}
-
-// Known numbers are averaged over the neighbours before any gradient is: a driver, a link or an NCCL that does not do
-// what it says must not be met in training.
-std::string GpuTeam::try_out() {
-  const Cuda& cuda = gpu_->cuda;
-  const int ranks = neighbours_->size();
-  const auto of_rank = [](int rank, std::size_t i) { return static_cast<float>(rank % 8 + 1 + static_cast<int>(i % 8)); };
-  const Cuda::Pointer trial = scratch_ + Blocks::footprint(settings_);
-  auto* const host = reinterpret_cast<float*>(pinned_);
-  const std::size_t n = std::min(trial_numbers, Pipeline::footprint(settings_) / sizeof(float));
-  const Flat flat({{reinterpret_cast<char*>(static_cast<std::uintptr_t>(trial)), n, Dtype::float32}});
-  std::string trouble = ask("a trial of the ranks' GPUs", [&] {
-    for (std::size_t i = 0; i < n; ++i) host[i] = of_rank(neighbours_->rank(), i);
-    cuda.copy_to_device(trial, host, n * sizeof(float), work_);
-    for (const Blocks::Block& block : blocks_->cut(flat, 0)) {
-      blocks_->sum(work_, block);
-      blocks_->finish(work_, block, ranks);
-    }
-    cuda.copy_to_host(host, trial, n * sizeof(float), work_);
-    cuda.event_record(ready_, work_);
-    return "";
-  }).trouble;
-  if (!trouble.empty()) return trouble;
-  trouble = until_all("a trial has ended", std::min(settings_.timeout_s, 60.0),
-                      [&] { return cuda.event_query.allowing(Cuda::not_ready, ready_) == 0; });
-  if (!trouble.empty()) return trouble;
-  return ask("what the trial gave", [&] {
-    for (std::size_t i = 0; i < n; ++i) {
-      float right = 0;  // the sums are whole numbers, and exact
-      for (int rank = 0; rank < ranks; ++rank) right += of_rank(rank, i);
-      right /= static_cast<float>(ranks);
-      if (host[i] != right)
-        throw CommError("a trial gave " + std::to_string(host[i]) + " where " + std::to_string(right) + " is right");
-    }
     return "";
   }).trouble;
 }

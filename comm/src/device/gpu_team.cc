@@ -29,12 +29,12 @@ GpuTeam::GpuTeam(Team& team, Arena& arena, const Layout& layout, const Settings&
   std::string failed;
   for (const GpuPath& path : all) {
     const bool has_reason = path.why.find(", since ") != std::string::npos;
-    path_ = {path.way, path.why + (failed.empty() ? "" : (has_reason ? ", and " : ", since ") + failed)};
+    path_ = {path.way, path.why + (failed.empty() ? "" : (has_reason ? ", and " : ", since ") + failed), path.hint};
     const std::string trouble = open(path.way);
     if (trouble.empty()) return;
     failed += (failed.empty() ? "" : ", and ") + path.why.substr(0, path.why.find(", since ")) + " failed: " + trouble;
   }
-  throw CommError("DL_COMM_GPU_PATH is nccl, but " + failed, "leave it out, and another way is taken");
+  throw CommError("DL_COMM_GPU_PATH is " + settings_.gpu_path + ", but " + failed, "leave it out, and another way is taken");
 }
 
 double GpuTeam::divisor(Op op) const { return op == Op::mean ? static_cast<double>(layout_.node_of.size()) : 1.0; }
@@ -42,6 +42,8 @@ double GpuTeam::divisor(Op op) const { return op == Op::mean ? static_cast<doubl
 std::uint64_t GpuTeam::allreduce(const Message& message, Op op, Cuda::Stream stream) {
   check(message);
   if (on_the_gpus(message, op)) {
+    if (by_hosts_)
+      return by_a_thread(message, stream, [this, arrays = message.buffers, op](Lane&) { sum_on_gpus(work_, arrays, op); });
     if (path_.way != Way::nccl && layout_.nodes > 1) return over_nodes(message, op, stream);
     return among_gpus(message, stream, [&](Cuda::Stream work) { sum_on_gpus(work, message.buffers, op); });
   }
@@ -79,6 +81,7 @@ std::uint64_t GpuTeam::through_host(const Message& message, const std::vector<Bu
     const Flat& kept = plan->flats.emplace_back(std::move(flat));
     plan->cut(kept, kept.size(), Pipeline::chunk_bytes(settings_));
   }
+  if (by_hosts_) return chunk_by_chunk(message, plan, std::move(combine), stream);
   return start(message, plan, std::move(combine), stream, [&](std::size_t sharers, Cuda::Event done) {
     send(*plan, 0, plan->chunks.size(), sharers, ready_);
     gpu_->cuda.event_record(done, gathering_);
@@ -110,10 +113,7 @@ std::uint64_t GpuTeam::start(const Message& message, const std::shared_ptr<Plan>
     }
   };
   auto otherwise = [this, plan, sharers](std::exception_ptr error) {
-    {
-      const std::lock_guard<std::mutex> held(failure_guard_);
-      failure_ = std::move(error);
-    }
+    remember(std::move(error));
     for (std::size_t at = 0; at < sharers; ++at) {
       const std::size_t count = (plan->chunks.size() + sharers - 1 - at) / sharers;
       try {
@@ -136,6 +136,7 @@ std::uint64_t GpuTeam::start(const Message& message, const std::shared_ptr<Plan>
 }
 
 void GpuTeam::follow(std::uint64_t ticket, Cuda::Stream stream) {
+  if (by_hosts_) settle(ticket);
   throw_failure();
   const std::lock_guard<std::mutex> lock(guard_);
   const auto found = flights_.find(ticket);
@@ -154,10 +155,14 @@ void GpuTeam::settle(std::uint64_t ticket) {
   try {
     if (job != 0) team_.wait(job);
   } catch (...) {
-    const std::lock_guard<std::mutex> held(failure_guard_);
-    failure_ = nullptr;  // it is told now
+    remember(nullptr);  // it is told now
     throw;
   }
+}
+
+void GpuTeam::remember(std::exception_ptr error) {
+  const std::lock_guard<std::mutex> held(failure_guard_);
+  failure_ = std::move(error);
 }
 
 void GpuTeam::throw_failure() {

@@ -2,8 +2,8 @@
 // its threads; and where the GPUs reach each other, NCCL or CUDA IPC.
 //
 // Everything is ordered by streams: a reduction begins, on the device, after what its stream holds at the call, and what
-// comes later on a stream that follows it begins after the result is there. No call waits for the GPU, but settle. So an
-// error of a thread is thrown by the next call on this team.
+// comes later on a stream that follows it begins after the result is there. No call waits for the GPU, but settle, and where
+// MPI takes the GPUs' memory follow. So an error of a thread is thrown by the next call on this team.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +20,7 @@
 #include "device/choice.h"
 #include "device/cuda.h"
 #include "device/ipc.h"
+#include "device/ipc_by_hosts.h"
 #include "device/nccl.h"
 #include "device/pipeline.h"
 #include "device/plan.h"
@@ -70,8 +71,10 @@ class GpuTeam {
   void pin_memory();
   std::string open(Way way);
   std::string join_nccl(bool all_ranks);
-  std::string join_ipc();
-  std::string try_out();
+  std::string join_ipc(bool by_hosts);
+  std::string try_out();  // gpu_trial.cc
+  std::string on_the_lane(const std::function<void()>& enqueue);
+  std::size_t after_trial() const;
   // Looks until `is_so` on all ranks, and they know it; "": it is. Else who failed, or the time is up.
   std::string until_all(const std::string& what, double seconds, const std::function<bool()>& is_so);
 
@@ -82,7 +85,12 @@ class GpuTeam {
                            const std::function<void(Cuda::Stream)>& enqueue);
   std::uint64_t over_nodes(const Message& message, Op op, Cuda::Stream stream);
   void sum_on_gpus(Cuda::Stream stream, const std::vector<Buffer>& buffers, Op op);
+  std::size_t sum_blocks(Cuda::Stream stream, const Flat& flat, std::size_t blocks_before, double divisor);
   double divisor(Op op) const;
+
+  // gpu_mpi.cc: where MPI takes the GPUs' memory
+  std::uint64_t by_a_thread(const Message& message, Cuda::Stream stream, std::function<void(Lane&)> work);
+  std::uint64_t chunk_by_chunk(const Message& message, const std::shared_ptr<Plan>& plan, Combine combine, Cuda::Stream stream);
 
   std::uint64_t through_host(const Message& message, const std::vector<Buffer>& buffers, Combine combine,
                              Cuda::Stream stream);
@@ -91,6 +99,7 @@ class GpuTeam {
                       const std::function<void(std::size_t sharers, Cuda::Event done)>& enqueue);
   void send(const Plan& plan, std::size_t begin, std::size_t end, std::size_t sharers, Cuda::Event after);
   void check(const Message& message);
+  void remember(std::exception_ptr error);
   void throw_failure();
   Flight take_event();
   std::uint64_t keep(Flight flight);
@@ -111,7 +120,9 @@ class GpuTeam {
   Cuda::Pointer scratch_ = 0;
   std::shared_ptr<Segment> flags_;
   std::unique_ptr<Neighbours> neighbours_;
-  NcclTeam* nccl_ = nullptr;  // the neighbours, if NCCL connects them
+  NcclTeam* nccl_ = nullptr;        // the neighbours, if NCCL connects them
+  IpcByHosts* by_hosts_ = nullptr;  // the neighbours, if MPI takes the GPUs' memory
+  std::unique_ptr<Copier> copier_;  // then
   std::unique_ptr<Blocks> blocks_;
   Cuda::Stream work_ = nullptr;
   Cuda::Event summed_ = nullptr, carried_[2] = {};

@@ -1,7 +1,18 @@
-// What runs on the GPU, in PTX, which the driver of any GPU since Maxwell compiles when it is loaded. Written by hand: a
-// thread takes every (threads of the grid)-th element. Copier and IpcNode launch them; the fake driver of the tests runs
-// this very text.
+// What runs on the GPU, in PTX, which the driver of any GPU since Maxwell compiles when it is loaded. Written by hand.
+// Copier and IpcTeam launch them; the fake driver of the tests runs this very text.
 #include "device/kernels.h"
+
+// A thread takes every (threads of the grid)-th element: %i is the first of n, and the next are %step apart.
+#define EVERY_STEP \
+  "mov.u32 %i, %ctaid.x;\n" \
+  "mov.u32 %step, %ntid.x;\n" \
+  "mov.u32 %w, %tid.x;\n" \
+  "mad.lo.u32 %i, %i, %step, %w;\n" \
+  "mov.u32 %w, %nctaid.x;\n" \
+  "mul.lo.u32 %step, %step, %w;\n" \
+  "next:\n" \
+  "setp.ge.u32 %done, %i, %n;\n" \
+  "@%done ret;\n"
 
 namespace dl {
 
@@ -62,17 +73,7 @@ const char* const kernels = R"(
 	ld.param.f64 %wide_divisor, [divisor];
 	cvt.rn.f32.f64 %divisor, %wide_divisor;
 
-	mov.u32 %i, %ctaid.x;
-	mov.u32 %step, %ntid.x;
-	mov.u32 %w, %tid.x;
-	mad.lo.u32 %i, %i, %step, %w;
-	mov.u32 %w, %nctaid.x;
-	mul.lo.u32 %step, %step, %w;
-
-next:
-	setp.ge.u32 %done, %i, %n;
-	@%done ret;
-	cvt.u64.u32 %a, %i;
+)" EVERY_STEP R"(	cvt.u64.u32 %a, %i;
 	shl.b64 %d, %a, %dense_shift;
 	add.u64 %d, %d, %dense;
 	shl.b64 %a, %a, %array_shift;
@@ -149,17 +150,7 @@ as_they_are:
 	ld.param.u32 %w, [wide];
 	setp.ne.u32 %wide, %w, 0;
 	selp.b32 %shift, 3, 2, %wide;
-	mov.u32 %i, %ctaid.x;
-	mov.u32 %step, %ntid.x;
-	mov.u32 %w, %tid.x;
-	mad.lo.u32 %i, %i, %step, %w;
-	mov.u32 %w, %nctaid.x;
-	mul.lo.u32 %step, %step, %w;
-
-next:
-	setp.ge.u32 %done, %i, %n;
-	@%done ret;
-	cvt.u64.u32 %offset, %i;
+)" EVERY_STEP R"(	cvt.u64.u32 %offset, %i;
 	shl.b64 %offset, %offset, %shift;
 	add.u32 %i, %i, %step;
 	mov.u64 %at, at;

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from gpus import HERE, compiled, real_driver
+from gpus import HERE, aware_mpi, compiled, real_driver
 
 
 @pytest.fixture(scope="session")
@@ -42,6 +42,13 @@ def ranks(job, any_mpi, driver, programs):
         return job(any_mpi, n, program, **{**programs, "DL_COMM_CUDA_LIBRARY": driver, **variables})
 
     return run
+
+
+@pytest.fixture
+def aware(any_mpi, tmp_path) -> dict[str, str]:
+    """The environment in which the ranks' MPI takes memory of the fake's GPUs, and is asked to."""
+    (library,) = any_mpi.for_mpi4py().values()
+    return {"DL_COMM_MPI_LIBRARY": str(aware_mpi(tmp_path, library)), "DL_COMM_GPU_PATH": "mpi"}
 
 
 @pytest.fixture

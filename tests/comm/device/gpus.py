@@ -32,6 +32,14 @@ def compiled(folder: Path, *defines: str) -> Path:
     return library
 
 
+def aware_mpi(folder: Path, library: str) -> Path:
+    """Return the path of an MPI that takes the fake's memory: a layer over the MPI library at this path."""
+    layer, flags = folder / "libaware.so", ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC"]
+    below = ["-Wl,--no-as-needed", library, f"-Wl,-rpath,{Path(library).parent}", "-ldl"]
+    subprocess.run(["cc", *flags, str(HERE / "fake" / "mpi.c"), "-o", str(layer), *below], check=True, timeout=60)
+    return layer
+
+
 def real_driver() -> str:
     """Return the name of the machine's driver, or skip the test and say what is missing."""
     try:

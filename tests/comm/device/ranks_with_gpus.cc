@@ -23,6 +23,7 @@ int cuMemAlloc_v2(unsigned long long* address, std::size_t bytes);
 int cuMemHostAlloc(void** address, std::size_t bytes, unsigned flags);
 int cuMemcpyDtoHAsync_v2(void* to, unsigned long long from, std::size_t bytes, void* stream);
 int cuMemcpyHtoDAsync_v2(unsigned long long to, const void* from, std::size_t bytes, void* stream);
+char* fake_on_host(unsigned long long address, std::size_t bytes, const char* who);
 }
 
 int wrong_with_gpus();
@@ -38,6 +39,31 @@ void check(bool right, const char* what) {
   std::fprintf(stderr, "wrong: %s\n", what);
   ++wrong;
 }
+
+// Takes memory of the fake GPU, too, as an MPI may.
+class Aware : public dl::Transport {
+ public:
+  explicit Aware(std::unique_ptr<dl::Transport> below) : below_(std::move(below)) {}
+  int rank() const override { return below_->rank(); }
+  int size() const override { return below_->size(); }
+  int world_rank(int rank) const override { return below_->world_rank(rank); }
+  void exchange(const void* out, std::size_t out_bytes, int to, void* in, std::size_t in_bytes, int from) override {
+    below_->exchange(found(const_cast<void*>(out), out_bytes), out_bytes, to, found(in, in_bytes), in_bytes, from);
+  }
+  std::string against_gpu_memory() const override { return ""; }
+  void abandon() override { below_->abandon(); }
+  std::unique_ptr<dl::Transport> subset(const std::vector<int>& ranks, int lane) const override {
+    return std::make_unique<Aware>(below_->subset(ranks, lane));
+  }
+
+ private:
+  static void* found(void* data, std::size_t bytes) {  // addresses of the host's lie below
+    const auto at = reinterpret_cast<std::uintptr_t>(data);
+    return bytes == 0 || at < std::uintptr_t{1} << 47 ? data : fake_on_host(at, bytes, "a message");
+  }
+
+  std::unique_ptr<dl::Transport> below_;
+};
 
 // One large array and some small ones, which a kernel gathers; a reduction under way while the next one starts.
 void reduce(dl::Session& session) {
@@ -75,9 +101,9 @@ void reduce(dl::Session& session) {
 
 int wrong_with_gpus() {
   setenv("FAKE_CUDA_DELAY_US", "100", 1);
-  static std::vector<std::unique_ptr<dl::Session>> sessions(8);  // as long as the process, like a rank's
+  static std::vector<std::unique_ptr<dl::Session>> sessions(10);  // as long as the process, like a rank's
   std::size_t made = 0;
-  for (const auto& [n, path] : {std::pair{2, "staged"}, std::pair{4, "auto"}, std::pair{2, "nccl"}}) {
+  for (const auto& [n, path] : {std::pair{2, "staged"}, std::pair{4, "auto"}, std::pair{2, "nccl"}, std::pair{2, "mpi"}}) {
     auto transports = dl::local_transports(n, 60);
     std::vector<std::thread> ranks;
     for (int i = 0; i < n; ++i, ++made)
@@ -86,12 +112,14 @@ int wrong_with_gpus() {
         settings.timeout_s = 60;
         settings.shared_memory = "threads";
         // NCCL takes no two ranks on one GPU, and only nodes tell the fake's GPUs apart. CUDA IPC takes no threads.
-        settings.host = std::string(path) == "nccl" ? "ab"[i] : 'a';
+        const bool apart = path == std::string("nccl") || path == std::string("mpi");
+        settings.host = apart ? "ab"[i] : 'a';
         settings.pipeline_chunk_kb = 1;
         settings.num_cuda_streams = 2;
         settings.gpu_path = path;
         settings.cuda_library = settings.nccl_library = FAKE_GPU;
-        sessions[at] = std::make_unique<dl::Session>(std::move(transports[static_cast<std::size_t>(i)]), settings);
+        sessions[at] = std::make_unique<dl::Session>(
+            std::make_unique<Aware>(std::move(transports[static_cast<std::size_t>(i)])), settings);
         sessions[at]->create_team(0, 2, 0);
         reduce(*sessions[at]);
         sessions[at]->finalize(true);

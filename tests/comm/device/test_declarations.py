@@ -43,9 +43,11 @@ def test_the_declarations_agree_with_nccls_header():
 def test_the_kernels_assemble(tmp_path, gpu):
     if shutil.which("ptxas") is None:
         pytest.skip("no assembler of CUDA's (ptxas) is here")
-    text = (COMM / "src" / "device" / "kernels.cc").read_text().split('R"(')[1].split(')"')[0]
-    source = tmp_path / "kernel.ptx"
-    source.write_text(text)
+    program, source = tmp_path / "print.cc", tmp_path / "kernel.ptx"
+    program.write_text('#include "device/kernels.cc"\n#include <cstdio>\nint main() { std::puts(dl::kernels); }\n')
+    compiled = ["c++", "-std=c++17", f"-I{COMM / 'src'}", str(program), "-o", str(tmp_path / "print")]
+    subprocess.run(compiled, check=True, timeout=100)
+    source.write_text(subprocess.run([str(tmp_path / "print")], capture_output=True, text=True, check=True).stdout)
     command = ["ptxas", f"-arch={gpu}", str(source), "-o", str(tmp_path / "kernel.cubin")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr

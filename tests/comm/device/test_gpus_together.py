@@ -10,6 +10,7 @@ TOGETHER = (
     + """
     from dl_comm import _core
     session, stream = _core.session(), gpu.stream()
+    by_mpi = os.environ.get("DL_COMM_GPU_PATH") == "mpi"
 
     def values(rank, size, dtype):
         numbers = np.random.default_rng(77 + rank).normal(size=size) * 30
@@ -71,12 +72,14 @@ TOGETHER = (
     gpu.later(stream, lambda: in_time.append(returned.wait(60)))  # the stream goes on once the calls have returned
     buffers = [(a.address, a.size, a.dtype) for a in (array, other)]
     ticket = session.allreduce_on_gpu(buffers, "mean", 0, [], stream)
+    if by_mpi:  # then the host waits where a stream follows
+        returned.set()
     session.follow_on_gpu(ticket, stream)
     returned.set()
     calls, threads = gpu.calls(), gpu.driver.fake_threads()
     right = np.mean([values(r, 30_000, "float32").astype("f8") for r in range(n)], axis=0)
     assert np.allclose(gpu.read(array), right, atol=1e-5)
-    waited = f"it did not wait: {in_time} on {threads} thread,"
+    waited = f"it did not wait: {in_time} on {threads} thread{'s' * (threads > 1)},"
     print(f"rank {rank} is right by {path()}; {waited}", *sorted(set(calls)), flush=True)
 """
 )
@@ -111,6 +114,50 @@ def test_every_way_gives_the_right_numbers_and_waits_for_no_gpu(fake_ranks, n, v
         start = f"rank {rank} is right by {path}; it did not wait: [True] on 1 thread, "
         assert line.startswith(start), line
         assert set(line.removeprefix(start).split()) == calls
+
+
+MPI = {"cuEventQuery", "MPI_Isend_of_a_GPU", "MPI_Irecv_of_a_GPU"}
+BY_MPI, WITHIN_IPC = "MPI, from GPU to GPU", " between the nodes, and CUDA IPC within them"
+
+
+@pytest.mark.parametrize(
+    ("n", "hosts", "path", "calls"),
+    [(4, "a,a,b,b", f"{BY_MPI}{WITHIN_IPC}", MPI | {"cuMemcpyDtoDAsync_v2"}), (3, "a,b,c", BY_MPI, MPI)],
+)
+def test_an_mpi_that_takes_the_gpus_memory_gets_it_and_no_stream_waits(fake_ranks, aware, n, hosts, path, calls):
+    more = {"DL_COMM_PIPELINE_CHUNK_KB": "1", "FAKE_CUDA_DELAY_US": "50", "HOSTS": hosts, **aware}
+    ended = fake_ranks(n, TOGETHER, lacks=["WITHOUT_MEMORY_OPERATIONS"], **more)
+    lines = ended.lines("rank")
+    assert len(lines) == n, ended.output
+    for rank, line in enumerate(lines):
+        start = f"rank {rank} is right by {path}; it did not wait: [True] on 2 threads, "
+        assert line.startswith(start), line
+        assert set(line.removeprefix(start).split()) == ENQUEUED | calls
+
+
+IS_MPI = "DL_COMM_GPU_PATH is mpi, but"
+SAYS_NO = "'s MPI does not say that it takes memory of GPUs:"
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"HOSTS": "a,a"}, "rank {} is right by CUDA IPC, since ranks 0 and 1 share a GPU"),
+        ({"DL_COMM_GPU_PATH": "auto"}, "the host, since every node has one rank; DL_COMM_GPU_PATH=nccl takes NCCL "
+         "2.21.5 over all ranks; DL_COMM_GPU_PATH=mpi gives MPI the GPUs' memory"),
+        ({"DL_COMM_MPI_LIBRARY": ""}, f"{IS_MPI} rank 0{SAYS_NO} MPIX_Query_cuda_support gives 0; leave it out, and"),
+        ({"FAKE_MPI_CRAY": "1"}, f"{IS_MPI} rank 0{SAYS_NO} MPICH_GPU_SUPPORT_ENABLED is not 1"),
+        ({"FAKE_MPI_CRAY": "1", "MPICH_GPU_SUPPORT_ENABLED": "1"}, f"rank {{}} is right by {BY_MPI}"),
+        ({"FAKE_MPI_WRONG": "1"}, f"{IS_MPI} {BY_MPI} failed: rank 0: a trial gave 2.500000 where 1.500000 is right"),
+        ({"FAKE_MPI_SILENT": "1", "DL_COMM_TIMEOUT_S": "5"}, "a trial of MPI with the GPUs' memory: rank "),
+    ],
+)  # fmt: skip
+def test_mpi_gets_the_gpus_memory_only_where_it_says_so_and_a_trial_is_right(fake_ranks, aware, variables, said):
+    ended = fake_ranks(2, ONE, **{"HOSTS": "a,b", **aware, **variables})
+    lines = ended.lines("rank")
+    assert len(lines) == 2, ended.output
+    for rank, line in enumerate(lines):
+        assert said.format(rank) in line, line
 
 
 NO_NCCL = "NCCL 2.21.5 failed: rank 1: "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,16 +11,22 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from gpus import HERE, real_driver
+from gpus import HERE, aware_mpi, real_driver
+from mpis import first_mpi
 
 FACES = HERE.parent / "faces"
 HOOKS = "torch_hooks_on_gpu.py"
-# What runs which way over the fake: two ranks share a GPU and go through the host, or have one each.
-STAGED, OWN = "the host, as DL_COMM_GPU_PATH says", "NCCL 2.21.5"
-VARIABLES = {STAGED: {"DL_COMM_GPU_PATH": "staged"}, OWN: {"OWN_GPU": "1"}}
+# What runs which way over the fake: two ranks share a GPU and go through the host, or have one each, or a node each.
+STAGED, OWN, MPI = "the host, as DL_COMM_GPU_PATH says", "NCCL 2.21.5", "MPI, from GPU to GPU"
+VARIABLES = {
+    STAGED: {"DL_COMM_GPU_PATH": "staged"},
+    OWN: {"OWN_GPU": "1"},
+    MPI: {"DL_COMM_GPU_PATH": "mpi", "HOSTS": "a,b"},
+}
 OVER_THE_FAKE = {
     STAGED: ("torch_overlap.py", "torch_state.py", HOOKS),
     OWN: ("torch_gradients.py", "torch_situations.py", "torch_optimizer.py", HOOKS),
+    MPI: ("torch_overlap.py",),
 }
 ON_A_REAL_GPU = ("torch_on_real_gpu.py",)
 pytestmark = pytest.mark.timeout(900)  # the first check of a launch waits for all of them
@@ -35,23 +40,22 @@ def checks_in(folder: Path, files: tuple[str, ...]) -> list[str]:
 
 def launched(n: int, *arguments: str | Path, **variables: str) -> str:
     """What a Python program says on n ranks, and the end of what it complains of."""
-    beside = Path(sys.executable).parent / "mpiexec"
-    mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec")
-    if mpiexec is None:
-        pytest.skip("no mpiexec beside this Python or on the PATH: pip install mpich")
     path = os.pathsep.join([str(HERE), str(FACES)])
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **variables}
-    command = [mpiexec, "-n", str(n), sys.executable, *map(str, arguments)]
+    command = [*first_mpi().command(n), sys.executable, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=800, env=environment, check=False)
     return done.stdout + done.stderr[-6000:]
 
 
 @pytest.fixture(scope="session")
-def said_over_the_fake(fake: Callable[..., str]) -> Callable[[str], str]:
+def said_over_the_fake(fake: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
     @cache
     def run(path: str) -> str:
         libraries = {"DL_COMM_CUDA_LIBRARY": fake(), "DL_COMM_NCCL_LIBRARY": fake()}
         more = {"FAKE_CUDA_OWNS_ALL": "1", **libraries, **VARIABLES[path]}
+        if path == MPI:
+            (library,) = first_mpi().for_mpi4py().values()
+            more["DL_COMM_MPI_LIBRARY"] = str(aware_mpi(tmp_path_factory.mktemp("aware"), library))
         return launched(2, HERE / "torch_as_if_on_gpu.py", *OVER_THE_FAKE[path], **more)
 
     return run

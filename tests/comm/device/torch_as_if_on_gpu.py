@@ -14,9 +14,11 @@ FACES = Path(__file__).parents[1] / "faces"
 
 
 def main() -> None:
+    rank = int(os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK", "0")))
     if os.environ.get("OWN_GPU"):
-        rank = os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK", "0"))
-        os.environ["FAKE_CUDA_UUID"] = str(20 + int(rank))
+        os.environ["FAKE_CUDA_UUID"] = str(20 + rank)
+    if os.environ.get("HOSTS"):
+        os.environ["DL_COMM_HOST"] = os.environ["HOSTS"].split(",")[rank]
     import dl_comm.torch
     from dl_comm import device
     from dl_comm.torch import averaging, gpu

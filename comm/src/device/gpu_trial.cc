@@ -1,0 +1,68 @@
+// Known numbers are averaged over a GpuTeam's ranks before any gradient is: a driver, a link, an NCCL or an MPI that does
+// not do what it says must not be met in training.
+#include <algorithm>
+
+#include "device/gpu_team.h"
+#include "error.h"
+
+namespace dl {
+namespace {
+
+constexpr std::size_t numbers = 1024;
+
+float of_rank(int rank, std::size_t i) { return static_cast<float>(rank % 8 + 1 + static_cast<int>(i % 8)); }
+
+}  // namespace
+
+// The scratch memory: two blocks, the trial's numbers, and what arrives from other nodes.
+std::size_t GpuTeam::after_trial() const { return Blocks::footprint(settings_) + numbers * sizeof(float); }
+
+// "": the ranks that sum among themselves got the right mean.
+std::string GpuTeam::try_out() {
+  const Cuda& cuda = gpu_->cuda;
+  const int ranks = by_hosts_ ? static_cast<int>(layout_.node_of.size()) : neighbours_->size();
+  const int me = by_hosts_ ? rank_ : neighbours_->rank();
+  const Cuda::Pointer trial = scratch_ + Blocks::footprint(settings_);
+  auto* const host = reinterpret_cast<float*>(pinned_);
+  const std::size_t n = std::min(numbers, Pipeline::footprint(settings_) / sizeof(float));
+  const Flat flat({{reinterpret_cast<char*>(static_cast<std::uintptr_t>(trial)), n, Dtype::float32}});
+  const auto enqueue = [&] {
+    for (std::size_t i = 0; i < n; ++i) host[i] = of_rank(me, i);
+    cuda.copy_to_device(trial, host, n * sizeof(float), work_);
+    sum_blocks(work_, flat, 0, ranks);
+    cuda.copy_to_host(host, trial, n * sizeof(float), work_);
+    cuda.event_record(ready_, work_);
+    return "";
+  };
+  std::string trouble = by_hosts_ ? on_the_lane(enqueue) : ask("a trial of the ranks' GPUs", enqueue).trouble;
+  if (!trouble.empty()) return trouble;
+  trouble = until_all("a trial has ended", std::min(settings_.timeout_s, 60.0),
+                      [&] { return cuda.event_query.allowing(Cuda::not_ready, ready_) == 0; });
+  if (!trouble.empty()) return trouble;
+  return ask("what the trial gave", [&] {
+    for (std::size_t i = 0; i < n; ++i) {
+      float right = 0;  // the sums are whole numbers, and exact
+      for (int rank = 0; rank < ranks; ++rank) right += of_rank(rank, i);
+      right /= static_cast<float>(ranks);
+      if (host[i] != right)
+        throw CommError("a trial gave " + std::to_string(host[i]) + " where " + std::to_string(right) + " is right");
+    }
+    return "";
+  }).trouble;
+}
+
+// Where the ranks' hosts meet on the way, or MPI does not answer, all of them end in an error, and the team is lost.
+std::string GpuTeam::on_the_lane(const std::function<void()>& enqueue) {
+  try {
+    team_.call({"a trial of MPI with the GPUs' memory", {}, {}}, [&](Lane& lane) {
+      const Current here(*gpu_);
+      by_hosts_->meet_on(lane);
+      enqueue();
+    });
+    return "";
+  } catch (const CommError& error) {
+    return error.what();
+  }
+}
+
+}  // namespace dl
