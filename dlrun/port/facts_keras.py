@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import libcst as cst
 
 from dlrun.errors import DlrunError
+from dlrun.port import nested
 from dlrun.port.facts import Options
 from dlrun.port.flow import Flow
+from dlrun.port.iterated import Iterated
 from dlrun.port.kinds import Kinds
 from dlrun.port.script import Script, dotted, walk
 
@@ -64,7 +66,8 @@ def read(flow: Flow, options: Options, name: str, guard: cst.If | None) -> Keras
     taken = "dl" in {n.value for n in script.nodes if isinstance(n, cst.Name)}
     batches = [c for c in trained if _is_method(c, ("train_on_batch",))]
     drawn = tuple(dict.fromkeys(loop for c in batches if (loop := script.outermost_loop(c)) is not None))
-    dealt = tuple(r for loop in drawn for r in _indexed(script, loop))
+    kinds = Kinds(flow)
+    dealt = tuple(r for loop in drawn for r in _indexed(kinds, loop))
     for loop in drawn:
         own = any(_DRAWS.search(script.name_of(n.func)) for n in walk(loop.body) if isinstance(n, cst.Call))
         if not own and not any(script.inside(r, loop) for r in dealt):
@@ -84,7 +87,7 @@ def read(flow: Flow, options: Options, name: str, guard: cst.If | None) -> Keras
     return KerasFacts(
         script=script,
         flow=flow,
-        kinds=Kinds(flow),
+        kinds=kinds,
         options=options,
         framework="keras",
         alias="dl_comm" if taken else "dl",
@@ -119,9 +122,9 @@ def _is_trained(script: Script, compiled: cst.Call, trained: list[cst.Call]) -> 
     return not here or _receiver(script, compiled) in {_receiver(script, c) for c in trained}
 
 
-def _indexed(script: Script, outer: cst.For | cst.While) -> list[cst.Call]:
-    """Return the range() of the innermost loops with train_on_batch() whose number picks the samples."""
-    found = []
+def _indexed(kinds: Kinds, outer: cst.For | cst.While) -> list[cst.Call]:
+    """Return the range() of the loops around train_on_batch() whose number picks the samples."""
+    script, found = kinds.script, []
     for loop in [n for n in walk(outer) if isinstance(n, cst.For)]:
         inner = any(isinstance(n, (cst.For, cst.While)) and "train_on_batch" in script.code(n) for n in walk(loop.body))
         names = {n.value for n in walk(loop.target) if isinstance(n, cst.Name)}
@@ -132,7 +135,11 @@ def _indexed(script: Script, outer: cst.For | cst.While) -> list[cst.Call]:
         call = loop.iter
         ranged = isinstance(call, cst.Call) and script.name_of(call.func).endswith("range")
         if not inner and picks and ranged and "train_on_batch" in script.code(loop.body) and isinstance(call, cst.Call):
-            found.append(call)
+            blocks = nested.around(kinds, loop)
+            if blocks is None:
+                found.append(call)
+            elif isinstance(blocks.iter, cst.Call) and Iterated(kinds.flow).numbers(blocks.iter):
+                found.append(blocks.iter)
     return found
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from dlrun.port import nested
 from dlrun.port.carried import Carried, hands_on
 from dlrun.port.draws import Draws, plays
 from dlrun.port.facts import Feed
@@ -80,7 +81,7 @@ class Feeds:
             iterated = self.iterated.of(loop)
             if self.iterated.numbers(iterated):
                 if self._is_innermost(loop) and loop not in self.carried.by_loop and picks_samples(self.flow, loop):
-                    self._indices(loop, iterated)
+                    self._picked(loop, iterated)
             else:
                 self._of_iterated(loop, iterated)
         reached = list(self.draws.reached(loop.body)) if self._is_innermost(loop) else []
@@ -94,6 +95,14 @@ class Feeds:
         for call in reached:
             if self.draws.keeps_its_place(call):
                 self.found.setdefault(call.func, Feed(call.func, "turns"))
+
+    def _picked(self, loop: cst.For, iterated: cst.BaseExpression) -> None:
+        """Note a loop over positions, or the one around it, where this one only goes through the parts of a batch."""
+        outer = nested.around(self.kinds, loop)
+        if outer is None:
+            self._indices(loop, iterated)
+        elif self.iterated.numbers(source := self.iterated.of(outer)):
+            self._indices(outer, source)
 
     def _of_iterated(self, loop: cst.For, iterated: cst.BaseExpression) -> None:
         """Note what ``loop`` runs over; where its function also evaluates, what the calls that train pass to it."""

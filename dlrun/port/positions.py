@@ -10,10 +10,7 @@ from dlrun.port.script import dotted, walk
 
 def picks_samples(flow: Flow, loop: cst.For) -> bool:
     """Tell whether the loop's variable picks samples: it appears in a subscript or goes into a function's."""
-    names = {n.value for n in walk(loop.target) if isinstance(n, cst.Name)}
-    for n in walk(loop.body):
-        if isinstance(n, cst.Assign) and mentions(n.value, names) and _is_number(flow, n.value):
-            names.update(m.value for m in walk(n.targets[0].target) if isinstance(m, cst.Name))  # start = i * size
+    names = positions(flow, loop)
     for n in walk(loop.body):
         if isinstance(n, cst.SubscriptElement) and mentions(n, names):
             box = flow.script.parents[n]
@@ -22,6 +19,15 @@ def picks_samples(flow: Flow, loop: cst.For) -> bool:
         if isinstance(n, cst.Call) and _given(flow, n, names):
             return True
     return False
+
+
+def positions(flow: Flow, loop: cst.For) -> set[str]:
+    """Return the names of the numbers that ``loop`` counts, and of those that are computed from them."""
+    names = {n.value for n in walk(loop.target) if isinstance(n, cst.Name)}
+    for n in walk(loop.body):
+        if isinstance(n, cst.Assign) and mentions(n.value, names) and _is_number(flow, n.value):
+            names.update(m.value for m in walk(n.targets[0].target) if isinstance(m, cst.Name))  # start = i * size
+    return names
 
 
 def counts_too(flow: Flow, loop: cst.For) -> tuple[cst.Name, ...]:

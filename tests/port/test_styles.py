@@ -57,3 +57,89 @@ def test_a_function_or_an_object_that_hands_out_samples_is_no_array_of_them():
     source = HEAD + "from there import net, data\nopt = torch.optim.SGD(model.parameters())\n"
     assert "found no samples to share" in refused(source + loop.format("data.get_batch(32)")).message
     assert "net = dl.shard(net)" not in port(source + "x = torch.ones(9, 2)\n" + loop.format("x")).text
+
+
+SLICES = """opt = torch.optim.SGD(model.parameters(), lr=0.1)
+{before}
+        loss = (model({part}) - 1).pow(2).mean()
+        loss.backward()
+        opt.step()
+"""
+VOLUMES = """loader = DataLoader(data, shuffle=True)
+for volume, mask in loader:
+    volume = volume.float()
+    for i in range(volume.shape[1]):"""
+BLOCKS = """for i in range(len(x) // 10):
+    block = x[i * 10 : (i + 1) * 10]
+    for j in range(5):"""
+FILES = """for k in range(len(files)):
+    x, y = load(files[order[k]])
+    for i in range(len(x) // 10):"""
+
+
+@pytest.mark.parametrize(
+    ("before", "part", "dealt"),
+    [
+        (VOLUMES, "volume[:, i]", "loader = dl.shard(DataLoader(data, shuffle=True))"),
+        (BLOCKS, "block[j * 2 : (j + 1) * 2]", "for i in dl.shard(range(len(x) // 10)):"),
+        (FILES, "x[i * 10 : (i + 1) * 10]", "    for i in dl.shard(range(len(x) // 10)):"),
+    ],
+)
+def test_samples_are_dealt_out_once_where_loops_over_positions_lie_in_one_another(before, part, dealt):
+    ported = port(HEAD + SLICES.format(before=before, part=part))
+    assert dealt in ported.text
+    assert ported.text.count("dl.shard") + ported.text.count("dl.turns") == 1
+    assert any("fewer parts" in d.why for d in ported.doubts) == (before is VOLUMES)
+
+
+def test_the_critic_of_a_gan_keeps_its_turns_and_the_blocks_of_samples_are_dealt_out():
+    loops = BLOCKS + "\n        model.train_on_batch(block[j * 2 : (j + 1) * 2], y)\n"
+    text = port(KERAS.split("model.fit")[0] + loops).text
+    assert "for i in dl.shard(range(len(x) // 10)):" in text
+    assert "for j in range(5):" in text
+
+
+GROUPS = """lr = 0.1
+groups = []
+for name, p in model.named_parameters():
+    if "bias" in name:
+        groups += [{"params": [p], "lr": lr * 2}]
+    else:
+        groups.append(dict(params=[p], lr=lr))
+opt = torch.optim.SGD(groups, momentum=0.9)
+"""
+CYCLE = """def split(net):
+    return {"params": net.parameters(), "lr": 0.1}
+params = split(model)
+opt = torch.optim.SGD(**params)
+plan = torch.optim.lr_scheduler.OneCycleLR(opt, max_lr=params["lr"], total_steps=90)
+"""
+STEPS = """for x, y in DataLoader(data, shuffle=True):
+    (model(x) - y).pow(2).mean().backward()
+    opt.step()
+"""
+
+
+def test_the_rates_of_groups_are_scaled_where_a_list_is_filled_with_them():
+    text = port(HEAD + GROUPS + STEPS).text
+    assert '{"params": [p], "lr": dl.lr_scale(lr * 2)}' in text
+    assert "dict(params=[p], lr=dl.lr_scale(lr))" in text
+    assert "torch.optim.SGD(groups, momentum=0.9)" in text
+
+
+def test_a_rate_that_is_scaled_in_its_group_is_not_scaled_again_for_the_scheduler():
+    text = port(HEAD + CYCLE + STEPS).text
+    assert '"lr": dl.lr_scale(0.1)' in text
+    assert 'max_lr=params["lr"]' in text
+
+
+@pytest.mark.parametrize(
+    ("made", "scaled"),
+    [
+        ("tfa.optimizers.AdamW(1e-4, 1e-3)", "tfa.optimizers.AdamW(1e-4, dl.lr_scale(1e-3))"),
+        ("tfa.optimizers.Lookahead(keras.optimizers.SGD(0.1))", "Lookahead(keras.optimizers.SGD(dl.lr_scale(0.1)))"),
+    ],
+)
+def test_of_an_optimizers_arguments_the_rate_is_scaled(made, scaled):
+    source = "import tensorflow_addons as tfa\n" + KERAS.replace("keras.optimizers.Adam(learning_rate=0.01)", made)
+    assert scaled in port(source).text

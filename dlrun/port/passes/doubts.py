@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from dlrun.port import nested
 from dlrun.port.draws import plays
 from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts
@@ -16,6 +17,7 @@ def torch(facts: Facts) -> Iterator[Doubt]:
     """Yield the doubts about a whole PyTorch script; each kind once."""
     yield from _environments(facts)
     yield from _uneven_episodes(facts)
+    yield from _uneven_batches(facts)
     yield from _sums(facts)
     yield from _hand_made(facts)
     yield from _coupled(facts)
@@ -71,6 +73,15 @@ def _uneven_episodes(facts: Facts) -> Iterator[Doubt]:
     if (loop := uneven(facts)) is not None:
         why = "episodes differ in length: a rank that makes fewer updates leaves the others waiting for ever"
         yield Doubt(loop, why, "high", "count updates, not episodes, so that all ranks make as many")
+
+
+def _uneven_batches(facts: Facts) -> Iterator[Doubt]:
+    """Yield a doubt where a batch has as many updates as it has parts: slices of a volume, chunks of a text."""
+    for loop in facts.loops:
+        if nested.uneven(facts.kinds, loop):
+            yield Doubt(loop, "a rank whose batch has fewer parts makes fewer updates, and leaves the others waiting "
+                        "for ever", "high", "give all batches as many parts, or update once for a batch")  # fmt: skip
+            return
 
 
 def uneven(facts: Facts) -> cst.CSTNode | None:

@@ -60,7 +60,9 @@ def constructors(facts: KerasFacts | TensorFlowFacts, optimizers: Iterable[cst.C
     schedulers = {f for c in facts.script.calls if (f := _schedule(facts, c)) is not None}
     done: set[cst.CSTNode] = set()
     for call in optimizers:
-        value = schedules.rate_of(call)
+        if schedules.wraps(facts, call):
+            continue
+        value = schedules.rate_of(facts, call)
         if value is None:
             yield from _default(facts, call)
             continue

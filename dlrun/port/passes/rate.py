@@ -9,7 +9,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.insert import expression
-from dlrun.port.passes import recipe
+from dlrun.port.passes import own_rates, recipe
 from dlrun.port.rates import resets, scaled_already, text_of
 from dlrun.port.script import argument, walk
 
@@ -58,11 +58,16 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             if found.node not in done:
                 done.add(found.node)
                 yield found
+    for value in own_rates.rates(facts):
+        if value not in done:
+            done.add(value)
+            yield Edit(value, "the linear scaling rule (a group's own rate)", scale)
     for call in facts.script.calls:
         for position, keyword in ABSOLUTE.get(facts.script.name_of(call.func).rsplit(".", 1)[-1], ()):
-            if (value := argument(call, keyword, position)) is not None and value not in done:
-                done.add(value)
-                yield Edit(value, "the scheduler sets this rate itself", scale)
+            given = argument(call, keyword, position)
+            if given is not None and given not in done and not own_rates.read(facts, given, done):
+                done.add(given)
+                yield Edit(given, "the scheduler sets this rate itself", scale)
     for value in resets(facts):
         yield Edit(value, "an absolute rate would undo the scaling", scale)
     yield from _suits(facts)
@@ -116,6 +121,8 @@ def _constructor(facts: Facts, call: cst.Call, scale) -> Iterator[Edit | Doubt]:
         if not found:
             yield Doubt(call, "the learning rate is somewhere in these keyword arguments, and is not scaled", "high",
                         f"lr={facts.alias}.lr_scale(...)")  # fmt: skip
+        return
+    if own_rates.of_their_own(facts, call):
         return
     if stock and last in DEFAULTS and call.args:
         rate = cst.Arg(scale(cst.Float(DEFAULTS[last])), keyword=cst.Name("lr"), equal=_EQUAL)

@@ -12,7 +12,7 @@ from dlrun.port.edits import Edit
 from dlrun.port.facts import Facts
 from dlrun.port.insert import expression
 from dlrun.port.passes.counts import all_samples
-from dlrun.port.script import argument, walk
+from dlrun.port.script import argument, dotted, walk
 
 if TYPE_CHECKING:
     from dlrun.port.facts_keras import KerasFacts
@@ -40,6 +40,8 @@ SCHEDULES = {
     "CosineDecayRestarts": Schedule(_DECAY.rates, ((1, "first_decay_steps"),)),
     "PiecewiseConstantDecay": Schedule(((1, "values"),), ((0, "boundaries"),)),
 }
+# Optimizers of TensorFlow's add-ons that take the weight decay before the rate.
+_DECAY_FIRST = re.compile(r"^tensorflow(_addons\.optimizers\.(\w+\.)?(AdamW|SGDW)|\.contrib\.opt\.\w+WOptimizer)$")
 # TensorFlow 1's are functions of the global step. What they return is scaled as a whole.
 _DECAYS = re.compile(
     r"tensorflow\.(compat\.v1\.)?train\.((exponential|polynomial|natural_exp|inverse_time|cosine|linear_cosine|"
@@ -47,10 +49,20 @@ _DECAYS = re.compile(
 )
 
 
-def rate_of(optimizer: cst.Call) -> cst.BaseExpression | None:
+def rate_of(facts: KerasFacts | TensorFlowFacts, optimizer: cst.Call) -> cst.BaseExpression | None:
     """Return the learning rate that an optimizer is made with."""
     given = (argument(optimizer, name) for name in ("learning_rate", "lr"))
-    return next((value for value in given if value is not None), argument(optimizer, "", 0))
+    at = 1 if _DECAY_FIRST.search(facts.script.name_of(optimizer.func)) else 0
+    return next((value for value in given if value is not None), argument(optimizer, "", at))
+
+
+def wraps(facts: KerasFacts | TensorFlowFacts, optimizer: cst.Call) -> bool:
+    """Tell whether ``optimizer`` only wraps another one, which has the rate: ``LossScaleOptimizer(Adam(1e-3))``."""
+    first = argument(optimizer, "optimizer", 0)
+    if first is None:
+        return False
+    made = any(o.node in facts.optimizers for o in facts.flow.origins(first))
+    return made or dotted(first).rsplit(".", 1)[-1] in ("opt", "optim", "optimizer", "inner_optimizer")
 
 
 def rates(facts: KerasFacts | TensorFlowFacts, value: cst.BaseExpression) -> list[cst.BaseExpression]:
@@ -64,7 +76,7 @@ def counts(facts: KerasFacts | TensorFlowFacts, optimizers: Iterable[cst.Call]) 
 
     A schedule of the script's own class is left to ``lr_scale``, which scales its steps with its rates.
     """
-    values = [value for call in optimizers if (value := rate_of(call)) is not None]
+    values = [value for call in optimizers if (value := rate_of(facts, call)) is not None]
     found = {id(count): (count, f"{name}, {_COUNTS}") for value in values for count, name in _counts(facts, value)}
     for count, why in found.values():
         yield Edit(count, why, lambda n: expression("torch/steps", {"count": n}, dl=facts.alias))

@@ -1,0 +1,47 @@
+"""Part of step "rate": the parameter groups of PyTorch's optimizers, which may have rates of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import libcst as cst
+
+from dlrun.port.facts import Facts
+from dlrun.port.rates import scaled_already, text_of
+
+
+def rates(facts: Facts) -> Iterator[cst.BaseExpression]:
+    """Yield the rates of the groups that the script writes down: ``groups += [{"params": p, "lr": 10 * lr}]``."""
+    order = facts.script.order
+    first = min((order[call] for call in facts.optimizers), default=0)
+    for node in facts.script.nodes:
+        given = _entries(facts, node)
+        if "params" not in given or "lr" not in given:
+            continue
+        if order[node] < first or not scaled_already(facts, given["lr"]):  # before there is an optimizer to read
+            yield given["lr"]
+
+
+def read(facts: Facts, value: cst.BaseExpression, scaled: Collection[cst.CSTNode]) -> bool:
+    """Tell whether ``value`` reads the rate of a group that is ``scaled`` where it is written: ``group["lr"]``."""
+    index = value.slice[0].slice if isinstance(value, cst.Subscript) else None
+    if not isinstance(value, cst.Subscript) or not isinstance(index, cst.Index) or text_of(index.value) != "lr":
+        return False
+    boxes = [_entries(facts, origin.node) for origin in facts.flow.origins(value.value)]
+    return any(box.get("lr") in scaled for box in boxes)
+
+
+def of_their_own(facts: Facts, optimizer: cst.Call) -> bool:
+    """Tell whether ``optimizer`` gets a list of groups that is filled with their rates."""
+    first = optimizer.args[0].value if optimizer.args else None
+    made = [o.node for o in facts.flow.origins(first)] if isinstance(first, (cst.Name, cst.Attribute)) else []
+    return any(isinstance(m, cst.List) for m in made) and next(rates(facts), None) is not None
+
+
+def _entries(facts: Facts, node: cst.CSTNode) -> dict[str, cst.BaseExpression]:
+    """Return the entries of a dict, be it written with braces or with ``dict()``, whose keys are texts."""
+    if isinstance(node, cst.Dict):
+        return {text_of(e.key): e.value for e in node.elements if isinstance(e, cst.DictElement)}
+    if isinstance(node, cst.Call) and facts.script.name_of(node.func) == "builtins.dict":
+        return {a.keyword.value: a.value for a in node.args if a.keyword is not None}
+    return {}
