@@ -47,6 +47,7 @@ class KerasFacts:
     optimizers: tuple[cst.Call, ...]
     drawn: tuple[cst.For | cst.While, ...]
     dealt: tuple[cst.Call, ...]  # the range() calls of loops that pick their batches by number
+    stateful: tuple[cst.Arg, ...]  # what makes layers hand their states on from batch to batch
     own: tuple[cst.BaseExpression, ...]  # optimizers that a model's own compile() takes beside ``optimizer``
 
 
@@ -76,14 +77,14 @@ def read(flow: Flow, options: Options, name: str, guard: cst.If | None) -> Keras
                 "picks by number: found no samples to share. Nothing was written.",
                 "Slice the arrays with dl_comm.keras.shard(...) before the loop, or use fit().",
             )
-    for call in script.calls:
-        for arg in call.args:
-            if arg.keyword is not None and arg.keyword.value == "stateful" and dotted(arg.value) != "False":
-                raise DlrunError(
-                    f"{name}:{script.line(arg)}: a stateful layer carries its state from batch to batch, so batches "
-                    "form one stream and cannot be dealt out. Nothing was written.",
-                    "Train with stateful=False, or give each rank streams of its own.",
-                )
+    stateful = tuple(arg for call in script.calls for arg in call.args if arg.keyword is not None
+                     and arg.keyword.value == "stateful" and dotted(arg.value) != "False")  # fmt: skip
+    if stateful and batches:
+        raise DlrunError(
+            f"{name}:{script.line(stateful[0])}: a stateful layer carries its state from batch to batch, and "
+            "train_on_batch() gets them one by one: they form one stream and cannot be dealt out. Nothing was written.",
+            "Train with fit(x, y, shuffle=False), which goes through arrays, or with stateful=False.",
+        )
     return KerasFacts(
         script=script,
         flow=flow,
@@ -97,6 +98,7 @@ def read(flow: Flow, options: Options, name: str, guard: cst.If | None) -> Keras
         optimizers=tuple(c for c in script.calls if OPTIMIZERS.search(script.name_of(c.func))),
         drawn=tuple(loop for loop in drawn if not any(script.inside(r, loop) for r in dealt)),
         dealt=dealt,
+        stateful=stateful,
         own=tuple(a.value for c in compiled for a in c.args if a.keyword is not None and _OWN.search(a.keyword.value)),
     )
 

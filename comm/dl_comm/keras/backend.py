@@ -110,11 +110,25 @@ def broadcast(what: Any, root: int = 0) -> None:
         exchange(variables_of(what), root)
 
 
+def stateful_layers(model: Any) -> list[Any]:
+    """Return the recurrent layers that hand their states on from batch to batch."""
+    layers = model._flatten_layers(include_self=False, recursive=True)
+    return [layer for layer in layers if isinstance(layer, keras.layers.RNN) and layer.stateful]
+
+
+def _leaves(tree: Any) -> list[Any]:
+    return [leaf for part in tree for leaf in _leaves(part)] if isinstance(tree, (list, tuple)) else [tree]
+
+
 def variables_of(what: Any) -> list[Any]:
-    """Return all variables of a model and its optimizer, or the list itself."""
+    """Return the variables that are one on all ranks: a model's and its optimizer's, or the list itself.
+
+    The states that stateful layers hand on are each rank's own.
+    """
     if isinstance(what, (list, tuple)):
         return list(what)
-    found = list(what.variables)
+    states = {id(state) for layer in stateful_layers(what) for state in _leaves(layer.states)}
+    found = [variable for variable in what.variables if id(variable) not in states]
     optimizer = getattr(what, "optimizer", None)
     if optimizer is not None:
         variables = optimizer.variables

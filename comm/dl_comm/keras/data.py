@@ -11,6 +11,7 @@ import numpy as np
 
 from dl_comm.dealing import deal
 from dl_comm.ranks import check_enough, get_rank, parts, share
+from dl_comm.streams import stretch
 
 _SEQUENCES = tuple(getattr(keras.utils, name) for name in ("PyDataset", "Sequence") if hasattr(keras.utils, name))
 
@@ -37,6 +38,22 @@ def shard(data: Any) -> Any:
     if isinstance(data, Iterator):
         return deal(data, get_rank(), n)
     return each_array(lambda array: _rows(array, share(len(array), get_rank(), n)), data)
+
+
+def stretches(data: Any, batch: int) -> Any:
+    """Return this rank's stretch of arrays, in whole batches, for a model that hands states on from batch to batch.
+
+    Raises ``TypeError`` for what is no array: where a stream of batches ends is not known.
+    """
+    if data is None or parts() == 1:
+        return data
+    whole = isinstance(data, (Mapping, tuple, list)) or hasattr(data, "shape")
+    if isinstance(data, _SEQUENCES) or not whole:
+        raise TypeError(
+            f"fit() got {type(data).__name__} for a stateful model: its batches form a stream, of which each rank "
+            "needs a stretch; give fit() arrays, or shard the data yourself: distribute(model, shard_data=False)"
+        )
+    return each_array(lambda array: stretch(array, multiple=batch), data)
 
 
 def each_array(function: Any, data: Any) -> Any:

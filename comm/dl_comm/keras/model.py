@@ -9,9 +9,9 @@ from contextlib import suppress
 from itertools import chain, islice
 from typing import Any, TypeVar
 
-from dl_comm.keras.backend import average_gradients, backend, broadcast, read, seeds
+from dl_comm.keras.backend import average_gradients, backend, broadcast, read, seeds, stateful_layers
 from dl_comm.keras.callbacks import AverageMetrics, Broadcast, on_this_rank
-from dl_comm.keras.data import each_array, shard, split
+from dl_comm.keras.data import each_array, shard, split, stretches
 from dl_comm.keras.lars import lars
 from dl_comm.output import print
 from dl_comm.overflow import averaged_outside
@@ -33,7 +33,8 @@ def distribute(model: M, shard_data: bool = True, callbacks: Sequence[Any] = (),
 
     - trains on this rank's 1/n of ``x``, ``y`` and ``sample_weight`` (see ``shard``) with the given batch size on every
       rank, so the global batch is n times as large: scale the learning rate with ``lr_scale``. ``steps_per_epoch`` is
-      divided by n. ``shard_data=False`` leaves the data to you;
+      divided by n. A stateful model gets a contiguous stretch of them, in whole batches, and carries each rank's states
+      through it; what is left over at the end, nobody trains on. ``shard_data=False`` leaves the data to you;
     - splits off ``validation_split`` first; validation data are not divided;
     - begins with rank 0's weights and optimizer state, and averages metrics over ranks at the end of each epoch;
     - runs without XLA on TensorFlow (``jit_compile`` is switched off, with a line that says so);
@@ -101,7 +102,7 @@ def _distributed_fit(model: Any, shard_data: bool, callbacks: Sequence[Any], use
     @functools.wraps(plain)
     def fit(*args: Any, **kwargs: Any) -> Any:
         options = dict(zip(by_place, args, strict=False)) | kwargs
-        _divide(options, shard_data)
+        _divide(options, shard_data, bool(stateful_layers(model)))
         options["x"] = _build(model, options.get("x"))
         if use_lars:  # compiled again
             lars(model.optimizer)
@@ -121,7 +122,7 @@ def _distributed_fit(model: Any, shard_data: bool, callbacks: Sequence[Any], use
     return fit
 
 
-def _divide(options: dict[str, Any], shard_data: bool) -> None:
+def _divide(options: dict[str, Any], shard_data: bool, stateful: bool) -> None:
     """Split off the validation data, then divide the rest."""
     samples = {name: options[name] for name in ("x", "y", "sample_weight") if options.get(name) is not None}
     fraction = options.get("validation_split") or 0.0
@@ -131,7 +132,8 @@ def _divide(options: dict[str, Any], shard_data: bool) -> None:
         options["validation_data"] = tuple(last for _, last in pairs.values())
         options["validation_split"] = 0.0
     if shard_data:
-        samples = {name: shard(part) for name, part in samples.items()}
+        batch = options.get("batch_size") or 32  # Keras's default
+        samples = {name: stretches(part, batch) if stateful else shard(part) for name, part in samples.items()}
         if options.get("steps_per_epoch") is not None:
             options["steps_per_epoch"] = steps(options["steps_per_epoch"])
     options.update(samples)

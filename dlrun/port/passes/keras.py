@@ -57,6 +57,10 @@ def gradients(facts: KerasFacts) -> Iterator[Edit | Doubt]:
         yield Edit(place, f"{model}: fit() shares the samples and averages from here on",
                    after=statements("keras/distribute", dl=facts.alias, model=model, callbacks=callbacks,
                                     lars=facts.options.lars))  # fmt: skip
+    for arg in facts.stateful[:1]:
+        yield Doubt(arg, "each rank carries states of its own through its stretch of the arrays that fit() gets, in "
+                    "whole batches: n ranks are a serial run with n times the rows in a batch, whose states are lost n "
+                    "times as often", "medium")  # fmt: skip
     for optimizer in facts.own:
         yield Edit(optimizer, "train_step() applies gradients with it, which it averages first",
                    lambda o: expression("tensorflow/optimizer", {"optimizer": o}, dl=facts.alias))  # fmt: skip

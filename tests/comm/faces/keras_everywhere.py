@@ -42,6 +42,37 @@ def data_sets_and_sequences_are_divided():
     same_bits(model)
 
 
+def a_stateful_model_goes_through_a_stretch_in_order():
+    if backend() == "torch":
+        return  # there Keras's own stateful layers do not train
+    batch, steps = 2, 3
+    generator = np.random.default_rng(4)
+    x, y = generator.normal(size=(steps * batch * n + 1, 5, 3)), generator.normal(size=(steps * batch * n + 1, 1))
+
+    def make(size):
+        set_seed(1)
+        layers = [keras.layers.GRU(4, stateful=True, dtype="float64"), keras.layers.Dense(1, dtype="float64")]
+        model = keras.Sequential([keras.layers.Input(batch_shape=(size, 5, 3), dtype="float64"), *layers])
+        model.compile(loss="mse", optimizer=keras.optimizers.SGD(0.1))
+        return model
+
+    # One process takes in a batch what the ranks take together.
+    place = np.arange(steps * batch * n).reshape(n, steps, batch).swapaxes(0, 1).reshape(-1)
+    serial, ported = make(batch * n), dl.distribute(make(batch))
+    for _ in range(2):
+        serial.fit(x[place], y[place], batch * n, shuffle=False, verbose=0)
+        ported.fit(x, y, batch, shuffle=False, verbose=0)
+    for one, many in zip(serial.trainable_variables, ported.trainable_variables, strict=True):
+        np.testing.assert_allclose(read(many), read(one), rtol=1e-5, atol=1e-6)
+    same_bits(ported)
+    try:
+        ported.fit(((x[:batch], y[:batch]) for _ in range(9)), steps_per_epoch=9, verbose=0)
+    except TypeError as error:
+        assert "for a stateful model" in str(error)
+    else:
+        raise AssertionError("no error")
+
+
 def metrics_are_averaged_before_others_see_them():
     x, y = make_data(8 * n)
     y = y + np.arange(8 * n)[:, None] % n * 10  # the ranks' losses differ widely
