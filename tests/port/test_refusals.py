@@ -106,7 +106,7 @@ def test_a_keras_model_that_is_compiled_elsewhere_is_refused():
 
 
 def test_a_stateful_keras_model_goes_through_a_stretch_unless_it_gets_its_batches_one_by_one():
-    source = "import keras\nlayer = keras.layers.LSTM(3, stateful=True)\nmodel.compile('sgd')\nmodel.fit(x, shuffle=False)"
+    source = "import keras\nrnn = keras.layers.GRU(3, stateful=True)\nmodel.compile('sgd')\nmodel.fit(x, shuffle=False)"
     assert "each rank carries states of its own" in port(source).report()
     by_hand = source.replace("model.fit(x, shuffle=False)", "for i in range(9):\n    model.train_on_batch(x[i])")
     assert "train_on_batch() gets them one by one" in refused(by_hand).message
