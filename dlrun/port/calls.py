@@ -14,6 +14,7 @@ class Calls:
         """Index the methods, and what functions return, of ``script``."""
         self.script = script
         self._returns: dict[cst.CSTNode, list[cst.BaseExpression]] = {}
+        self._appended: dict[cst.CSTNode, list[cst.BaseExpression]] | None = None
         self._named: dict[cst.CSTNode, list[cst.Call]] | None = None
         self.methods: dict[str, list[cst.FunctionDef]] = {}
         for node in script.nodes:
@@ -30,6 +31,21 @@ class Calls:
             if binding.how == "assign" and not binding.path and isinstance(binding.value, cst.Name):
                 return self.definition(binding.value) if binding.value is not node else None
         return None
+
+    def filled(self, box: cst.CSTNode) -> list[cst.BaseExpression]:
+        """Return the objects of the program's own classes that ``append`` puts into the new list ``box``."""
+        if self._appended is None:
+            self._appended = {}
+            for call in self.script.calls:
+                func = call.func
+                if not (isinstance(func, cst.Attribute) and func.attr.value == "append" and len(call.args) == 1):
+                    continue
+                given = call.args[0].value
+                if isinstance(given, cst.Call) and isinstance(self.definition(given.func), cst.ClassDef):
+                    for binding in self.script.bindings_of(func.value):
+                        if isinstance(binding.value, cst.List):
+                            self._appended.setdefault(binding.value, []).append(given)
+        return self._appended.get(box, [])
 
     def bases(self, cls: cst.ClassDef, seen: frozenset[cst.CSTNode] = frozenset()) -> list[str]:
         """Return the qualified names of the foreign classes that ``cls`` derives from, through local ones too."""

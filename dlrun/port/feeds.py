@@ -121,11 +121,9 @@ class Feeds:
         found: dict[cst.For | cst.While, None] = {}
         for end in self.loops.ends:
             for way in self.loops.chains(end)[:64]:
-                above = (u for n in reversed(way) for u in self.script.above(n))
-                loop = next(
-                    (u for u in above if isinstance(u, (cst.For, cst.While)) and u in self.loops.training), None
-                )
-                if loop is not None:
+                above = (u for n in reversed(way) for u in self.script.above(n) if u in self.loops.training)
+                loop = next((u for u in above if not self.iterated.picks_objects(u, way)), None)
+                if isinstance(loop, (cst.For, cst.While)):
                     found.setdefault(loop)
         return list(found)
 

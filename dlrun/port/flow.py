@@ -159,7 +159,7 @@ class Flow(Calls):
                     return self._of_bindings(there[0], path) or None
                 return [s for c in self.classes(node.value) for s in self._of_self(c, node.attr.value, path)] or None
             case cst.Tuple() | cst.List() if path and path[0] != "part":
-                values = [e.value for e in node.elements]
+                values = [*(e.value for e in node.elements), *self.filled(node)]
                 if isinstance(path[0], int):
                     return [(values[path[0]], path[1:])] if path[0] < len(values) else []
                 return [(v, path[1:]) for v in values]

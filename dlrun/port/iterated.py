@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import libcst as cst
 
 from dlrun.port.flow import Flow
-from dlrun.port.script import dotted
+from dlrun.port.script import dotted, walk
 
 _WRAPPERS = ("enumerate", "tqdm", "iter", "cycle", "islice", "track", "list", "progress_bar")
 _COUNTS = (
@@ -48,3 +50,9 @@ class Iterated:
         zips = isinstance(node, cst.Call) and self.script.name_of(node.func) == "builtins.zip" and bool(node.args)
         pairs = zips and isinstance(node, cst.Call) and all(self.counts(a.value) for a in node.args)
         return pairs or self.counts(node)
+
+    def picks_objects(self, loop: cst.CSTNode, way: Iterable[cst.CSTNode]) -> bool:
+        """Tell whether ``loop`` runs over objects of the script's own, whose methods ``way`` calls: models to train."""
+        names = {n.value for n in walk(loop.target) if isinstance(n, cst.Name)} if isinstance(loop, cst.For) else set()
+        called = [c.func.value for c in way if isinstance(c, cst.Call) and isinstance(c.func, cst.Attribute)]
+        return any(dotted(c).split(".")[0] in names and self.flow.classes(c) for c in called)

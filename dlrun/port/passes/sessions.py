@@ -1,4 +1,4 @@
-"""What loops that count their batches need, above all those of sessions: one start, bounds, and means over batches."""
+"""What loops that count their batches need, above all those of sessions: bounds, and means over batches."""
 
 from __future__ import annotations
 
@@ -6,59 +6,9 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from dlrun.errors import DlrunError
-from dlrun.port.edits import Doubt, Edit
-from dlrun.port.facts import Step
+from dlrun.port.edits import Doubt
 from dlrun.port.facts_tensorflow import TensorFlowFacts
-from dlrun.port.insert import expression, statements
-from dlrun.port.passes import estimator
 from dlrun.port.passes.sums import Sums
-from dlrun.port.script import argument, dotted
-
-
-def broadcast(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
-    """Yield the broadcast before the outermost loop, in the session that runs it; as a hook where it is monitored."""
-    script = facts.script
-    if facts.monitored:
-        for call in facts.monitored:
-            yield estimator.hooked(facts, call)
-            folder = argument(call, "checkpoint_dir", 2)
-            if folder is not None and dotted(folder) != "None":
-                yield Edit(folder, "rank 0 restores and saves; the others get its variables",
-                           lambda f: expression("tensorflow/rank0_path", {"path": f}, dl=facts.alias))  # fmt: skip
-        return
-    done: set[cst.CSTNode] = set()
-    for step in facts.steps:
-        assert isinstance(step.optimizer, cst.BaseExpression)
-        loop = script.outermost_loop(step.node)
-        session = script.code(step.optimizer)
-        if loop is None:  # the run is in a function of its own: at the loop that calls it
-            caller = next((c for c in facts.flow.callers(script.function_of(step.node))
-                           if script.outermost_loop(c) is not None), None)  # fmt: skip
-            loop = script.outermost_loop(caller) if caller is not None else None
-            given = {script.code(a.value) for a in caller.args} if caller is not None else set()
-            known = script.class_of(caller) is not None if caller is not None else False
-            if session not in given and not (session.startswith("self.") and known) and not _shared(facts, step, loop):
-                loop = None
-        if loop is None:
-            raise DlrunError(
-                f"{script.place(step.node)}: found no loop around this run in which {session} can be named: "
-                "nothing was written.",
-                f"Bring the loop and the run into one function, or pass {session} under that name.",
-            )
-        if loop not in done and not any(script.inside(loop, other) for other in done):
-            done.add(loop)
-            if not facts.kinds.is_optimizer(step.optimizer):  # not train_step.run()
-                lines = statements("tensorflow/broadcast_session", dl=facts.alias, session=session)
-                yield Edit(loop, "all variables: the same on all ranks before the first step", before=lines)
-
-
-def _shared(facts: TensorFlowFacts, step: Step, loop: cst.CSTNode | None) -> bool:
-    """Tell whether the name of the session is one and the same at the run and at ``loop``."""
-    if not isinstance(step.optimizer, cst.Name) or loop is None:
-        return False
-    there = facts.script.scopes[step.optimizer].lookup(step.optimizer.value)[1]
-    return there is not None and facts.script.scopes[loop].lookup(step.optimizer.value)[1] is there
 
 
 def sources(facts: TensorFlowFacts, value: cst.BaseExpression) -> list[cst.BaseExpression]:

@@ -11,7 +11,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts_tensorflow import TensorFlowFacts
 from dlrun.port.insert import expression, statements
 from dlrun.port.kinds_tensorflow import plain
-from dlrun.port.passes import devices, estimator, keras_rate, recipe, schedules, sessions, step_rates
+from dlrun.port.passes import devices, estimator, keras_rate, recipe, schedules, session_start, sessions, step_rates
 from dlrun.port.passes import finish as torch_finish
 from dlrun.port.passes import metrics as torch_metrics
 from dlrun.port.passes import shard as torch_shard
@@ -63,7 +63,7 @@ def broadcast(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     if facts.style == "estimator":
         yield from estimator.broadcast(facts)
     elif facts.style == "session":
-        yield from sessions.broadcast(facts)
+        yield from session_start.broadcast(facts)
     else:
         for top in facts.tops:
             lines = statements("tensorflow/broadcast", dl=facts.alias, things=top.things)
