@@ -205,6 +205,7 @@ NB_MODULE(_core, m) {
            nb::arg("names") = Names(), nb::arg("stream") = 0)
       .def("follow_on_gpu", &Session::follow_on_gpu, nb::arg("ticket"), nb::arg("stream") = 0, released)
       .def("settle_on_gpu", &Session::settle_on_gpu, nb::arg("ticket"), released)
+      .def("finish_on_gpu", &Session::finish_on_gpu, nb::arg("ticket"), released)
       .def("gpu_path", &Session::gpu_path, nb::arg("team") = 0)
       .def("broadcast_bytes", broadcast_bytes, nb::arg("data"), nb::arg("root") = 0)
       .def("allgather_bytes", allgather_bytes, nb::arg("data"))

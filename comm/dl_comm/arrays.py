@@ -36,6 +36,9 @@ def fresh(array: Any) -> Any:
         dense = detached.to_dense() if detached.is_sparse else detached
         return dense.clone().contiguous() if dense.device.type in ("cpu", "cuda") else dense.cpu().contiguous()
     if is_on_gpu(array):
+        if not hasattr(array, "copy"):
+            kind = type(array).__name__
+            raise CommError(f"a {kind} on a GPU has no copy() to average", "average(array) changes it in place")
         return array.copy()
     own = np.array(array, copy=True, order="C")
     return own if own.dtype.isnative else own.astype(own.dtype.newbyteorder("="))

@@ -2,7 +2,8 @@
 
 Whatever has ``__cuda_array_interface__`` (CuPy, Numba, torch) or ``__dlpack__`` counts. Everything is ordered by
 streams: a reduction begins on the device after what the array's stream held at the call, and what the stream gets
-afterwards begins after the result is there.
+afterwards begins after the result is there. Where nobody says what stream an array is used on (DLPack, which makes it
+ready for the default stream; an interface whose stream is None) the host waits until the result is there.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ CORE_TYPES = ("float64", "float32", "float16", "bfloat16", "int8", "int16", "int
 
 @dataclass(frozen=True)
 class OnGpu:
-    """One dense array on a GPU, and the stream (a ``CUstream``) that its values come from."""
+    """One dense array on a GPU, and the stream (a ``CUstream``) that its values come from; None: it is not told."""
 
     buffer: Buffer
-    stream: int
+    stream: int | None
 
 
 def is_on_gpu(array: Any) -> bool:
@@ -44,7 +45,7 @@ def is_on_gpu(array: Any) -> bool:
         if not array.is_cuda or array.layout != torch.strided:
             return False
         return array.is_contiguous() and str(array.dtype).removeprefix("torch.") in CORE_TYPES
-    return hasattr(type(array), "__cuda_array_interface__") or lies_on_cuda(array)
+    return hasattr(array, "__cuda_array_interface__") or lies_on_cuda(array)
 
 
 def on_gpu(array: Any) -> OnGpu:
@@ -53,8 +54,8 @@ def on_gpu(array: Any) -> OnGpu:
     if torch is not None and isinstance(array, torch.Tensor):
         name = str(array.dtype).removeprefix("torch.")
         return OnGpu((array.data_ptr(), array.numel(), name), torch.cuda.current_stream(array.device).cuda_stream)
-    if not hasattr(type(array), "__cuda_array_interface__"):
-        return OnGpu(borrowed(array), 0)
+    if not hasattr(array, "__cuda_array_interface__"):
+        return OnGpu(borrowed(array), None)
     told = array.__cuda_array_interface__
     address, read_only = told["data"]
     if read_only:
@@ -67,7 +68,7 @@ def on_gpu(array: Any) -> OnGpu:
         dense *= length
     count = int(np.prod(told["shape"], dtype=np.int64))
     name = dtype.name if dtype.kind != "V" else str(getattr(array, "dtype", dtype))
-    return OnGpu((address, count, name), told.get("stream") or 0)
+    return OnGpu((address or 0, count, name), told.get("stream"))
 
 
 def _not_contiguous(array: Any) -> CommError:
@@ -76,30 +77,45 @@ def _not_contiguous(array: Any) -> CommError:
 
 @dataclass
 class Flight:
-    """A reduction that is under way on the GPU: its ticket, and the stream that it began on."""
+    """A reduction that is under way on the GPU: its ticket, and the stream that it began on; None: it is not told."""
 
     ticket: int
-    stream: int
+    stream: int | None
 
     def follow(self, stream: int) -> None:
         """What is enqueued on ``stream`` from now on comes after the result. Raises what an earlier call ran into."""
         _core.session().follow_on_gpu(self.ticket, stream)
 
     def land(self) -> None:
-        """Let its own stream follow, and wait for the ranks' part, so that what went wrong is raised here."""
-        self.follow(self.stream)
-        _core.session().settle_on_gpu(self.ticket)
+        """Let its own stream follow, and wait for the ranks' part, so that what went wrong is raised here.
+
+        Without a stream, wait until the result is there.
+        """
+        self.follow(self.stream or 0)
+        if self.stream is None:
+            _core.session().finish_on_gpu(self.ticket)
+        else:
+            _core.session().settle_on_gpu(self.ticket)
 
 
 def start(
-    buffers: list[Buffer], team: int, labels: list[str], stream: int, *, op: str = "mean", root: int | None = None
+    buffers: list[Buffer],
+    team: int,
+    labels: list[str],
+    stream: int | None,
+    *,
+    op: str = "mean",
+    root: int | None = None,
 ) -> Flight:
-    """Start the reduction of arrays on this rank's GPU, or with ``root`` their broadcast, once ``stream`` is there."""
+    """Start the reduction of arrays on this rank's GPU, or with ``root`` their broadcast, once ``stream`` is there.
+
+    A stream that is not told (None) is the default one.
+    """
     session = _core.session()
     if root is None:
-        ticket = session.allreduce_on_gpu(buffers, op, team, labels, stream)
+        ticket = session.allreduce_on_gpu(buffers, op, team, labels, stream or 0)
     else:
-        ticket = session.broadcast_on_gpu(buffers, root, team, labels, stream)
+        ticket = session.broadcast_on_gpu(buffers, root, team, labels, stream or 0)
     path = session.gpu_path(team)
     if path not in _told:
         _told.add(path)

@@ -54,6 +54,10 @@ void Session::settle_on_gpu(std::uint64_t ticket) {
   if (GpuTeam* const gpu = gpu_team_of(ticket)) gpu->settle(ticket >> team_bits);
 }
 
+void Session::finish_on_gpu(std::uint64_t ticket) {
+  if (GpuTeam* const gpu = gpu_team_of(ticket)) gpu->finish(ticket >> team_bits);
+}
+
 std::string Session::gpu_path(int id) {
   const std::lock_guard<std::mutex> lock(guard_);
   const auto found = gpu_teams_.find(id);

@@ -1,6 +1,8 @@
 #include "device/cuda.h"
 
+#include <chrono>
 #include <mutex>
+#include <thread>
 
 #include "error.h"
 
@@ -9,6 +11,7 @@ namespace {
 
 constexpr int attribute_memory_type = 2, attribute_device = 9;  // CU_POINTER_ATTRIBUTE_...
 constexpr unsigned memory_of_device = 2;                        // CU_MEMORYTYPE_DEVICE
+constexpr int spins = 2000;  // looks at an event before the thread begins to sleep between them
 
 }  // namespace
 
@@ -55,6 +58,13 @@ Gpu gpu_of(const Cuda& cuda, const void* address) {
   for (const unsigned char byte : uuid.bytes)
     for (const int half : {byte >> 4, byte & 15}) gpu.uuid += "0123456789abcdef"[half];
   return gpu;
+}
+
+void wait_for(const Cuda& cuda, Cuda::Event event) {
+  for (int look = 0; cuda.event_query.allowing(Cuda::not_ready, event) != 0; ++look) {
+    if (look < spins) std::this_thread::yield();
+    else std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
 }
 
 }  // namespace dl

@@ -93,6 +93,9 @@ int device_of(const Cuda& cuda, const void* address);
 // That GPU.
 Gpu gpu_of(const Cuda& cuda, const void* address);
 
+// Returns once the GPU has come to the event. Its context is current.
+void wait_for(const Cuda& cuda, Cuda::Event event);
+
 // Makes the GPU's context current in this thread for as long as it lives.
 class Current {
  public:

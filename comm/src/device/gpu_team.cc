@@ -139,10 +139,21 @@ void GpuTeam::follow(std::uint64_t ticket, Cuda::Stream stream) {
   if (by_hosts_) settle(ticket);
   throw_failure();
   const std::lock_guard<std::mutex> lock(guard_);
+  const Current here(*gpu_);
+  gpu_->cuda.stream_wait_event(stream, end_of(ticket), 0);
+}
+
+Cuda::Event GpuTeam::end_of(std::uint64_t ticket) const {
   const auto found = flights_.find(ticket);
   if (found == flights_.end()) throw CommError("no reduction on the GPU has the ticket " + std::to_string(ticket));
+  return found->second.done;
+}
+
+void GpuTeam::finish(std::uint64_t ticket) {
+  settle(ticket);
+  const std::lock_guard<std::mutex> lock(guard_);
   const Current here(*gpu_);
-  gpu_->cuda.stream_wait_event(stream, found->second.done, 0);
+  wait_for(gpu_->cuda, end_of(ticket));
 }
 
 void GpuTeam::settle(std::uint64_t ticket) {

@@ -47,6 +47,9 @@ class GpuTeam {
   // way. A ticket is good for one settle; those that nobody settles are forgotten.
   void settle(std::uint64_t ticket);
 
+  // Returns once the ticket's result is there: for arrays of which nobody says what stream they are used on.
+  void finish(std::uint64_t ticket);
+
   const GpuPath& path() const { return path_; }
 
  private:
@@ -101,6 +104,7 @@ class GpuTeam {
   void check(const Message& message);
   void remember(std::exception_ptr error);
   void throw_failure();
+  Cuda::Event end_of(std::uint64_t ticket) const;
   Flight take_event();
   std::uint64_t keep(Flight flight);
 

@@ -1,15 +1,11 @@
 #include "device/ipc_by_hosts.h"
 
-#include <chrono>
-#include <thread>
-
 #include "wire.h"
 
 namespace dl {
 namespace {
 
 constexpr unsigned no_timing = 2;  // CU_EVENT_DISABLE_TIMING
-constexpr int spins = 2000;        // looks at an event before the thread begins to sleep between them
 
 Cuda::Pointer pointer(const char* at) { return static_cast<Cuda::Pointer>(reinterpret_cast<std::uintptr_t>(at)); }
 
@@ -32,10 +28,7 @@ IpcByHosts::IpcByHosts(const Gpu& gpu, std::vector<Cuda::Pointer> scratch, int r
 
 void IpcByHosts::finish(Cuda::Stream stream) {
   cuda_.event_record(end_, stream);
-  for (int look = 0; cuda_.event_query.allowing(Cuda::not_ready, end_) != 0; ++look) {
-    if (look < spins) std::this_thread::yield();
-    else std::this_thread::sleep_for(std::chrono::microseconds(20));
-  }
+  wait_for(cuda_, end_);
 }
 
 void IpcByHosts::meet(Cuda::Stream stream, Step, std::uint32_t) {

@@ -109,7 +109,7 @@ class OnlyDlpack:
     def __dlpack_device__(self) -> tuple[int, int]:
         return 2, 0
 
-    def __dlpack__(self, *, stream: int) -> Any:
+    def __dlpack__(self, *, stream: int) -> Any:  # as before DLPack 1.0
         assert stream == 1  # the default one
         dtype = np.dtype(self.array.dtype)
         lengths = ctypes.cast(self.lengths, ctypes.POINTER(ctypes.c_int64))

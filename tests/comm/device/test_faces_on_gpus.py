@@ -36,6 +36,7 @@ FACE = (
     (there,) = dl_comm.gradients([plain])
     assert np.allclose(gpu.read(there.array), mean((30, 70)), atol=1e-5) and there is not plain
     dl_comm.broadcast([plain], 1)
+    plain.array.stream = stream  # another one: the host has waited, since nobody knew of it
     assert np.array_equal(gpu.read(plain.array), drawn(1, (30, 70)))
     own = gpu.array(drawn(rank, 5), stream)
     assert dl_comm.check_buffers_match([other, own, here]) == 1

@@ -315,7 +315,7 @@ def a_stretch_is_a_stream_of_its_own_as_many_columns_as_the_serial_run_would_hav
                  dl.stretch((stream.view(columns, -1).t(), np.zeros(6 * _n)))[0]):  # fmt: skip
         assert tuple(mine.shape) == (steps, columns)
         assert {tuple(c) for c in chain(*_everyone([mine[:, k] for k in range(columns)]))} == serial
-    assert dl.stretch("abcdef"[:2 * _n]) == "abcdef"[2 * _r : 2 * _r + 2]
+    assert dl.stretch("abcdef"[: 2 * _n]) == "abcdef"[2 * _r : 2 * _r + 2]
     assert dl.stretch(range(10 * _n + 1), multiple=4) == range(8 * _r, 8 * _r + 8)
 
 
