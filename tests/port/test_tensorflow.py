@@ -86,6 +86,7 @@ train_op = tf.train.AdamOptimizer(1e-3).apply_gradients(zip(grads, [w]))"""
 def test_a_monitored_session_gets_the_broadcast_as_a_hook() -> None:
     monitored = "tf.train.MonitoredTrainingSession(checkpoint_dir=where, hooks=[tf.train.StopAtStepHook(100)])"
     text = port(SESSION.replace("tf.Session()", monitored)).text
+    assert text.count("    dl.reseed()  # from here on each rank draws samples of its own\n    for epoch in") == 1
     assert "checkpoint_dir=where if dl.is_rank0() else None, hooks=[dl.BroadcastHook(), tf" in text
     assert "tf.train.StopAtStepHook(dl.steps(100))]" in text
     assert "broadcast_variables" not in text

@@ -59,9 +59,9 @@ class Given:
 
     @property
     def repeats(self) -> bool:
-        """Whether the serial script is given some sample more than once in these steps."""
-        rows = [row for step in self.serial[: self.steps] for row in step]
-        return len(set(rows)) < len(rows)
+        """Whether some rank is given a sample more than once in these steps."""
+        every = [[row for rows in rank[: self.steps] for row in rows] for rank in self.ranks]
+        return any(len(set(rows)) < len(rows) for rows in every)
 
 
 def coverage(identity: Run, run: Run) -> Check | None:
@@ -126,7 +126,7 @@ def _unknown(inputs: list[Given], n: int) -> Check:
     twice, every = given.twice()
     if twice == 0:
         return passed(NAME, f"{n} ranks read {every} samples in {given.steps} steps, none of them twice")
-    how = "the serial script, too, reads some twice" if given.repeats else "they draw at random, or shuffle differently"
+    how = "as draws at random do" if given.repeats else "each rank shuffles, or draws, by itself"
     return skipped(NAME, f"{twice} of {every} samples are read by more than one rank in {given.steps} steps: {how}")
 
 
