@@ -28,8 +28,8 @@ def broadcast(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
                 yield Edit(folder, "rank 0 restores and saves; the others get its variables",
                            lambda f: expression("tensorflow/rank0_path", {"path": f}, dl=facts.alias))  # fmt: skip
         loops = (facts.script.outermost_loop(step.node) for step in facts.steps)
-        for loop in dict.fromkeys(loop for loop in loops if loop is not None):
-            yield Edit(loop, "what it draws is each rank's own", before=statements("keras/reseed", dl=facts.alias))
+        for outermost in dict.fromkeys(loop for loop in loops if loop is not None):
+            yield Edit(outermost, "what it draws is each rank's own", before=statements("keras/reseed", dl=facts.alias))
         return
     done: list[tuple[cst.CSTNode, str]] = []
     for step in facts.steps:
