@@ -13,7 +13,7 @@ from pathlib import Path
 import libcst as cst
 
 from dlrun.errors import DlrunError
-from dlrun.port import facts_keras, facts_tensorflow
+from dlrun.port import facts_keras, facts_tensorflow, samples
 from dlrun.port.edits import Doubt, Edit, apply
 from dlrun.port.facts import FULL_BATCH, Facts, Options
 from dlrun.port.facts_keras import KerasFacts
@@ -152,7 +152,11 @@ def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
 def run_passes(facts: Facts | KerasFacts, order: Sequence[str]) -> list[Edit | Doubt]:
     """Return what the passes of the script's framework yield, each marked with its step."""
     passes = GRID[facts.framework]
-    return [replace(found, step=step) for step in order if step in passes for found in passes[step](facts)]
+    found = [replace(found, step=step) for step in order if step in passes for found in passes[step](facts)]
+    if not isinstance(facts, Facts) or facts.framework != "torch":
+        return found
+    apart = samples.makers(facts)
+    return [f for f in found if f.step not in ("metrics", "output") or facts.script.function_of(f.node) not in apart]
 
 
 def _carried_out(tree: cst.Module, name: str, edits: list[Edit]) -> cst.Module:

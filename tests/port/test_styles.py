@@ -143,3 +143,32 @@ def test_a_rate_that_is_scaled_in_its_group_is_not_scaled_again_for_the_schedule
 def test_of_an_optimizers_arguments_the_rate_is_scaled(made, scaled):
     source = "import tensorflow_addons as tfa\n" + KERAS.replace("keras.optimizers.Adam(learning_rate=0.01)", made)
     assert scaled in port(source).text
+
+
+SAMPLES = """def read(path):
+    return torch.load(path)
+class Cutout:
+    def __call__(self, image):
+        if torch.rand([1]).item() > 0.5:
+            return image
+        return image * 0
+class Images(torch.utils.data.Dataset):
+    def __getitem__(self, i):
+        return self.transform(read(f"{i}.pt"))
+def join(items):
+    best = model(items[0]).mean().item()
+    if best > 1:
+        return None
+    return torch.stack(items)
+data = Images()
+loader = DataLoader(data, collate_fn=join)
+model.load_state_dict(torch.load("model.pt"))
+"""
+
+
+def test_the_ranks_do_not_meet_where_single_samples_are_made():
+    """Workers of a loader run these: what waits for the other ranks there waits for ever."""
+    text = port(HEAD + SAMPLES + LOOP).text
+    assert "return torch.load(path)" in text
+    assert "dl.average" not in text
+    assert 'dl.load("model.pt")' in text
