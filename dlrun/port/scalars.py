@@ -56,8 +56,10 @@ class Scalars:
                 at = index.value if isinstance(index, cst.Index) else None
                 if isinstance(node.value, cst.Call) and isinstance(at, cst.Integer):
                     return self._part(node.value, at.evaluated_value, depth + 1)
-                data = isinstance(node.value, cst.Attribute) and node.value.attr.value == "data"  # loss.data[0]
-                return data and self(node.value, depth + 1)
+                if isinstance(node.value, cst.Attribute) and node.value.attr.value == "data":  # loss.data[0]
+                    return self(node.value, depth + 1)
+                made = [o.node for o in self.flow.origins(node)]  # sizes["train"]
+                return all(m is not node and self(m, depth + 1) for m in made)
             case cst.Name():
                 return self._of_name(node, depth + 1)
         return False

@@ -172,3 +172,25 @@ def test_the_ranks_do_not_meet_where_single_samples_are_made():
     assert "return torch.load(path)" in text
     assert "dl.average" not in text
     assert 'dl.load("model.pt")' in text
+
+
+SUMS = """opt = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(data, shuffle=True)
+sizes = {{name: len(parts[name]) for name in ("train", "val")}}
+for epoch in range(9):
+    total = 0
+    for batch in loader:
+        loss = (model(batch.x) - batch.y).abs().mean()
+        loss.backward()
+        opt.step()
+        total += loss.item() * batch.{size}
+    total /= {count}
+    print(total)
+"""
+
+
+@pytest.mark.parametrize("size", ["num_graphs", "y.size(0)"])
+@pytest.mark.parametrize("count", ["len(loader.dataset)", 'sizes["train"]', "len(data)"])
+def test_what_is_added_up_and_divided_by_all_samples_is_added_up_over_the_ranks(size, count):
+    text = port(HEAD + SUMS.format(size=size, count=count)).text
+    assert f"    total = dl.total(total)  # the sum over all ranks' samples\n    total /= {count}\n" in text

@@ -19,6 +19,10 @@ def all_samples(facts: Facts, node: cst.CSTNode, depth: int = 0) -> bool:
             return _is_whole(facts, n.args[0].value)
         if isinstance(n, cst.Attribute) and n.attr.value == "shape":
             return _is_whole(facts, n.value)
+        if isinstance(n, cst.Subscript) and depth < _DEPTH:  # sizes["train"]
+            made = [o.node for o in facts.flow.origins(n) if isinstance(o.node, cst.Call)]
+            if made and all(all_samples(facts, call, depth + 1) for call in made):
+                return True
         if isinstance(n, cst.Name) and depth < _DEPTH and _bound_outside(facts, n):
             values = [b.written for b in facts.script.scopes[n].lookup(n.value)[0]]
             if any(value is not None and all_samples(facts, value, depth + 1) for value in values):

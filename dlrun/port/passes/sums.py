@@ -23,6 +23,11 @@ class Sums:
         loops = self._loops(node)
         return bool(loops) and all(loop in self.facts.loops for loop in loops)
 
+    def only(self, total: cst.BaseExpression) -> bool:
+        """Tell whether all that is a rank's own in ``total`` are names that are added to: numbers or arrays."""
+        own = [n for n in walk(total) if isinstance(n, cst.Name) and self.facts.trained(n)]
+        return bool(own) and all(any(isinstance(b.node, cst.AugAssign) for b in self._bindings(n)) for n in own)
+
     def elsewhere(self, node: cst.CSTNode) -> bool:
         """Tell whether ``node`` is summed up in loops that do not train, over data that every rank sees whole."""
         loops = self._loops(node)

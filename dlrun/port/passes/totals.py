@@ -52,5 +52,6 @@ def _quotients(metrics: Metrics) -> Iterator[tuple[cst.CSTNode, cst.BaseExpressi
 
 def _is_of_all(metrics: Metrics, node: cst.CSTNode, total: cst.BaseExpression, count: cst.BaseExpression) -> bool:
     """Tell whether ``total`` is a sum over this rank's samples, and ``count`` the number of all."""
-    own = metrics.trained(total) and metrics.scalar(total) and metrics.sums.in_training(total)
+    own = metrics.trained(total) and (metrics.scalar(total) or metrics.sums.only(total))
+    own = own and metrics.sums.in_training(total)
     return own and metrics.sums.over(count, total) and metrics.all_ranks(node)
