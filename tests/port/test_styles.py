@@ -194,3 +194,30 @@ for epoch in range(9):
 def test_what_is_added_up_and_divided_by_all_samples_is_added_up_over_the_ranks(size, count):
     text = port(HEAD + SUMS.format(size=size, count=count)).text
     assert f"    total = dl.total(total)  # the sum over all ranks' samples\n    total /= {count}\n" in text
+
+
+RAMP = """def set_rate(opt, lr):
+    for group in opt.param_groups:
+        group["lr"] = lr
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(data, shuffle=True)
+for epoch in range(9):
+    for i, (x, y) in enumerate(loader):
+        done = epoch * len(loader) + i
+        lr = 0.1
+        if done < conf["ramp"]:
+            lr *= done / conf["ramp"]
+        elif done in (8000, 12000):
+            set_rate(opt, lr)
+        if done > 500:
+            print(done)
+        (model(x) - y).pow(2).mean().backward()
+        opt.step()
+"""
+
+
+def test_a_rate_that_changes_at_certain_steps_changes_after_as_many_samples():
+    text = port(HEAD + RAMP).text
+    assert 'if done < dl.steps(conf["ramp"]):\n            lr *= done / dl.steps(conf["ramp"])' in text
+    assert "elif done in dl.steps((8000, 12000)):" in text
+    assert "if done > 500:" in text

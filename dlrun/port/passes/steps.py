@@ -9,7 +9,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.insert import expression
-from dlrun.port.passes import step_rates
+from dlrun.port.passes import milestones, step_rates
 from dlrun.port.passes.counts import all_samples, from_length
 from dlrun.port.rates import resets
 from dlrun.port.script import argument, children, dotted, walk
@@ -70,7 +70,12 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
         if node not in done and (whole or not from_length(facts, value)):
             done.add(node)
             yield Edit(node, why, divide)
-    yield from step_rates.told(facts, resets(facts), set(counters(facts)), done)
+    known = set(counters(facts))
+    for value in milestones.torch(facts, known):
+        if value not in done and not any(facts.script.inside(n, value) for n in done):
+            done.add(value)
+            yield Edit(value, "the rate changes at this step, and n ranks take 1/n of the steps", divide)
+    yield from step_rates.told(facts, resets(facts), known, done)
     yield from _doubts(facts)
 
 
