@@ -5,7 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from dlrun.errors import DlrunError
-from dlrun.port.script import Script, walk
+from dlrun.port.script import Script, dotted, walk
 
 # Modules whose presence means that somebody else distributes the training, and how the tool is called.
 _DISTRIBUTED = {
@@ -45,6 +45,7 @@ _TRAINERS = {
     "catalyst": "Catalyst",
     "ignite.engine": "Ignite",
     "skorch": "skorch",
+    "rl.agents": "keras-rl",
 }
 
 
@@ -92,11 +93,12 @@ def framework_of(script: Script) -> str:
                 )
     for target, node in own:
         for module, tool in _TRAINERS.items():
-            if target.split(".")[0] == module and not any(h == "torch" for h in heads):
+            if (target + ".").startswith(module + ".") and not any(h == "torch" for h in heads):
                 raise DlrunError(f"{script.place(node)}: {tool} runs the training loop; there is none to port here.")
     for node in script.nodes:
-        if isinstance(node, cst.Attribute) and (how := _strategy(script.name_of(node))):
-            raise _distributed(script, node, how)
+        how = _strategy(script.name_of(node)) if isinstance(node, cst.Attribute) else ""
+        if how or _takes_strategy(node):
+            raise _distributed(script, node, how or "a strategy of tf.distribute")
     return _trained_with(script, [target for target, _ in own]) or _trained_with(script, [t for t, _ in imports], True)
 
 
@@ -123,6 +125,15 @@ def _strategy(name: str) -> str:
     """Return which of TensorFlow's own ways to distribute ``name`` is, or an empty string."""
     found = name.startswith("tensorflow.distribute.") or name in ("tensorflow.keras.utils.multi_gpu_model",)
     return f"tf.{name.removeprefix('tensorflow.')}" if found and name.endswith(("Strategy", "_model")) else ""
+
+
+def _takes_strategy(node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` uses a strategy that comes from out of sight: ``with strategy.scope():``."""
+    if isinstance(node, cst.Arg) and node.keyword is not None and node.keyword.value == "train_distribute":
+        return dotted(node.value) != "None"
+    entered = node.item if isinstance(node, cst.WithItem) else None
+    func = entered.func if isinstance(entered, cst.Call) else None
+    return isinstance(func, cst.Attribute) and func.attr.value == "scope" and "strategy" in dotted(func.value).lower()
 
 
 def _distributed(script: Script, node: cst.CSTNode, tool: str) -> DlrunError:

@@ -1,7 +1,7 @@
 """Ways of writing that are common in public scripts, each once: what is ported, and what must stay as it is."""
 
 import pytest
-from small import HEAD, LOOP, refused
+from small import HEAD, LOOP, SERIAL, refused
 
 from dlrun.port import port
 
@@ -221,3 +221,40 @@ def test_a_rate_that_changes_at_certain_steps_changes_after_as_many_samples():
     assert 'if done < dl.steps(conf["ramp"]):\n            lr *= done / dl.steps(conf["ramp"])' in text
     assert "elif done in dl.steps((8000, 12000)):" in text
     assert "if done > 500:" in text
+
+
+FILES_WRITTEN = """with Path("a.json").open("w") as f:
+    f.write("{}")
+with h5py.File("log.h5", "w") as f:
+    f["loss"] = 1
+imsave("x.png", x)
+text = keras_model.to_json()
+frame.to_json("b.json")
+archive.open("wide.txt")
+logging.getLogger("cairo").setLevel(logging.ERROR)
+"""
+
+
+def test_files_are_written_by_rank_0_alone_in_whatever_way_they_are_opened():
+    head = "import logging\nimport h5py\nfrom pathlib import Path\nfrom skimage.io import imsave\n"
+    text = port(head + SERIAL + FILES_WRITTEN).text
+    assert 'with dl.rank0(Path("a.json").open)("w") as f:' in text
+    assert 'with dl.rank0(h5py.File)("log.h5", "w") as f:' in text
+    assert 'dl.rank0(imsave)("x.png", x)' in text
+    assert 'dl.rank0(frame.to_json)("b.json")' in text
+    assert text.endswith("""archive.open("wide.txt")
+logging.getLogger("cairo").setLevel(logging.ERROR)
+dl.finalize()  # leave together
+""")
+    assert "\ntext = keras_model.to_json()\n" in text
+
+
+def test_a_strategy_from_out_of_sight_distributes_already():
+    scope = "with get_strategy(flags).scope():\n    pass\n"
+    taken = KERAS.replace("model = ", "with strategy.scope():\n    pass\nmodel = ")
+    assert "already distributed, with a strategy of tf.distribute" in refused(taken).message
+    assert "dl.distribute" in port(scope.replace("get_strategy(flags)", "tf.name") + KERAS).text
+
+
+def test_an_agent_that_trains_itself_is_refused():
+    assert "keras-rl runs the training loop" in refused("from rl.agents.dqn import DQNAgent\n" + KERAS).message

@@ -18,7 +18,7 @@ from dlrun.port.script import argument, dotted
 
 # Calls that write, and nothing else: rank 0 makes them, the arguments are evaluated on every rank.
 WRITES = re.compile(
-    r"^(matplotlib\.pyplot\.(savefig|show|pause|imsave)|numpy\.(save|savez|savez_compressed|savetxt)|scipy\.misc\.imsave|"
+    r"^(matplotlib\.pyplot\.(savefig|show|pause|imsave)|numpy\.(save|savez|savez_compressed|savetxt)|(scipy\.misc|skimage\.io)\.imsave|"
     r"torchvision\.utils\.save_image|json\.dump|pickle\.dump|yaml\.dump|imageio\.(imwrite|mimsave|imsave)|cv2\.imwrite|"
     r"shutil\.(copy|copyfile|copy2|copytree|move|rmtree)|os\.(remove|unlink|rename|rmdir|replace)|scipy\.io\.savemat|"
     r"joblib\.dump|torch\.onnx\.export|plotly\.io\.write_image|"
@@ -34,7 +34,7 @@ _HUBS = re.compile(
     r"urllib\.request\.urlretrieve|gdown\.download|kagglehub\.\w+|wget\.download|datasets\.load_dataset|"
     r"sklearn\.datasets\.fetch_\w+)$"
 )
-_WRITING_MODES = re.compile(r"^[rbt]*[wax]")
+_WRITING_MODES = re.compile(r"^[rbt]*[wax][+bt]*$")
 
 
 def torch(facts: Facts) -> Iterator[Edit | Doubt]:
@@ -67,7 +67,8 @@ def one(facts: Facts | KerasFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
         yield Edit(call.func, "rank 0 writes", lambda f: expression("torch/rank0", {"call": f}, dl=dl))
     elif name == "logging.basicConfig" or _sets_level(facts, call):
         level = argument(call, "level") if name == "logging.basicConfig" else call.args[0].value
-        if level is not None and not isinstance(level, cst.IfExp):
+        quiet = level is not None and dotted(level).endswith((".WARNING", ".WARN", ".ERROR", ".CRITICAL", ".FATAL"))
+        if level is not None and not quiet and not isinstance(level, cst.IfExp):
             logging = facts.script.code(call.func).rpartition(".")[0] if name == "logging.basicConfig" else "logging"
             yield Edit(level, "one log: other ranks only warn", partial(_quieter, dl, logging))
     elif name == "wandb.init":
@@ -117,13 +118,17 @@ def with_argument(call: cst.Call, keyword: str, value: cst.BaseExpression) -> cs
 def _method_writes(facts: Facts | KerasFacts, call: cst.Call, name: str) -> bool:
     if not isinstance(call.func, cst.Attribute) or (name and not name.startswith(".")):
         return False
-    return call.func.attr.value in _FIGURES
+    texts = call.func.attr.value == "to_json" and not call.args  # the text itself
+    return call.func.attr.value in _FIGURES and not texts
 
 
 def _opens_to_write(call: cst.Call, name: str) -> bool:
-    if name not in ("builtins.open", "io.open", "gzip.open", "codecs.open"):
+    if isinstance(call.func, cst.Attribute) and call.func.attr.value == "open" and name[:1] in ("", "."):
+        mode = argument(call, "mode", 0)  # a path's
+    elif name in ("builtins.open", "io.open", "gzip.open", "codecs.open", "h5py.File"):
+        mode = argument(call, "mode", 1)
+    else:
         return False
-    mode = argument(call, "mode", 1)
     return isinstance(mode, cst.SimpleString) and bool(_WRITING_MODES.search(str(mode.evaluated_value)))
 
 
