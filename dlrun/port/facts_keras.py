@@ -14,6 +14,8 @@ from dlrun.port.flow import Flow
 from dlrun.port.iterated import Iterated
 from dlrun.port.kinds import Kinds
 from dlrun.port.script import Script, dotted, walk
+from dlrun.port.untrained import whole_graph
+from dlrun.port.wholes import GRAPH
 
 OPTIMIZERS = re.compile(
     r"^((tensorflow\.)?(python\.)?keras|tensorflow_addons|keras_contrib)\.(api\.)?optimizers\."
@@ -64,6 +66,9 @@ def read(flow: Flow, options: Options, name: str, guard: cst.If | None) -> Keras
     trained = [c for c in trained if not _is_foreign(script, flow, c)]
     if not compiled or not trained:
         raise _nothing(script, name, compiled, trained)
+    for arg in (a for call in trained for a in call.args if a.keyword and a.keyword.value == "sample_weight"):
+        if GRAPH.search(dotted(arg.value).rsplit(".", 1)[-1]):
+            raise whole_graph(script, arg.value)
     taken = "dl" in {n.value for n in script.nodes if isinstance(n, cst.Name)}
     batches = [c for c in trained if _is_method(c, ("train_on_batch",))]
     drawn = tuple(dict.fromkeys(loop for c in batches if (loop := script.outermost_loop(c)) is not None))

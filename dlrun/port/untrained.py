@@ -18,6 +18,15 @@ def uncalled(script: Script, function: cst.FunctionDef) -> DlrunError:
     )
 
 
+def whole_graph(script: Script, node: cst.CSTNode) -> DlrunError:
+    """Return the error for a script that trains on one graph, which ``node`` belongs to."""
+    return DlrunError(
+        f"{script.place(node)}: trains on one whole graph ({script.code(node)}): its nodes "
+        "hang together and are no samples to share. Nothing was written.",
+        "Split the graph (mini-batches of neighbourhoods) before going to many ranks.",
+    )
+
+
 def nothing_to_share(feeds: Feeds) -> DlrunError | None:
     """Return the error for a script whose samples cannot be dealt out to the ranks, or None."""
     script = feeds.script
@@ -30,11 +39,7 @@ def nothing_to_share(feeds: Feeds) -> DlrunError | None:
             "Go through arrays, `for i in range(0, len(x), size): x[i:i + size]`, or reset the state in each batch.",
         )
     if feeds.graph is not None:
-        return DlrunError(
-            f"{script.place(feeds.graph)}: trains on one whole graph ({script.code(feeds.graph)}): its nodes "
-            "hang together and are no samples to share. Nothing was written.",
-            "Split the graph (mini-batches of neighbourhoods) before going to many ranks.",
-        )
+        return whole_graph(script, feeds.graph)
     if feeds.uncut is not None:
         name = feeds.uncut.value
         return DlrunError(

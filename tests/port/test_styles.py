@@ -258,3 +258,43 @@ def test_a_strategy_from_out_of_sight_distributes_already():
 
 def test_an_agent_that_trains_itself_is_refused():
     assert "keras-rl runs the training loop" in refused("from rl.agents.dqn import DQNAgent\n" + KERAS).message
+
+
+def test_one_whole_graph_given_to_fit_is_refused_and_masks_of_images_are_not():
+    fit = "model.fit([x] + a, y, sample_weight=train_mask, batch_size=nodes, shuffle=False)"
+    assert "one whole graph (train_mask)" in refused(KERAS.replace("model.fit(x, y, epochs=3)", fit)).message
+    assert "dl.distribute(model)" in port(KERAS.replace("fit(x, y", "fit(train_images, train_mask")).text
+
+
+CLOCK = """import time
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+used = 0
+while used < limit:
+    start = time.time()
+    x = torch.randn(9, 2)
+    model(x).pow(2).mean().backward()
+    opt.step()
+    used += time.time() - start
+"""
+
+
+def test_a_training_that_ends_by_the_clock_ends_on_all_ranks_together():
+    assert "while dl.average(used) < limit:" in port(HEAD + CLOCK).text
+    budget = LOOP.replace("opt.step()", "opt.step()\n    if time.time() - start > 60:\n        break")
+    text = port("import time\n" + HEAD + "start = time.time()\n" + budget).text
+    assert "if dl.average(time.time() - start) > 60:" in text
+
+
+TABLES = """from torchvision import datasets
+from there.tools import save_checkpoint
+chosen = datasets.CIFAR10 if wide else datasets.CIFAR100
+data = chosen("data", download=True)
+test = datasets.__dict__[name]("data", train=False, download=True)
+"""
+
+
+def test_data_sets_out_of_a_table_are_downloaded_by_rank_0_first_and_checkpoints_saved_by_it():
+    text = port(HEAD + TABLES + LOOP + "save_checkpoint(model.state_dict())\n").text
+    assert 'data = dl.rank0_first(chosen)("data", download=True)' in text
+    assert 'test = dl.rank0_first(datasets.__dict__[name])("data", train=False, download=True)' in text
+    assert "dl.rank0(save_checkpoint)(model.state_dict())" in text

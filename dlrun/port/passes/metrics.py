@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 import libcst as cst
 
@@ -151,7 +152,7 @@ class Metrics:
         while (up := self.script.parents[anchor]) and isinstance(up, cst.If) and up.orelse is anchor:
             anchor = up  # an elif is decided where its chain begins
         for side in self._sides(test):
-            if not self.local(side) or self._is_record(side, node):
+            if not (self.local(side) or self._timed(side, node)) or self._is_record(side, node):
                 continue
             text = self.script.code(side)
             if not self.all_ranks(anchor):
@@ -167,6 +168,18 @@ class Metrics:
                 self.averaged[key] = self.script.order[anchor]
                 yield Edit(self.script.line_of(anchor), f"{text}: all ranks must decide alike",
                            before=statements("torch/average_statement", dl=self.facts.alias, name=text))  # fmt: skip
+
+    def _timed(self, side: cst.BaseExpression, node: cst.CSTNode) -> bool:
+        """Tell whether ``side`` is read from the clock, and ends the training: each rank's own clock."""
+        ends = isinstance(node, cst.While) or any(isinstance(n, (cst.Break, cst.Return)) for n in walk(node))
+        inside = any(up in self.facts.loops for up in (node, *self.script.above(node)))
+        return ends and inside and self.facts.unequal(side) and self.clock(side)
+
+    @cached_property
+    def clock(self) -> Taint:
+        """What is read from the clock."""
+        seeds = [c for c in self.script.calls if self.script.name_of(c.func).startswith(("time.", "datetime."))]
+        return Taint(self.script, self.facts.kinds, seeds)
 
     def _is_record(self, side: cst.BaseExpression, node: cst.CSTNode) -> bool:
         """Tell whether ``side`` is a best-so-far, which only ever takes a value that was compared with it."""
@@ -203,7 +216,7 @@ class Metrics:
         training = {self.script.function_of(loop) for loop in self.facts.loops}
         for call in self.script.calls:
             logs = isinstance(call.func, cst.Attribute) and call.func.attr.value in _LOGS
-            if not logs and self.script.name_of(call.func) != "builtins.print":
+            if not logs and not self.script.name_of(call.func).endswith(("builtins.print", ".log_value")):
                 continue
             if self.script.function_of(call) in training and self.all_ranks(call):
                 for arg in call.args:

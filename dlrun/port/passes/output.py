@@ -29,8 +29,12 @@ _FIGURES = ("savefig", "write_image", "write_html", "to_csv", "to_pickle", "to_e
             "write_bytes", "save_pretrained", "push_to_hub")  # fmt: skip
 _BARS = ("tqdm.tqdm", "tqdm.trange", "tqdm.auto.tqdm", "tqdm.auto.trange", "tqdm.notebook.tqdm", "tqdm.std.tqdm",
          "tqdm.notebook.trange", "tqdm.tqdm_notebook")  # fmt: skip
+# Functions of modules that are out of sight, which say by their name that they write.
+_SAVES = re.compile(
+    r"^(?!torch\.|tensorflow\.|keras\.|\.)[\w.]+\.save_(checkpoint|ckpt|model|network|weights|state|images?)$"
+)
 _HUBS = re.compile(
-    r"^(torchvision\.datasets\.\w+|torchaudio\.datasets\.\w+|torchtext\.datasets\.\w+|torch\.hub\.load(_state_dict_from_url)?|"
+    r"^(torchvision\.datasets\.[\w?]+|torchaudio\.datasets\.\w+|torchtext\.datasets\.\w+|torch\.hub\.load(_state_dict_from_url)?|"
     r"urllib\.request\.urlretrieve|gdown\.download|kagglehub\.\w+|wget\.download|datasets\.load_dataset|"
     r"sklearn\.datasets\.fetch_\w+)$"
 )
@@ -62,8 +66,8 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
 
 def one(facts: Facts | KerasFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
     """Yield the change of one call that any framework's script may make."""
-    dl, name = facts.alias, facts.script.name_of(call.func)
-    if WRITES.search(name) or _method_writes(facts, call, name) or _opens_to_write(call, name):
+    dl, name = facts.alias, _name(facts, call)
+    if WRITES.search(name) or _SAVES.search(name) or _method_writes(facts, call, name) or _opens_to_write(call, name):
         yield Edit(call.func, "rank 0 writes", lambda f: expression("torch/rank0", {"call": f}, dl=dl))
     elif name == "logging.basicConfig" or _sets_level(facts, call):
         level = argument(call, "level") if name == "logging.basicConfig" else call.args[0].value
@@ -84,6 +88,15 @@ def one(facts: Facts | KerasFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
         yield Edit(call.func, why, lambda f: expression("torch/rank0_first", {"call": f}, dl=dl))
     else:
         yield from _folders(facts, call, name)
+
+
+def _name(facts: Facts | KerasFacts, call: cst.Call) -> str:
+    """Return what is called; the data set, where one of several is taken from a table: ``datasets.__dict__[name]``."""
+    name = facts.script.name_of(call.func)
+    if (name and name[0] != ".") or argument(call, "download") is None:
+        return name
+    chosen = [n for n in facts.kinds.names(call.func) if n.startswith("torchvision.datasets.")]
+    return chosen[0] if chosen else name
 
 
 def _sets_level(facts: Facts | KerasFacts, call: cst.Call) -> bool:

@@ -153,7 +153,9 @@ def bounds(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
                 yield plain[min(1, len(plain) - 1)].value, why
         elif isinstance(loop, cst.While) and isinstance(loop.test, cst.Comparison) and len(loop.test.comparisons) == 1:
             target = loop.test.comparisons[0]
-            if isinstance(target.operator, (cst.LessThan, cst.LessThanEqual)) and "epoch" not in dotted(loop.test.left):
+            left = loop.test.left
+            counts_steps = "epoch" not in dotted(left) and not facts.unequal(left)  # no time, and no loss
+            if isinstance(target.operator, (cst.LessThan, cst.LessThanEqual)) and counts_steps:
                 yield target.comparator, why
     for bound in _ends(facts):
         yield bound, why
