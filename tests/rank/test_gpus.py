@@ -40,6 +40,10 @@ def test_what_the_scheduler_left_is_all_there_is():
     assert cuda({"CUDA_VISIBLE_DEVICES": "1,3"}, 1) == "3,1"
 
 
+def test_mig_parts_that_the_scheduler_names_are_handed_out_like_gpus():
+    assert cuda({"CUDA_VISIBLE_DEVICES": "MIG-5c8a,MIG-GPU-a/1/0"}, 1) == "MIG-GPU-a/1/0,MIG-5c8a"
+
+
 def test_a_mask_of_one_gpu_stays_as_it_is_on_every_rank():
     assert [cuda({"CUDA_VISIBLE_DEVICES": "GPU-c"}, rank) for rank in range(4)] == ["GPU-c"] * 4
 

@@ -103,6 +103,15 @@ def what_the_op_reads_is_not_changed_when_others_read_it_too():
     assert (mean.numpy() == _n - 1).all()
 
 
+def tensors_that_a_script_puts_on_a_gpu_are_averaged_by_the_host_and_go_back():
+    with tf.device("/GPU:0"):  # where there is none, TensorFlow takes the CPU
+        v = tf.Variable(tf.fill([10], float(_r)))
+        for call in (dl.gradients, tf.function(dl.gradients)):
+            (mean,) = call([v * 2.0])
+            v.assign_add(mean)
+    assert (v.numpy() == _r + 4 * (_n - 1)).all()
+
+
 def sparse_gradients_keep_the_rows_of_all_ranks():
     slices = tf.IndexedSlices(tf.fill([2, 3], float(_r + 1)), tf.constant([0, _r + 1]), tf.constant([_n + 1, 3]))
     for call in (dl.gradients, tf.function(dl.gradients)):
