@@ -12,6 +12,7 @@ from dlrun.port.facts import Feed
 from dlrun.port.kinds import Kinds
 from dlrun.port.loops import Loops
 from dlrun.port.positions import mentions
+from dlrun.port.readers import read
 from dlrun.port.script import Binding, argument, dotted, walk
 from dlrun.port.streams import Streams, UncutError
 
@@ -99,8 +100,9 @@ class Carried:
         try:
             if loaded:
                 return {cut.node: cut for feed in loaded for cut in self._of_feed(feed, loop)}
-            streams = Streams(self.loops, loop)
-            found = streams.find()
+            found, readers = read(self.loops.flow, loop)
+            streams = Streams(self.loops, loop, readers)
+            found = found or streams.find()
             self.streams.add(loop)
             self.counted.extend([loop] if streams.counts() else [])
             return found

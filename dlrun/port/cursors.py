@@ -10,7 +10,7 @@ import libcst as cst
 
 from dlrun.port.flow import Flow
 from dlrun.port.positions import mentions
-from dlrun.port.script import Binding, dotted, walk
+from dlrun.port.script import dotted, walk
 
 _RANDOM = re.compile(r"^(torch\.(rand|randint|randn|normal|bernoulli|randperm)|numpy\.random\.\w+|random\.\w+)$")
 _NUMBERS = ("builtins.len", "builtins.min", "builtins.max", "builtins.int", "builtins.round", "builtins.abs")
@@ -148,35 +148,55 @@ def generated(flow: Flow, made: cst.CSTNode) -> list[tuple[cst.BaseExpression, i
             loops = [n for n in walk(function.body) if isinstance(n, cst.For)]
             turns = {m.value for loop in loops for m in walk(loop.target) if isinstance(m, cst.Name)}
             for pick in _picks(flow, function.body, turns, {}, _DEPTH):
-                name = _root(flow, pick.data)
+                name = dotted(root(flow, pick.data))
                 given = flow.argument(made, function, name) if isinstance(made, cst.Call) else None
                 if given is not None:
-                    axis = pick.axis if dotted(pick.data) == name and len(_bound(flow, pick.data)) == 1 else 0
+                    plain = dotted(pick.data) == name and len(flow.script.bindings_of(pick.data)) == 1
+                    axis = pick.axis if plain else 0
                     found.setdefault(name, (given, axis, draws(flow, function, pick.steered)))
             return list(found.values())
     return None
 
 
-def _bound(flow: Flow, node: cst.BaseExpression) -> list[Binding]:
-    return flow.script.bindings_of(node)
+# What only gives an array another type or shape: the order of its entries stays.
+_SHAPES = {"reshape", "view", "t", "transpose", "contiguous", "copy", "astype", "long", "int", "float", "to", "cuda",
+           "cpu", "narrow", "split", "array_split", "chunk", "flatten", "ravel", "tolist", "array", "asarray", "tensor",
+           "as_tensor", "from_numpy", "LongTensor", "squeeze", "unsqueeze", "clone", "detach", "stack", "type",
+           "numpy", "fromiter", "int32", "int64", "swapaxes", "pad"}  # fmt: skip
 
 
-def _root(flow: Flow, node: cst.BaseExpression) -> str:
-    """Return the parameter that ``node`` is made of: ``text`` for ``x`` after ``x = text[:n].reshape(size, -1)``."""
+def reshapes(node: cst.CSTNode) -> bool:
+    """Tell whether the call ``node`` only gives an array another type or shape."""
+    if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        return node.func.attr.value in _SHAPES
+    return isinstance(node, cst.Call) and dotted(node.func) in ("list", "tuple")
+
+
+def root(flow: Flow, node: cst.BaseExpression) -> cst.BaseExpression:
+    """Return what the array ``node`` is cut out of: ``text``, for ``x`` after ``x = text[:n].reshape(size, -1)``.
+
+    A parameter, a name, an attribute, or the expression that makes it.
+    """
     seen: set[str] = set()
     while True:
         if isinstance(node, cst.Subscript):
             node = node.value
-        elif isinstance(node, cst.Call):
-            if isinstance(node.func, cst.Attribute) and not flow.script.name_of(node.func).startswith(_MODULES):
-                node = node.func.value
-            else:
-                node = node.args[0].value if node.args else node.func
+        elif isinstance(node, cst.Call) and reshapes(node):
+            module = not isinstance(node.func, cst.Attribute) or flow.script.name_of(node.func).startswith(_MODULES)
+            if module and not node.args:
+                return node
+            node = node.args[0].value if module else node.func.value  # type: ignore[attr-defined]
         elif isinstance(node, cst.Name) and node.value not in seen:
             seen.add(node.value)
-            made = [b for b in _bound(flow, node) if b.how == "assign" and b.value is not None]
-            if any(b.how == "param" for b in _bound(flow, node)) or not made or made[0].value is None:
-                return node.value
-            node = made[0].value
+            bound = flow.script.bindings_of(node)
+            made = [b.written for b in bound if b.how == "assign"]
+            if any(b.how == "param" for b in bound) or not made or made[0] is None or not _cuts(flow, made[0]):
+                return node
+            node = made[0]
         else:
-            return dotted(node)
+            return node
+
+
+def _cuts(flow: Flow, value: cst.BaseExpression) -> bool:
+    """Tell whether ``value`` is another array, cut or reshaped, and not the call that makes the first one."""
+    return isinstance(value, (cst.Subscript, cst.Name, cst.Attribute)) or reshapes(value)

@@ -108,6 +108,14 @@ class SessionGradients(TapeGradients):
         pairs = given.elements if given is not None else ()
         return tuple(e.value for e in pairs if isinstance(e, cst.DictElement))
 
+    def _put(self, run: cst.Call, loop: cst.CSTNode) -> Iterator[cst.BaseExpression]:
+        """Yield the values that ``loop`` puts one by one into the dict that ``run`` feeds: ``feed[c] = state[i].c``."""
+        names = {dotted(a.value) for a in run.args[1:]} - {""}
+        for n in (n for n in walk(loop) if isinstance(n, cst.Assign)):
+            into = n.targets[0].target
+            if isinstance(into, cst.Subscript) and dotted(into.value) in names:
+                yield n.value
+
     def carried(self, loop: cst.CSTNode) -> cst.CSTNode | None:
         """Return the run that feeds back what an earlier turn of ``loop`` fetched: a state carried along."""
         for run, _ in self.step_calls:
@@ -115,7 +123,8 @@ class SessionGradients(TapeGradients):
             if not self.script.inside(run, loop) or not isinstance(statement, cst.Assign):
                 continue
             got = {n.value for n in walk(statement.targets[0].target) if isinstance(n, cst.Name)}
-            given = {n.value for v in self.fed(run) for n in walk(v) if isinstance(n, cst.Name)}
+            fed = (*self.fed(run), *self._put(run, loop))
+            given = {n.value for v in fed for n in walk(v) if isinstance(n, cst.Name)}
             if got & given:
                 return statement
         return None

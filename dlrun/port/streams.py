@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import libcst as cst
 
@@ -15,7 +15,7 @@ from dlrun.port.sites import Sites
 # What makes data of another type and keeps how many entries there are along axis 0.
 _AS_LONG = ("builtins.list", "builtins.tuple", "torch.tensor", "torch.as_tensor", "torch.from_numpy",
             "torch.LongTensor", "numpy.array", "numpy.asarray", "torch.unsqueeze")  # fmt: skip
-_LENGTHS = ("size", "shape", "nelement", "numel")
+LENGTHS = ("size", "shape", "nelement", "numel", "dtype", "ndim")
 
 
 class UncutError(Exception):
@@ -29,8 +29,9 @@ class UncutError(Exception):
 class Streams:
     """Finds the streams of one training loop."""
 
-    def __init__(self, loops: Loops, loop: cst.For | cst.While) -> None:
-        self.loops, self.loop = loops, loop
+    def __init__(self, loops: Loops, loop: cst.For | cst.While, readers: Collection[str] = ()) -> None:
+        """Look at ``loop``; attributes of ``readers`` count what is left of their data."""
+        self.loops, self.loop, self.readers = loops, loop, readers
         self.script, self.flow, self.kinds = loops.script, loops.flow, loops.kinds
 
     def find(self) -> dict[cst.CSTNode, Feed]:
@@ -184,7 +185,7 @@ class Streams:
     def _is_length(self, use: cst.Name) -> bool:
         up = self.script.parents[use]
         if isinstance(up, cst.Attribute):
-            return up.attr.value in _LENGTHS
+            return up.attr.value in LENGTHS
         call = self.script.parents.get(up)
         return isinstance(call, cst.Call) and self.script.name_of(call.func) in ("builtins.len", "builtins.type")
 
@@ -192,7 +193,7 @@ class Streams:
         """Tell whether ``use`` hands the data to something that runs a model: a function, or a loop over them."""
         for up in self.script.above(use):
             if isinstance(up, cst.Call):
-                if self.kinds.of(up.func) == "module":
+                if self._is_model(up):
                     return True
                 bodies = [t.body for t in self.flow.targets(up) if not self.script.inside(self.loop, t)]
                 if any(self._models(body) for body in bodies):
@@ -205,7 +206,12 @@ class Streams:
         return False
 
     def _models(self, body: cst.CSTNode) -> bool:
-        return any(isinstance(n, cst.Call) and self.kinds.of(n.func) == "module" for n in walk(body))
+        return any(isinstance(n, cst.Call) and self._is_model(n) for n in walk(body))
+
+    def _is_model(self, call: cst.Call) -> bool:
+        """Tell whether ``call`` computes with a model: it calls one, or runs the graph of a session."""
+        runs = isinstance(call.func, cst.Attribute) and call.func.attr.value in ("run", "eval", "predict", "evaluate")
+        return self.kinds.of(call.func) == "module" or (runs and bool(call.args))
 
     # -- what counts its entries --------------------------------------------------------------------------------
 
@@ -253,6 +259,8 @@ class Streams:
 
     def _from_length(self, node: cst.CSTNode, depth: int = 4) -> bool:
         for n in walk(node):
+            if isinstance(n, cst.Attribute) and dotted(n.value) in self.readers:
+                return True
             if isinstance(n, cst.Name):
                 if self._is_length(n):
                     return True

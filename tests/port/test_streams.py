@@ -7,7 +7,7 @@ from small import refused
 
 from dlrun.port import Options, port
 
-# Five ways to go through a text in order, with `size` columns; the last takes steps of lengths drawn at random.
+# Ways to go through a text in order, with `size` columns.
 STYLES = """
 import os
 import numpy as np
@@ -190,6 +190,34 @@ def drawn(source):
     return net
 
 
+class Reader:
+    def __init__(self, tokens, batch_size):
+        self.tokens, self.batch_size = tokens, batch_size
+        self.vocabulary = set(self.tokens.tolist())
+        self.cut()
+
+    def cut(self):
+        self.n_batches = len(self.tokens) // (self.batch_size * bptt)
+        tokens = self.tokens[:self.n_batches * self.batch_size * bptt]
+        self.batches = np.split(tokens.reshape(self.batch_size, -1), self.n_batches, 1)
+
+    def next_batch(self):
+        batch = self.batches[self.at]
+        self.at += 1
+        return torch.from_numpy(batch)
+
+
+reader, net = Reader(text.numpy(), size), Net(batch_first=True)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for epoch in range(2):
+    reader.at, hidden = 0, net.init_hidden(size)
+    for b in range(reader.n_batches):
+        x = reader.next_batch()
+        opt.zero_grad()
+        out, hidden = net(x[:, :-1], hidden.detach())
+        criterion(out.reshape(-1, words), x[:, 1:].reshape(-1)).backward()
+        opt.step()
+trained["reader"] = net.state_dict()
 trained["drawn"] = drawn(batchify(text, size)).state_dict()
 torch.save({f"{style}.{k}": v for style, state in trained.items() for k, v in state.items()}, "last.pt")
 """
@@ -215,7 +243,8 @@ def test_every_style_is_cut_where_its_stream_is_whole(ported):
     text = ported[1].text
     for line in ("train_data = dl.stretch(train_data)", "ids = dl.stretch(ids, axis=1)", "data = dl.stretch(data)",
                  "in get_batches(dl.stretch(data), size, bptt)", "loader = dl.stretch(DataLoader(",
-                 "source = dl.stretch(source)", "at, state = dl.broadcast(np.random.randint(3)), None",
+                 "source = dl.stretch(source)", "self.tokens = dl.stretch(self.tokens)",
+                 "at, state = dl.broadcast(np.random.randint(3)), None",
                  "if dl.broadcast(np.random.random()) < 0.95"):  # fmt: skip
         assert line in text, line
     assert "dl.shard" not in text
@@ -351,3 +380,46 @@ def test_numbers_that_pick_a_character_are_not_averaged():
     shown = "    print(letters[out.argmax().item()], out.mean().item())\n"
     ported = port(carried(lines, "text[i:i + 9]") + shown).text
     assert "print(letters[out.argmax().item()], dl.average(out.mean().item()))" in ported
+
+
+READER = """
+import numpy as np
+class Reader:
+    def __init__(self, path):
+        self.at = 0
+        data = read(path)
+        self.batches = split(data.reshape(9, -1))
+    def next_batch(self):
+        self.at += 1
+        return self.batches[self.at]
+reader = Reader("text")
+for step in range(100):
+    x = reader.next_batch()
+"""
+
+
+def test_a_reader_is_cut_where_it_makes_its_batches_and_nowhere_else():
+    ported = port(carried(READER, "x")).text
+    assert "        self.batches = dl.stretch(self.batches)" in ported
+    assert "range(dl.steps(100))" in ported
+    shaped = port(carried(READER.replace("split(", "np.array("), "x")).text
+    assert "        data = read(path)\n        data = dl.stretch(data)" in shaped
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("for step", "other = Reader('valid')\nfor step", "there are several objects of the class Reader"),
+        ("split(data.reshape(9, -1))", "np.array(data)\n        self.words = set(data)",
+         "data is used for more than batches"),
+        ("        self.at += 1", "        self.batches = read()\n        self.at += 1", "is made in several places"),
+    ],
+)  # fmt: skip
+def test_a_reader_whose_data_must_be_whole_is_refused(old, new, reason):
+    assert reason in refused(carried(READER.replace(old, new), "x")).message
+
+
+def test_a_generator_that_opens_its_file_itself_is_refused():
+    lines = "def batches(path):\n    text = open(path).read()\n    for i in range(9):\n        yield text[i:i + 9]\n"
+    message = refused(carried(lines + "for x in batches('text'):\n", "x")).message
+    assert "a generator makes the batches, and nothing shows out of what" in message

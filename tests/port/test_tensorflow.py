@@ -250,3 +250,15 @@ for x in data:
     step += 1
 """).text
     assert "opt.learning_rate.assign(dl.lr_scale(dl.steps(rate)(step)))" in text
+
+
+@pytest.mark.parametrize("put", ["feed[c] = state", "feed.update({})"])
+def test_a_session_that_feeds_back_what_it_fetched_goes_through_a_stretch(put: str) -> None:
+    head, _ = SESSION.split("        for i in range")
+    text = port(f"""{head}        for i in range(0, len(rows), 8):
+            feed = {{x: rows[i : i + 8], c: {"state" if "update" in put else "0"}}}
+            {put}
+            _, state = sess.run([train_op, loss], feed_dict=feed)
+""").text
+    assert "rows = dl.stretch(rows)  # a stream" in text
+    assert "dl.shard" not in text

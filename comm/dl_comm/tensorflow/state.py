@@ -13,14 +13,16 @@ from dl_comm import _core
 from dl_comm.ranks import get_nranks
 from dl_comm.tensorflow.op import reduce
 
+_NUMBERS = (int, float, np.generic)
+
 
 def broadcast(tensors: Any, root: int = 0) -> Any:
     """Return rank ``root``'s values of the tensors or variables, in the same order, for the caller to assign.
 
-    Any dtypes that have a size; in a graph the result are tensors that will hold the values. A NumPy array, or a list
-    of numbers such as an order of samples, comes back as rank ``root``'s array or list, at once.
+    Any dtypes that have a size; in a graph the result are tensors that will hold the values. A NumPy array, a number,
+    or a list of numbers such as an order of samples, comes back as rank ``root``'s, at once.
     """
-    if isinstance(tensors, np.ndarray) or _are_numbers(tensors):
+    if isinstance(tensors, (np.ndarray, *_NUMBERS)) or _are_numbers(tensors):
         return pickle.loads(_core.broadcast_bytes(pickle.dumps(tensors), root)) if get_nranks() > 1 else tensors
     tensors = list(tensors)
     if get_nranks() == 1:
@@ -34,7 +36,7 @@ def broadcast(tensors: Any, root: int = 0) -> Any:
 
 
 def _are_numbers(things: Any) -> bool:
-    return isinstance(things, list) and bool(things) and all(isinstance(t, (int, float, np.generic)) for t in things)
+    return isinstance(things, list) and bool(things) and all(isinstance(t, _NUMBERS) for t in things)
 
 
 def broadcast_variables(*things: Any, root: int = 0) -> Any:
