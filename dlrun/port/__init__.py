@@ -134,6 +134,7 @@ def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
         guard=main_guard(script),
         uncalled=loops.unreached(),
         steps=loops.gradients.steps(),
+        by_hand=loops.gradients.by_hand(),
         tops=loops.tops(),
         feeds=tuple(feeds.found.values()),
         carries=tuple(feeds.carried.dealt),

@@ -141,4 +141,5 @@ class Facts:
     counted: tuple[
         tuple[cst.CSTNode, cst.BaseExpression | None], ...
     ] = ()  # those whose turns draw a batch; their range
+    by_hand: tuple[tuple[cst.CSTNode, tuple[cst.BaseExpression, ...]], ...] = ()  # updates by hand, their rates
     full_batch: bool = False  # each step sees all samples: the global batch does not grow with the ranks

@@ -117,6 +117,10 @@ class TapeGradients(Gradients):
                  and isinstance(n.func, cst.Attribute) and n.func.attr.value in _ASSIGNS]  # fmt: skip
         return "[" + ", ".join(n for n in names if n) + "]", update
 
+    def holds_gradient(self, node: cst.CSTNode) -> bool:
+        """Tell whether ``node`` is made of a gradient that is computed in sight."""
+        return bool(self.behind(node))
+
     @cached_property
     def averages(self) -> tuple[cst.Call, ...]:
         """Return the calls whose gradients reach an update, and so must be averaged."""

@@ -114,6 +114,7 @@ def gather(
         alias="dl_comm" if taken else "dl",
         guard=main_guard(script),
         steps=gradients.steps(),
+        by_hand=gradients.by_hand(),
         tops=loops.tops() if loops is not None else (),
         feeds=tuple(feeds.found.values()) if feeds is not None else (),
         carries=tuple(feeds.carried.dealt) if feeds is not None else (),

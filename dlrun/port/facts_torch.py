@@ -9,6 +9,7 @@ import libcst as cst
 
 from dlrun.port.facts import Step
 from dlrun.port.flow import Flow
+from dlrun.port.hand_rates import rates_in
 from dlrun.port.kinds import Kinds
 from dlrun.port.script import Script, dotted, walk
 
@@ -187,6 +188,14 @@ class Gradients:
                 done.add(before)
                 found.append(Step(update, None, what, before))
         return tuple(found)
+
+    def by_hand(self) -> tuple[tuple[cst.CSTNode, tuple[cst.BaseExpression, ...]], ...]:
+        """Return the updates without an optimizer, each with the rates that it takes gradients off at."""
+        return tuple((update, rates_in(update, self.holds_gradient)) for update in self.updates)
+
+    def holds_gradient(self, node: cst.CSTNode) -> bool:
+        """Tell whether ``node`` is made of a gradient: it reads a ``.grad``."""
+        return any(isinstance(n, cst.Attribute) and n.attr.value == "grad" for n in walk(node))
 
     def _parameters_read(self, statement: cst.CSTNode) -> str:
         """Return the module whose ``parameters()`` the statement goes through, as text."""

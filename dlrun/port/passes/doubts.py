@@ -19,7 +19,6 @@ def torch(facts: Facts) -> Iterator[Doubt]:
     yield from _uneven_episodes(facts)
     yield from _uneven_batches(facts)
     yield from _sums(facts)
-    yield from _hand_made(facts)
     yield from _coupled(facts)
     yield from _of_all_samples(facts)
     if facts.options.batch == "global":
@@ -148,11 +147,3 @@ def _batch_sizes(facts: Facts) -> Iterator[Doubt]:
                 return
 
 
-def _hand_made(facts: Facts) -> Iterator[Doubt]:
-    if facts.full_batch or facts.options.keeps_rate:
-        return
-    for step in facts.steps:
-        if step.optimizer is None and any(isinstance(n, cst.Attribute) for n in walk(step.node)):
-            yield Doubt(step.node, "the rate of this update by hand is not scaled", "medium",
-                        f"{facts.alias}.lr_scale(rate) in place of the rate")  # fmt: skip
-            return

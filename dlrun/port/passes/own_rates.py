@@ -1,4 +1,4 @@
-"""Part of step "rate": the parameter groups of PyTorch's optimizers, which may have rates of their own."""
+"""Part of step "rate": rates of their own: of the parameter groups of PyTorch's optimizers, of updates by hand."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Collection, Iterator
 
 import libcst as cst
 
+from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
+from dlrun.port.insert import expression
 from dlrun.port.rates import scaled_already, text_of
 
 
@@ -36,6 +38,32 @@ def of_their_own(facts: Facts, optimizer: cst.Call) -> bool:
     first = optimizer.args[0].value if optimizer.args else None
     made = [o.node for o in facts.flow.origins(first)] if isinstance(first, (cst.Name, cst.Attribute)) else []
     return any(isinstance(m, cst.List) for m in made) and next(rates(facts), None) is not None
+
+
+def by_hand(facts: Facts) -> Iterator[Edit | Doubt]:
+    """Scale the rates of updates without an optimizer, and doubt where none is seen.
+
+    Before:
+        for w in model.parameters():
+            w.data -= lr * w.grad
+
+    After:
+        for w in model.parameters():
+            w.data -= dl.lr_scale(lr) * w.grad
+    """
+
+    def scale(node: cst.BaseExpression) -> cst.BaseExpression:
+        return expression("torch/rate", {"lr": node}, dl=facts.alias, rule=facts.options.lr_scaling)
+
+    doubted = False
+    for update, found in facts.by_hand:
+        for rate in found:
+            if not scaled_already(facts, rate):
+                yield Edit(rate, "the linear scaling rule (an update by hand)", scale)
+        if not found and not doubted:
+            doubted = True
+            yield Doubt(update, "the rate of this update by hand is not scaled", "medium",
+                        f"{facts.alias}.lr_scale(rate) in place of the rate")  # fmt: skip
 
 
 def _entries(facts: Facts, node: cst.CSTNode) -> dict[str, cst.BaseExpression]:

@@ -70,6 +70,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
                 yield Edit(given, "the scheduler sets this rate itself", scale)
     for value in resets(facts):
         yield Edit(value, "an absolute rate would undo the scaling", scale)
+    yield from own_rates.by_hand(facts)
     yield from _suits(facts)
 
 

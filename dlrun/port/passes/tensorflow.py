@@ -11,7 +11,17 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts_tensorflow import TensorFlowFacts
 from dlrun.port.insert import expression, statements
 from dlrun.port.kinds_tensorflow import plain
-from dlrun.port.passes import devices, estimator, keras_rate, recipe, schedules, session_start, sessions, step_rates
+from dlrun.port.passes import (
+    devices,
+    estimator,
+    keras_rate,
+    own_rates,
+    recipe,
+    schedules,
+    session_start,
+    sessions,
+    step_rates,
+)
 from dlrun.port.passes import finish as torch_finish
 from dlrun.port.passes import metrics as torch_metrics
 from dlrun.port.passes import shard as torch_shard
@@ -174,11 +184,7 @@ def rate(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
         return
     yield from keras_rate.constructors(facts, facts.optimizers)
     yield from keras_rate.assigned(facts)
-    for step in facts.steps:
-        if step.optimizer is None:
-            yield Doubt(step.node, "the rate of this update by hand is not scaled", "medium",
-                        f"{facts.alias}.lr_scale(rate) in place of the rate")  # fmt: skip
-            return
+    yield from own_rates.by_hand(facts)
 
 
 def steps(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:

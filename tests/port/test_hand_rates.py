@@ -1,0 +1,64 @@
+"""Updates without an optimizer: the number that takes a gradient off the weights is the rate."""
+
+import pytest
+
+from dlrun.port import Options, port
+
+TORCH = """
+import torch
+from torch.utils.data import DataLoader
+model, lr = torch.nn.Linear(3, 1), 0.1
+loader = DataLoader(data, batch_size=8, shuffle=True)
+for x, y in loader:
+    model.zero_grad()
+    (model(x) - y).pow(2).mean().backward()
+    for p in model.parameters():
+        {}
+"""
+TAPE = """
+import tensorflow as tf
+w, v, lr = tf.Variable(tf.zeros((3, 1))), tf.Variable(tf.zeros((3, 1))), 0.1
+for x, y in tf.data.Dataset.from_tensor_slices((a, b)).shuffle(99).batch(8):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((x @ w - y) ** 2)
+    g = tape.gradient(loss, w)
+    {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("update", "scaled"),
+    [
+        ("p.data -= lr * p.grad", "p.data -= dl.lr_scale(lr) * p.grad"),
+        ("p.data.sub_(lr * p.grad.data)", "p.data.sub_(dl.lr_scale(lr) * p.grad.data)"),
+        ("p.data.add_(p.grad, alpha=-lr)", "p.data.add_(p.grad, alpha=-dl.lr_scale(lr))"),
+        ("p.data.add_(-lr, p.grad.data)", "p.data.add_(-dl.lr_scale(lr), p.grad.data)"),
+        ("p.data = p.data - 0.5 * lr * (p.grad + 1e-4 * p.data)",
+         "p.data = p.data - 0.5 * dl.lr_scale(lr) * (p.grad + 1e-4 * p.data)"),
+        ("p.data += -1e-2 * p.grad / 4", "p.data += -dl.lr_scale(1e-2) * p.grad / 4"),
+    ],
+)  # fmt: skip
+def test_the_factor_of_a_gradient_that_is_taken_off_is_scaled(update, scaled):
+    ported = port(TORCH.format(update))
+    assert scaled in ported.text
+    assert "by hand is not scaled" not in ported.report()
+    assert "lr_scale" not in port(TORCH.format(update), Options(batch="global")).text
+
+
+@pytest.mark.parametrize(
+    ("update", "scaled"),
+    [
+        ("w.assign_sub(lr * g)", "w.assign_sub(dl.lr_scale(lr) * g)"),
+        ("w.assign(w - lr * g)", "w.assign(w - dl.lr_scale(lr) * g)"),
+        ("w.assign_add(-(lr * g))", "w.assign_add(-(dl.lr_scale(lr) * g))"),
+    ],
+)
+def test_likewise_what_a_tape_computed(update, scaled):
+    assert scaled in port(TAPE.format(update)).text
+
+
+def test_what_is_added_up_is_no_update_and_where_no_rate_is_seen_the_port_says_so():
+    mean = port(TAPE.format("v.assign(0.9 * v + 0.1 * g); w.assign_sub(lr * v)"))
+    assert "lr_scale" not in mean.text
+    assert "the rate of this update by hand is not scaled" in mean.report()
+    assert "the rate of this update by hand is not scaled" in port(TORCH.format("p.data -= p.grad")).report()
