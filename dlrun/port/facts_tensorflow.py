@@ -19,11 +19,12 @@ from dlrun.port.flow import Flow
 from dlrun.port.kinds_tensorflow import plain
 from dlrun.port.loops import Loops
 from dlrun.port.refusals import main_guard
-from dlrun.port.script import Script
+from dlrun.port.script import Script, argument, dotted
 from dlrun.port.taint import Taint, chances
 from dlrun.port.untrained import nothing_to_share, uncalled
 
 Style = Literal["tape", "session", "estimator"]
+_MONITORED, _SUPERVISOR = SESSIONS[2], SESSIONS[5]
 _FITS = ("fit", "fit_generator", "train_on_batch")
 
 
@@ -36,6 +37,7 @@ class TensorFlowFacts(Facts):
     wrapped: tuple[cst.Call, ...] = ()  # constructors of optimizers whose gradients are not in sight
     estimators: Estimators | None = None
     monitored: tuple[cst.Call, ...] = ()  # calls that make a session which takes hooks
+    supervised: tuple[cst.Call, ...] = ()  # calls that make a Supervisor, which closes the graph and makes sessions
     queues: tuple[cst.Call, ...] = ()  # input by queue runners
     unclear: tuple[cst.CSTNode, ...] = ()  # data that may feed the training or not
 
@@ -63,6 +65,10 @@ def trains_by_hand(script: Script) -> bool:
     return not all(_in_train_step(script, c) for c, _ in TapeGradients(Flow(script)).step_calls)
 
 
+def _makes(script: Script, call: cst.Call, name: str) -> bool:
+    return plain(script.name_of(call.func)) == name
+
+
 def _in_train_step(script: Script, call: cst.Call) -> bool:
     function = script.function_of(call)
     named = isinstance(function, cst.FunctionDef) and function.name.value == "train_step"
@@ -83,12 +89,13 @@ def read(script: Script, options: Options) -> TensorFlowFacts:
                          "The loop may be in a module that this file imports: port the script with it.")  # fmt: skip
     if (function := loops.unreached()) is not None:
         raise uncalled(script, function)
-    for call in script.calls:
-        if plain(script.name_of(call.func)) == "tensorflow.train.Supervisor" and style == "session":
+    for call in script.calls if style == "session" else ():
+        chief = argument(call, "is_chief", 3) if _makes(script, call, _SUPERVISOR) else None
+        if chief is not None and dotted(chief) != "True":
             raise DlrunError(
-                f"{script.place(call)}: a Supervisor closes its graph before the ranks can start alike. "
-                "Nothing was written.",
-                "Use tf.compat.v1.train.MonitoredTrainingSession, which replaced it.",
+                f"{script.place(chief)}: already distributed, over TensorFlow's own servers: {script.code(chief)} "
+                "tells which of them leads. Nothing was written.",
+                "Port the serial version of this script instead; on ranks of dl_comm every one leads itself.",
             )
     feeds = SessionFeeds(loops) if style == "session" else TapeFeeds(loops)
     if not (isinstance(feeds, SessionFeeds) and feeds.queues) and (reason := nothing_to_share(feeds)) is not None:
@@ -131,7 +138,8 @@ def gather(
         averages=gradients.averages,
         wrapped=gradients.wrapped(),
         estimators=estimators,
-        monitored=tuple(c for c in script.calls if plain(script.name_of(c.func)) == SESSIONS[2]),
+        monitored=tuple(c for c in script.calls if _makes(script, c, _MONITORED)),
+        supervised=tuple(c for c in script.calls if _makes(script, c, _SUPERVISOR)),
         queues=tuple(feeds.queues) if isinstance(feeds, SessionFeeds) else (),
         unclear=tuple(feeds.unclear if isinstance(feeds, SessionFeeds) else getattr(feeds, "compiled", ())),
     )

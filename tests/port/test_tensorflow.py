@@ -92,6 +92,12 @@ def test_a_monitored_session_gets_the_broadcast_as_a_hook() -> None:
     assert "broadcast_variables" not in text
 
 
+def test_a_supervisor_starts_alike_by_itself_and_the_ranks_draw_apart_before_its_loop() -> None:
+    text = port(SESSION.replace("tf.Session()", "tf.train.Supervisor(logdir=where).managed_session()")).text
+    assert "with dl.Supervisor(logdir=where).managed_session() as sess:" in text
+    assert "    dl.reseed()  # from here on each rank draws samples of its own\n    for epoch in range(5):" in text
+
+
 def test_an_input_function_that_is_evaluated_too_is_shared_where_it_trains() -> None:
     source = f"""{HEAD}
 def model_fn(features, labels, mode):
@@ -116,7 +122,7 @@ estimator.evaluate(input_fn)
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (("tf.Session()", "tf.train.Supervisor().managed_session()"), "Supervisor"),
+        (("tf.Session()", "tf.train.Supervisor(is_chief=task == 0).managed_session()"), "already distributed"),
         (("sess.run(train_op, feed", "_, rows = sess.run([train_op, loss], feed"), "carried from batch to batch"),
     ],
 )

@@ -30,12 +30,14 @@ from dl_comm.tensorflow.ranks import init, reseed
 from dl_comm.tensorflow.rate import decay, lars, warmup
 from dl_comm.tensorflow.serving import serving_module
 from dl_comm.tensorflow.state import BroadcastHook, broadcast, broadcast_variables
+from dl_comm.tensorflow.supervisor import Supervisor
 
 local_rank = get_localrank
 
 __all__ = [
     "BroadcastHook",
     "DistributedOptimizer",
+    "Supervisor",
     "average",
     "barrier",
     "broadcast",

@@ -19,17 +19,9 @@ _WHY = "all variables: the same on all ranks before the first step"
 
 
 def broadcast(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
-    """Yield the broadcast before the outermost loop, in the session that runs it; as a hook where it is monitored."""
-    if facts.monitored:
-        for call in facts.monitored:
-            yield estimator.hooked(facts, call)
-            folder = argument(call, "checkpoint_dir", 2)
-            if folder is not None and dotted(folder) != "None":
-                yield Edit(folder, "rank 0 restores and saves; the others get its variables",
-                           lambda f: expression("tensorflow/rank0_path", {"path": f}, dl=facts.alias))  # fmt: skip
-        loops = (facts.script.outermost_loop(step.node) for step in facts.steps)
-        for outermost in dict.fromkeys(loop for loop in loops if loop is not None):
-            yield Edit(outermost, "what it draws is each rank's own", before=statements("keras/reseed", dl=facts.alias))
+    """Yield the broadcast before the outermost loop, in the session that runs it; or where such a session is made."""
+    if facts.monitored or facts.supervised:
+        yield from _made(facts)
         return
     done: list[tuple[cst.CSTNode, str]] = []
     for step in facts.steps:
@@ -42,6 +34,24 @@ def broadcast(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
                 yield Edit(loop, _WHY, before=lines)
 
 
+def _made(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
+    """Yield what lets the sessions of MonitoredTrainingSession() and Supervisor() start alike by themselves."""
+    dl = facts.alias
+    for call in facts.monitored:
+        yield estimator.hooked(facts, call)
+        folder = argument(call, "checkpoint_dir", 2)
+        if folder is not None and dotted(folder) != "None":
+            yield Edit(folder, "rank 0 restores and saves; the others get its variables",
+                       lambda f: expression("tensorflow/rank0_path", {"path": f}, dl=dl))  # fmt: skip
+    for call in facts.supervised:
+        yield Edit(call.func, "rank 0 restores, saves and logs; its sessions start from rank 0's variables",
+                   lambda _: expression("tensorflow/supervisor", dl=dl))  # fmt: skip
+    loops = dict.fromkeys(loop for step in facts.steps for loop, _ in _places(facts, step))
+    for loop in loops:
+        if not any(facts.script.inside(loop, other) for other in loops if other is not loop):
+            yield Edit(loop, "what it draws is each rank's own", before=statements("keras/reseed", dl=dl))
+
+
 def _places(facts: TensorFlowFacts, step: Step) -> list[tuple[cst.CSTNode, str]]:
     """Return the outermost loops around ``step``, in its own function or in callers, with the session's name there."""
     script = facts.script
@@ -51,7 +61,7 @@ def _places(facts: TensorFlowFacts, step: Step) -> list[tuple[cst.CSTNode, str]]
     if loop is not None:
         return [(loop, text)]
     found = list(_in_callers(facts, step.node, _Named(step.optimizer)))
-    if not found:
+    if not found and not facts.monitored and not facts.supervised:
         raise DlrunError(
             f"{script.place(step.node)}: found no loop around this run in which {text} can be named: "
             "nothing was written.",

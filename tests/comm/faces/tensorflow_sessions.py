@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 import dl_comm.tensorflow as dl
 import numpy as np
@@ -84,6 +85,58 @@ def sessions_train_like_one_process():
             ported = train(slice(_r, None, _n), how, given)
             np.testing.assert_allclose(ported, serial, rtol=1e-11)
             same_bits([ported])
+
+
+def a_supervisor_trains_like_one_process_and_goes_on_from_rank_0s_checkpoint():
+    x, y = _data()
+
+    def train(mine, supervisor, folder):
+        distributed = supervisor is dl.Supervisor
+        for first, last in ((0, 3), (3, 5)):
+            with tf.Graph().as_default():
+                a, b = _v1.placeholder(tf.float64, [None, 6]), _v1.placeholder(tf.float64, [None, 1])
+                start = np.linspace(-1, 1, 6)[:, None] + (_r + first if distributed else 0)
+                v = _v1.get_variable("v", initializer=start)
+                loss = tf.reduce_mean((tf.tanh(a @ v) - b) ** 2)
+                step = _v1.train.get_or_create_global_step()
+                opt = _v1.train.MomentumOptimizer(0.1, 0.9)
+                train_op = (dl.DistributedOptimizer(opt) if distributed else opt).minimize(loss, step)
+                summary = _v1.summary.scalar("loss", loss)
+                sv = supervisor(logdir=folder, save_model_secs=0, save_summaries_secs=0, summary_op=None)
+                with sv.managed_session() as session:
+                    assert session.run(step) == first
+                    for k in range(first, last):
+                        _, said = session.run([train_op, summary], {a: x[k][mine], b: y[k][mine]})
+                        sv.summary_computed(session, said)
+                    sv.summary_writer.flush()
+                    found = session.run(v)
+                    if _r == 0 or not distributed:
+                        sv.saver.save(session, sv.save_path, global_step=step)
+        return found
+
+    folder = tempfile.mkdtemp()
+    serial = train(slice(None), _v1.train.Supervisor, tempfile.mkdtemp())
+    ported = train(slice(_r, None, _n), dl.Supervisor, folder)
+    np.testing.assert_allclose(ported, serial, rtol=1e-11)
+    same_bits([ported])
+    assert any(Path(folder).iterdir()) == (_r == 0)
+
+
+def a_supervisor_leaves_out_the_summaries_for_which_all_ranks_would_have_to_come():
+    with tf.Graph().as_default():
+        v = _v1.get_variable("v", initializer=1.0)
+        (mean,) = dl.gradients([v * (_r + 1)])
+        _v1.summary.scalar("mean", mean)
+        sv = dl.Supervisor(logdir=tempfile.mkdtemp(), save_summaries_secs=1, save_model_secs=0)
+        with sv.managed_session() as session:
+            assert not any("SVSummary" in type(t).__name__ for t in sv.start_standard_services(session) or ())
+            assert session.run(sv.summary_op)
+        try:
+            dl.Supervisor(is_chief=False)
+        except ValueError as error:
+            assert "is_chief" in str(error)
+        else:
+            raise AssertionError("a rank that is nobody's chief")
 
 
 def an_estimator_trains_like_one_process():
