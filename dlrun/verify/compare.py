@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dlrun.verify.checks import data, gradients, ranks, rate
+from dlrun.verify.checks.held import held
 from dlrun.verify.checks.same import same
 from dlrun.verify.trace import Run
 from dlrun.verify.verdict import Check, failed, skipped
@@ -30,12 +31,14 @@ def _sharded(serial: Run, identity: Run, sharded: Run) -> list[Check]:
         return [ran(sharded, "sharded run") or failed("sharded run", "rank 0 makes no step", "", "fails")]
     start, mean = ranks.broadcast(sharded), gradients.mean_gradients(sharded)
     cause = next((check.name for check in (mean, start) if check.status == "failed"), "")
+    state = held(sharded, cause)
     equal, shards, steps = ranks.equal(sharded, cause), data.shards(identity, sharded), ranks.steps(sharded)
     if steps.fault == "uneven-steps" and (shards.fault == "uneven-steps" or cause):
         steps = replace(steps, fault="", todo=f"see {shards.name if shards.fault else cause}")
     if steps.fault == "rank-dependent-exit" and cause:
         steps = replace(steps, fault="", todo=f"see {cause}")
-    checks = [start, mean, equal, shards, data.global_batch(serial, sharded), rate.learning_rate(serial, sharded)]
+    checks = [start, mean, equal, state, shards]
+    checks += [data.global_batch(serial, sharded), rate.learning_rate(serial, sharded)]
     checks += [ranks.own_noise(sharded), steps, ranks.one_writer(sharded)]
     if sharded.error and not sharded.hung:
         rank, event = sharded.error

@@ -88,6 +88,10 @@ class Trace:
         """Return the first event of a kind, None where there is none."""
         return next(self.all(kind), None)
 
+    def last(self, kind: str) -> Event | None:
+        """Return the last event of a kind, None where there is none."""
+        return next((event for event in reversed(self.events) if event.kind == kind), None)
+
     @cached_property
     def steps(self) -> tuple[Step, ...]:
         """The optimizer steps."""

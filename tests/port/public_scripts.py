@@ -1,14 +1,15 @@
 """Ports a table of public scripts, runs the ports, and prints the table: right, refused, not run here, wrong.
 
     python tests/port/public_scripts.py TABLE.tsv FOLDER RESULTS [--run] [--python keras=.../bin/python ...]
-        [--standins torch=DIR --standins tf=DIR] [--arguments FILE.json] [--only ID ...] [--again]
+        [--standins torch=DIR --standins tf=DIR] [--arguments FILE.json] [--only ID ...] [--again] [--verify]
 
 TABLE.tsv has the columns id, framework, path, expect; FOLDER/ID/ holds each script beside its local modules. With
 --run every port is run for a few steps: on 1 rank (the parameters must be those of the serial script, bit by bit),
 on 2 ranks that each repeat the serial run (likewise), and on 2 ranks that share the data (all ranks must hold the
-same parameters after every step). RESULTS/ID.json keeps each script's outcome: a second call goes on where the first
-one ended, and without --run only prints what is there. A framework may be given several interpreters: the first one
-under which the serial script trains is used. The scripts themselves are no part of the repository.
+same parameters after every step). With --verify, `dlrun verify --seed 0` judges the ports that are right by these
+runs; alone it judges all. RESULTS/ID.json keeps each script's outcome: a second call goes on where the first one
+ended, and without --run and --verify only prints what is there. A framework may be given several interpreters: the
+first one under which the serial script trains is used. The scripts themselves are no part of the repository.
 """
 
 import argparse
@@ -40,18 +41,46 @@ class Judge:
         self.row, self.args, self.python = row, args, python
         self.script = Path(row["path"]).name
 
+    def environment(self, work: Path) -> dict[str, str]:
+        """Return what a script runs under that finds its stand-ins, and its modules in ``work``."""
+        framework = self.row["framework"]
+        standins = self.args.standins.get("torch" if framework == "torch" else "tf")
+        path = [part for part in (standins, os.environ.get("PYTHONPATH"), str(work)) if part]
+        made = {"STANDIN_N": "256", **os.environ, **QUIET, "PYTHONPATH": os.pathsep.join(path),
+                "STANDIN_FAKE_CUDA": "1", "PROBE_FRAMEWORK": PROBES[framework]}  # fmt: skip
+        return made | ({"STANDIN_TF1": "1"} if PROBES[framework] == "session" else {})
+
+    def verified(self, folder: Path, ported: Path) -> str:
+        """Return the verdict of ``dlrun verify``: proved, or what else it says."""
+        given = self.args.arguments.get(self.row["id"], [])
+        command = [self.python, "-m", "dlrun", "verify", str(folder / self.script), str(ported / self.script), "--json",
+                   "--seed", "0", "--steps", "4", "--", *given]  # fmt: skip
+        log = self.args.results / f"{self.row['id']}-verify.json"
+        with tempfile.TemporaryDirectory() as scratch, log.open("w") as said:
+            work = Path(scratch) / "work"
+            shutil.copytree(folder, work)
+            environment = self.environment(work) | {"PATH": f"{Path(self.python).parent}:{os.environ['PATH']}"}
+            environment["PYTHONPATH"] = environment["PYTHONPATH"].removesuffix(f":{work}")  # each has its own modules
+            try:
+                subprocess.run(command, cwd=work, env=environment, stdout=said, stderr=subprocess.STDOUT,
+                               timeout=12 * self.args.timeout)  # fmt: skip
+            except subprocess.TimeoutExpired:
+                return f"no verdict in {12 * self.args.timeout} s"
+        text = log.read_text(errors="replace")
+        try:
+            verdict = json.loads(text[text.index("{\n") : text.rindex("}") + 1])
+        except ValueError:
+            return " ".join(line for line in text.splitlines()[-2:] if "%" not in line)[:300]
+        wrong = [f"{c['name']}: {c['finding']}" for c in verdict["checks"] if c["status"] == "failed"]
+        passed = sum(c["status"] == "passed" for c in verdict["checks"])
+        return f"proved ({passed} checks)" if verdict["proved"] else f"NOT PROVED: {'; '.join(wrong)}"[:400]
+
     def run(self, folder: Path, ranks: int, **extra: str) -> list[dict[str, object]]:
         """Return what the probe wrote on each rank; ``ranks`` 0 is a run without a launcher."""
-        framework = self.row["framework"]
         with tempfile.TemporaryDirectory() as scratch:
             work, result = Path(scratch) / "work", Path(scratch) / "result"
             shutil.copytree(folder, work)
-            standins = self.args.standins.get("torch" if framework == "torch" else "tf")
-            path = [part for part in (standins, os.environ.get("PYTHONPATH"), str(work)) if part]
-            environment = {"STANDIN_N": "256", **os.environ, **QUIET, "PYTHONPATH": os.pathsep.join(path),
-                           "STANDIN_FAKE_CUDA": "1", "PROBE_FRAMEWORK": PROBES[framework], **extra}  # fmt: skip
-            if PROBES[framework] == "session":
-                environment["STANDIN_TF1"] = "1"
+            environment = self.environment(work) | extra
             given = self.args.arguments.get(self.row["id"], [])
             command = [self.python, str(PROBE), str(result), str(self.args.steps), self.script, *given]
             if ranks:
@@ -101,8 +130,8 @@ def equal(run: dict[str, object], serial: dict[str, object]) -> int:
     return next((i for i, (a, b) in enumerate(steps) if a != b), len(steps))
 
 
-def judged(row: dict[str, str], folder: Path, args: argparse.Namespace) -> str:
-    """Return the verdict over the runs of one port, under the first interpreter that trains the serial script."""
+def judged(row: dict[str, str], folder: Path, args: argparse.Namespace) -> dict[str, object]:
+    """Return the verdicts over the runs of one port, under the first interpreter that trains the serial script."""
     whys = []
     script = Path(row["path"]).name
     for python in args.python.get(row["framework"], [sys.executable]):
@@ -114,8 +143,9 @@ def judged(row: dict[str, str], folder: Path, args: argparse.Namespace) -> str:
         with tempfile.TemporaryDirectory() as scratch:
             port = port_tree(folder / script, Path(scratch) / "port").path.parent
             shutil.copytree(folder, port, copy_function=missing, dirs_exist_ok=True)
-            return judge.compared(folder, port, one)
-    return f"NOT RUN: {' / '.join(whys)}"
+            ran = judge.compared(folder, port, one) if args.run else "right"
+            return {"ran": ran} | ({"verified": judge.verified(folder, port)} if args.verify and ran == "right" else {})
+    return {"ran": f"NOT RUN: {' / '.join(whys)}"}
 
 
 def missing(source: str, target: str) -> None:
@@ -137,7 +167,7 @@ def outcome(row: dict[str, str], folder: Path, args: argparse.Namespace) -> dict
         return found | {"crash": f"{type(error).__name__}: {error}"}
     found |= {"seconds": round(time.perf_counter() - start, 2), "files": 1 + len(ported.modules),
               "doubts": len(ported.doubts)}  # fmt: skip
-    return found | ({"ran": judged(row, folder, args)} if args.run else {})
+    return found | (judged(row, folder, args) if args.run or args.verify else {})
 
 
 def kind(found: dict[str, object]) -> str:
@@ -158,13 +188,17 @@ def table(results: list[dict[str, object]]) -> str:
     lines = []
     for found in results:
         said = str(found.get("ran") or found.get("refused") or found.get("crash") or "")
-        lines.append(f"{found['id']}  {kind(found):22} {str(found['expect'])[:24]:24}  {said[:150]}")
+        said = " | ".join(part for part in (said[:150], str(found.get("verified", ""))) if part)
+        lines.append(f"{found['id']}  {kind(found):22} {str(found['expect'])[:24]:24}  {said}")
     kinds = Counter((str(f["framework"]), kind(f)) for f in results)
     names = list(dict.fromkeys(name for _, name in kinds))
     for framework in [*dict.fromkeys(str(f["framework"]) for f in results), ""]:
         counts = [(sum(n for (f, k), n in kinds.items() if k == name and framework in ("", f)), name) for name in names]
         told = ", ".join(f"{n} {name}" for n, name in counts if n)
         lines.append(f"{framework or 'all'}: {sum(n for n, _ in counts)} scripts: {told}")
+        verdicts = [str(f["verified"]) for f in results if "verified" in f and framework in ("", f["framework"])]
+        if verdicts:
+            lines.append(f"    verified: {sum(v.startswith('proved') for v in verdicts)} of {len(verdicts)} proved")
     return "\n".join(lines)
 
 
@@ -180,6 +214,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--arguments", type=Path, help='a JSON file: {"id": ["--epochs", "1"]}')
     parser.add_argument("--run", action="store_true")
+    parser.add_argument("--verify", action="store_true", help="let dlrun verify judge the ports that are right")
     parser.add_argument("--again", action="store_true", help="judge scripts again that have a result")
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--timeout", type=int, default=90)
@@ -194,12 +229,12 @@ def main() -> None:
     with args.table.open() as file:
         rows = [row for row in csv.DictReader(file, delimiter="\t") if row["framework"] in args.framework]
     for row in rows:
-        kept, folder = args.results / f"{row['id']}.json", args.folder / row["id"]
+        kept, folder = args.results / f"{row['id']}.json", (args.folder / row["id"]).resolve()
         wanted = (not args.only or row["id"] in args.only) and (folder / Path(row["path"]).name).exists()
         if wanted and (args.again or not kept.exists()):
             found = outcome(row, folder, args)
             kept.write_text(json.dumps(found))
-            print(row["id"], kind(found), found.get("ran", ""), flush=True)
+            print(row["id"], kind(found), found.get("ran", ""), found.get("verified", ""), flush=True)
         if kept.exists() and (not args.only or row["id"] in args.only):
             results.append(json.loads(kept.read_text()))
     print(table(results))

@@ -6,6 +6,7 @@ import pytest
 from by_hand import averaged, epoch, event, note, optimizer, run, step
 
 from dlrun.verify.checks import data, gradients, ranks, rate, repeat, whole
+from dlrun.verify.checks.held import held
 from dlrun.verify.checks.output import close, first_difference, same_line, shown
 from dlrun.verify.checks.same import same
 from dlrun.verify.compare import compare
@@ -277,3 +278,23 @@ def test_nothing_is_proved_by_nothing() -> None:
 def test_the_distance_of_tensors_is_their_largest_difference() -> None:
     assert distance(note(1, 2), note(1, 2.5)) == pytest.approx(0.5)
     assert distance(note(1, 2), note(1)) == float("inf")
+
+
+def holding(value: float, kind: str, saved: float | None = None) -> list[Event]:
+    events = [step(1, 0.9), event("held", tensors={"model.x": {"kind": kind, "note": note(value)}})]
+    return events + ([event("saved", tensors={"x": {"kind": "saved", "note": note(saved)}})] if saved else [])
+
+
+@pytest.mark.parametrize(("kind", "fault"), [("copy", "copies-differ"), ("slot", "slots-differ"), ("statistics", "")])
+def test_copies_and_slots_must_agree_and_statistics_are_each_ranks_own(kind: str, fault: str) -> None:
+    check = held(run(holding(1.0, kind), holding(1.5, kind)))
+    assert check.fault == fault
+    assert "model.x" in check.finding
+    assert "5.0e-01" in check.finding
+
+
+def test_statistics_that_are_averaged_before_they_are_saved_are_told_from_rank_0s_own() -> None:
+    own = held(run(holding(1.0, "statistics", 1.0), holding(1.5, "statistics", 1.5)))
+    averaged_first = held(run(holding(1.0, "statistics", 1.25), holding(1.5, "statistics", 1.25)))
+    assert own.finding.endswith("saved are rank 0's")
+    assert averaged_first.finding.endswith("the same on all ranks where they are saved")

@@ -32,7 +32,7 @@ BY_HAND = (
     "train_loader = DataLoader(train_set, batch_size=8, shuffle=True)\n"
 )
 
-APART = ("same parameters", "same steps")  # what follows from different parameters
+APART = ("same parameters", "state and copies", "same steps")  # what follows from different parameters
 
 FAULTS = [
     Fault("missing-average", ((GRADIENTS, ""),), "mean gradient", where="optimizer.step()", follow=APART),

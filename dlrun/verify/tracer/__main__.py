@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import sys
 import tokenize
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -35,10 +37,7 @@ def main(arguments: list[str]) -> None:
 
     orders = Orders.read(arguments[0])
     recorder = Recorder(orders, rank_here())
-    if orders.framework == "torch":
-        _into_torch(recorder)
-    else:
-        _into_tensorflow(recorder)
+    note_held = _into_torch(recorder) if orders.framework == "torch" else _into_tensorflow(recorder)
     os.chdir(orders.scratch)
 
     script = Path(orders.script)
@@ -52,13 +51,13 @@ def main(arguments: list[str]) -> None:
     sys.path[0] = str(home.folder)
     code = conditions.watched(text, str(script))
     files.install(recorder)
-    how = "finished"
+    how, where = "finished", None
     try:
         if home.package:  # it has relative imports: run as by python -m
             module.__dict__["__package__"] = importlib.import_module(home.package).__name__
         exec(code, module.__dict__)
-    except Stopped:
-        how = "stopped"
+    except Stopped as stopped:
+        how, where = "stopped", stopped.__traceback__
     except SystemExit as error:
         if error.code:
             recorder.note("error", type="SystemExit", message=str(error.code), line=_line(error, script))
@@ -67,14 +66,16 @@ def main(arguments: list[str]) -> None:
         recorder.note("error", type=type(error).__name__, message=str(error), line=_line(error, script))
         traceback.print_exc()
         raise
+    note_held(module.__dict__, where)
     recorder.note("end", how=how)
     sys.stdout.flush()
 
 
-def _into_torch(recorder: Recorder) -> None:
+def _into_torch(recorder: Recorder) -> Callable[..., None]:
+    """Return what notes the tensors that a script holds in the end, ``note(its globals, traceback)``."""
     import torch
 
-    from dlrun.verify.tracer import averaging, loaders, randomness, training
+    from dlrun.verify.tracer import averaging, holdings, loaders, randomness, training
 
     torch.set_num_threads(1)
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
@@ -82,10 +83,14 @@ def _into_torch(recorder: Recorder) -> None:
     followed = loaders.install(recorder, draws)
     trained = training.install(recorder, draws, followed)
     averaging.install(recorder, trained, followed)
+    return functools.partial(holdings.note_held, trained)
 
 
-def _into_tensorflow(recorder: Recorder) -> None:
-    """Run everything but sessions eagerly, and on one thread: each step is seen, and sums have one order."""
+def _into_tensorflow(recorder: Recorder) -> Callable[..., None]:
+    """Run everything but sessions eagerly, and on one thread: each step is seen, and sums have one order.
+
+    Return what notes the tensors that a script holds in the end.
+    """
     import tensorflow as tf
 
     from dlrun.verify.tracer import datasets, graphs, randomness, sessions, tapes, tensorflow_face
@@ -96,7 +101,9 @@ def _into_tensorflow(recorder: Recorder) -> None:
     draws = randomness.install(recorder)
     data, graph = datasets.install(recorder), graphs.install(recorder)
     sessions.install(recorder, graph)
-    tensorflow_face.install(recorder, tapes.install(recorder, draws, data, graph), data)
+    taped = tapes.install(recorder, draws, data, graph)
+    tensorflow_face.install(recorder, taped, data)
+    return lambda *_: taped.note_held()
 
 
 def _line(error: BaseException, script: Path) -> str:

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from dlrun.verify.tracer.importing import REPLICATE, AfterImport, followed, number_of
 from dlrun.verify.tracer.loaders import Loaders
 from dlrun.verify.tracer.recorder import Recorder
-from dlrun.verify.tracer.tensors import tensor_note, tensors_in
+from dlrun.verify.tracer.tensors import named_tensors, tensor_note, tensors_in
 from dlrun.verify.tracer.training import Training
 
 FACE = "dl_comm.torch"
@@ -53,6 +53,11 @@ class Averaging:
         result = function(what, *args, **kwargs)
         after = [tensor_note(_gradient(t)) for t in tensors]
         return result, {"ids": [self.training.number(t) for t in tensors], "before": before, "after": after}
+
+    def _save(self, function: Any, what: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        tensors = {name: {"kind": "saved", "note": tensor_note(t)} for name, t in named_tensors("", what)}
+        self.recorder.note("saved", tensors=tensors)
+        return function(what, *args, **kwargs), {}
 
     def _lr_scale(self, function: Any, lr: float = 1.0, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         result = lr if self.recorder.orders.global_batch else function(lr, *args, **kwargs)

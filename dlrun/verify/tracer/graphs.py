@@ -19,6 +19,7 @@ from tensorflow.python.training.optimizer import Optimizer
 from dlrun.verify.tracer.recorder import Recorder
 
 READERS = ("IteratorGetNext", "QueueDequeueV2", "QueueDequeueManyV2", "QueueDequeueUpToV2")
+STATISTICS = ("moving_mean", "moving_variance", "moving_average", "moving_stddev")
 NORMS = ("FusedBatchNorm", "batchnorm", "batch_norm")
 
 
@@ -152,6 +153,11 @@ def key(thing: Any) -> str:
     op = dense.op
     is_variable = isinstance(dense, tf.Variable) or op.type in ("VarHandleOp", "VariableV2")
     return f"{id(op.graph)}/{op.name if is_variable else dense.name}"
+
+
+def kind_of(name: str) -> str:
+    """Return whether a variable that is not trained holds batch norm's statistics or is a copy, by its name."""
+    return "statistics" if name.rpartition("/")[2].split(":")[0] in STATISTICS else "copy"
 
 
 def _dense(thing: Any) -> Any:

@@ -18,7 +18,7 @@ from tensorflow.python.client.session import BaseSession, _FetchHandler
 from tensorflow.python.framework import ops
 
 from dlrun.verify.tracer.arrays import array_note, batch_digest, samples
-from dlrun.verify.tracer.graphs import Graphs, Mean, Plan, Update, key, seeds_of
+from dlrun.verify.tracer.graphs import Graphs, Mean, Plan, Update, key, kind_of, seeds_of
 from dlrun.verify.tracer.importing import number_of
 from dlrun.verify.tracer.randomness import states
 from dlrun.verify.tracer.recorder import Recorder
@@ -78,7 +78,16 @@ class Sessions:
         self._sent |= set(plan.sent)
         for update, seen in zip(plan.updates, found["asked"], strict=True):
             self._note_step(update, seen, values(list(update.variables)), session.graph, plan)
+        if self.recorder.done:
+            self._note_held(session.graph, values)
         return found["theirs"]
+
+    def _note_held(self, graph: Any, values: Callable[[Any], Any]) -> None:
+        """Note the variables that no update changes: slots, averages, statistics, the number of the step."""
+        variables = [v for v in graph.get_collection("variables") if key(v) not in self._variables]
+        found = dict(zip([v.op.name for v in variables], values(variables) if variables else [], strict=True))
+        held = {name: {"kind": kind_of(name), "note": array_note(value)} for name, value in found.items()}
+        self.recorder.note("held", tensors=held)
 
     def _first(self, update: Update, values: Callable[[Any], Any]) -> None:
         """On an update's first step, note its variables."""

@@ -54,6 +54,17 @@ def tensors_in(value: Any) -> Iterable[torch.Tensor]:
             yield from tensors_in(item)
 
 
+def named_tensors(name: str, value: Any) -> Iterable[tuple[str, torch.Tensor]]:
+    """Yield the tensors in nested dicts, lists and modules, each with the way to it."""
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    elif isinstance(value, torch.nn.Module):
+        yield from named_tensors(name, value.state_dict())
+    elif isinstance(value, (dict, list, tuple)):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from named_tensors(f"{name}.{key}" if name else str(key), item)
+
+
 def rows(args: Any, kwargs: Any) -> dict[str, list[int]]:
     """Return a number for each row (along axis 0) of the tensors a model is given, made from its content."""
     given = {f"input {i}": value for i, value in enumerate(args, 1)} | kwargs

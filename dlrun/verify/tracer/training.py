@@ -45,6 +45,21 @@ class Training:
         """Return a small number for a tensor object, the same one each time."""
         return self._parameters.setdefault(id(tensor), (len(self._parameters), tensor))[0]
 
+    @property
+    def stepped(self) -> set[int]:
+        """The ids of the parameters that optimizers hold."""
+        groups = [group for _, optimizer in self._optimizers.values() for group in optimizer.param_groups]
+        return {id(parameter) for group in groups for parameter in group["params"]}
+
+    @property
+    def names(self) -> set[str]:
+        """The names that parameters have in their models."""
+        return set(self._names.values())
+
+    def name_of(self, parameter: Any) -> str:
+        """Return the name of a parameter in its model, its number where it was not seen in one."""
+        return self._names.get(id(parameter)) or f"parameter {self.number(parameter)}"
+
     def forward(self, call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Run a module's call; of the outermost one note input, kinds of layers and use of random numbers."""
         if self._depth or self.recorder.inside or not (module.training and torch.is_grad_enabled()):

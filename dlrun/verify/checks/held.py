@@ -1,0 +1,59 @@
+"""Are the ranks alike in what they hold besides parameters: optimizers' state, copies of models, buffers?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dlrun.verify.trace import Event, Run
+from dlrun.verify.verdict import Check, distance, failed, passed, skipped
+
+NAME = "state and copies"
+SHARED = ("slot", "copy")  # what all ranks compute alike; statistics and other buffers come from a rank's samples
+WHAT = {"slot": "the optimizer's state", "copy": "a copy"}
+Difference = tuple[str, str, int, float]  # name, kind, rank, size
+
+
+def held(run: Run, cause: str = "") -> Check:
+    """Compare what the ranks hold after the last step. ``cause``: the failed check that explains a difference."""
+    events = [trace.first("held") for trace in run.traces]
+    if not all(events) or not events[0]["tensors"]:  # type: ignore[index]
+        return skipped(NAME, "nothing is held besides the parameters" if all(events) else "a rank was not seen to end")
+    apart = _apart([event for event in events if event])
+    shared = [difference for difference in apart if difference[1] in SHARED]
+    if shared:
+        name, kind, rank, size = shared[0]
+        more = f", and {len(shared) - 1} more" if len(shared) > 1 else ""
+        finding = f"{name}{more}: {WHAT[kind]} that differs by {size:.1e} on rank {rank} after the last step"
+        place: dict[str, Any] = {"rank": rank, "parameter": name, "size": size, "where": run.root.steps[-1].at}
+        if cause:
+            return failed(NAME, f"{finding}: see {cause}", **place)
+        todo = "broadcast it once it is made, and change it from averaged gradients and equal parameters alone"
+        return failed(NAME, finding, todo, "copies-differ" if kind == "copy" else "slots-differ", **place)
+    count = len(events[0]["tensors"])  # type: ignore[index]
+    if not apart:
+        return passed(NAME, f"{count} tensors besides the parameters are the same on all ranks after the last step")
+    same = f"{count - len(apart)} tensors besides the parameters are the same on all ranks"
+    return passed(NAME, f"{same}; {_own(run, apart)}")
+
+
+def _own(run: Run, apart: list[Difference]) -> str:
+    """Say which buffers are each rank's own, and what becomes of them in files."""
+    name, kind, rank, size = max(apart, key=lambda difference: difference[3])
+    what = "batch norm's statistics" if kind == "statistics" else "buffers"
+    said = f"{len(apart)} {what} are each rank's own ({name} differs by {size:.1e} on rank {rank})"
+    saved = _apart(saves) if all(saves := [trace.last("saved") for trace in run.traces]) else None  # type: ignore[arg-type]
+    if saved is None:
+        return said
+    return f"{said}, saved are rank 0's" if saved else f"{said}, and the same on all ranks where they are saved"
+
+
+def _apart(events: list[Event]) -> list[Difference]:
+    """Return what differs between rank 0 and others."""
+    found = []
+    for name, entry in events[0]["tensors"].items():
+        for rank, other in enumerate(events[1:], 1):
+            theirs = other["tensors"].get(name)
+            if theirs and (theirs["note"] or {}).get("hash") != (entry["note"] or {}).get("hash"):
+                found.append((name, entry["kind"], rank, distance(entry["note"], theirs["note"])))
+                break
+    return found

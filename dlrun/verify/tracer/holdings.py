@@ -1,0 +1,75 @@
+"""What a PyTorch script holds besides the parameters it trains: optimizers' state, buffers, copies of its models.
+
+Found by the names that the script has for them where it is stopped, so that ranks can be compared and a difference be
+named. Plain tensors are left out: batches and losses are each rank's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.optimizer import Optimizer
+
+from dlrun.verify.tracer.recorder import is_user_file
+from dlrun.verify.tracer.tensors import tensor_note
+from dlrun.verify.tracer.training import NORMS, Training
+
+Held = tuple[str, str, torch.Tensor]  # name, kind (slot, copy, statistics, buffer), value
+
+
+def note_held(training: Training, space: dict[str, Any], stopped: TracebackType | None) -> None:
+    """Note what is held in the script's globals, and in the variables of the functions that it was stopped in."""
+    spaces = [space]
+    while stopped is not None:
+        if is_user_file(stopped.tb_frame.f_code.co_filename):
+            spaces.append(stopped.tb_frame.f_locals)
+        stopped = stopped.tb_next
+    seen = set(training.stepped)
+    held = {}
+    for name, kind, value in (found for names in spaces for found in _in_names(names, training)):
+        if id(value) not in seen:
+            seen.add(id(value))
+            held[name] = {"kind": kind, "note": tensor_note(value)}
+    training.recorder.note("held", tensors=held)
+
+
+def _in_names(names: dict[str, Any], training: Training) -> Iterator[Held]:
+    for name, value in list(names.items()):
+        yield from _in_value(name, value, training)
+        if not isinstance(value, (nn.Module, Optimizer, type)) and _is_of_user(value):
+            for part, inner in list(getattr(value, "__dict__", {}).items()):
+                yield from _in_value(f"{name}.{part}", inner, training)
+
+
+def _in_value(name: str, value: Any, training: Training) -> Iterator[Held]:
+    if isinstance(value, nn.Module):
+        yield from _in_module(name, value)
+    elif isinstance(value, Optimizer):
+        for parameter, state in value.state.items():
+            for key, part in state.items() if isinstance(state, dict) else ():
+                if isinstance(part, torch.Tensor):
+                    yield f"{name}: {key} of {training.name_of(parameter)}", "slot", part
+    elif isinstance(value, dict) and value and all(key in training.names for key in value):
+        for key, part in value.items():  # the shadow of a moving average
+            if isinstance(part, torch.Tensor):
+                yield f"{name}[{key!r}]", "copy", part
+
+
+def _in_module(name: str, module: nn.Module) -> Iterator[Held]:
+    for key, parameter in module.named_parameters():
+        yield f"{name}.{key}", "copy", parameter
+    for prefix, part in module.named_modules():
+        for key, buffer in part.named_buffers(recurse=False):
+            kind = "statistics" if isinstance(part, NORMS) else "buffer"
+            yield ".".join(word for word in (name, prefix, key) if word), kind, buffer
+
+
+def _is_of_user(value: Any) -> bool:
+    import sys
+
+    module = sys.modules.get(type(value).__module__)
+    return type(value).__module__ == "__main__" or is_user_file(getattr(module, "__file__", None) or "<none>")
