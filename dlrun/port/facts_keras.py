@@ -13,6 +13,7 @@ from dlrun.port.facts import Options
 from dlrun.port.flow import Flow
 from dlrun.port.iterated import Iterated
 from dlrun.port.kinds import Kinds
+from dlrun.port.positions import moving
 from dlrun.port.script import Script, dotted, walk
 from dlrun.port.untrained import whole_graph
 from dlrun.port.wholes import GRAPH
@@ -23,6 +24,7 @@ OPTIMIZERS = re.compile(
 )
 _OWN = re.compile(r"^(?!optimizer$)\w*(optimizer|_opt|_optim)$")
 FITS = ("fit", "fit_generator")
+_FLOWS = ("flow", "flow_from_directory", "flow_from_dataframe")
 _DRAWS = re.compile(
     r"^(numpy\.random\.(randint|choice|permutation|shuffle)|random\.(choice|choices|sample|randint|randrange)|"
     r"tensorflow\.random\.shuffle)$"
@@ -49,6 +51,7 @@ class KerasFacts:
     optimizers: tuple[cst.Call, ...]
     drawn: tuple[cst.For | cst.While, ...]
     dealt: tuple[cst.Call, ...]  # the range() calls of loops that pick their batches by number
+    moved: tuple[tuple[cst.For | cst.While, tuple[str, ...]], ...]  # of ``drawn``: arrays of which slices are moved on
     stateful: tuple[cst.Arg, ...]  # what makes layers hand their states on from batch to batch
     own: tuple[cst.BaseExpression, ...]  # optimizers that a model's own compile() takes beside ``optimizer``
 
@@ -74,9 +77,13 @@ def read(flow: Flow, options: Options, name: str, guard: cst.If | None) -> Keras
     drawn = tuple(dict.fromkeys(loop for c in batches if (loop := script.outermost_loop(c)) is not None))
     kinds = Kinds(flow)
     dealt = tuple(r for loop in drawn for r in _indexed(kinds, loop))
+    moved: list[tuple[cst.For | cst.While, tuple[str, ...]]] = []
     for loop in drawn:
-        own = any(_DRAWS.search(script.name_of(n.func)) for n in walk(loop.body) if isinstance(n, cst.Call))
-        if not own and not any(script.inside(r, loop) for r in dealt):
+        if any(script.inside(r, loop) for r in dealt):
+            continue
+        if names := _moved(script, loop):
+            moved.append((loop, names))
+        elif not any(_draws(flow, n) for n in walk(loop.body) if isinstance(n, cst.Call)):
             raise DlrunError(
                 f"{name}:{script.line(loop)}: train_on_batch() gets batches that this loop neither draws at random nor "
                 "picks by number: found no samples to share. Nothing was written.",
@@ -103,9 +110,36 @@ def read(flow: Flow, options: Options, name: str, guard: cst.If | None) -> Keras
         optimizers=tuple(c for c in script.calls if OPTIMIZERS.search(script.name_of(c.func))),
         drawn=tuple(loop for loop in drawn if not any(script.inside(r, loop) for r in dealt)),
         dealt=dealt,
+        moved=tuple(moved),
         stateful=stateful,
         own=tuple(a.value for c in compiled for a in c.args if a.keyword is not None and _OWN.search(a.keyword.value)),
     )
+
+
+def _draws(flow: Flow, call: cst.Call, depth: int = 2) -> bool:
+    """Tell whether ``call`` draws samples: at random, or the next batch of images that Keras has shuffled."""
+    script, method = flow.script, call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+    if _DRAWS.search(script.name_of(call.func)):
+        return True
+    iterator = call.args[0].value if script.name_of(call.func) == "builtins.next" and call.args else None
+    if method == "next" and isinstance(call.func, cst.Attribute):
+        iterator = call.func.value
+    for origin in flow.origins(iterator) if iterator is not None else ():
+        made = origin.node
+        if isinstance(made, cst.Call) and isinstance(made.func, cst.Attribute) and made.func.attr.value in _FLOWS:
+            given = {a.keyword.value: dotted(a.value) for a in made.args if a.keyword is not None}
+            return given.get("shuffle") != "False" and "seed" not in given
+    inner = [n for t in flow.targets(call) for n in walk(t.body) if isinstance(n, cst.Call)] if depth else []
+    return any(_draws(flow, n, depth - 1) for n in inner)
+
+
+def _moved(script: Script, loop: cst.For | cst.While) -> tuple[str, ...]:
+    """Return the arrays, made before ``loop``, of which it takes slices at positions that it moves on."""
+    sliced = [n.value.value for n in walk(loop.body) if isinstance(n, cst.Subscript) and isinstance(n.value, cst.Name)
+              and any(isinstance(e.slice, cst.Slice) for e in n.slice)]  # fmt: skip
+    names = [name for name in dict.fromkeys(sliced) if moving(loop, name)]
+    made = [b for name in names for b in script.scopes[loop].lookup(name)[0]]
+    return () if any(script.inside(b.node, loop) for b in made) else tuple(names)
 
 
 def _is_method(call: cst.Call, names: tuple[str, ...]) -> bool:

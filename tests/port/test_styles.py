@@ -298,3 +298,34 @@ def test_data_sets_out_of_a_table_are_downloaded_by_rank_0_first_and_checkpoints
     assert 'data = dl.rank0_first(chosen)("data", download=True)' in text
     assert 'test = dl.rank0_first(datasets.__dict__[name])("data", train=False, download=True)' in text
     assert "dl.rank0(save_checkpoint)(model.state_dict())" in text
+
+
+MOVED = """start = 0
+for step in range(10000):
+    model.train_on_batch(x[start : start + 20], y[start : start + 20])
+    start += 20
+    if start > len(x) - 20:
+        start = 0
+"""
+FLOW = """images = ImageDataGenerator().flow({given})
+def batch_of(source):
+    return next(source)
+for step in range(10000):
+    for i in range(5):
+        model.train_on_batch(batch_of(images), ones)
+    model.train_on_batch(noise, ones)
+"""
+
+
+def test_slices_that_move_on_and_batches_that_keras_shuffles_are_each_ranks_own():
+    start = KERAS.split("model.fit")[0]
+    text = port(start + MOVED).text
+    assert "x = dl.shard(x)  # this rank's samples\ny = dl.shard(y)\n" in text
+    assert "for step in range(dl.steps(10000)):" in text
+    text = port(start + FLOW.format(given="x, y")).text
+    assert "for step in range(dl.steps(10000)):\n    for i in range(5):" in text
+
+
+@pytest.mark.parametrize("given", ["x, y, shuffle=False", "x, y, seed=1"])
+def test_batches_that_are_the_same_on_all_ranks_are_no_samples_to_share(given):
+    assert "found no samples to share" in refused(KERAS.split("model.fit")[0] + FLOW.format(given=given)).message

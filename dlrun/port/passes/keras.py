@@ -76,6 +76,9 @@ def gradients(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     for loop in {facts.script.outermost_loop(call): None for call in facts.dealt}:
         if loop is not None and not any(_permutes(facts, n) for n in walk(loop)):
             yield Edit(loop, "noise is each rank's own", before=statements("keras/reseed", dl=facts.alias))
+    for loop, names in facts.moved:
+        yield Edit(loop, "each rank moves on within its own share of the samples",
+                   before=statements("torch/shard_arrays", dl=facts.alias, names=names, drawn=()))  # fmt: skip
     for loop in facts.drawn:
         yield Edit(loop, "the loop draws its own batches, other ones on each rank",
                    before=statements("keras/reseed", dl=facts.alias))  # fmt: skip
@@ -101,12 +104,23 @@ def steps(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     """
     yield from schedules.counts(facts, facts.optimizers)
     for loop in facts.drawn:
-        inner = [n for n in walk(loop.body) if isinstance(n, (cst.For, cst.While))]
-        turns = next((n for n in inner if "train_on_batch" in facts.script.code(n)), loop)
+        turns = _turns(facts, loop)
         call = turns.iter if isinstance(turns, cst.For) else None
         if isinstance(call, cst.Call) and facts.script.name_of(call.func).endswith("range") and call.args:
             yield Edit(call.args[min(1, len(call.args) - 1)].value, "the loop counts steps: n ranks make n batches",
                        lambda n: expression("torch/steps", {"count": n}, dl=facts.alias))  # fmt: skip
+
+
+def _turns(facts: KerasFacts, loop: cst.For | cst.While) -> cst.For | cst.While:
+    """Return the loop that counts steps: the innermost, but for one that trains only a part, as a GAN's critic."""
+    inner = [n for n in walk(loop.body) if isinstance(n, (cst.For, cst.While)) and _trains(facts, n)]
+    only = next((n for n in inner if _trains(facts, n) == _trains(facts, loop)), None)
+    return _turns(facts, only) if only is not None else loop
+
+
+def _trains(facts: KerasFacts, loop: cst.For | cst.While) -> int:
+    """Return how many calls of train_on_batch() stand in ``loop``."""
+    return facts.script.code(loop.body).count("train_on_batch(")
 
 
 def finish(facts: KerasFacts) -> Iterator[Edit | Doubt]:
