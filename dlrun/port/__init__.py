@@ -85,13 +85,14 @@ def port(
     modules: list[Part] = []
     for tree, file in script.files.items():
         mine = [e for e in edits if script.tree_of(e.node) is tree]
+        if not mine and tree is not script.module:
+            continue
         after = _carried_out(tree, file, mine)
-        if tree is not script.module and f"{facts.alias}." in after.code and mine:
+        if tree is not script.module and f"{facts.alias}." in after.code:
             joined = [replace(e, step="start") for e in start.into_module(facts, tree)]
             edits.extend(joined)
             after = _carried_out(tree, file, [*mine, *joined])
-        if tree is script.module or mine:
-            modules.append(Part(file, tree.code, after.code, tree.encoding))
+        modules.append(Part(file, tree.code, after.code, tree.encoding))
     contract = options.contract if not getattr(facts, "full_batch", False) else FULL_BATCH
     return Ported(name, modules[0], tuple(modules[1:]), script, tuple(edits), tuple(doubts), framework, contract)
 

@@ -7,14 +7,19 @@ import libcst as cst
 from dlrun.port.script import Script, dotted, walk
 
 
-def holds_copy(script: Script, cls: cst.ClassDef, attribute: str) -> bool:
-    """Tell whether ``self.attribute`` is filled with copies of weights: deepcopy(model), or clones in a dict."""
-    values = [b.value for b in script.attributes.get((cls, attribute), []) if b.value is not None]
+def copied(script: Script, cls: cst.ClassDef) -> set[str]:
+    """Return the attributes of ``self`` that hold copies of weights: deepcopy(model), or clones in a dict."""
+    found = {name for (owner, name), bindings in script.attributes.items() if owner is cls
+             for b in bindings if b.value is not None and _copying(script, b.value)}  # fmt: skip
     for node in walk(cls.body):
         target = node.targets[0].target if isinstance(node, cst.Assign) else None
-        if isinstance(node, cst.Assign) and isinstance(target, cst.Subscript):
-            values += [node.value] if dotted(target.value) == f"self.{attribute}" else []
-    return any(_copies(script, n) for v in values for n in walk(v) if isinstance(n, cst.Call))
+        if isinstance(node, cst.Assign) and isinstance(target, cst.Subscript) and _copying(script, node.value):
+            found.add(dotted(target.value).removeprefix("self."))
+    return found
+
+
+def _copying(script: Script, value: cst.CSTNode) -> bool:
+    return any(_copies(script, n) for n in walk(value) if isinstance(n, cst.Call))
 
 
 def _copies(script: Script, call: cst.Call) -> bool:

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import libcst as cst
 
-from dlrun.port.copies import holds_copy
+from dlrun.port.copies import copied
 from dlrun.port.facts import Top
 from dlrun.port.facts_torch import LOOPS, Gradients
 from dlrun.port.script import Scope, dotted, walk
@@ -27,6 +27,7 @@ class Loops:
         self.script = gradients.script
         self.flow = gradients.flow
         self.kinds = gradients.kinds
+        self._copies: dict[cst.ClassDef, set[str]] = {}
         self.ends: list[cst.CSTNode] = [*(c for c, _ in gradients.step_calls), *gradients.updates]
 
     @cached_property
@@ -214,8 +215,13 @@ class Loops:
                     continue  # a module is in sight itself
                 for (cls, attribute), _ in self.script.attributes.items():
                     made = self._use_of(cls, attribute) if cls is owner else None
-                    if made is not None and (owner in owners or holds_copy(self.script, cls, attribute)):
+                    if made is not None and (owner in owners or attribute in self._copied(cls)):
                         yield f"{name}.{attribute}", made
+
+    def _copied(self, cls: cst.ClassDef) -> set[str]:
+        if cls not in self._copies:
+            self._copies[cls] = copied(self.script, cls)
+        return self._copies[cls]
 
     def _use_of(self, cls: cst.ClassDef, attribute: str) -> cst.CSTNode | None:
         """Return an expression ``self.attribute`` in the methods of ``cls``."""
@@ -254,7 +260,7 @@ class Loops:
             kind = self.kinds.of(node)
             key = tuple(self.flow.origins(node)) or (name,)
             owner = self.script.class_of(node) if kind == "" and name.count(".") == 1 and name[:5] != "self." else None
-            copies = owner is not None and holds_copy(self.script, owner, name.rsplit(".", 1)[-1])
+            copies = owner is not None and name.rsplit(".", 1)[-1] in self._copied(owner)
             if kind == "module" or name in self._by_hand or copies:
                 modules.setdefault(key, name)
             elif kind == "optimizer" or (
