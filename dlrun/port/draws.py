@@ -41,6 +41,11 @@ class Draws:
                 for target in self.flow.targets(n) if depth else ():
                     yield from self.reached(target.body, depth - 1)
 
+    def functions(self, node: cst.CSTNode) -> Iterator[cst.FunctionDef]:
+        """Yield the functions of this script that running ``node`` may enter."""
+        for call in self.reached(node):
+            yield from self.flow.targets(call)
+
     def __call__(self, node: cst.CSTNode) -> bool:
         """Tell whether running ``node`` draws its own samples: at random, in turn, or with next() from a loader."""
         for call in self.reached(node):

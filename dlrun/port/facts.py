@@ -9,6 +9,7 @@ import libcst as cst
 
 from dlrun.port.flow import Flow
 from dlrun.port.kinds import Kinds
+from dlrun.port.reductions import Reductions
 from dlrun.port.script import Script
 from dlrun.port.taint import Taint
 
@@ -97,7 +98,8 @@ class Feed:
     over; indices: the range of positions that it runs over; positions: likewise, where the loop also counts its steps
     by them (``names`` holds the variable, ``picks`` its target and its uses that pick samples); turns: a function that
     returns the next samples at each call; arrays: ``names`` of tensors that each step takes whole,
-    sliced along axis 0 before the loop ``node``.
+    sliced along axis 0 before the loop ``node``, or after the assignment ``node``, under names of their own at the
+    uses ``picks``; array: an expression that stands for such an array; ``gathered`` is how the loss gathers samples.
 
     Where a state is handed on from batch to batch: stretch: an expression of which each rank takes a stretch along
     ``axis``; stretches: the assignment after which (or ``before`` the statement that) the variables ``names`` are cut
@@ -105,7 +107,7 @@ class Feed:
     """
 
     node: cst.CSTNode
-    how: Literal["loader", "iterable", "named", "indices", "positions", "turns", "arrays", "stretch", "stretches"]
+    how: Literal["loader", "iterable", "named", "indices", "positions", "turns", "arrays", "array", "stretch", "stretches"]
     names: tuple[str, ...] = ()
     drawn: tuple[str, ...] = ()  # of ``names``, those that each process draws at random for itself
     picks: tuple[cst.Name, ...] = ()
@@ -113,6 +115,7 @@ class Feed:
     before: bool = False
     again: tuple[tuple[str, str], ...] = ()
     draws: tuple[cst.Call, ...] = ()
+    gathered: Reductions | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -104,9 +104,20 @@ class SessionGradients(TapeGradients):
 
     def fed(self, run: cst.Call) -> tuple[cst.BaseExpression, ...]:
         """Return the values that a run feeds into placeholders."""
+        return tuple(value for _, value in self.fed_pairs(run))
+
+    def fed_pairs(self, run: cst.Call) -> tuple[tuple[cst.BaseExpression, cst.BaseExpression], ...]:
+        """Return the placeholders that a run feeds, with the values."""
         given = self.feeds_of(run)
         pairs = given.elements if given is not None else ()
-        return tuple(e.value for e in pairs if isinstance(e, cst.DictElement))
+        return tuple((e.key, e.value) for e in pairs if isinstance(e, cst.DictElement))
+
+    def losses(self) -> list[cst.BaseExpression]:
+        """Return the expressions that the graph minimizes."""
+        given = [(call, "minimize") for call, _ in self.builds if calls_method(call, "minimize")]
+        given += [(call, "gradients") for call in self.averages]
+        given += [(call, "compute_gradients") for call in self.script.calls if calls_method(call, "compute_gradients")]
+        return [call.args[0].value for call, _ in given if call.args]
 
     def _put(self, run: cst.Call, loop: cst.CSTNode) -> Iterator[cst.BaseExpression]:
         """Yield the values that ``loop`` puts one by one into the dict that ``run`` feeds: ``feed[c] = state[i].c``."""

@@ -11,19 +11,19 @@ from dlrun.port import nested
 from dlrun.port.carried import Carried, hands_on
 from dlrun.port.draws import Draws, plays
 from dlrun.port.facts import Feed
+from dlrun.port.full import FullBatches
 from dlrun.port.iterated import Iterated
 from dlrun.port.loops import Loops
-from dlrun.port.positions import counts_too, mentions, moving, picks_samples
+from dlrun.port.positions import counts_too, mentions, picks_samples
 from dlrun.port.script import Binding, dotted, walk
 from dlrun.port.sites import Sites
-from dlrun.port.wholes import Wholes
 
 _NO_BATCHES = (".parameters", ".children", ".modules", ".items", ".values", ".keys", "trange")
 _BATCHES = r"loader|batches|_dl$|_iter$|iterator|dataset|train(ing)?_(data|set|pairs)$|samples$|sentences$|corpus$"
 _PLAYS = ("gym", "gymnasium", "envpool", "pettingzoo", "procgen", "stable_baselines3")
 
 
-class Feeds:
+class Feeds(FullBatches):
     """Finds the feeds of all training loops: loaders, index ranges, random draws, full batches."""
 
     def __init__(self, loops: Loops) -> None:
@@ -39,10 +39,6 @@ class Feeds:
         self._generators: list[cst.FunctionDef] = []  # functions that make the batches of training loops
         self.found: dict[cst.CSTNode, Feed] = {}
         self.counted: list[cst.For | cst.While] = []
-        self.graph: cst.CSTNode | None = None  # data whose samples hang together
-        self.uncut: cst.Name | None = None  # data that go into a loss whole, beside others that are dealt out
-        self.moved: cst.CSTNode | None = None  # a loop over slices whose arrays cannot be cut before it
-        self.full_batch = False
         # Where an environment is played, every rank makes samples of its own: there is nothing to deal out.
         self.episodes = any(b.target.split(".")[0] in _PLAYS for b in self.script.imports())
         self.episodes = self.episodes or any(plays(self.kinds, n) for n in self.script.nodes)
@@ -257,53 +253,3 @@ class Feeds:
     def _behind(self, func: cst.CSTNode) -> list[cst.FunctionDef]:
         call = self.script.parents[func]
         return self.flow.targets(call) if isinstance(call, cst.Call) else []
-
-    # -- all samples in every step ------------------------------------------------------------------------------
-
-    def _whole(self, loop: cst.For | cst.While) -> None:
-        """Note the arrays that the losses of ``loop`` take whole in every turn."""
-        known = set(self.loops.gradients.backwards)
-        reached = (*self.draws.reached(loop.body), *self._closures(loop))
-        calls = [c for c in reached if c in known and not self._evaluates(c)]
-        wholes = Wholes(self.kinds, loop, [self._loss(c) for c in dict.fromkeys(calls)])
-        self.graph = self.graph or wholes.graph
-        moved = [name for name in wholes.arrays if moving(loop, name)]
-        if moved:
-            self._move(loop, moved)
-        elif self.graph is None and wholes.arrays:
-            self.full_batch = True
-            self.uncut = wholes.left[0] if wholes.left else self.uncut
-            self.found[loop] = Feed(loop, "arrays", tuple(wholes.arrays), tuple(wholes.drawn))
-        elif self.graph is None and wholes.left:
-            self.uncut = self.uncut or wholes.left[0]
-
-    def _move(self, loop: cst.For | cst.While, names: list[str]) -> None:
-        """Note arrays of which ``loop`` takes slices that it moves: each rank moves on within its own share."""
-        for name in names:
-            made = self.script.scopes[loop].lookup(name)[0]
-            last = [b for b in made if b.how == "assign" and not self.script.inside(b.node, loop)]
-            inner = any(isinstance(self.script.parents[self.script.line_of(b.node)], cst.IndentedBlock)
-                        and isinstance(self.script.scopes[loop].node, cst.Module) for b in last)  # fmt: skip
-            if len(last) != len(made) or inner or not isinstance(last[-1].node, cst.Assign):
-                self.moved = self.moved or loop
-                return
-            node = last[-1].node
-            before = self.found.get(node)
-            self.found[node] = Feed(node, "named", (*(before.names if before else ()), name))
-        self.counted.append(loop)
-
-    def _loss(self, backward: cst.Call) -> cst.BaseExpression:
-        """Return the expression whose gradients ``backward`` computes."""
-        return backward.func
-
-    def _closures(self, loop: cst.CSTNode) -> Iterator[cst.Call]:
-        for step in self.loops.gradients.steps():
-            if step.closure is not None and self.script.inside(step.node, loop):
-                yield from self.draws.reached(step.closure.body)
-
-    def _evaluates(self, call: cst.Call) -> bool:
-        """Tell whether ``call`` runs under no_grad()."""
-        return any(
-            isinstance(up, cst.With) and any("no_grad" in self.script.code(item.item) for item in up.items)
-            for up in self.script.above(call)
-        )

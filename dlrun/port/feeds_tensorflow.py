@@ -12,10 +12,10 @@ from dlrun.port.facts_session import SessionGradients
 from dlrun.port.facts_tape import TapeGradients
 from dlrun.port.facts_torch import calls_method
 from dlrun.port.feeds import Feeds
+from dlrun.port.full_sessions import FullSessions
 from dlrun.port.kinds_tensorflow import plain
 from dlrun.port.loops import Loops
 from dlrun.port.script import dotted
-from dlrun.port.wholes import Wholes
 
 _ITERATORS = ("make_one_shot_iterator", "make_initializable_iterator", "make_initializer")
 _OTHERS = re.compile(r"(^|_)(test|val|valid|validation|eval|dev)", re.IGNORECASE)
@@ -58,7 +58,7 @@ class TapeFeeds(Feeds):
         return None  # shared at the loop: what is counted or evaluated elsewhere stays whole
 
 
-class SessionFeeds(Feeds):
+class SessionFeeds(FullSessions, Feeds):
     """Placeholders are fed with slices, draws or whole arrays; or a graph holds iterators over data sets."""
 
     def __init__(self, loops: Loops) -> None:
@@ -74,7 +74,7 @@ class SessionFeeds(Feeds):
         if data or self.queues:
             mine = [loop for loop in self._innermost() if loop not in self._fed_loops() and loop not in self.counted]
             self.counted.extend(loop for loop in mine if isinstance(loop, cst.For) or not _endless(loop))
-            self.found = {k: f for k, f in self.found.items() if f.how != "arrays"}
+            self.found = {k: f for k, f in self.found.items() if f.gathered is None}
             self.full_batch = False
 
     def _fed_loops(self) -> set[cst.CSTNode]:
@@ -102,19 +102,6 @@ class SessionFeeds(Feeds):
 
     def _hidden_state(self, loop: cst.For | cst.While) -> cst.CSTNode | None:
         return self.gradients.carried(loop)
-
-    def _whole(self, loop: cst.For | cst.While) -> None:
-        runs = [c for c, _ in self.gradients.step_calls if c in set(self.draws.reached(loop.body))]
-        fed = [value for run in runs for value in self.gradients.fed(run)]
-        wholes = Wholes(self.kinds, loop, fed)
-        self.graph = self.graph or wholes.graph
-        for value in fed:  # lists that are filled before the loop
-            origins = [o.node for o in self.flow.origins(value)] if isinstance(value, cst.Name) else []
-            if any(isinstance(o, cst.List) and not o.elements and not self.script.inside(o, loop) for o in origins):
-                wholes.arrays.setdefault(dotted(value))
-        if self.graph is None and wholes.arrays:
-            self.full_batch = True
-            self.found[loop] = Feed(loop, "arrays", tuple(wholes.arrays), tuple(wholes.drawn))
 
 
 def _is_queue(name: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cached_property
 
 import libcst as cst
 
@@ -17,7 +18,11 @@ GRAPH = re.compile(
 )
 # Methods of objects that hand out samples, and so are no arrays of them: data.get_batch(32).
 _GIVES = re.compile(r"^(get|next|sample|draw|fetch)(_|$)")
-_RANDOM = re.compile(r"^(torch\.(rand|randn|randint|normal)|numpy\.random\.\w+)$")
+_RANDOM = re.compile(
+    r"^(torch\.(rand|randn|randint|randperm|normal|bernoulli|rand_like|randn_like)|numpy\.random\.\w+|random\.\w+|"
+    r"builtins\.set|"
+    r"tensorflow\.(compat\.v1\.)?random[._]\w+|sklearn\.datasets\.make_\w+|sklearn\.model_selection\.train_test_split)$"
+)
 _PLAIN = (cst.Integer, cst.Float, cst.SimpleString, cst.Comparison, cst.ConcatenatedString, cst.Lambda)
 _NUMBERS = ("torch.device", "builtins.len", "builtins.int", "builtins.float", "builtins.range", "time.time")
 
@@ -44,13 +49,13 @@ class Wholes:
             self._follow(loss)
 
     def _follow(self, node: cst.CSTNode) -> None:
-        if self.home is self.home.root:  # functions that read globals see those that are cut before the loop
-            for call in (n for n in walk(node) if isinstance(n, cst.Call)):
-                for target in self.flow.targets(call):
-                    if target not in self._functions and self.script.class_of(target) is None:
-                        self._functions.add(target)
-                        for value in self.flow.returns(target):
-                            self._follow(value)
+        # Functions that read globals see those that are cut before a loop of the module.
+        for call in (n for n in walk(node) if isinstance(n, cst.Call)):
+            for target in self.flow.targets(call):
+                if target not in self._functions and self.script.class_of(target) is None:
+                    self._functions.add(target)
+                    for value in self.flow.returns(target):
+                        self._follow(value)
         for name in self._data_names(node):
             bindings, scope = self.script.scopes[name].lookup(name.value)
             if scope is None or (id(scope), name.value) in self._seen:
@@ -94,17 +99,58 @@ class Wholes:
                 self._arguments(function, name.value)
         elif made and not inside:
             if not self._is_plain(name):
-                self.arrays.setdefault(name.value)
-                made_by = [n for b in made if b.value for n in walk(b.value) if isinstance(n, cst.Call)]
-                if any(_RANDOM.search(self.script.name_of(c.func)) for c in made_by):
-                    self.drawn.add(name.value)
+                self._array(name, made)
         elif scope is scope.root and scope is not self.home:
-            if made and not self._is_plain(name):
-                self.left.append(name)  # a global of a function: it cannot be given another value there
+            if made and not self._is_plain(name):  # a global of a function: it cannot be given another value there
+                if self.script.inside(name, self.loop):
+                    self._array(name, made)
+                else:
+                    self.left.append(name)
             return
         for binding in inside:
             if binding.value is not None:
                 self._follow(binding.value)
+
+    def bindings(self, name: str) -> list[Binding]:
+        """Return what the array ``name`` is bound to."""
+        return self.home.lookup(name)[0]
+
+    def uses(self, name: str) -> list[cst.Name]:
+        """Return the expressions that read the array ``name``, in source order."""
+        scope = self.home.lookup(name)[1]
+        return [n for n in self._named.get(name, []) if self.script.scopes[n].lookup(name)[1] is scope]
+
+    @cached_property
+    def _named(self) -> dict[str, list[cst.Name]]:
+        found: dict[str, list[cst.Name]] = {}
+        for n in self.script.nodes:
+            up = self.script.parents.get(n) if isinstance(n, cst.Name) else None
+            part = (isinstance(up, cst.Attribute) and up.attr is n) or (isinstance(up, cst.Arg) and up.keyword is n)
+            if isinstance(n, cst.Name) and not part and not isinstance(up, (cst.AssignTarget, cst.Param)):
+                found.setdefault(n.value, []).append(n)
+        return found
+
+    def _array(self, name: cst.Name, made: list[Binding]) -> None:
+        self.arrays.setdefault(name.value)
+        if any(b.value is not None and self._draws(b.value, set()) for b in made):
+            self.drawn.add(name.value)
+
+    def _draws(self, node: cst.CSTNode, seen: set[cst.CSTNode]) -> bool:
+        """Tell whether ``node`` is made with random numbers: itself, or by what it is made of."""
+        for n in walk(node):
+            if n in seen:
+                continue
+            seen.add(n)
+            if isinstance(n, cst.Call):
+                if _RANDOM.search(self.script.name_of(n.func)) or any(
+                    self._draws(target.body, seen) for target in self.flow.targets(n)
+                ):
+                    return True
+            elif isinstance(n, cst.Name):
+                values = [b.value for b in self.script.scopes[n].lookup(n.value)[0] if b.how == "assign" and b.value]
+                if any(self._draws(value, seen) for value in values):
+                    return True
+        return False
 
     def _given(self, name: cst.Name) -> None:
         """Note a parameter of the function that holds the loop: an array, where its callers pass data."""
@@ -138,7 +184,7 @@ class Wholes:
                     return True
             if isinstance(node, cst.DictComp) and isinstance(node.value, (cst.Name, *_PLAIN)):
                 return True  # a vocabulary: the number of each word
-            if isinstance(node, (cst.Dict, cst.List, cst.Tuple)) and all(
+            if isinstance(node, (cst.Dict, cst.List, cst.Tuple)) and node.elements and all(
                 isinstance(e.value, cst.SimpleString if isinstance(node, cst.List) else _PLAIN) for e in node.elements
             ):
                 return True

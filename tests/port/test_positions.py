@@ -119,8 +119,7 @@ for step in range(9):
     loss.backward()
     opt.step()
 """).text
-    assert "x = dl.shard(x)" in text
-    assert "dl.shard(w)" not in text
+    assert 'x, y = dl.shard((x, y), batch="global")' in text
 
 
 def test_words_and_names_are_no_samples() -> None:
@@ -137,6 +136,5 @@ for epoch in range(9):
     loss.backward()
     opt.step()
 """).text
-    assert "x = dl.shard(x)" in text
-    assert "dl.shard(layers)" not in text
-    assert "dl.shard(number)" not in text
+    assert 'x, y = dl.shard((x, y), batch="global")' in text
+    assert text.count("dl.shard(") == 1

@@ -56,7 +56,7 @@ def test_weights_updated_by_hand_are_averaged_and_start_alike():
     text = port(MANUAL).text
     assert "dl.gradients([w1, w2])  # mean over the ranks\n        w1 -= 0.1 * w1.grad" in text
     assert "dl.broadcast(w1, w2)" in text
-    assert "x = dl.shard(x)" in text
+    assert 'x, y = dl.shard((x, y), batch="global")' in text
 
 
 AGENT = """

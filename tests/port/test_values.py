@@ -256,7 +256,7 @@ for it in range(50):
     loss.backward()
     opt.step()
 """).text
-    assert "points = dl.shard(points)  # this rank's samples" in text
+    assert 'points = dl.shard(points, batch="global")  # this rank\'s samples' in text
 
 
 TRAINER = """import torch

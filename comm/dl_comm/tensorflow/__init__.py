@@ -21,6 +21,7 @@ from dl_comm.dealing import turns
 from dl_comm.output import print, rank0, rank0_first
 from dl_comm.ranks import barrier, finalize, get_localrank, get_localsize, get_nranks, get_rank, is_rank0
 from dl_comm.rate import lr_scale, steps
+from dl_comm.shares import partial_sum
 from dl_comm.streams import stretch
 from dl_comm.tensorflow.averaging import average, gradients, total
 from dl_comm.tensorflow.data import shard
@@ -55,6 +56,7 @@ __all__ = [
     "local_rank",
     "lr_scale",
     "model_dir",
+    "partial_sum",
     "print",
     "rank0",
     "rank0_first",

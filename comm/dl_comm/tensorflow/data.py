@@ -9,11 +9,12 @@ import numpy as np
 import tensorflow as tf
 
 from dl_comm.dealing import deal, deal_calls
-from dl_comm.ranks import check_enough, get_rank, parts, share
+from dl_comm.ranks import check_enough, get_rank, parts
+from dl_comm.shares import check_side_by_side, positions
 from dl_comm.tensorflow.state import settle
 
 
-def shard(data: Any) -> Any:
+def shard(data: Any, batch: str = "local", equal: bool = True) -> Any:
     """Return this rank's 1/n of ``data``; on one rank ``data`` itself.
 
     *A tf.data.Dataset*, usually of batches, gives every n-th element from the r-th: the k-th global batch is the
@@ -22,7 +23,10 @@ def shard(data: Any) -> Any:
     many: where n does not divide their number, they are padded from the beginning, or cut if the number is unknown.
 
     *Arrays, tensors, lists* give the entries r, r + n, ... of axis 0, padded from the beginning to equal lengths;
-    tuples and dicts of arrays are shared array by array.
+    tuples and dicts of arrays are shared array by array. With ``batch="global"`` they are one batch, taken whole at
+    every step: where n does not divide their length, entries are repeated, each as often as the others, so that the
+    mean over ranks of a mean over samples is that over all; with ``equal=False`` none is repeated and lengths may
+    differ by one, for ``partial_sum``. The arrays of a tuple must then be equally long.
 
     *A generator* is read by every rank, which keeps every n-th element; *a function* that returns the next samples at
     each call becomes one that calls it n times and returns the r-th result. Both must give all ranks the same.
@@ -36,16 +40,18 @@ def shard(data: Any) -> Any:
     if isinstance(data, tf.data.Dataset):
         return _shard_dataset(data, get_rank(), n)
     if isinstance(data, Mapping):
-        return {name: shard(part) for name, part in data.items()}
+        return {name: shard(part, batch, equal) for name, part in data.items()}
     if isinstance(data, tuple):
-        return tuple(shard(part) for part in data)
+        if batch == "global" or not equal:
+            check_side_by_side([len(part) for part in data if hasattr(part, "__len__")])
+        return tuple(shard(part, batch, equal) for part in data)
     if isinstance(data, Iterator):
         return deal(data, get_rank(), n)
     if callable(data) and not hasattr(data, "shape"):
         return deal_calls(data, get_rank(), n)
     length = getattr(data, "shape", None)
     if isinstance(data, (list, range)) or (length is not None and len(length) > 0):
-        mine = share(len(data), get_rank(), n)
+        mine = positions(len(data), get_rank(), n, batch, equal)
         if isinstance(data, (list, range)):
             return [data[i] for i in mine]
         if hasattr(data, "iloc"):

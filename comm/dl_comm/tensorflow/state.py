@@ -20,10 +20,12 @@ def broadcast(tensors: Any, root: int = 0) -> Any:
     """Return rank ``root``'s values of the tensors or variables, in the same order, for the caller to assign.
 
     Any dtypes that have a size; in a graph the result are tensors that will hold the values. A NumPy array, a number,
-    or a list of numbers such as an order of samples, comes back as rank ``root``'s, at once.
+    or a list of these such as samples or their order, comes back as rank ``root``'s, at once; a single tensor as one.
     """
-    if isinstance(tensors, (np.ndarray, *_NUMBERS)) or _are_numbers(tensors):
+    if _is_plain(tensors):
         return pickle.loads(_core.broadcast_bytes(pickle.dumps(tensors), root)) if get_nranks() > 1 else tensors
+    if tf.is_tensor(tensors):
+        return broadcast([tensors], root)[0]
     tensors = list(tensors)
     if get_nranks() == 1:
         return tensors
@@ -35,8 +37,11 @@ def broadcast(tensors: Any, root: int = 0) -> Any:
     )
 
 
-def _are_numbers(things: Any) -> bool:
-    return isinstance(things, list) and bool(things) and all(isinstance(t, _NUMBERS) for t in things)
+def _is_plain(thing: Any) -> bool:
+    """Tell whether ``thing`` is data, and no tensor or variable: arrays, numbers, texts, lists of them."""
+    if isinstance(thing, (list, tuple)):
+        return bool(thing) and all(map(_is_plain, thing))
+    return isinstance(thing, (np.ndarray, str, *_NUMBERS))
 
 
 def broadcast_variables(*things: Any, root: int = 0) -> Any:

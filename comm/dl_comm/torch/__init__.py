@@ -27,6 +27,7 @@ from dl_comm.dealing import turns
 from dl_comm.output import print, rank0, rank0_first
 from dl_comm.ranks import barrier, finalize, get_localrank, get_localsize, get_nranks, get_rank, is_rank0
 from dl_comm.rate import lr_scale, steps
+from dl_comm.shares import partial_sum
 from dl_comm.stopping import should_stop
 from dl_comm.torch.averaging import average, gradients, total
 from dl_comm.torch.files import load, save
@@ -62,6 +63,7 @@ __all__ = [
     "lr_scale",
     "no_sync",
     "overlap",
+    "partial_sum",
     "print",
     "rank0",
     "rank0_first",

@@ -12,13 +12,14 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, Sampler, Subset
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, Sampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from dl_comm import CommError, _core
 from dl_comm.dealing import deal, deal_calls
-from dl_comm.ranks import check_enough, get_rank, parts, share, shifted_seed
-from dl_comm.streams import check_equal_lengths
+from dl_comm.ranks import check_enough, get_rank, parts, shifted_seed
+from dl_comm.shares import check_side_by_side
+from dl_comm.torch.arrays import Share, check_equal_lengths, shard_sequence
 
 # An order of unknown length (an endless sampler) is drawn and shared in blocks of so many entries per rank.
 _BLOCK = 1024
@@ -29,7 +30,7 @@ _LONGEST = 1 << 22  # entries of a known order that are drawn at once: a sampler
 _sharded: WeakKeyDictionary[DataLoader[Any], DataLoader[Any]] = WeakKeyDictionary()
 
 
-def shard(data: Any, batch: str = "local") -> Any:
+def shard(data: Any, batch: str = "local", equal: bool = True) -> Any:
     """Return this rank's 1/n of ``data``; on 1 rank ``data`` itself.
 
     ``batch`` says what a loader's batch size stands for. ``"local"``: for what each rank takes at a step, so that the
@@ -54,6 +55,11 @@ def shard(data: Any, batch: str = "local") -> Any:
     to equal lengths; *a map-style Dataset* gives the Subset of these; a tuple or dict of arrays is shared array by
     array; *a generator* or other iterable is read by every rank, like an IterableDataset.
 
+    *Arrays that are one batch*, taken whole at every step, are shared with ``batch="global"``: where n does not divide
+    their length, entries are repeated, each as often as the others, so that the mean over ranks of a mean over samples
+    is that over all. With ``equal=False`` no entry is repeated and lengths may differ by one: for ``partial_sum``.
+    The arrays of a tuple must then be equally long: they hold the same samples.
+
     *A function* that returns the next samples at each call becomes one that calls it n times and returns the r-th
     result.
 
@@ -65,9 +71,11 @@ def shard(data: Any, batch: str = "local") -> Any:
         raise ValueError(f"shard() got batch={batch!r}; it is 'local' or 'global'")
     n = parts()
     if isinstance(data, Mapping):
-        return {name: shard(part) for name, part in data.items()} if n > 1 else data
+        return {name: shard(part, batch, equal) for name, part in data.items()} if n > 1 else data
     if isinstance(data, tuple) and any(isinstance(part, (Tensor, np.ndarray, list)) for part in data):
-        return tuple(shard(part) for part in data) if n > 1 else data
+        if batch == "global" or not equal:
+            check_side_by_side([len(part) for part in data if hasattr(part, "__len__")])
+        return tuple(shard(part, batch, equal) for part in data) if n > 1 else data
     if callable(data) and not hasattr(data, "__iter__") and not hasattr(data, "__getitem__"):
         return deal_calls(data, get_rank(), n) if n > 1 else data
     if isinstance(data, (str, bytes)) or not (hasattr(data, "__iter__") or hasattr(data, "__getitem__")):
@@ -75,7 +83,7 @@ def shard(data: Any, batch: str = "local") -> Any:
             f"shard() got {type(data).__name__}; it takes a DataLoader, a Dataset, a tensor, an array, a list or "
             "another iterable"
         )
-    if n == 1 or isinstance(data, (_Share, ShardedStream)):
+    if n == 1 or isinstance(data, (Share, ShardedStream)):
         return data
     if isinstance(data, DataLoader):
         if data not in _sharded:
@@ -85,29 +93,9 @@ def shard(data: Any, batch: str = "local") -> Any:
         raise TypeError(f"shard(batch='global') got {type(data).__name__}, whose batches it cannot divide; it takes a "
                         "DataLoader")  # fmt: skip
     if hasattr(data, "__len__") and hasattr(data, "__getitem__") and not isinstance(data, IterableDataset):
-        return _shard_sequence(data, get_rank(), n)
+        return shard_sequence(data, get_rank(), n, batch, equal)
     stream = ShardedStream(data, get_rank(), n)
     return iter(stream) if isinstance(data, Iterator) else stream
-
-
-class _Share(Subset[Any]):
-    """A rank's part of a data set."""
-
-
-def _shard_sequence(data: Any, rank: int, n: int) -> Any:
-    _check_equal_lengths(data)
-    mine = share(len(data), rank, n)
-    if isinstance(data, (Tensor, np.ndarray)):
-        return data[mine]
-    if hasattr(data, "iloc"):
-        return data.iloc[mine]
-    if isinstance(data, (list, tuple, range)):
-        return [data[i] for i in mine]
-    return _Share(data, mine)
-
-
-def _check_equal_lengths(data: Any) -> None:
-    check_equal_lengths(type(data).__name__, str(len(data)) if hasattr(data, "__len__") else "unknown", "shard")
 
 
 def _shard_loader(loader: DataLoader[Any], rank: int, n: int, divide: int) -> DataLoader[Any]:
@@ -135,7 +123,7 @@ def _shard_loader(loader: DataLoader[Any], rank: int, n: int, divide: int) -> Da
             size = _local_batch(loader.batch_size, divide)
             changes |= {"batch_size": size, "batch_sampler": BatchSampler(loader.sampler, size, loader.drop_last)}
     else:
-        _check_equal_lengths(loader.dataset)
+        check_equal_lengths(loader.dataset)
         changes |= _sharded_samplers(loader, rank, n, divide)
         if loader.generator is not None and rank > 0:
             # The seeds of the workers come from it: other ranks' workers shall augment differently.

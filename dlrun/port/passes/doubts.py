@@ -99,8 +99,8 @@ def _loop_of(facts: Facts, node: cst.CSTNode) -> cst.CSTNode | None:
 
 
 def _sums(facts: Facts) -> Iterator[Doubt]:
-    """Yield a doubt where a loss is a sum over a full batch: the mean over ranks is 1/n of it."""
-    if not facts.full_batch and facts.options.batch == "local":
+    """Yield a doubt where a loss is a sum over a global batch: the mean over ranks is 1/n of it."""
+    if facts.full_batch or facts.options.batch == "local":
         return
     for node in facts.script.nodes:
         sums = isinstance(node, cst.Arg) and node.keyword is not None and (
@@ -111,7 +111,7 @@ def _sums(facts: Facts) -> Iterator[Doubt]:
             yield Doubt(node, "this loss is a sum: the ranks' mean is 1/n of the serial gradient (Adam does not mind)",
                         "high", f"multiply the loss by {facts.alias}.get_nranks()")  # fmt: skip
             return
-    for step in facts.steps if facts.options.batch == "global" else ():
+    for step in facts.steps:
         for call in _summed(facts, step.node):
             yield Doubt(call, "if this loss is a sum over the batch, the ranks' mean is 1/n of the serial gradient",
                         "high", f"multiply the loss by {facts.alias}.get_nranks()")  # fmt: skip

@@ -10,7 +10,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, Feed
 from dlrun.port.facts_keras import KerasFacts
 from dlrun.port.insert import expression, statements
-from dlrun.port.passes import order, stretches
+from dlrun.port.passes import full, order, stretches
 from dlrun.port.script import dotted
 
 _TUPLES = ("split", "chunk", "tensor_split", "unbind")  # of tensors
@@ -56,10 +56,8 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             why = "the training loop takes this rank's share of the batches"
             share = (lambda node: wrap(_listed(node))) if _is_tuple(facts, feed.node) else wrap
             yield Edit(feed.node, deals if facts.options.batch == "global" else why, share)
-        elif feed.how == "arrays":
-            lines = statements("torch/shard_arrays", dl=facts.alias, names=feed.names, drawn=feed.drawn)
-            yield Edit(feed.node, f"{', '.join(feed.names)}: each rank takes every n-th sample", before=lines)
-            yield Doubt(feed.node, f"{', '.join(feed.names)}: taken to hold one sample per entry of axis 0", "medium")
+        elif feed.how in ("arrays", "array"):
+            yield from full.arrays(facts, feed)
     yield from stretches.torch(facts)
     for call in facts.permutations:
         yield from _one_order(facts, call)

@@ -1,0 +1,57 @@
+"""Which entries of an array are a rank's: of samples that come one after the other, or of one batch of all ranks."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import dl_comm
+from dl_comm.ranks import check_enough, is_rank0, parts, share
+
+_MANY = 1000  # fewer samples are not worth a word about time
+
+
+def positions(length: int, rank: int, n: int, batch: str = "local", equal: bool = True) -> list[int]:
+    """Return the positions of rank ``rank`` of n in an array with ``length`` entries.
+
+    They are r, r + n, ...: padded from the beginning to equal lengths; without ``equal`` as they are; of a ``"global"``
+    batch repeated until n divides them, so that every entry occurs n / gcd(length, n) times on the ranks together.
+
+    Raises ``dl_comm.CommError`` where there is less than one for each rank; of a global batch, where all n are exact
+    with fewer, too, rank 0 warns that ranks repeat each other's work.
+    """
+    if batch == "global" and equal and length:
+        common = math.gcd(length, n)
+        if length < n or (common < n and length >= _MANY):
+            _warn_of_repeated(length, n, length // common)
+        return [position % length for position in range(rank, length * n // common, n)]
+    check_enough(length, n)
+    return share(length, rank, n) if equal else list(range(rank, length, n))
+
+
+def _warn_of_repeated(length: int, n: int, mine: int) -> None:
+    """Let rank 0 say that ``mine`` entries on each rank are more than their share."""
+    if is_rank0():
+        best = f"with {length - length % n} it would take {length // n}" if length >= n else "some repeat others' work"
+        warnings.warn(f"{length} samples do not divide among {n} ranks: for the exact mean each takes {mine}; {best}",
+                      stacklevel=5)  # fmt: skip
+
+
+def check_side_by_side(lengths: Sequence[int]) -> None:
+    """Raise ``dl_comm.CommError`` when arrays that are to hold the same samples differ in length."""
+    if len(set(lengths)) > 1:
+        raise dl_comm.CommError(
+            f"shard: arrays of one batch have {' and '.join(map(str, lengths))} entries",
+            "Leave out what holds no samples: shard(batch='global') takes arrays with one entry per sample.",
+        )
+
+
+def partial_sum(value: Any) -> Any:
+    """Return ``value``, a sum over this rank's share of the samples, times n: the mean over ranks is the whole sum.
+
+    For losses that are sums: the gradients' mean is then that of the sum over all samples. ``value`` is a tensor, an
+    array or a number. On one rank, and where all repeat the serial run (``DL_COMM_REPLICATE``), it comes back itself.
+    """
+    return value if parts() == 1 else value * parts()

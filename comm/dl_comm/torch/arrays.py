@@ -1,0 +1,33 @@
+"""A rank's share of what can be indexed: tensors, arrays, lists, data frames, map-style data sets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from torch.utils.data import Subset
+
+from dl_comm import streams
+from dl_comm.shares import positions
+
+
+class Share(Subset[Any]):
+    """A rank's part of a data set."""
+
+
+def shard_sequence(data: Any, rank: int, n: int, batch: str = "local", equal: bool = True) -> Any:
+    """Return the entries of ``data`` that are rank ``rank``'s."""
+    check_equal_lengths(data)
+    if isinstance(data, (Tensor, np.ndarray)):
+        return data[positions(len(data), rank, n, batch, equal)]
+    if hasattr(data, "iloc"):
+        return data.iloc[positions(len(data), rank, n, batch, equal)]
+    if isinstance(data, (list, tuple, range)):
+        return [data[i] for i in positions(len(data), rank, n, batch, equal)]
+    return Share(data, positions(len(data), rank, n))
+
+
+def check_equal_lengths(data: Any) -> None:
+    """Raise on every rank when the ranks hold data of different lengths: they would do different numbers of steps."""
+    streams.check_equal_lengths(type(data).__name__, str(len(data)) if hasattr(data, "__len__") else "unknown", "shard")

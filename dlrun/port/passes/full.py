@@ -1,0 +1,99 @@
+"""Part of step "shard": full batches, cut before the loop, and losses that are sums over their samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts import Facts, Feed
+from dlrun.port.insert import expression, statements
+from dlrun.port.reductions import Reductions
+
+
+def arrays(facts: Facts, feed: Feed) -> Iterator[Edit | Doubt]:
+    """Cut what each step takes whole: arrays that are taken side by side by one call, which compares their lengths.
+
+    Before:
+        for step in range(100):
+            loss = (model(x) - y).pow(2).mean()
+            loss.backward()
+            opt.step()
+
+    After:
+        x, y = dl.shard((x, y), batch="global")  # this rank's samples
+        for step in range(100):
+            loss = (model(x) - y).pow(2).mean()
+            loss.backward()
+            opt.step()
+    """
+    how = feed.gathered
+    assert how is not None
+    equal = how.means or not how.sums
+    if feed.how == "array":
+        why = "each rank takes every n-th sample"
+        yield Edit(feed.node, why, lambda data: expression("torch/shard_array", {"data": data}, dl=facts.alias,
+                                                           equal=equal))  # fmt: skip
+    else:
+        yield from _cut(facts, feed, how, equal)
+    if feed is next(f for f in facts.feeds if f.gathered is how):
+        yield from _judged(facts, feed, how)
+
+
+def _cut(facts: Facts, feed: Feed, how: Reductions, equal: bool) -> Iterator[Edit | Doubt]:
+    own = {pick.value for pick in feed.picks}
+    groups = [[(f"own_{n}" if n in own else n, n) for n in group] for group in how.groups(feed.names)]
+    lines = statements("torch/shard_arrays", dl=facts.alias, groups=groups, drawn=feed.drawn, equal=equal)
+    why = f"{', '.join(feed.names)}: each rank takes every n-th sample"
+    if isinstance(feed.node, (cst.For, cst.While)):
+        yield Edit(feed.node, why, before=lines)
+    else:
+        yield Edit(facts.script.line_of(feed.node), why, after=lines)
+    for pick in feed.picks:
+        yield Edit(pick, "this rank's samples: elsewhere they stay whole",
+                   lambda name: name.with_changes(value=f"own_{name.value}"))  # fmt: skip
+    yield Doubt(feed.node, f"{', '.join(feed.names)}: taken to hold one sample per entry of axis 0", "medium")
+
+
+def _judged(facts: Facts, feed: Feed, how: Reductions) -> Iterator[Edit | Doubt]:
+    yield from _sums(facts, how)
+    for node in how.odd:
+        yield Doubt(node, "this is no mean or sum over the samples: the ranks' mean of it is not its value for all of "
+                    "them", "high", "let the loss be a mean over the samples, or train on one rank")  # fmt: skip
+    if not how.gathered:
+        yield Doubt(feed.node, "the loss is taken to be a mean over the samples: a sum would be 1/n of the serial one",
+                    "medium", f"{facts.alias}.partial_sum(loss) where it is a sum")  # fmt: skip
+
+
+def _sums(facts: Facts, how: Reductions) -> Iterator[Edit | Doubt]:
+    """Yield what makes sums over a rank's samples stand for those over all.
+
+    Before:
+        loss = (model(x) - y).pow(2).sum()
+
+    After:
+        loss = dl.partial_sum((model(x) - y).pow(2).sum())
+    """
+    for node in how.sums:
+        if _trains_only(facts, node):
+            yield Edit(node, "a sum over this rank's samples: n times it is, in the mean, the sum over all",
+                       lambda value: expression("torch/partial_sum", {"value": value}, dl=facts.alias))  # fmt: skip
+        else:
+            yield Doubt(node, "this loss is a sum, here and where it evaluates: the ranks' mean is 1/n of the serial "
+                        "gradient", "high", f"{facts.alias}.partial_sum(loss) where it trains")  # fmt: skip
+    if how.sums and getattr(facts, "style", "") == "session":
+        yield Doubt(how.sums[0], "runs that evaluate this sum get n times that of the data they feed", "medium",
+                    "divide what they return by the number of ranks")  # fmt: skip
+    if how.sums and how.means:
+        yield Doubt(how.sums[0], "a loss of sums and means: exact where n divides the number of samples", "medium")
+
+
+def _trains_only(facts: Facts, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` runs in training loops alone."""
+    graph = getattr(facts, "style", "") == "session"  # what is built is evaluated by runs
+    if graph or any(up in facts.loops for up in facts.script.above(node)):
+        return True
+    function = facts.script.function_of(node)
+    calls = facts.flow.callers(function) if isinstance(function, cst.FunctionDef) else []
+    return bool(calls) and all(_trains_only(facts, call) for call in calls if call is not node)

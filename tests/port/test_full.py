@@ -1,0 +1,182 @@
+"""Full batches: n ranks that share all samples of each step leave the serial script's parameters."""
+
+import pytest
+import torch
+from running import ran
+from small import refused
+
+from dlrun.port import port
+
+TRAINING = """import torch
+from torch import nn
+
+words = ["a dog barks", "a cat sleeps", "two birds sing loudly", "one fish", "no horse runs", "old men", "new songs"]
+letters = sorted(set("".join(words)))
+
+
+def made():
+    x, y = [], []
+    for i, word in enumerate(words):
+        x.append([word.count(letter) for letter in letters])
+        y.append(i % 3)
+    return x, y
+
+
+torch.manual_seed(3)
+counts, kinds = made()
+counts = torch.FloatTensor(counts)
+kinds = torch.LongTensor(kinds)
+points = torch.linspace(-1, 1, 10).unsqueeze(1)
+ends = torch.tensor([[-1.0], [1.0]])
+
+
+def mean():
+    net = nn.Linear(len(letters), 3)
+    opt = torch.optim.Adam(net.parameters(), lr=0.05)
+    criterion = nn.CrossEntropyLoss()
+    for epoch in range(3):
+        loss = criterion(net(counts), kinds)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        print("mean %.5f" % loss.item())
+    return net
+
+
+def total():
+    net = nn.Linear(len(letters), 1)
+    for turn in range(2):
+        opt = torch.optim.SGD(net.parameters(), lr=0.001)
+        for epoch in range(2):
+            loss = (net(counts).squeeze(1) - kinds).pow(2).sum() / 2 + 0.1 * net.weight.pow(2).sum()
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            print("sum %.5f" % loss.item())
+    return net
+
+
+def searched():
+    net = nn.Linear(len(letters), 3)
+    opt = torch.optim.LBFGS(net.parameters(), max_iter=4, line_search_fn="strong_wolfe")
+    for step in range(2):
+        def closure():
+            opt.zero_grad()
+            loss = nn.functional.cross_entropy(net(counts), kinds)
+            loss.backward()
+            return loss
+        opt.step(closure)
+    return net
+
+
+def equation():
+    net = nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 1))
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    for step in range(3):
+        x = points.clone().requires_grad_(True)
+        u = net(x)
+        slope = torch.autograd.grad(u.sum(), x, create_graph=True)[0]
+        loss = ((slope - x) ** 2).mean() + net(ends).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    return net
+
+
+nets = [mean(), total(), searched(), equation()]
+right = (nets[0](counts).argmax(1) == kinds).sum().item()
+print("right", right)
+torch.save([net.state_dict() for net in nets], "last.pt")
+"""
+
+
+@pytest.fixture(scope="module")
+def serial(tmp_path_factory):
+    """The folder of the script and its port, and what the serial script printed and left."""
+    folder = tmp_path_factory.mktemp("full")
+    (folder / "train.py").write_text(TRAINING)
+    (folder / "train_dist.py").write_text(port(TRAINING).text)
+    return folder, *ran(folder / "train.py", folder / "run")
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_n_ranks_leave_the_serial_parameters_also_where_n_does_not_divide_the_samples(ranks, serial, tmp_path):
+    folder, said, nets = serial
+    shown, shared = ran(folder / "train_dist.py", tmp_path / "run", ranks)
+    for one, other in zip(nets, shared, strict=True):
+        for name, value in one.items():
+            torch.testing.assert_close(other[name], value, rtol=2e-4, atol=2e-6)
+    assert [line.split()[0] for line in shown.splitlines()] == [line.split()[0] for line in said.splitlines()]
+    for mine, theirs in zip(shown.split(), said.split(), strict=True):
+        assert mine == theirs or abs(float(mine) - float(theirs)) < 2e-4
+
+
+def test_what_is_printed_after_training_sees_all_samples():
+    text = port(TRAINING).text
+    assert 'own_counts, own_kinds = dl.shard((dl.broadcast(counts), dl.broadcast(kinds)), batch="global")' in text
+    assert "right = (nets[0](counts).argmax(1) == kinds).sum().item()" in text
+
+
+def test_arrays_of_different_terms_may_differ_in_length_those_of_one_may_not():
+    text = port(TRAINING).text
+    assert 'own_points = dl.shard(points, batch="global")' in text
+    assert 'own_ends = dl.shard(ends, batch="global")' in text
+
+
+def test_a_sum_is_that_over_all_ranks_samples_and_what_it_regularizes_counts_once():
+    text = port(TRAINING).text
+    assert "dl.partial_sum((net(own_counts).squeeze(1) - own_kinds).pow(2).sum()) / 2" in text
+    assert "0.1 * net.weight.pow(2).sum()" in text
+    assert "own_counts, own_kinds = dl.shard((dl.broadcast(counts), dl.broadcast(kinds)), equal=False)" in text
+    assert "for turn in range(2):\n        opt" in text  # cut once, before both loops
+
+
+LOOP = """import torch
+x, y = load()
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(9):
+    opt.zero_grad()
+    loss = LOSS
+    loss.backward()
+    opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("loss", "scaled", "odd"),
+    [
+        ("(model(x) - y).pow(2).mean()", 0, 0),
+        ("(model(x) - y).pow(2).sum(1).mean()", 0, 0),
+        ("(model(x) - y).pow(2).sum() / len(x)", 0, 0),
+        ("torch.sum((model(x) - y) ** 2) / x.shape[0]", 0, 0),
+        ("torch.nn.functional.mse_loss(model(x), y) + 0.1 * model.weight.norm()", 0, 0),
+        ("(model(x) - y).pow(2).sum() / 64", 1, 0),
+        ("torch.nn.functional.mse_loss(model(x), y, reduction='sum')", 1, 0),
+        ("torch.sqrt(torch.nn.functional.mse_loss(model(x), y))", 0, 1),
+        ("(model(x) - model(x).mean()).pow(2).mean()", 0, 1),
+        ("(model(x) - y).pow(2).mean() * (model(x) + y).pow(2).mean()", 0, 1),
+    ],
+)  # fmt: skip
+def test_a_loss_is_read_as_mean_as_sum_or_as_neither(loss, scaled, odd):
+    ported = port(LOOP.replace("LOSS", loss))
+    assert ported.text.count("dl.partial_sum(") == scaled
+    assert sum(d.danger == "high" and "no mean or sum" in d.why for d in ported.doubts) == odd
+
+
+def test_a_global_that_a_called_function_reads_beside_an_argument_is_not_cut_by_halves():
+    source = """import torch
+y = load()
+def loss_of(out):
+    return (out - y).pow(2).mean()
+def train():
+    x = load()
+    model = torch.nn.Linear(3, 1)
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(100):
+        loss = loss_of(model(x))
+        loss.backward()
+        opt.step()
+train()
+"""
+    assert "the loss takes y whole" in refused(source).message
