@@ -107,7 +107,9 @@ class Feed:
     """
 
     node: cst.CSTNode
-    how: Literal["loader", "iterable", "named", "indices", "positions", "turns", "arrays", "array", "stretch", "stretches"]
+    how: Literal[
+        "loader", "iterable", "named", "indices", "positions", "turns", "arrays", "array", "stretch", "stretches"
+    ]
     names: tuple[str, ...] = ()
     drawn: tuple[str, ...] = ()  # of ``names``, those that each process draws at random for itself
     picks: tuple[cst.Name, ...] = ()

@@ -61,7 +61,7 @@ class FullBatches:
         known = {n for name in wholes.arrays for n in wholes.uses(name) if not self._before(n, wholes)}
         how = Reductions(self.kinds, losses, lambda node: node.value if node in known else None, counted)
         picks = self._picks(wholes)
-        return Feed(self._place(wholes), "arrays", tuple(wholes.arrays), tuple(wholes.drawn), picks, how)
+        return Feed(self._place(wholes), "arrays", tuple(wholes.arrays), tuple(wholes.drawn), picks, gathered=how)
 
     def _picks(self, wholes: Wholes) -> tuple[cst.Name, ...]:
         """Return the uses of the arrays that need names of their own: elsewhere the arrays stay whole."""

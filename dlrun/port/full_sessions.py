@@ -50,9 +50,9 @@ class FullSessions(FullBatches):
                 self.uncut = next((n for name in wholes.arrays for n in wholes.uses(name)), None)
             picks = self._picks(wholes) if not how.sums else ()  # a sum is evaluated with a rank's share alone
             self.found[wholes.loop] = Feed(self._place(wholes), "arrays", tuple(wholes.arrays), tuple(wholes.drawn),
-                                           picks, how)  # fmt: skip
+                                           picks, gathered=how)  # fmt: skip
         for value in literal:
-            self.found[value] = Feed(value, "array", (), (), (), how)
+            self.found[value] = Feed(value, "array", gathered=how)
 
     def _held(self, loop: cst.For | cst.While) -> None:
         """Note the arrays that the graph holds as constants, where all that uses them comes after them."""
@@ -71,7 +71,7 @@ class FullSessions(FullBatches):
         if late and len(block) == 1:
             how = self._reductions({name: name for name in names})
             self.full_batch = True
-            self.found[loop] = Feed(made[-1], "arrays", tuple(names), (), (), how)
+            self.found[loop] = Feed(made[-1], "arrays", tuple(names), gathered=how)
 
     def _constants(self, node: cst.CSTNode, names: dict[str, cst.CSTNode], seen: set[cst.CSTNode]) -> None:
         """Add the names of the arrays that ``node`` is computed from, with the assignments that make them."""
