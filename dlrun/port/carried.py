@@ -14,6 +14,7 @@ from dlrun.port.loops import Loops
 from dlrun.port.positions import mentions
 from dlrun.port.readers import read
 from dlrun.port.script import Binding, argument, dotted, walk
+from dlrun.port.sites import Sites
 from dlrun.port.streams import Streams, UncutError
 
 
@@ -110,12 +111,18 @@ class Carried:
             self.uncut = self.uncut or (self.by_loop[loop], why)
         return {}
 
+    def _trained(self, loop: cst.For | cst.While, given: cst.BaseExpression) -> list[cst.BaseExpression]:
+        """Return what the calls that train pass for ``given``, where others hand it data to evaluate on."""
+        trains, evaluates = Sites(self.loops).split(loop, given)
+        return trains if evaluates else [given]
+
     def _of_feed(self, feed: Feed, loop: cst.For | cst.While) -> list[Feed]:
         if (data := generated(self.loops.flow, feed.node)) is not None:
             if not data:
                 raise UncutError(feed.node, "a generator makes the batches, and nothing shows out of what")
             self.streams.add(loop)
-            return [Feed(given, "stretch", axis=axis, draws=draws) for given, axis, draws in data]
+            return [Feed(node, "stretch", axis=axis, draws=draws) for given, axis, draws in data
+                    for node in self._trained(loop, given)]  # fmt: skip
         shuffles = argument(feed.node, "shuffle", 2) if isinstance(feed.node, cst.Call) else None
         if shuffles is not None and not (isinstance(shuffles, cst.Name) and shuffles.value == "False"):
             self.dealt.append(self.by_loop[loop])

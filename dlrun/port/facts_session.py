@@ -73,7 +73,8 @@ class SessionGradients(TapeGradients):
             if node in made:
                 return True
             if isinstance(node, (cst.List, cst.Tuple, cst.Dict)) and node is not fetched:
-                if self._trains(node, made, depth + 1):
+                put = self._put(dotted(fetched), self.script.function_of(node)) if isinstance(node, cst.Dict) else ()
+                if any(self._trains(value, made, depth + 1) for value in (node, *put)):
                     return True
             elif isinstance(node, cst.Call) and plain(self.script.name_of(node.func)) in _JOINS:
                 joined = any(self._trains(a.value, made, depth + 1) for a in node.args if a.keyword is None)
@@ -119,13 +120,27 @@ class SessionGradients(TapeGradients):
         given += [(call, "compute_gradients") for call in self.script.calls if calls_method(call, "compute_gradients")]
         return [call.args[0].value for call, _ in given if call.args]
 
-    def _put(self, run: cst.Call, loop: cst.CSTNode) -> Iterator[cst.BaseExpression]:
-        """Yield the values that ``loop`` puts one by one into the dict that ``run`` feeds: ``feed[c] = state[i].c``."""
-        names = {dotted(a.value) for a in run.args[1:]} - {""}
-        for n in (n for n in walk(loop) if isinstance(n, cst.Assign)):
+    def _put(self, name: str, where: cst.CSTNode) -> Iterator[cst.BaseExpression]:
+        """Yield the values that ``where`` puts one by one into the dict ``name``: ``feed[c] = state[i].c``."""
+        for n in (n for n in walk(where) if isinstance(n, cst.Assign)):
             into = n.targets[0].target
-            if isinstance(into, cst.Subscript) and dotted(into.value) in names:
+            if name and isinstance(into, cst.Subscript) and dotted(into.value) == name:
                 yield n.value
+
+    def trains_by(self, end: cst.CSTNode, function: cst.FunctionDef, call: cst.Call) -> bool:
+        """Tell whether the run ``end`` updates when ``call`` runs ``function``, which is handed what to run."""
+        fetched = end.args[0].value if isinstance(end, cst.Call) and end.args else None
+        if fetched is None:
+            return True
+        values = [fetched, *self._put(dotted(fetched), function)]
+        names = {n.value for v in values for n in walk(v) if isinstance(n, cst.Name)}
+        made = {c for c, _ in self.builds}
+        for name in names & {p.name.value for p in (*function.params.params, *function.params.kwonly_params)}:
+            given = [(c, self.flow.argument(c, function, name)) for c in self.flow.callers(function)]
+            training = [c for c, value in given if value is not None and self._trains(value, made)]
+            if training:
+                return call in training
+        return True
 
     def carried(self, loop: cst.CSTNode) -> cst.CSTNode | None:
         """Return the run that feeds back what an earlier turn of ``loop`` fetched: a state carried along."""
@@ -134,7 +149,10 @@ class SessionGradients(TapeGradients):
             if not self.script.inside(run, loop) or not isinstance(statement, cst.Assign):
                 continue
             got = {n.value for n in walk(statement.targets[0].target) if isinstance(n, cst.Name)}
-            fed = (*self.fed(run), *self._put(run, loop))
+            for n in walk(loop):  # state = values["state"]
+                if isinstance(n, cst.Assign) and isinstance(n.value, cst.Subscript) and dotted(n.value.value) in got:
+                    got.add(dotted(n.targets[0].target))
+            fed = (*self.fed(run), *(v for a in run.args[1:] for v in self._put(dotted(a.value), loop)))
             given = {n.value for v in fed for n in walk(v) if isinstance(n, cst.Name)}
             if got & given:
                 return statement

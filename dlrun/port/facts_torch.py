@@ -141,6 +141,10 @@ class Gradients:
                 return True
         return False
 
+    def trains_by(self, end: cst.CSTNode, function: cst.FunctionDef, call: cst.Call) -> bool:
+        """Tell whether the update ``end`` in ``function`` may happen when ``call`` runs it, by what it hands on."""
+        return True
+
     def runs_step(self, node: cst.CSTNode) -> bool:
         """Tell whether running ``node`` may run an optimizer step."""
         return self._runs(node, [*(c for c, _ in self.step_calls), *self.updates], self.leads_to_step)

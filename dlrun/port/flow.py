@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from dlrun.port.calls import Calls
-from dlrun.port.script import Binding, Path, Script
+from dlrun.port.script import Binding, Path, Script, dotted
 
 # Methods that give back the object they are called on (or one that stands for it).
 SAME = {"to", "cuda", "cpu", "train", "eval", "float", "double", "half", "requires_grad_", "apply", "share_memory",
@@ -204,6 +204,9 @@ class Flow(Calls):
             for b in self.script.attributes.get((cls, name), [])
             if b.value is not None and "part" not in b.path
         ]
+        getter = self.method(cls, name) if not found else None
+        if getter is not None and any(dotted(d.decorator) == "property" for d in getter.decorators):
+            found = [(value, path) for value in self.returns(getter)]
         for base in cls.bases:
             local = self.definition(base.value)
             if not found and isinstance(local, cst.ClassDef) and local is not cls:

@@ -36,7 +36,9 @@ class Sites:
         for call in self.flow.callers(function):
             given = self.flow.argument(call, function, name.value)
             if given is not None:
-                reached = not ends or any(self._reached(end, function, call) for end in ends)
+                trains_by = self.loops.gradients.trains_by
+                reached = not ends or any(
+                    self._reached(end, function, call) and trains_by(end, function, call) for end in ends)
                 (trains if reached else evaluates).append(given)
         return (trains, evaluates) if trains and evaluates else ([], [])
 

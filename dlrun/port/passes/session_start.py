@@ -57,10 +57,11 @@ def _places(facts: TensorFlowFacts, step: Step) -> list[tuple[cst.CSTNode, str]]
     script = facts.script
     assert isinstance(step.optimizer, cst.BaseExpression)
     text = script.code(step.optimizer)
-    loop = script.outermost_loop(step.node)
-    if loop is not None:
-        return [(loop, text)]
+    loop, function = script.outermost_loop(step.node), script.function_of(step.node)
     found = list(_in_callers(facts, step.node, _Named(step.optimizer)))
+    calls = sorted(facts.flow.callers(function), key=lambda call: script.order[call])
+    if loop is not None and not (calls and any(script.inside(calls[0], outer) for outer, _ in found)):
+        return [(loop, text)]  # else an epoch is a call: training begins before the loop over them
     if not found and not facts.monitored and not facts.supervised:
         raise DlrunError(
             f"{script.place(step.node)}: found no loop around this run in which {text} can be named: "
