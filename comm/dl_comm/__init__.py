@@ -113,7 +113,8 @@ def gradients(arrays: Sequence[Any], team: int = 0) -> list[Any]:
     ranks' arrays differ in number, order, shape or type.
     """
     if any(is_tensorflow(array) for array in arrays):
-        return _for_tensorflow().gradients(arrays, team)
+        theirs: list[Any] = _for_tensorflow().gradients(arrays, team)
+        return theirs
     present = [array for array in arrays if array is not None]
     means = iter(averaging.of(team).mean(present))
     return [None if array is None else beside(array, next(means)) for array in arrays]

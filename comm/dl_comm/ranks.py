@@ -6,7 +6,10 @@ import hashlib
 import json
 import multiprocessing
 import os
+import random
 from dataclasses import astuple, dataclass
+
+import numpy as np
 
 import dl_comm
 from dl_comm import _core, settings
@@ -101,6 +104,16 @@ def shifted_seed(state: bytes, rank: int) -> int:
     """Return a seed in [0, 2^63) that depends on a generator's ``state`` and on the rank."""
     digest = hashlib.blake2b(state, digest_size=8, salt=rank.to_bytes(8, "little")).digest()
     return int.from_bytes(digest, "little") >> 1
+
+
+def shift_generators(rank: int) -> int:
+    """Seed NumPy and ``random`` anew, from a hash of their states and the rank; return NumPy's seed, in [0, 2^32)."""
+    numpys = np.random.get_state(legacy=False)
+    state = f"{numpys['bit_generator']} {numpys['state']['pos']}".encode() + numpys["state"]["key"].tobytes()
+    seed = shifted_seed(state, rank) % 2**32
+    np.random.seed(seed)
+    random.seed(shifted_seed(repr(random.getstate()).encode(), rank))
+    return seed
 
 
 def share(length: int, rank: int, n: int) -> list[int]:

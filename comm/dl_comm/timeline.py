@@ -70,7 +70,8 @@ class Recorder:
             name, nbytes = self.flying.pop(args[0], ("", 0))
             self.waited = end
             if name and result[1]:
-                self.ring.add("reduce", name, *result, nbytes, args[0])
+                first, last = result
+                self.ring.add("reduce", name, first, last, nbytes, args[0])
             self.ring.add(kind, name or kind, begin, end, nbytes, args[0])
         else:
             self.ring.add(kind, name, begin, end, nbytes)

@@ -101,7 +101,8 @@ def average_gradients(grads: list[Any]) -> list[Any]:
         return jax_gradients(grads)
     from dl_comm.tensorflow.averaging import gradients as tensorflow_gradients
 
-    return tensorflow_gradients(grads)
+    averaged: list[Any] = tensorflow_gradients(grads)
+    return averaged
 
 
 def broadcast(what: Any, root: int = 0) -> None:

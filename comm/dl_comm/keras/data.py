@@ -95,9 +95,10 @@ def _sequence(sequence: Any, rank: int, n: int) -> Any:
     check_enough(whole or 0, n, "batches")
     # How Keras 3 is to read it: in how many threads or processes.
     options = ("workers", "use_multiprocessing", "max_queue_size")
-    reading = {name: getattr(sequence, name) for name in options if hasattr(_SEQUENCES[0], name)}
+    base: Any = _SEQUENCES[0]
+    reading = {name: getattr(sequence, name) for name in options if hasattr(base, name)}
 
-    class Share(_SEQUENCES[0]):  # type: ignore[misc]
+    class Share(base):  # type: ignore[misc]
         """Every n-th batch of a Sequence."""
 
         def __len__(self) -> int:

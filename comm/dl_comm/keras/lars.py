@@ -59,7 +59,7 @@ def lars(opt: Opt, trust: float = 0.001) -> Opt:
     return opt
 
 
-def _sgd() -> tuple[type, ...]:
+def _sgd() -> tuple[Any, ...]:
     legacy = getattr(keras.optimizers, "legacy", None)
     return tuple(kind for kind in (keras.optimizers.SGD, getattr(legacy, "SGD", None)) if kind is not None)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 from typing import Any
 
 import jax
@@ -12,7 +11,7 @@ from jax.experimental import io_callback
 
 from dl_comm import _core
 from dl_comm.machine import share_of_machine
-from dl_comm.ranks import get_nranks, get_rank, parts, shifted_seed
+from dl_comm.ranks import get_nranks, get_rank, parts, shift_generators
 
 _joined = False
 
@@ -40,9 +39,7 @@ def reseed() -> None:
     rank = get_rank() if parts() > 1 else 0
     if rank == 0:
         return
-    name, keys, position = np.random.get_state()[:3]  # type: ignore[misc]
-    np.random.seed(shifted_seed(f"{name} {position}".encode() + keys.tobytes(), rank) % 2**32)
-    random.seed(shifted_seed(repr(random.getstate()).encode(), rank))
+    shift_generators(rank)
 
 
 def gradients(grads: list[Any]) -> list[Any]:

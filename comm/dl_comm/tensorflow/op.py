@@ -49,7 +49,7 @@ def reduce(tensors: Sequence[Any], op: str, names: Sequence[str], team: int = 0)
         return []
     tensors = [tf.convert_to_tensor(t) for t in tensors]
     labels = [f"{name} {t.shape} {t.dtype.name}" for name, t in zip(names, tensors, strict=True)]
-    call = {"op": op, "names": "\n".join(labels), "team": team}
+    call: dict[str, Any] = {"op": op, "names": "\n".join(labels), "team": team}
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     if graph is not None and not hasattr(graph, "outer_graph"):
         # Not in a tf.function, where stateful ops run in the order of the program.
@@ -96,11 +96,10 @@ def _library() -> Any:
     library.dl_tensorflow_error.restype = ctypes.c_char_p
     if error := library.dl_tensorflow_error():
         raise CommError(f"TensorFlow {tf.__version__} did not take the op: {error.decode()}", "Use 2.15 or later.")
-    library.dl_tensorflow_use(_reduce)
+    library.dl_tensorflow_use(_called_back)
     return module
 
 
-@_REDUCE
 def _reduce(
     team: int, op: bytes, names: bytes, n: int, data: Any, counts: Any, dtypes: Any, error: int, room: int
 ) -> None:
@@ -122,6 +121,9 @@ def _reduce(
     except BaseException as caught:
         text = str(caught).encode()[: room - 1] or type(caught).__name__.encode()
         ctypes.memmove(error, text + b"\0", len(text) + 1)
+
+
+_called_back = _REDUCE(_reduce)  # as long as the process lives
 
 
 def _real(address: int, count: int, dtype: Any) -> tuple[int, int, str]:

@@ -12,7 +12,7 @@ from tensorflow.python.eager import context
 
 from dl_comm import _core
 from dl_comm.machine import share_of_machine
-from dl_comm.ranks import get_localsize, get_nranks, get_rank, parts, shifted_seed
+from dl_comm.ranks import get_localsize, get_nranks, get_rank, parts, shift_generators
 from dl_comm.tensorflow.noise import draw_apart
 from dl_comm.tensorflow.shuffling import shuffle_alike
 from dl_comm.tensorflow.state import models, variables_of, when_built
@@ -69,11 +69,7 @@ def _reseed() -> None:
     rank = get_rank() if parts() > 1 else 0
     if rank == 0:
         return
-    name, keys, position = np.random.get_state()[:3]  # type: ignore[misc]
-    seed = shifted_seed(f"{name} {position}".encode() + keys.tobytes(), rank) % 2**31
-    np.random.seed(seed)
-    random.seed(shifted_seed(repr(random.getstate()).encode(), rank))
-    tf.compat.v2.random.set_seed(seed)
+    tf.compat.v2.random.set_seed(shift_generators(rank) % 2**31)
     for model in models:
         for variable in variables_of(model):
             if "seed_generator" in getattr(variable, "path", "") and variable.shape == (2,):

@@ -103,7 +103,7 @@ def _sparse_mean(tensor: Tensor, sparse_dim: int) -> Tensor:
     """Return the mean of sparse gradients: its rows are the union of the ranks' rows."""
     grad = tensor.grad if holds_gradient(tensor) else tensor
     if grad is None:
-        grad = torch.sparse_coo_tensor(size=tensor.shape, dtype=tensor.dtype, check_invariants=False)
+        grad = torch.zeros(tensor.shape, dtype=tensor.dtype, layout=torch.sparse_coo)
     if not grad.is_sparse:
         grad = grad.to_sparse(sparse_dim)
     grad = grad.cpu().coalesce()

@@ -31,7 +31,8 @@ def sync_batchnorm(module: M) -> M:
         return module
     if not _team:
         _team.append(own_team())
-    return _converted(module)
+    converted: M = _converted(module)
+    return converted
 
 
 def _converted(module: Any) -> Any:
@@ -82,7 +83,7 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
         invstd = torch.rsqrt(var + self.eps)
         shape = [1, -1] + [1] * (input.dim() - 2)
         mean, invstd = (t.to(_wide(input.dtype)).reshape(shape) for t in (mean, invstd))
-        normal = _Normalize.apply(input, mean, invstd, count, dims)
+        normal: Tensor = _Normalize.apply(input, mean, invstd, count, dims)
         if self.weight is not None:
             normal = normal * self.weight.reshape(shape) + self.bias.reshape(shape)
         return normal.to(input.dtype)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import random
 
-import numpy as np
 import torch
 
 from dl_comm.machine import share_of_machine
-from dl_comm.ranks import get_localsize, get_nranks, get_rank, parts, shifted_seed
+from dl_comm.ranks import get_localsize, get_nranks, get_rank, parts, shift_generators, shifted_seed
 
 _joined = False
 
@@ -58,6 +56,4 @@ def reseed() -> None:
     if rank == 0:
         return
     torch.manual_seed(shifted_seed(torch.get_rng_state().numpy().tobytes(), rank))
-    name, keys, position = np.random.get_state()[:3]  # type: ignore[misc]
-    np.random.seed(shifted_seed(f"{name} {position}".encode() + keys.tobytes(), rank) % 2**32)
-    random.seed(shifted_seed(repr(random.getstate()).encode(), rank))
+    shift_generators(rank)

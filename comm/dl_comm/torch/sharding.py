@@ -215,7 +215,8 @@ def order_of_rank0(order: list[Any]) -> list[Any]:
     packed = _core.broadcast_bytes(packed, 0)
     if packed[:1] == b"p":
         return list(pickle.loads(packed[1:]))
-    return np.frombuffer(packed, dtype=np.int64, offset=1).tolist()
+    entries: list[int] = np.frombuffer(packed, dtype=np.int64, offset=1).tolist()
+    return entries
 
 
 class ShardedStream(IterableDataset[Any]):

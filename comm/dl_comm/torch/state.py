@@ -70,7 +70,7 @@ def _leaves(container: Any, key: Any, name: str) -> Iterator[Leaf]:
     if isinstance(thing, nn.Module):
         remember_names(thing)
         for part, tensor in [*thing.named_parameters(), *thing.named_buffers()]:
-            if isinstance(tensor, nn.parameter.UninitializedTensorMixin):
+            if nn.parameter.is_lazy(tensor):
                 raise TypeError(f"{part} of {name} has no shape yet: run a batch through the model before broadcast()")
             yield Leaf(label(part, tensor), tensor)
     elif isinstance(thing, Tensor):
