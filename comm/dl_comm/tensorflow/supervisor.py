@@ -13,7 +13,7 @@ from dl_comm.output import Silence
 from dl_comm.ranks import get_rank
 from dl_comm.tensorflow.state import broadcast_variables
 
-_Serial = tf.compat.v1.train.Supervisor
+_Serial: Any = tf.compat.v1.train.Supervisor
 _PARAMETERS = inspect.signature(_Serial.__init__)
 
 
@@ -26,6 +26,8 @@ class Supervisor(_Serial):  # type: ignore[misc]
     Summaries that rank 0's service thread would compute at a time of its own cannot hold averaged gradients, for which
     it would wait in vain: they are left out, and it says so.
     """
+
+    _summary_op: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Add the broadcast to the graph, which is closed then."""
