@@ -19,7 +19,8 @@ from dlrun.verify.trace import Run, read_trace
 TRACER = Path(__file__).parent / "tracer" / "__main__.py"
 ENTRIES = 5000  # of one folder that are linked one by one; a larger one is linked as a whole
 START = 120.0  # seconds in which a rank has to start
-QUICK = 6.0  # seconds after which ranks that wait in different places will not go on any more
+QUICK = 6.0  # seconds in which a rank leaves its last events
+NEED_ALL = ("gradients", "average", "broadcast", "broadcast_variables", "barrier", "shard", "Session.run")
 
 
 @dataclass(frozen=True)
@@ -94,14 +95,14 @@ def _wait(process: subprocess.Popen[bytes], task: Task) -> bool:
 
 
 def _are_stuck(files: list[Path]) -> bool:
-    """Whether every rank ended or waits in a call of dl_comm, and not all in the same one."""
-    places = set()
-    for file in files:
-        event = _last(file)
-        if event.get("kind") not in ("call", "end"):
-            return False
-        places.add((event["kind"], event["at"], event.get("fn")))
-    return len(places) > 1
+    """Whether some ranks are done, and all others in a call that needs them: however slow the machine, it never ends.
+
+    Ranks that wait in different calls may go on: one of them may not have noted yet that its call came back.
+    """
+    last = [_last(file) for file in files]
+    done = [event.get("kind") == "end" or event.get("fn") == "finalize" for event in last]
+    waiting = [event.get("kind") == "call" and event.get("fn") in NEED_ALL for event in last]
+    return any(done) and any(waiting) and all(a or b for a, b in zip(done, waiting, strict=True))
 
 
 def _last(file: Path) -> dict[str, Any]:

@@ -237,6 +237,16 @@ def test_an_unseeded_generator_is_blamed_instead_of_the_port() -> None:
     assert "numpy.random.seed(0)" in check.todo
 
 
+def test_what_the_script_drew_from_is_blamed_and_a_generator_that_it_never_used_is_not() -> None:
+    def made(numpy: str, unused: str) -> list[Event]:
+        states = {"random": unused, "numpy": numpy, "graph": numpy, "random ops": numpy}
+        return [event("begin", states={"random": unused, "numpy": "x"}), step(1, len(numpy), states=states)]
+
+    check = repeat.repeats(run(made("a", "u")), run(made("bb", "v")))
+    assert "come from numpy and the random ops of the graph, which are not seeded" in check.finding
+    assert "add numpy.random.seed(0) and tf.compat.v1.set_random_seed(0)" in check.todo
+
+
 def test_the_order_of_a_set_is_told_from_other_causes() -> None:
     one, two = run([step(1, 0.9)]), run([step(1, 0.8)])
     assert repeat.repeats(one, two, one).fault == "hash-order"

@@ -90,6 +90,21 @@ def test_the_condition_of_a_training_while_loop_is_watched_and_that_of_an_evalua
     assert found == ["while loss > 0.1:"]
 
 
+def test_the_end_of_an_episode_of_an_environment_is_each_ranks_own() -> None:
+    found = lines(
+        """
+        for episode in range(9):
+            while True:
+                state, reward, done = env.step(action)
+                if done:
+                    break
+            loss.backward()
+            optimizer.step()
+        """
+    )
+    assert found == []
+
+
 def test_a_condition_around_a_collective_call_is_watched() -> None:
     assert lines("for x in loader:\n    optimizer.step()\n    if acc > best:\n        acc = dl.average(acc)\n") == [
         "if acc > best:"

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from dlrun.cli.verify import command
-from dlrun.verify.runs import scratch
+from dlrun.verify.runs import _are_stuck, scratch
 
 TRAIN = """
 import torch
@@ -57,6 +57,27 @@ def test_the_scratch_folder_looks_like_the_users_and_is_another(tmp_path: Path) 
     assert (target / "data" / "x.csv").read_text() == "1,2"
     assert not (target / "data").is_symlink()
     assert not (target / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("events", "stuck"),
+    [
+        (("end", "call gradients"), True),
+        (("call finalize", "call Session.run"), True),
+        (("end", "call save"), False),  # it may write for long
+        (("call gradients", "call average"), False),  # one may have come back
+        (("end", "step"), False),
+        (("end", "end"), False),
+    ],
+)
+def test_ranks_are_stuck_where_some_are_done_and_the_others_need_them(
+    tmp_path: Path, events: tuple[str, ...], stuck: bool
+) -> None:
+    files = [tmp_path / f"rank{rank}.jsonl" for rank in range(len(events))]
+    for file, event in zip(files, events, strict=True):
+        kind, _, function = event.partition(" ")
+        file.write_text(json.dumps({"kind": kind, "at": "a.py:1", **({"fn": function} if function else {})}) + "\n")
+    assert _are_stuck(files) is stuck
 
 
 def test_files_that_a_script_writes_over_stay_as_they_are(folder: Path) -> None:

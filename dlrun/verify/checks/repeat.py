@@ -14,6 +14,7 @@ SEEDING = {
     "tensorflow": "tf.random.set_seed(0)",
     "graph": "tf.compat.v1.set_random_seed(0)",
 }
+WHAT = {"graph": "the random ops of the graph", "tensorflow": "TensorFlow"}
 
 
 def repeats(serial: Run, again: Run, hashed: Run | None = None) -> Check:
@@ -32,14 +33,14 @@ def repeats(serial: Run, again: Run, hashed: Run | None = None) -> Check:
             "hash-order",
             **place,
         )
-    unseeded = _unseeded(one, two, first)
-    if unseeded:
-        name, at = unseeded
-        seeding = SEEDING.get(name, f"{name}(0)")
+    names, at = _unseeded(one, two, first)
+    if names:
+        seedings = dict.fromkeys(SEEDING.get(name, f"{name}(0)") for name in names)
+        whose = "which is not seeded" if len(names) == 1 else "which are not seeded"
         return failed(
             NAME,
-            f"{so}: random numbers come from {name}, which is not seeded",
-            f"add {seeding} to the script, or run dlrun verify with --seed 0",
+            f"{so}: random numbers come from {' and '.join(WHAT.get(name, name) for name in names)}, {whose}",
+            f"add {' and '.join(seedings)} to the script, or run dlrun verify with --seed 0",
             "unseeded",
             **(place | ({"where": at} if at else {})),
         )
@@ -59,16 +60,20 @@ def differing_step(one: Trace, two: Trace) -> int | None:
     return None
 
 
-def _unseeded(one: Trace, two: Trace, step: int) -> tuple[str, str] | None:
-    """Return (generator, line) of a generator that was in different states in two runs and never got a fixed seed."""
+def _unseeded(one: Trace, two: Trace, step: int) -> tuple[list[str], str]:
+    """Return the generators that the script drew from, in other states in two runs, and never gave a fixed seed.
+
+    Of one that the script itself made without a seed, also the line.
+    """
     for event in one.all("seed"):
         if not event["fixed"]:
-            return event["generator"], event.at
+            return [event["generator"]], event.at
     fixed = {event["generator"] for event in one.all("seed")}
     at = min(step, len(one.steps), len(two.steps)) - 1
+    begin = one.first("begin")
     if at < 0:
-        return None
-    for name, state in one.steps[at].states.items():
-        if two.steps[at].states.get(name) != state and name not in fixed:
-            return name, ""
-    return None
+        return [], ""
+    states, others = one.steps[at].states, two.steps[at].states
+    apart = [name for name, state in states.items() if name not in fixed and others.get(name, state) != state]
+    drawn = [name for name in apart if begin is None or begin["states"].get(name) != states[name]]
+    return [name for name in drawn or apart if name != "random ops"], ""  # those are the graph's, too

@@ -139,7 +139,10 @@ def _callee(call: ast.Call) -> str:
 
 
 def _trains(node: ast.AST, training: set[str]) -> bool:
-    return any(isinstance(n, ast.Call) and _callee(n) in training for n in ast.walk(node))
+    """Whether a call below makes a training step. One that gives back several things is an environment's step."""
+    several = {id(n.value) for n in ast.walk(node) if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Tuple)}
+    calls = [n for n in ast.walk(node) if isinstance(n, ast.Call) and _callee(n) in training]
+    return any(_callee(n) != "step" or id(n) not in several for n in calls)
 
 
 def _training_functions(tree: ast.Module) -> set[str]:

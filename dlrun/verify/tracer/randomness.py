@@ -8,7 +8,7 @@ import sys
 from hashlib import blake2b
 from typing import Any
 
-from dlrun.verify.tracer.recorder import Recorder
+from dlrun.verify.tracer.recorder import Recorder, is_user_file
 
 
 def states() -> dict[str, str]:
@@ -98,6 +98,7 @@ def install(recorder: Recorder) -> Draws:
                 tf.compat.v2.random.set_seed(seed)
             random.seed(seed)
             numpy.random.seed(seed % 2**32)
+    recorder.note("begin", states=states())
     return Draws()
 
 
@@ -106,9 +107,10 @@ def _note_seeding(recorder: Recorder, module: Any, name: str, generator: str, fi
     seeding = getattr(module, name)
 
     def noted(*args: Any, **kwargs: Any) -> Any:
-        if not recorder.inside:
-            given = [*args, *kwargs.values()]
-            recorder.note("seed", generator=generator, fixed=fixed and bool(given) and given[0] is not None)
+        given = [*args, *kwargs.values()]
+        is_fixed = fixed and bool(given) and given[0] is not None
+        if not recorder.inside and (is_fixed or is_user_file(sys._getframe(1).f_code.co_filename)):
+            recorder.note("seed", generator=generator, fixed=is_fixed)
         with recorder.aside():
             return seeding(*args, **kwargs)
 
@@ -122,7 +124,8 @@ def _fix_numpy_generators(recorder: Recorder, numpy: Any) -> None:
 
         def made(seed: Any = None, *args: Any, make: Any = make, name: str = name, **kwargs: Any) -> Any:
             if seed is None and not recorder.inside:
-                recorder.note("seed", generator=f"numpy.random.{name}", fixed=False)
+                if is_user_file(sys._getframe(1).f_code.co_filename):  # not what a library has for itself
+                    recorder.note("seed", generator=f"numpy.random.{name}", fixed=False)
                 seed = recorder.orders.seed
             return make(seed, *args, **kwargs)
 
