@@ -71,9 +71,10 @@ class Draws:
         return any(self._walks_on(function) for function in self.flow.targets(call))
 
     def _walks_on(self, function: cst.FunctionDef) -> bool:
-        """Tell whether ``function`` returns a slice at a position that it moves on in an attribute or a global."""
+        """Tell whether ``function`` returns what lies at a position that it moves on in an attribute or a global."""
         outer = self.script.scopes[function.body].outer
         moved: set[str] = set()
+        counted: set[str] = set()  # of these, those that go up: self.at += 1
         for n in walk(function.body):
             target = n.target if isinstance(n, cst.AugAssign) else None
             if isinstance(n, cst.Assign):
@@ -81,6 +82,7 @@ class Draws:
             name = dotted(target) if target is not None else ""
             if name.startswith("self.") or name in outer:
                 moved.add(name)
+                counted |= {name} if isinstance(n, cst.AugAssign) else set()
         if not moved or not self.flow.returns(function):
             return False
         known = set(moved)
@@ -88,7 +90,16 @@ class Draws:
             target = n.targets[0].target if isinstance(n, cst.Assign) else None
             if isinstance(n, cst.Assign) and isinstance(target, cst.Name) and self._names(n.value, moved):
                 known.add(target.value)
-        return any(isinstance(n, cst.Slice) and self._names(n, known) for n in walk(function.body))
+        if any(isinstance(n, cst.Slice) and self._names(n, known) for n in walk(function.body)):
+            return True
+        trains = self.loops.gradients.runs_step(function.body)
+        return not trains and any(self._picks(n, counted) for n in walk(function.body))
+
+    def _picks(self, node: cst.CSTNode, counted: set[str]) -> bool:
+        """Tell whether ``node`` reads a batch by its number: ``self.batches[self.at]``."""
+        index = node.slice[0].slice if isinstance(node, cst.Subscript) and len(node.slice) == 1 else None
+        at = dotted(index.value) if isinstance(index, cst.Index) else ""
+        return at in counted and not isinstance(self.script.parents[node], cst.AssignTarget)
 
     def _names(self, node: cst.CSTNode, names: set[str]) -> bool:
         return any(isinstance(m, (cst.Name, cst.Attribute)) and dotted(m) in names for m in walk(node))

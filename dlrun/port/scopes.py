@@ -23,6 +23,10 @@ STARS = {
         "StepLR", "MultiStepLR", "ReduceLROnPlateau", "CosineAnnealingLR", "LambdaLR", "OneCycleLR",
     ),
     "torch.utils.data": ("DataLoader", "Dataset", "TensorDataset", "random_split", "IterableDataset", "Subset"),
+    **{f"{keras}.optimizers": ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "Nadam")
+       for keras in ("keras", "tensorflow.keras")},
+    **{f"{keras}.callbacks": ("LearningRateScheduler", "ReduceLROnPlateau", "ModelCheckpoint", "EarlyStopping")
+       for keras in ("keras", "tensorflow.keras")},
     "tqdm": ("tqdm", "trange"),
     "matplotlib.pyplot": ("savefig", "show"),
     "os": ("makedirs", "mkdir"),

@@ -320,7 +320,7 @@ for step in range(10000):
 def test_slices_that_move_on_and_batches_that_keras_shuffles_are_each_ranks_own():
     start = KERAS.split("model.fit")[0]
     text = port(start + MOVED).text
-    assert "x = dl.shard(x)  # this rank's samples\ny = dl.shard(y)\n" in text
+    assert "x = dl.shard(x)  # this rank's part of every epoch\ny = dl.shard(y)  # this" in text
     assert "for step in range(dl.steps(10000)):" in text
     text = port(start + FLOW.format(given="x, y")).text
     assert "for step in range(dl.steps(10000)):\n    for i in range(5):" in text
@@ -329,3 +329,43 @@ def test_slices_that_move_on_and_batches_that_keras_shuffles_are_each_ranks_own(
 @pytest.mark.parametrize("given", ["x, y, shuffle=False", "x, y, seed=1"])
 def test_batches_that_are_the_same_on_all_ranks_are_no_samples_to_share(given):
     assert "found no samples to share" in refused(KERAS.split("model.fit")[0] + FLOW.format(given=given)).message
+
+
+HANDED = """class Batches:
+    def next_batch(self):
+        x, y = self.x[self.at], self.y[self.at]
+        self.at += 1
+        return x, y
+    def note(self, loss):
+        self.at += 1
+        self.losses[self.at] = loss
+        return self.at
+batches = Batches()
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(100):
+    x, y = batches.next_batch()
+    loss = (model(x) - y).pow(2).mean()
+    loss.backward()
+    opt.step()
+    batches.note(loss.item())
+"""
+
+
+def test_batches_that_an_object_hands_out_by_their_numbers_are_dealt_out():
+    text = port(HEAD + HANDED).text
+    assert "x, y = dl.shard(batches.next_batch)()" in text
+    assert "for step in range(dl.steps(100)):" in text
+    assert text.count("dl.shard") == 1
+
+
+def test_a_schedule_that_returns_the_rate_that_is_set_does_not_scale_it_again():
+    schedule = "def rate(epoch):\n    if epoch == 5:\n        return 0.01\n    return K.get_value(model.optimizer.lr)\n"
+    fit = "model.fit(x, y, callbacks=[keras.callbacks.LearningRateScheduler(rate)])"
+    text = port("from keras import backend as K\n" + KERAS.replace("model.fit(x, y, epochs=3)", schedule + fit)).text
+    assert "return dl.lr_scale(0.01)" in text
+    assert "return K.get_value(model.optimizer.lr)" in text
+
+
+def test_optimizers_that_a_star_brings_have_their_rates_scaled():
+    source = "from keras.models import *\nfrom keras.optimizers import *\n" + KERAS.replace("keras.optimizers.", "")
+    assert "Adam(learning_rate=dl.lr_scale(0.01))" in port(source).text

@@ -77,8 +77,8 @@ def gradients(facts: KerasFacts) -> Iterator[Edit | Doubt]:
         if loop is not None and not any(_permutes(facts, n) for n in walk(loop)):
             yield Edit(loop, "noise is each rank's own", before=statements("keras/reseed", dl=facts.alias))
     for loop, names in facts.moved:
-        yield Edit(loop, "each rank moves on within its own share of the samples",
-                   before=statements("torch/shard_arrays", dl=facts.alias, names=names, drawn=()))  # fmt: skip
+        cut = [s for name in names for s in statements("torch/shard_name", dl=facts.alias, name=name, batch="local")]
+        yield Edit(loop, "each rank moves on within its own share of the samples", before=tuple(cut))
     for loop in facts.drawn:
         yield Edit(loop, "the loop draws its own batches, other ones on each rank",
                    before=statements("keras/reseed", dl=facts.alias))  # fmt: skip

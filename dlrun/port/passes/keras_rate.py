@@ -212,7 +212,7 @@ def _resets(facts: KerasFacts) -> Iterator[Edit | Doubt]:
             current = function.params.params[1].name.value if len(function.params.params) > 1 else ""
             for value in facts.flow.returns(function):
                 names = {n.value for n in walk(value) if isinstance(n, cst.Name)}
-                if not current or current not in names:
+                if (not current or current not in names) and not _reads_rate(value):
                     yield Edit(value, RESET, scale)
         elif name.endswith("backend.set_value") and len(call.args) == 2:
             target = dotted(call.args[0].value)
