@@ -26,6 +26,7 @@ def fed(*ranks: list[list[int]]) -> Run:
         (([[1, 2], [5, 6]], [[3, 4], [7, 8]]), "the 8 samples of 4 serial batches"),
         (([[1, 3], [5, 7]], [[2, 4], [6, 8]]), "the 8 samples of 4 serial batches"),
         (([[1], [3], [5], [7]], [[2], [4], [6], [8]]), "the 8 samples of 4 serial batches"),
+        (([[1], [3, 3], [5], [7]], [[2], [4], [6], [8]]), "the 8 samples of 4 serial batches"),
         (([[1, 2], [3, 4]], [[11, 12], [13, 14]]), "8 samples in 2 steps, none of them twice"),
     ],
 )

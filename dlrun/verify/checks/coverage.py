@@ -38,15 +38,19 @@ class Given:
     def covered(self) -> int:
         """Return how many serial batches the ranks' first steps hold together, each sample once; 0 where others.
 
-        Either a step of all ranks is a serial one, dealt out; or the first steps are those that n times as many serial
-        ones are.
+        Either a step of all ranks is a serial one, dealt out, padded to equal shares; or the first steps are those that
+        n times as many serial ones are.
         """
         n = len(self.ranks)
-        if self.steps and all(self._together(s, s + 1) == Counter(self.serial[s]) for s in range(self.steps)):
+        if self.steps and all(self._deals(self.serial[s], self._together(s, s + 1)) for s in range(self.steps)):
             return self.steps
         first = min(len(self.serial) // n, *map(len, self.ranks))
         expected = Counter(row for rows in self.serial[: n * first] for row in rows)
         return n * first if first and self._together(0, first) == expected else 0
+
+    def _deals(self, batch: list[int], together: Counter[int]) -> bool:
+        extra = together - Counter(batch)
+        return not Counter(batch) - together and extra.total() < len(self.ranks) and set(extra) <= set(batch)
 
     def _together(self, begin: int, end: int) -> Counter[int]:
         return Counter(row for rank in self.ranks for rows in rank[begin:end] for row in rows)

@@ -131,6 +131,8 @@ def global_batch(serial: Run, run: Run) -> Check:
     if total in (old, n * old):
         what = "as in the serial script" if total == old else f"{n} times the serial {old}"
         return passed(BATCH, f"{total} samples ({what})")
+    if set(sizes) == {-(-old // n)}:
+        return passed(BATCH, f"{total} samples (the serial {old}, padded to {n} equal shares)")
     finding = f"{total} samples ({' + '.join(map(str, sizes))}), the serial script has {old}"
     return failed(BATCH, finding, f"keep {old} per rank, or {old}/{n}", "other-batch", where=where)
 

@@ -37,7 +37,8 @@ def deciding(tree: ast.Module) -> set[int]:
             continue
         if isinstance(loop, ast.While) and not isinstance(loop.test, ast.Constant):
             found.append(loop)
-        found += [n for n in _inside(loop) if isinstance(n, ast.If) and _leaves(n)]
+        deeper = {id(n) for inner in _inside(loop) if isinstance(inner, Loop) for n in _inside(inner)}
+        found += [n for n in _inside(loop) if isinstance(n, ast.If) and _leaves(n, id(n) not in deeper)]
     reads = {key for node in found for key in _keys(_names(node.test), home.get(node))}
     candidates = [n for n in ast.walk(tree) if isinstance(n, ast.If)]
     grown = True
@@ -124,10 +125,13 @@ def _inside(loop: ast.AST) -> list[ast.AST]:
     return found
 
 
-def _leaves(node: ast.If) -> bool:
-    """Whether a branch leaves the loop, skips a step, or calls what all ranks have to call."""
+def _leaves(node: ast.If, own: bool) -> bool:
+    """Whether a branch leaves the loop, skips a step, or calls what all ranks have to call.
+
+    ``own``: no other loop stands between, which ``break`` and ``continue`` would be meant for.
+    """
     for part in _inside(node):
-        if isinstance(part, (ast.Break, ast.Continue, ast.Return, ast.Raise)):
+        if isinstance(part, (ast.Return, ast.Raise)) or (own and isinstance(part, (ast.Break, ast.Continue))):
             return True
         if isinstance(part, ast.Call) and _callee(part) in COLLECTIVE | {"exit", "quit"}:
             return True
