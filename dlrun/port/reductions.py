@@ -32,12 +32,13 @@ class Level:
     """What an expression is to the samples: free of them, their number, one value each, a mean, or something odd.
 
     ``sums`` are the parts that are sums over the samples: a "mean" once they are multiplied by the number of ranks.
-    ``names`` are the arrays behind it.
+    ``names`` are the arrays behind it; ``means`` is whether a part of it is a mean over them.
     """
 
     kind: Kind
     sums: tuple[cst.BaseExpression, ...] = ()
     names: frozenset[str] = frozenset()
+    means: bool = False
 
 
 FREE = Level("free")
@@ -60,8 +61,8 @@ class Reductions:
         self._busy: set[cst.CSTNode] = set()
         self.odd: list[cst.CSTNode] = []  # where a mean over ranks is not the value over all samples
         self.together: list[frozenset[str]] = []  # arrays that one mean or sum takes side by side
-        self.means = False
         found = [self.of(loss) for loss in losses]
+        self.means = any(level.means for level in found)
         self.sums = tuple(dict.fromkeys(node for level in found for node in level.sums))
         self.gathered = bool(found) and all(level.kind in ("mean", "odd", "free") for level in found)
 
@@ -151,8 +152,12 @@ class Reductions:
         for added in adds:  # a mean for each of the samples, added up
             loops = [u for u in self.script.above(added.node) if isinstance(u, cst.For)]
             if most.kind == "mean" and loops and self.of(loops[0].iter).kind in ("each", "count"):
-                return self._strange(node, levels)
-        return Level(most.kind, tuple(n for v in levels for n in v.sums), frozenset().union(*(v.names for v in levels)))
+                own = isinstance(added.node, cst.AugAssign) and isinstance(added.node.operator, cst.AddAssign)
+                if len(levels) > 2 or not own or any(level.sums for level in levels):
+                    return self._strange(node, levels)
+                return Level("mean", (added.node.value,), most.names)  # type: ignore[attr-defined]
+        names = frozenset().union(*(v.names for v in levels))
+        return Level(most.kind, tuple(n for v in levels for n in v.sums), names, any(v.means for v in levels))
 
     def _strange(self, node: cst.CSTNode, levels: Iterable[Level]) -> Level:
         levels = list(levels)
@@ -171,8 +176,7 @@ class Reductions:
         if kinds <= {"free", "count"}:
             return Level("count" if "count" in kinds else "free", (), names)
         if left.kind == "mean" and right.kind == "count" and isinstance(node.operator, cst.Divide) and left.sums:
-            self.means = True
-            return Level("mean", (), names)  # a sum, divided by the number of this rank's samples
+            return Level("mean", (), names, True)  # a sum, divided by the number of this rank's samples
         if "mean" not in kinds:
             return Level("each", (), names) if "count" not in kinds else self._strange(node, [left, right])
         if "each" in kinds or "count" in kinds:
@@ -180,7 +184,8 @@ class Reductions:
         linear = additive or (
             isinstance(node.operator, (cst.Multiply, cst.Divide)) and kinds == {"mean", "free"} and (
                 isinstance(node.operator, cst.Multiply) or left.kind == "mean"))  # fmt: skip
-        return Level("mean", left.sums + right.sums, names) if linear else self._strange(node, [left, right])
+        means = left.means or right.means
+        return Level("mean", left.sums + right.sums, names, means) if linear else self._strange(node, [left, right])
 
     # -- calls --------------------------------------------------------------------------------------------------
 
@@ -247,8 +252,7 @@ class Reductions:
         self.together.append(level.names)
         if reduction == "sum":
             return Level("mean", (call,), level.names)
-        self.means = self.means or reduction == "mean"
-        return Level("mean", (), level.names)
+        return Level("mean", (), level.names, True)
 
     def _loss(self, call: cst.Call, name: str) -> str | None:
         """Return the reduction of a call that computes a loss: "mean", "sum" or "none"; None where it is no loss."""

@@ -133,6 +133,7 @@ def test_a_sum_is_that_over_all_ranks_samples_and_what_it_regularizes_counts_onc
 
 LOOP = """import torch
 x, y = load()
+mse = torch.nn.MSELoss()
 model = torch.nn.Linear(2, 1)
 opt = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(9):
@@ -152,6 +153,8 @@ for step in range(9):
         ("torch.sum((model(x) - y) ** 2) / x.shape[0]", 0, 0),
         ("torch.nn.functional.mse_loss(model(x), y) + 0.1 * model.weight.norm()", 0, 0),
         ("(model(x) - y).pow(2).sum() / 64", 1, 0),
+        ("0\n    for i in range(len(y)): loss += mse(model(x)[i], y[i])", 1, 0),
+        ("0\n    for i in range(9): loss += mse(model(x)[:, i], y[:, i])", 0, 0),
         ("torch.nn.functional.mse_loss(model(x), y, reduction='sum')", 1, 0),
         ("torch.sqrt(torch.nn.functional.mse_loss(model(x), y))", 0, 1),
         ("(model(x) - model(x).mean()).pow(2).mean()", 0, 1),
