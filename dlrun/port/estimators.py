@@ -14,6 +14,13 @@ from dlrun.port.script import Script, argument, dotted, walk
 
 _CUSTOM = ("tensorflow.estimator.Estimator", "tensorflow.contrib.learn.Estimator")
 _SPEC = "tensorflow.estimator.TrainSpec"
+# The ready-made Estimators that make an optimizer unasked, and by which parameters they are given another one.
+_FAMILIES = {
+    "DNNLinearCombined": ("linear_optimizer", "dnn_optimizer"),
+    "DNN": ("optimizer",),
+    "Linear": ("optimizer",),
+    "Baseline": ("optimizer",),
+}
 _NUMPY = ("tensorflow.estimator.inputs.numpy_input_fn", "tensorflow.estimator.inputs.pandas_input_fn")
 
 
@@ -41,7 +48,7 @@ class Estimators:
             raise DlrunError(f"{script.name}: an Estimator is made, but train() is not called. Nothing was written.",
                              "Port the script that calls train() or train_and_evaluate().")  # fmt: skip
         for call in self.ready:
-            if not self.optimizers_of(call):
+            if not self.optimizers_of(call) and not self.named_of(call):
                 raise DlrunError(
                     f"{script.place(call)}: this Estimator makes its optimizer itself, out of reach. "
                     "Nothing was written.",
@@ -61,6 +68,17 @@ class Estimators:
         given = [g.body if isinstance(g, cst.Lambda) else g for g in given]
         found = [o.node for g in given for o in self.flow.origins(g)]
         return [f for f in found if isinstance(f, cst.Call) and self.kinds.of_call(f) == "optimizer"]
+
+    def named_of(self, call: cst.Call) -> list[tuple[str, cst.SimpleString | None]]:
+        """Return the optimizers that a ready-made Estimator makes of a string it is given, or (None) unasked."""
+        kind = plain(self.script.name_of(call.func)).rsplit(".", 1)[-1]
+        parameters = next((names for family, names in _FAMILIES.items() if kind.startswith(family)), ())
+        plainly = [a for a in call.args if a.keyword is None]
+        if len(plainly) > 2 or any(a.star for a in call.args) or (len(parameters) == 2 and plainly):
+            return []  # it may be among them
+        given = {a.keyword.value: a.value for a in call.args if a.keyword is not None}
+        values = [(name, given.get(name)) for name in parameters]
+        return [(n, v) for n, v in values if v is None or isinstance(v, cst.SimpleString)]
 
     def folders(self) -> Iterator[cst.BaseExpression]:
         """Yield the folders of the models."""
@@ -97,6 +115,13 @@ class Estimators:
                     break
             else:
                 yield from self._of_function(value)
+
+    def parameters(self, value: cst.BaseExpression) -> list[str]:
+        """Return what an Estimator passes to the input function ``value``: those of params, mode, config it takes."""
+        found = [self.flow.definition(value), *(self.flow.definition(o.node) for o in self.flow.origins(value))]
+        function = next((f for f in found if isinstance(f, cst.FunctionDef)), None)
+        names = [p.name.value for p in function.params.params] if function is not None else []
+        return [name for name in names if name in ("params", "mode", "config")]
 
     def _of_function(self, value: cst.BaseExpression) -> Iterator[tuple[str, cst.BaseExpression]]:
         function = self.flow.definition(value)

@@ -25,7 +25,7 @@ from dl_comm.shares import partial_sum
 from dl_comm.streams import stretch
 from dl_comm.tensorflow.averaging import average, gradients, total
 from dl_comm.tensorflow.data import shard
-from dl_comm.tensorflow.estimator import model_dir
+from dl_comm.tensorflow.estimator import default_optimizer, model_dir
 from dl_comm.tensorflow.optimizer import DistributedOptimizer
 from dl_comm.tensorflow.ranks import init, reseed
 from dl_comm.tensorflow.rate import decay, lars, warmup
@@ -44,6 +44,7 @@ __all__ = [
     "broadcast",
     "broadcast_variables",
     "decay",
+    "default_optimizer",
     "finalize",
     "get_localrank",
     "get_localsize",

@@ -1,9 +1,12 @@
-"""What an Estimator needs on many ranks: a folder for each."""
+"""What an Estimator needs on many ranks: a folder for each, and an optimizer that averages."""
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import pickle
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,8 @@ import tensorflow as tf
 
 from dl_comm import _core
 from dl_comm.ranks import get_nranks, get_rank
+from dl_comm.rate import lr_scale
+from dl_comm.tensorflow.optimizer import DistributedOptimizer
 
 
 def model_dir(path: Any) -> Any:
@@ -34,3 +39,41 @@ def model_dir(path: Any) -> Any:
     for name, content in files.items():
         (folder / name).write_bytes(content)
     return str(folder)
+
+
+# The rates that ready-made Estimators of TensorFlow 2.15 give an optimizer that is named. Those
+# for Keras optimizers give a DNN's the rate that is the optimizer's own.
+_RATES = {
+    "Baseline": {"optimizer": 0.3},
+    "DNNLinearCombined": {"dnn_optimizer": 0.001, "linear_optimizer": 0.005},
+    "DNN": {"optimizer": 0.05},
+    "Linear": {"optimizer": 0.2},
+}
+
+
+def default_optimizer(
+    kind: type, parameter: str = "optimizer", name: str = "", rule: str = "linear"
+) -> str | Callable[[], Any]:
+    """Return what to give a ready-made Estimator of class ``kind`` as ``parameter``, for it to average.
+
+    It makes the optimizer that the class itself would make of ``name``, by default the one it makes unasked
+    (``"Adagrad"``, ``"Ftrl"``), with the class's rate scaled by ``rule`` as ``lr_scale`` does. On one rank ``name``
+    itself comes back. Raises ``TypeError`` for other Estimators.
+    """
+    family = next((f for f in _RATES if kind.__name__.startswith(f)), None)
+    if family is None or parameter not in _RATES[family]:
+        known = ", ".join(_RATES)
+        raise TypeError(f"default_optimizer() knows no {parameter} of {kind.__name__}; it knows those of {known}")
+    name = name or inspect.signature(kind).parameters[parameter].default
+    if get_nranks() == 1:
+        return name
+    makers = importlib.import_module(kind.__module__).optimizers
+    keras = kind.__name__.endswith("V2")
+
+    def make() -> Any:
+        instance = makers.get_optimizer_instance_v2 if keras else makers.get_optimizer_instance
+        own = keras and family == "DNN"
+        rate = instance(name).get_config()["learning_rate"] if own else _RATES[family][parameter]
+        return DistributedOptimizer(instance(name, learning_rate=lr_scale(rate, rule)))
+
+    return make

@@ -29,9 +29,9 @@ def broadcast(tensors: Any, root: int = 0) -> Any:
     tensors = list(tensors)
     if get_nranks() == 1:
         return tensors
-    names = [getattr(t, "name", None) if isinstance(t, tf.Variable) else None for t in tensors]
+    names = [getattr(t, "name", None) if _is_native(t) else None for t in tensors]
     return reduce(
-        [t.read_value() if isinstance(t, tf.Variable) else t for t in tensors],
+        [t.read_value() if _is_native(t) else t for t in tensors],
         f"broadcast {root}",
         [name or f"tensor {i} of {len(tensors)}" for i, name in enumerate(names)],
     )
@@ -101,7 +101,7 @@ def settle() -> None:
 
 def variables_of(thing: Any) -> list[Any]:
     """Return the variables that ``thing`` is or holds, each once."""
-    if isinstance(thing, tf.Variable) or type(thing).__name__ in ("Variable", "KerasVariable"):
+    if hasattr(thing, "assign") and hasattr(thing, "shape"):
         return [thing]
     if isinstance(thing, Mapping):
         return [v for part in thing.values() for v in variables_of(part)]
@@ -115,8 +115,13 @@ def variables_of(thing: Any) -> list[Any]:
 
 def native_of(variables: Sequence[Any]) -> list[Any]:
     """Return TensorFlow's variables behind Keras's."""
-    native = [getattr(v, "value", v) if not isinstance(v, tf.Variable) else v for v in variables]
-    return [v() if callable(v) and not isinstance(v, tf.Variable) else v for v in native]
+    native = [v if _is_native(v) else getattr(v, "value", v) for v in variables]
+    return [v() if callable(v) and not _is_native(v) else v for v in native]
+
+
+def _is_native(thing: Any) -> bool:
+    """Tell a variable of TensorFlow by what it can do: it has several classes, which share no name in TensorFlow 1."""
+    return hasattr(thing, "read_value")
 
 
 def _assign(variables: Sequence[Any], root: int) -> Any:

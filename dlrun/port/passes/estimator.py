@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import libcst as cst
 
@@ -42,6 +43,30 @@ def hooked(facts: TensorFlowFacts, call: cst.Call) -> Edit:
     return Edit(given, why, lambda node: expression("tensorflow/hooks_more", {"hooks": node}, dl=dl))
 
 
+def gradients(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
+    """Yield optimizers that average in place of those that ready-made Estimators make of a name, or unasked."""
+    assert facts.estimators is not None
+    for call in facts.estimators.ready:
+        kind, rule = facts.script.code(call.func), facts.options.lr_scaling
+        for parameter, name in facts.estimators.named_of(call):
+            text = facts.script.code(name) if name is not None else ""
+            made = expression("tensorflow/default_optimizer", dl=facts.alias, kind=kind, parameter=parameter,
+                              name=text, rule=rule)  # fmt: skip
+            why = f"{text or 'the optimizer that it makes unasked'}: averaged, at n times its rate"
+            if name is not None:
+                yield Edit(name, why, partial(_instead, made))
+            else:
+                yield Edit(call, why, partial(_with, parameter, made))
+
+
+def _instead(new: cst.BaseExpression, old: cst.BaseExpression) -> cst.BaseExpression:
+    return new
+
+
+def _with(parameter: str, made: cst.BaseExpression, call: cst.Call) -> cst.Call:
+    return with_argument(call, parameter, made)
+
+
 def shard(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     """Yield the shares of the data sets and arrays that the training's input functions make."""
     assert facts.estimators is not None
@@ -54,8 +79,12 @@ def shard(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
             yield Edit(node, "training takes this rank's share",
                        lambda n: expression("torch/shard", {"loader": n}, dl=dl, batch="local"))  # fmt: skip
         else:
-            yield Edit(node, "training takes this rank's share, evaluation all",
-                       lambda n: expression("tensorflow/shard_input", {"input_fn": n}, dl=dl))  # fmt: skip
+            share = partial(_shared, dl, ", ".join(facts.estimators.parameters(node)))
+            yield Edit(node, "training takes this rank's share, evaluation all", share)
+
+
+def _shared(dl: str, parameters: str, input_fn: cst.BaseExpression) -> cst.BaseExpression:
+    return expression("tensorflow/shard_input", {"input_fn": input_fn}, dl=dl, parameters=parameters)
 
 
 def steps(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:

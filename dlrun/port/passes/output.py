@@ -124,6 +124,8 @@ def with_argument(call: cst.Call, keyword: str, value: cst.BaseExpression) -> cs
     space: Any = cst.SimpleWhitespace(" ")
     if len(call.args) > 1 and isinstance(call.args[0].comma, cst.Comma):
         space = call.args[0].comma.whitespace_after
+        if isinstance(space, cst.ParenthesizedWhitespace):  # without the comments that stand there
+            space = space.with_changes(first_line=cst.TrailingWhitespace(), empty_lines=[])
     args = [*call.args[:-1], last.with_changes(comma=cst.Comma(whitespace_after=space)), arg.with_changes(comma=kept)]
     return call.with_changes(args=args)
 

@@ -107,6 +107,7 @@ def gradients(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
                    lambda c: expression("tensorflow/gradients", {"grads": c}, dl=dl))  # fmt: skip
     wrapped = facts.wrapped
     if facts.estimators is not None:
+        yield from estimator.gradients(facts)
         wrapped = (*wrapped, *(o for call in facts.estimators.ready for o in facts.estimators.optimizers_of(call)))
     for call in dict.fromkeys(wrapped):
         yield _averaging(facts, call)

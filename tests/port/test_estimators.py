@@ -1,0 +1,69 @@
+"""Ports of Estimators: optimizers that ready-made ones make themselves, input functions that take arguments."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlrun.errors import DlrunError
+from dlrun.port import Options, port
+
+READY = """import numpy as np
+import tensorflow as tf
+columns = [tf.feature_column.numeric_column("x")]
+model = tf.estimator.{made}
+model.train(lambda: tf.data.Dataset.from_tensor_slices(np.load("x.npy")).batch(8), steps=100)
+"""
+UNASKED = "DNNClassifier(\n    feature_columns=columns,\n    # two layers\n    hidden_units=[10, 10])"
+
+
+def test_the_optimizer_that_an_estimator_makes_unasked_is_given_to_it_averaged() -> None:
+    text = port(READY.format(made=UNASKED)).text
+    assert "hidden_units=[10, 10],\n    optimizer=dl.default_optimizer(tf.estimator.DNNClassifier))" in text
+    assert text.count("# two layers") == 1
+    assert "hooks=[dl.BroadcastHook()]" in text
+    kept = port(READY.format(made=UNASKED), Options(lr_scaling="none")).text
+    assert 'dl.default_optimizer(tf.estimator.DNNClassifier, rule="none")' in kept
+
+
+def test_an_optimizer_that_an_estimator_is_given_by_name_is_made_to_average() -> None:
+    text = port(READY.format(made='LinearRegressor(columns, optimizer="SGD")')).text
+    assert 'LinearRegressor(columns, optimizer=dl.default_optimizer(tf.estimator.LinearRegressor, name="SGD"))' in text
+
+
+def test_a_wide_and_deep_estimator_makes_two_and_keeps_the_one_it_is_given() -> None:
+    made = "DNNLinearCombinedClassifier(linear_feature_columns=columns, dnn_hidden_units=[4]{})"
+    kind = "dl.default_optimizer(tf.estimator.DNNLinearCombinedClassifier"
+    text = port(READY.format(made=made.format(""))).text
+    assert f'linear_optimizer={kind}, "linear_optimizer"), dnn_optimizer={kind}, "dnn_optimizer"))' in text
+    given = ", dnn_optimizer=tf.compat.v1.train.AdamOptimizer(0.1)"
+    text = port(READY.format(made=made.format(given))).text
+    assert "dnn_optimizer=dl.DistributedOptimizer(tf.compat.v1.train.AdamOptimizer(dl.lr_scale(0.1)))" in text
+    assert f'linear_optimizer={kind}, "linear_optimizer"))' in text
+
+
+@pytest.mark.parametrize(
+    "made",
+    ["BoostedTreesClassifier(columns, 1)", "DNNClassifier([4], columns, optimizer=chosen)",
+     "DNNClassifier([4], columns, folder, 3)", "DNNClassifier(*given)"],
+)  # fmt: skip
+def test_an_optimizer_out_of_reach_is_refused(made) -> None:
+    with pytest.raises(DlrunError, match="makes its optimizer itself, out of reach"):
+        port(READY.format(made=made))
+
+
+def test_an_input_function_is_given_what_it_takes() -> None:
+    text = port("""import tensorflow as tf
+def builder(files):
+    def input_fn(params):
+        return tf.data.TFRecordDataset(files).batch(params["batch_size"])
+    return input_fn
+
+def model_fn(features, labels, mode, params):
+    op = tf.compat.v1.train.AdamOptimizer(1e-3).minimize(loss)
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=op)
+
+estimator = tf.estimator.Estimator(model_fn, params={"batch_size": 8})
+train_input_fn = builder(["a"])
+estimator.train(input_fn=train_input_fn, max_steps=100)
+""").text
+    assert "estimator.train(input_fn=lambda params: dl.shard(train_input_fn(params)), max_steps=dl.steps(100)" in text
