@@ -84,7 +84,7 @@ VARIABLES = {
     "DL_COMM_WIRE": ("*:doubling", "*:halving", "*:ring", "*:mpi"),
     "DL_COMM_BUCKET_MB": ("4", "64"),
     "DL_COMM_NUM_CUDA_STREAMS": ("2", "4"),
-    "DL_COMM_GPU_PATH": ("staged", "nccl"),
+    "DL_COMM_GPU_PATH": ("staged", "nccl", "mpi"),
 }
 
 
@@ -107,4 +107,5 @@ def plugin_axes(nodes: int, overlaps: bool, chosen: Sequence[str] = (), gpu: boo
     names += ["DL_COMM_WIRE"] if nodes > 1 else []
     names += ["DL_COMM_BUCKET_MB"] if overlaps else []
     names += ["DL_COMM_NUM_CUDA_STREAMS"] if gpu else []
-    return tuple(Axis(name, VARIABLES[name]) for name in names)
+    one_node = {"mpi"} if nodes == 1 else set()  # a way between nodes
+    return tuple(Axis(name, tuple(v for v in VARIABLES[name] if v not in one_node)) for name in names)

@@ -102,6 +102,11 @@ def test_only_settings_that_dl_comm_reads_are_swept() -> None:
         assert f'"{axis.name}"' in source, f"{axis.name} is swept, and nothing reads it"
 
 
+def test_a_way_between_nodes_is_tried_where_there_are_several() -> None:
+    paths = [{axis.name: axis.values for axis in plugin_axes(n, False, gpu=True)}["DL_COMM_GPU_PATH"] for n in (1, 2)]
+    assert paths == [("staged", "nccl"), ("staged", "nccl", "mpi")]
+
+
 def test_axes_are_chosen_by_name_or_with_values() -> None:
     assert plugin_axes(1, False, ("DL_COMM_STAGE_KB=8,16",)) == (Axis("DL_COMM_STAGE_KB", ("8", "16")),)
     assert axis_from_text("--lr=0.1, 0.2", "option") == Axis("lr", ("0.1", "0.2"), "option")
