@@ -146,6 +146,8 @@ class Runs:
     def whole(self, serial: Run, sharded: Run, broken: bool) -> Check:
         """Run the port with the serial global batch, where the script allows it."""
         reason = whole.reason_against(serial, self.job.ranks)
+        if any(sharded.root.returns("stretch")):
+            reason = "the ranks go through stretches of a stream: no step of theirs is a serial one"
         if reason or broken:
             return skipped(whole.NAME, "first repair what failed above" if broken else reason)
         if data.batch_factor(serial, sharded) == 1:

@@ -138,6 +138,33 @@ def test_wrong_shards_are_named(shards: tuple[list[list[int]], ...], fault: str)
     assert data.shards(serial, run(*(epoch(s) for s in shards))).fault == fault
 
 
+def test_contiguous_stretches_in_whole_batches_cover_a_stream_and_others_lose_samples() -> None:
+    serial = run(epoch([[0, 1], [2, 3], [4, 5], [6, 7], [8]]))
+    stretches = run(epoch([[0, 1], [2, 3]]), epoch([[4, 5], [6, 7]]))
+    assert data.shards(serial, stretches).status == "passed"
+    dealt = run(epoch([[0, 2], [4, 6]]), epoch([[1, 3], [5, 7]]))
+    assert data.shards(serial, dealt).fault == "lost-samples"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "fault"),
+    [
+        ([(6, "all", "a"), (6, "all", "b")], ""),
+        ([(6, "all", "a"), (6, "other", "b")], "overlapping-shards"),
+        ([(6, "all", "a"), (6, "all", "a")], "unsharded-loader"),
+        ([(3, "all", "a"), (3, "all", "b")], "lost-samples"),
+    ],
+)
+def test_a_stream_is_cut_into_equal_stretches(ranks: list[tuple[int, str, str]], fault: str) -> None:
+    def cut(part: int, whole: str, mine: str) -> Event:
+        return event("return", fn="stretch", length=13, part=part, whole=whole, mine=mine)
+
+    traces = [[optimizer(), cut(*rank), step(1, 0.9, grad=grad)] for rank, grad in zip(ranks, (0.2, 0.8), strict=True)]
+    check = data.shards(run([optimizer(), step(1, 0.9)]), run(*traces))
+    assert check.fault == fault
+    assert fault or check.finding.startswith("2 contiguous stretches of 6 of 13 entries")
+
+
 def test_draws_with_replacement_prove_no_cover_and_whole_repetitions_do() -> None:
     drawn, repeated = run(epoch([[0, 0], [1, 2]])), run(epoch([[0, 1], [0, 1]]))
     assert data.shards(drawn, run(epoch([[0, 0]]), epoch([[2, 3]]))).status == "n/a"

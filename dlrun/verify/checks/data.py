@@ -6,6 +6,7 @@ from collections import Counter
 
 from dlrun.verify.checks.coverage import NAME, batch_sizes, coverage
 from dlrun.verify.checks.gradients import uses
+from dlrun.verify.checks.stretches import stretches
 from dlrun.verify.trace import Epoch, Run, Trace
 from dlrun.verify.verdict import Check, failed, passed, skipped
 
@@ -63,10 +64,17 @@ def _covered(identity: Run, run: Run, whole: list[int], shares: list[list[int]],
         finding = f"{extra} samples are read by more than one rank, and {missing} of {len(expected)} by none"
         todo = "split the data alike on all ranks (one seed), then shard it with dl.shard()"
         return failed(NAME, finding, todo, "overlapping-shards", where=first[0].at)
-    if missing > (spare if drops else 0):
+    stretched = all(_follows(whole, share) for share in shares)  # in whole batches: what is left over is not read
+    if missing > (spare if drops or stretched else 0):
         finding = f"{missing} of {len(expected)} samples are read by no rank"
         return failed(NAME, finding, SHARD, "lost-samples", where=first[0].at)
     return None
+
+
+def _follows(whole: list[int], share: list[int]) -> bool:
+    """Tell whether ``share`` is a stretch of ``whole``, in order."""
+    begin = whole.index(share[0]) if share and share[0] in whole else 0
+    return len(share) > 1 and whole[begin : begin + len(share)] == share
 
 
 def _leak(identity: Run, run: Run, shares: list[list[int]], train: Epoch) -> Check | None:
@@ -110,7 +118,8 @@ def _without_loader(identity: Run, run: Run) -> Check:
         where = run.root.steps[0].at
         return failed(NAME, finding, todo, "equal-seeds" if seeds else "unsharded-loader", where=where)
     unknown = "no DataLoader feeds the training: the ranks' samples differ, what they cover is not known"
-    return coverage(identity, run) or skipped(NAME, unknown)
+    told = coverage(identity, run)
+    return (told if told is not None and told.status == "failed" else stretches(run) or told) or skipped(NAME, unknown)
 
 
 def _same_draws(run: Run) -> bool:

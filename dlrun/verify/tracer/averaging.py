@@ -13,13 +13,14 @@ from torch.utils.data import DataLoader
 from dlrun.verify.tracer.importing import REPLICATE, AfterImport, followed, number_of
 from dlrun.verify.tracer.loaders import Loaders
 from dlrun.verify.tracer.recorder import Recorder
+from dlrun.verify.tracer.stretches import stretch_note
 from dlrun.verify.tracer.tensors import named_tensors, tensor_note, tensors_in
 from dlrun.verify.tracer.training import Training
 
 FACE = "dl_comm.torch"
 # What may communicate, or changes what a port computes; prints and questions are not followed.
-FOLLOWED = ("init", "broadcast", "gradients", "shard", "lr_scale", "warmup", "decay", "lars", "steps", "reseed",
-            "average", "save", "load", "barrier", "finalize", "rank0_first")  # fmt: skip
+FOLLOWED = ("init", "broadcast", "gradients", "shard", "stretch", "lr_scale", "warmup", "decay", "lars", "steps",
+            "reseed", "average", "save", "load", "barrier", "finalize", "rank0_first")  # fmt: skip
 
 
 class Averaging:
@@ -92,6 +93,10 @@ class Averaging:
                 os.environ[REPLICATE] = replicate
         loaders = {self.loaders.number(x) for x in (what, result) if isinstance(x, DataLoader)}
         return result, {"shard": number, "loaders": sorted(loaders), "type": type(what).__name__}
+
+    def _stretch(self, function: Any, data: Any, axis: int = 0, multiple: int = 1) -> tuple[Any, dict[str, Any]]:
+        result = function(data, axis, multiple)
+        return result, stretch_note(data, result, axis)
 
     def _average(self, function: Any, value: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         local = number_of(value)

@@ -16,11 +16,12 @@ from dlrun.verify.tracer.arrays import array_note, native
 from dlrun.verify.tracer.datasets import DataSets
 from dlrun.verify.tracer.importing import REPLICATE, AfterImport, followed, number_of
 from dlrun.verify.tracer.recorder import Recorder
+from dlrun.verify.tracer.stretches import stretch_note
 from dlrun.verify.tracer.tapes import Tapes
 
 FACES = ("dl_comm.tensorflow", "dl_comm.keras")
-FOLLOWED = ("init", "broadcast_variables", "broadcast", "gradients", "shard", "lr_scale", "warmup", "decay", "lars",
-            "steps", "reseed", "average", "barrier", "finalize", "rank0_first")  # fmt: skip
+FOLLOWED = ("init", "broadcast_variables", "broadcast", "gradients", "shard", "stretch", "lr_scale", "warmup", "decay",
+            "lars", "steps", "reseed", "average", "barrier", "finalize", "rank0_first")  # fmt: skip
 
 
 class Face:
@@ -107,6 +108,10 @@ class Face:
     def _steps(self, function: Any, count: Any) -> tuple[Any, dict[str, Any]]:
         result = count if self.recorder.orders.global_batch else function(count)
         return result, {"count": number_of(count), "result": number_of(result)}
+
+    def _stretch(self, function: Any, data: Any, axis: int = 0, multiple: int = 1) -> tuple[Any, dict[str, Any]]:
+        result = function(data, axis, multiple)
+        return result, stretch_note(data, result, axis)
 
     def _shard(self, function: Any, what: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         number, self._shards = self._shards, self._shards + 1
