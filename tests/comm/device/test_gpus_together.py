@@ -149,7 +149,7 @@ SAYS_NO = "'s MPI does not say that it takes memory of GPUs:"
         ({"FAKE_MPI_CRAY": "1"}, f"{IS_MPI} rank 0{SAYS_NO} MPICH_GPU_SUPPORT_ENABLED is not 1"),
         ({"FAKE_MPI_CRAY": "1", "MPICH_GPU_SUPPORT_ENABLED": "1"}, f"rank {{}} is right by {BY_MPI}"),
         ({"FAKE_MPI_WRONG": "1"}, f"{IS_MPI} {BY_MPI} failed: rank 0: a trial gave 2.500000 where 1.500000 is right"),
-        ({"FAKE_MPI_SILENT": "1", "DL_COMM_TIMEOUT_S": "5"}, "a trial of MPI with the GPUs' memory: rank "),
+        ({"FAKE_MPI_SILENT": "1", "DL_COMM_TIMEOUT_S": "8"}, "a trial of MPI with the GPUs' memory: rank "),
     ],
 )  # fmt: skip
 def test_mpi_gets_the_gpus_memory_only_where_it_says_so_and_a_trial_is_right(fake_ranks, aware, variables, said):
