@@ -12,6 +12,7 @@ from dlrun.port.carried import Carried, hands_on
 from dlrun.port.draws import Draws, plays
 from dlrun.port.facts import Feed
 from dlrun.port.full import FullBatches
+from dlrun.port.inputs import comes_from
 from dlrun.port.iterated import Iterated
 from dlrun.port.loops import Loops
 from dlrun.port.positions import counts_too, mentions, picks_samples
@@ -68,8 +69,10 @@ class Feeds(FullBatches):
     # -- loops over something -----------------------------------------------------------------------------------
 
     _fed: set[cst.CSTNode]
+    _at: cst.For | cst.While | None = None  # the loop at hand
 
     def _of_loop(self, loop: cst.For | cst.While) -> None:
+        self._at = loop
         if not hasattr(self, "_fed"):
             self._fed = set()
         before = len(self.found)
@@ -140,7 +143,8 @@ class Feeds(FullBatches):
             elif drawn:
                 if isinstance(made, cst.Call) and origin.whole and self._may_be_batches(made, iterated):
                     self.found.setdefault(made, Feed(made, "loader"))
-            elif innermost and self._may_be_batches(made, iterated):  # further out: folds, tasks, settings
+            elif innermost and (self._may_be_batches(made, iterated) or self._holds_samples(made)):
+                # further out: folds, tasks, settings
                 feed = self._where_assigned(made, iterated) or Feed(iterated, "iterable")
                 self.found.setdefault(feed.node, feed)
 
@@ -159,7 +163,23 @@ class Feeds(FullBatches):
         """Tell whether what is zipped may be samples and their targets: no positions, models or their settings."""
         made = [(o.node, part) for part in parts for o in self.flow.origins(part)]
         batches = any(self._may_be_batches(node, part) for node, part in made)
-        return batches and not any(map(self.iterated.counts, parts))
+        return (batches or self._reaches_loss()) and not any(map(self.iterated.counts, parts))
+
+    def _holds_samples(self, made: cst.CSTNode) -> bool:
+        """Tell whether ``made`` is a list whose entries go into the model, one at a time."""
+        return isinstance(made, (cst.List, cst.ListComp)) and self._reaches_loss()
+
+    def _reaches_loss(self) -> bool:
+        """Tell whether what the loop at hand goes through is given to a model, to a loss, or to a session."""
+        loop = self._at
+        calls = [n for n in walk(loop.body) if isinstance(n, cst.Call)] if loop is not None else []
+        given = [a.value for c in calls if self.kinds.of(c.func) in ("module", "loss") for a in c.args]
+        given += [value for c in calls for value in self._fed_by(c)]
+        return loop is not None and any(comes_from(self.loops, value, {loop}) for value in given)
+
+    def _fed_by(self, call: cst.Call) -> tuple[cst.BaseExpression, ...]:
+        """Return what ``call`` feeds into a graph."""
+        return ()
 
     def _generated(self, iterated: cst.BaseExpression, drawn: bool, innermost: bool) -> bool:
         """Note a generator of this script that makes the batches; the loader, where it only passes on a loader's."""

@@ -100,6 +100,9 @@ class SessionFeeds(FullSessions, Feeds):
     def _where_assigned(self, made: cst.CSTNode, iterated: cst.BaseExpression) -> Feed | None:
         return None
 
+    def _fed_by(self, call: cst.Call) -> tuple[cst.BaseExpression, ...]:
+        return self.gradients.fed(call) if any(call is step for step, _ in self.gradients.step_calls) else ()
+
     def _hidden_state(self, loop: cst.For | cst.While) -> cst.CSTNode | None:
         return self.gradients.carried(loop)
 

@@ -17,6 +17,8 @@ from dlrun.port.reductions import Reductions
 from dlrun.port.script import Script
 from dlrun.port.wholes import Wholes
 
+_GRAPHS = ("torch_geometric", "dgl", "torch_sparse", "torch_scatter", "spektral", "stellargraph")
+
 
 class FullBatches:
     """Finds the arrays that each step of a loop takes whole."""
@@ -40,7 +42,7 @@ class FullBatches:
         calls = [c for c in reached if c in known and not self._evaluates(c)]
         losses = [self._loss(c) for c in dict.fromkeys(calls)]
         wholes = Wholes(self.kinds, loop, losses)
-        self.graph = self.graph or wholes.graph
+        self.graph = self.graph or wholes.graph or (losses[0] if losses and self._of_graphs() else None)
         moved = [name for name in wholes.arrays if moving(loop, name)]
         if moved:
             self._move(loop, moved)
@@ -50,6 +52,10 @@ class FullBatches:
             self.found[loop] = self._batch(wholes, losses)
         elif self.graph is None and wholes.left:
             self.uncut = self.uncut or wholes.left[0]
+
+    def _of_graphs(self) -> bool:
+        """Tell whether the script works on graphs: without a loader, one graph is all that there is."""
+        return any(b.target.split(".")[0] in _GRAPHS for b in self.script.imports())
 
     def _batch(self, wholes: Wholes, losses: list[cst.BaseExpression]) -> Feed:
         """Return the feed of the arrays in ``wholes``, cut before the loop, under names of their own where need be."""

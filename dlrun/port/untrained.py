@@ -7,6 +7,7 @@ import libcst as cst
 from dlrun.errors import DlrunError
 from dlrun.port.facts_torch import Gradients
 from dlrun.port.feeds import Feeds
+from dlrun.port.inputs import meta_learning, trained_input
 from dlrun.port.script import Script
 
 
@@ -30,6 +31,18 @@ def whole_graph(script: Script, node: cst.CSTNode) -> DlrunError:
 def nothing_to_share(feeds: Feeds) -> DlrunError | None:
     """Return the error for a script whose samples cannot be dealt out to the ranks, or None."""
     script = feeds.script
+    if (node := trained_input(feeds.loops)) is not None:
+        return DlrunError(
+            f"{script.place(node)}: trains {script.code(node)}, which goes into a network that stays as it is: an "
+            "image or a code, and no weights. There are no samples to share among the ranks. Nothing was written.",
+            "Run one image on each rank: dlrun launch -n 4 SCRIPT, with the image chosen by the rank.",
+        )
+    if (node := meta_learning(feeds.loops)) is not None:
+        return DlrunError(
+            f"{script.place(node)}: meta-learning ({script.code(node).strip()}): each task has updates of its own, "
+            "which the ranks' mean would mix. Nothing was written.",
+            "Give each rank tasks of its own, and average what the outer loop learns from them by hand: dl.average().",
+        )
     if feeds.carried.uncut is not None:
         state, why = feeds.carried.uncut
         return DlrunError(
@@ -69,15 +82,24 @@ def not_globally(feeds: Feeds) -> DlrunError | None:
         script.name_of(c.func) == "builtins.next" for c in feeds.draws.reached(loop.body))]  # fmt: skip
     indexed = [f.node for f in feeds.found.values() if f.how in ("indices", "positions")]
     streams = [f.node for f in feeds.found.values() if f.how in ("stretch", "stretches")]
-    if feeds.episodes or drawn or indexed or streams:
-        node = (indexed or streams or drawn or feeds.loops.ends)[0]
+    single = [f.node for f in feeds.found.values() if f.how == "iterable" and _one_by_one(feeds, f.node)]
+    if feeds.episodes or drawn or indexed or streams or single:
+        node = (indexed or streams or single or drawn or feeds.loops.ends)[0]
         how = "picked by number" if indexed else "slices of a stream" if streams else "drawn by the script itself"
+        how = "the entries of a list" if single and not indexed and not streams else how
         return DlrunError(
             f"{script.place(node)}: --batch global divides the batches of a DataLoader; here they are {how}. "
             "Nothing was written.",
             "Feed the loop from a DataLoader, or port with --batch local and divide the batch size yourself.",
         )
     return None
+
+
+def _one_by_one(feeds: Feeds, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` is a list of the script's own: what it holds are samples or batches, and no loader's."""
+    made = [o.node for o in feeds.flow.origins(node)]
+    zipped = any(isinstance(n, cst.Call) and feeds.script.name_of(n.func) == "builtins.zip" for n in made)
+    return zipped or any(isinstance(n, (cst.List, cst.ListComp)) for n in made)
 
 
 def no_loop(gradients: Gradients) -> DlrunError:

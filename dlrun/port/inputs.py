@@ -1,0 +1,105 @@
+"""Trainings without samples to share: of an image that a network looks at, and of weights that tasks start from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.facts_tape import TapeGradients
+from dlrun.port.loops import Loops
+from dlrun.port.script import dotted, walk
+
+# Modules without weights: what they are given may well be trained.
+_PLAIN = re.compile(r"(Sigmoid|Softmax\d?d?|ReLU\d?|Tanh|Softplus|Dropout|Flatten|Identity|GELU|ELU|Loss|Upsample)$")
+_META = re.compile(
+    r"(^|_)(maml|reptile|fast_weights|inner_(lr|loop|steps?|step_size|optim\w*)|outer_?step_?size|inner_?step_?size|"
+    r"meta_(lr|step_size|optim\w*|iters?|batch_size|train|loss))($|_)",
+    re.IGNORECASE,
+)
+_META_LIBRARIES = ("higher", "learn2learn", "torchmeta")
+_DEPTH = 400
+
+
+def trained_input(loops: Loops) -> cst.CSTNode | None:
+    """Return what an optimizer changes, where that is nothing but the input of a network that stays as it is."""
+    trained = list(_tensors(loops))
+    if not trained or None in trained:
+        return None
+    made = {o.node for node in trained if node is not None for o in loops.flow.origins(node)}
+    for call in loops.script.calls:
+        if _is_network(loops, call.func) and any(comes_from(loops, arg.value, made) for arg in call.args):
+            return trained[0]
+    return None
+
+
+def _tensors(loops: Loops) -> Iterator[cst.BaseExpression | None]:
+    """Yield the tensors that the optimizers train; None where they train anything else."""
+    gradients = loops.gradients
+    if isinstance(gradients, TapeGradients):
+        for call in gradients.averages:
+            sources = call.args[1].value if len(call.args) > 1 else None
+            parts = [e.value for e in sources.elements] if isinstance(sources, (cst.List, cst.Tuple)) else [sources]
+            for part in parts:
+                made = loops.flow.origins(part)[0].node if isinstance(part, cst.Name) else None
+                variable = isinstance(made, cst.Call) and dotted(made.func).endswith("Variable")
+                yield part if variable else None
+        return
+    for call in gradients.constructors():
+        given = call.args[0].value if call.args else None
+        found = [o.node for o in loops.flow.origins(given)] if given is not None else []
+        lists = [node for node in found if isinstance(node, (cst.List, cst.Tuple))]
+        yield None if not lists or len(lists) < len(found) else _tensor(lists[0].elements[0].value)
+        yield from (_tensor(e.value) for node in lists for e in node.elements)
+
+
+def _tensor(node: cst.BaseExpression) -> cst.BaseExpression | None:
+    """Return the name in ``img`` or ``img.requires_grad_()``; None of anything else."""
+    if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        node = node.func.value if node.func.attr.value == "requires_grad_" else node
+    return node if isinstance(node, cst.Name) else None
+
+
+def _is_network(loops: Loops, func: cst.BaseExpression) -> bool:
+    """Tell whether ``func`` is a module with weights, or a part of one: ``vgg19().features``."""
+    made = [o.node for o in loops.flow.origins(func)]
+    plain = all(isinstance(n, cst.Call) and _PLAIN.search(dotted(n.func)) for n in made)
+    parts = (n for node in made if isinstance(node, cst.Attribute) for n in walk(node) if isinstance(n, cst.Call))
+    return not plain and (loops.kinds.of(func) == "module" or any(loops.kinds.of_call(n) == "module" for n in parts))
+
+
+def comes_from(loops: Loops, node: cst.CSTNode, made: set[cst.CSTNode]) -> bool:
+    """Tell whether ``node`` is computed from one of ``made``, expressions or what binds names; not what is called."""
+    script, flow = loops.script, loops.flow
+    seen: set[cst.CSTNode] = set()
+    expanded: set[cst.CSTNode] = set()
+    todo: list[cst.CSTNode] = [node]
+    while todo and len(seen) < _DEPTH:
+        for n in walk(todo.pop()):
+            if n in made:
+                return True
+            up = script.parents.get(n)
+            if not isinstance(n, cst.Name) or n in seen or (isinstance(up, cst.Call) and up.func is n):
+                continue
+            seen.add(n)
+            for binding in script.scopes[n].lookup(n.value)[0]:
+                if binding.node in made:
+                    return True
+                function = script.scopes[binding.node].node if binding.how == "param" else None
+                if isinstance(function, cst.FunctionDef):
+                    given = (flow.argument(c, function, binding.name) for c in flow.callers(function))
+                    todo.extend(value for value in given if value is not None)
+                elif binding.how == "assign" and binding.value is not None and binding.value not in expanded:
+                    expanded.add(binding.value)
+                    todo.append(binding.value)
+    return False
+
+
+def meta_learning(loops: Loops) -> cst.CSTNode | None:
+    """Return what shows that a loop learns where tasks, each drawn and learned by itself, had better start from."""
+    for binding in loops.script.imports():
+        if binding.target.split(".")[0] in _META_LIBRARIES:
+            return binding.node
+    inside = (n for loop in loops.training for n in walk(loop) if isinstance(n, cst.Name))
+    return next((n for n in inside if _META.search(n.value)), None)
