@@ -13,6 +13,7 @@ import numpy as np
 from dl_comm import _core
 from dl_comm.arrays import bare, described, is_torch
 from dl_comm.device import is_on_gpu
+from dl_comm.errors import CommError
 
 DIGEST = 16  # bytes of one array's hash
 
@@ -36,11 +37,21 @@ def mismatches(arrays: Sequence[Any], flag: int) -> int:
     return len(differing)
 
 
+def _on_host(array: Any) -> Any:
+    """Return a copy on the host by CuPy's name for it or Numba's; others are copied when NumPy asks."""
+    for name in ("get", "copy_to_host"):
+        if hasattr(array, name):
+            return getattr(array, name)()
+    return array
+
+
 def _digest(array: Any) -> bytes:
     if is_torch(array):
         dense = array.detach().cpu().contiguous()
     else:
-        dense = np.ascontiguousarray(array.get() if is_on_gpu(array) else array)  # CuPy's name for a copy on the host
+        dense = np.ascontiguousarray(_on_host(array) if is_on_gpu(array) else array)
+        if dense.dtype == object:
+            raise CommError(f"a {type(array).__name__} has no bits that can be compared", "pass arrays of numbers")
     address, count, dtype = bare(dense)
     hashed = hashlib.blake2b(f"{described(array)} {dtype} ".encode(), digest_size=DIGEST)
     if count > 0:

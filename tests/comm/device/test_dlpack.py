@@ -12,6 +12,7 @@ from dl_comm import CommError
 from dl_comm.arrays import fresh
 from dl_comm.device import is_on_gpu, on_gpu
 from dl_comm.dlpack import borrowed
+from dl_comm.matching import _digest as digest_of
 
 
 class Before:
@@ -92,6 +93,15 @@ def test_capsules_of_another_kind_are_refused(monkeypatch, name, major, said):
     monkeypatch.setattr(OnGpu, "__dlpack__", lambda self, **_: kept[2])
     with pytest.raises(CommError, match=said):
         borrowed(OnGpu(np.zeros(2)))
+
+
+def test_bits_are_compared_where_the_array_can_be_brought_to_the_host():
+    numbers = np.arange(3.0)
+    array = OnGpu(numbers)
+    with pytest.raises(CommError, match="a OnGpu has no bits that can be compared"):
+        digest_of(array)
+    array.copy_to_host, array.shape = numbers.copy, numbers.shape  # as Numba's
+    assert digest_of(array) == digest_of(numbers)
 
 
 def test_arrays_that_only_could_be_on_a_gpu_are_taken_where_they_are():
