@@ -369,3 +369,33 @@ def test_a_schedule_that_returns_the_rate_that_is_set_does_not_scale_it_again():
 def test_optimizers_that_a_star_brings_have_their_rates_scaled():
     source = "from keras.models import *\nfrom keras.optimizers import *\n" + KERAS.replace("keras.optimizers.", "")
     assert "Adam(learning_rate=dl.lr_scale(0.01))" in port(source).text
+
+
+SHOWN = """opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(9):
+    lost = 0
+    for x, y in DataLoader(data, shuffle=True):
+        loss = measure(model(x), y)
+        loss.backward()
+        opt.step()
+        lost = loss
+    print({shown})
+"""
+
+
+@pytest.mark.parametrize(
+    ("shown", "averaged"),
+    [
+        ('f"{epoch}: {lost:.4f}"', 'f"{epoch}: {dl.average(lost):.4f}"'),
+        ('"%d: %.4f (%s)" % (epoch, lost, name)', '"%d: %.4f (%s)" % (epoch, dl.average(lost), name)'),
+        ('"{}: {:.4f}".format(epoch, lost)', '"{}: {:.4f}".format(epoch, dl.average(lost))'),
+        ('"{e}: {l:7.3f}".format(e=epoch, l=lost)', '"{e}: {l:7.3f}".format(e=epoch, l=dl.average(lost))'),
+        ('"{1:.3f}".format(epoch, lost)', '"{1:.3f}".format(epoch, dl.average(lost))'),
+        ('"{:d} {}".format(epoch, lost)', '"{:d} {}".format(epoch, lost)'),
+        ('"%d %%" % lost', '"%d %%" % lost'),
+        ('"%.2f of {:.3f}".format(lost, epoch)', '"%.2f of {:.3f}".format(dl.average(lost), epoch)'),
+        ('"{:.3f} {".format(lost)', '"{:.3f} {".format(lost)'),
+    ],
+)
+def test_what_is_formatted_as_a_number_is_one_and_is_averaged(shown, averaged):
+    assert f"    print({averaged})\n" in port(HEAD + SHOWN.format(shown=shown)).text

@@ -9,6 +9,7 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
+from dlrun.port.formats import numbers
 from dlrun.port.insert import expression, statements
 from dlrun.port.passes import doubts, kept, statistics, totals
 from dlrun.port.passes.sums import Sums
@@ -66,6 +67,7 @@ class Metrics:
         self.trained: Taint = facts.trained  # ... because it comes from a rank's own training batches
         self.scalar = Scalars(facts.kinds, [step.node for step in facts.steps])
         self.sums = Sums(facts)
+        self.formatted: set[cst.CSTNode] = set()  # what is shown as a number
         self.averaged: dict[tuple[cst.CSTNode, str], int] = {}  # the names, and from where on
 
     def wrapped(self, node: cst.BaseExpression) -> cst.BaseExpression:
@@ -219,6 +221,7 @@ class Metrics:
             if not logs and not self.script.name_of(call.func).endswith(("builtins.print", ".log_value")):
                 continue
             if self.script.function_of(call) in training and self.all_ranks(call):
+                self.formatted.update(numbers(call))
                 for arg in call.args:
                     for value in self.values(arg.value):
                         if self.sums.alone(value):
@@ -235,7 +238,8 @@ class Metrics:
         if isinstance(node, cst.Call) and self.script.name_of(node.func) in _CURVED:
             return self.values(node.args[0].value) if node.args else []  # perplexity is that of the mean loss
         mine = isinstance(node, cst.BaseExpression) and self.trained(node)
-        if isinstance(node, cst.BaseExpression) and mine and (self.scalar(node) or self.scalar.several(node)):
+        number = mine and (node in self.formatted or self.scalar(node) or self.scalar.several(node))
+        if isinstance(node, cst.BaseExpression) and number:
             return [] if self.sums.elsewhere(node) or self._is_averaged(node) else [node]
         if isinstance(node, (cst.Comparison, cst.Lambda, cst.IfExp, cst.ListComp, cst.GeneratorExp)):
             return []
