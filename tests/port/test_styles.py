@@ -399,3 +399,22 @@ for epoch in range(9):
 )
 def test_what_is_formatted_as_a_number_is_one_and_is_averaged(shown, averaged):
     assert f"    print({averaged})\n" in port(HEAD + SHOWN.format(shown=shown)).text
+
+
+BEST = """opt = torch.optim.SGD(model.parameters(), lr=0.1)
+best, last = 0, 0
+for epoch in range(9):
+    for x, y in DataLoader(data, shuffle=True):
+        loss = (model(x) - y).pow(2).mean()
+        loss.backward()
+        opt.step()
+    score = loss.item()
+    if score > best:
+        best = score
+    last = loss.item()
+    print("best", best, "last", last)
+"""
+
+
+def test_the_best_of_what_all_ranks_know_is_not_averaged_again():
+    assert 'print("best", best, "last", dl.average(last))' in port(HEAD + BEST).text

@@ -248,8 +248,14 @@ class Metrics:
         return [value for child in children(node) for value in self.values(child)]
 
     def _is_averaged(self, node: cst.BaseExpression) -> bool:
-        since = self.averaged.get((self.script.function_of(node), self.script.code(node)))
-        return since is not None and self.script.order[node] > since
+        function, order = self.script.function_of(node), self.script.order
+        since = self.averaged.get((function, self.script.code(node)))
+        if since is not None and order[node] > since:
+            return True
+        bindings = self.script.scopes[node].lookup(node.value)[0] if isinstance(node, cst.Name) else []
+        kept = [b.value for b in bindings if b.value is not None and self.local(b.value)]  # best = accuracy
+        known = [self.averaged.get((function, self.script.code(value)), order[value]) for value in kept]
+        return bool(kept) and all(at < order[value] for at, value in zip(known, kept, strict=True))
 
 
 def _is_place(node: cst.BaseExpression) -> bool:
