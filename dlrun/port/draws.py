@@ -21,6 +21,7 @@ _DRAWS = re.compile(
 )
 # Calls that permute: where the loop then goes through the permutation, all ranks must use one and the same.
 _PERMUTES = ("torch.randperm", "numpy.random.permutation", "random.sample")
+_NUMBERS = ("builtins.range", "numpy.arange", "torch.arange", "six.moves.range")
 _SHUFFLES = ("numpy.random.shuffle", "random.shuffle")
 
 
@@ -103,6 +104,17 @@ class Draws:
 
     def _names(self, node: cst.CSTNode, names: set[str]) -> bool:
         return any(isinstance(m, (cst.Name, cst.Attribute)) and dotted(m) in names for m in walk(node))
+
+    def is_order(self, node: cst.BaseExpression) -> bool:
+        """Tell whether ``node`` names positions in a random order: a permutation, or numbers that are shuffled."""
+        if not isinstance(node, cst.Name):
+            return False
+        scope = self.script.scopes[node].lookup(node.value)[1]
+        made = {self.script.name_of(o.node.func) for o in self.flow.origins(node) if isinstance(o.node, cst.Call)}
+        shuffled = [c.args[0].value for c in self.script.calls if self.script.name_of(c.func) in _SHUFFLES and c.args]
+        same = any(isinstance(n, cst.Name) and n.value == node.value
+                   and self.script.scopes[n].lookup(n.value)[1] is scope for n in shuffled)  # fmt: skip
+        return bool(made & set(_PERMUTES)) or (same and bool(made & set(_NUMBERS)))
 
     def permutations(self, node: cst.CSTNode) -> Iterator[cst.Call]:
         """Yield the calls, made by running ``node``, that draw an order of samples."""

@@ -37,6 +37,7 @@ class Feeds(FullBatches):
         self.iterated = Iterated(loops.flow)
         self._sites = Sites(loops)
         self._whole_too: set[cst.CSTNode] = set()  # loaders that a function gets from the calls that do not train
+        self._orders: set[cst.CSTNode] = set()  # names of positions in a random order, which loops run over
         self._generators: list[cst.FunctionDef] = []  # functions that make the batches of training loops
         self.found: dict[cst.CSTNode, Feed] = {}
         self.counted: list[cst.For | cst.While] = []
@@ -77,8 +78,11 @@ class Feeds(FullBatches):
             self._fed = set()
         before = len(self.found)
         if isinstance(loop, cst.For):
-            iterated = self.iterated.of(loop)
-            if self.iterated.numbers(iterated):
+            iterated, source = self.iterated.of(loop), self.iterated.source(loop.iter)
+            if self._is_innermost(loop) and self.draws.is_order(source) and picks_samples(self.flow, loop):
+                self.found.setdefault(source, Feed(source, "iterable"))
+                self._orders.add(source)
+            elif self.iterated.numbers(iterated):
                 if self._is_innermost(loop) and loop not in self.carried.by_loop and picks_samples(self.flow, loop):
                     self._picked(loop, iterated)
             else:
@@ -260,7 +264,8 @@ class Feeds(FullBatches):
         """Yield the calls that draw the order in which loops and generators go through the samples."""
         bodies: list[cst.CSTNode] = [f.body for f in self._generators]
         bodies += [t.body for f in self.found.values() if f.how == "turns" for t in self._behind(f.node)]
-        if any(f.how in ("indices", "positions") or self._is_cut(f) for f in self.found.values()):
+        if any(f.how in ("indices", "positions") or self._is_cut(f) or f.node in self._orders
+               for f in self.found.values()):  # fmt: skip
             outer = [loop for loop in self.loops.training if loop not in self._innermost()]
             bodies += [loop.body for loop in outer or self._innermost()]
         yield from dict.fromkeys(call for body in bodies for call in self.draws.permutations(body))

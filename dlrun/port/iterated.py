@@ -11,8 +11,8 @@ from dlrun.port.script import dotted, walk
 
 _WRAPPERS = ("enumerate", "tqdm", "iter", "cycle", "islice", "track", "list", "progress_bar")
 _COUNTS = (
-    "builtins.range", "itertools.count", "tqdm.trange", "tqdm.auto.trange", "tqdm.notebook.trange",
-    "six.moves.range", "six.moves.xrange", "past.builtins.xrange",
+    "builtins.range", "numpy.arange", "torch.arange", "itertools.count", "tqdm.trange", "tqdm.auto.trange",
+    "tqdm.notebook.trange", "six.moves.range", "six.moves.xrange", "past.builtins.xrange",
 )  # fmt: skip
 
 

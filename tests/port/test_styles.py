@@ -418,3 +418,32 @@ for epoch in range(9):
 
 def test_the_best_of_what_all_ranks_know_is_not_averaged_again():
     assert 'print("best", best, "last", dl.average(last))' in port(HEAD + BEST).text
+
+
+ORDER = """opt = torch.optim.SGD(model.parameters(), lr=0.1)
+{before}for epoch in range(3):
+    {order}
+    for i in idx:
+        model(x[i]).pow(2).mean().backward()
+        opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "order", "one"),
+    [
+        ("idx = list(range(len(x)))\n", "random.shuffle(idx)", "idx = dl.broadcast(idx)"),
+        ("", "idx = np.arange(len(x))\n    np.random.shuffle(idx)", "idx = dl.broadcast(idx)"),
+        ("", "idx = np.random.permutation(len(x))", "idx = dl.broadcast(np.random.permutation(len(x)))"),
+    ],
+)
+def test_positions_in_a_random_order_are_put_in_one_order_and_then_dealt_out(before, order, one):
+    text = port("import random\nimport numpy as np\n" + HEAD + ORDER.format(before=before, order=order)).text
+    assert one in text
+    assert "for i in dl.shard(idx):" in text
+    assert text.count("dl.shard") == 1
+
+
+def test_positions_that_nothing_shuffles_are_dealt_out_as_they_are():
+    source = "import numpy as np\n" + HEAD + ORDER.format(before="", order="idx = np.arange(len(x))")
+    assert "idx = dl.shard(np.arange(len(x)))" in port(source).text
