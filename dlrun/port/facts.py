@@ -118,6 +118,7 @@ class Feed:
     again: tuple[tuple[str, str], ...] = ()
     draws: tuple[cst.Call, ...] = ()
     gathered: Reductions | None = None
+    sizes: tuple[cst.Name, ...] = ()  # the number of samples, where it makes the shape of a state
 
 
 @dataclass(frozen=True, eq=False)

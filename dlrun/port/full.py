@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import libcst as cst
@@ -14,9 +15,13 @@ from dlrun.port.kinds import Kinds
 from dlrun.port.loops import Loops
 from dlrun.port.positions import moving
 from dlrun.port.reductions import Reductions
-from dlrun.port.script import Script
+from dlrun.port.script import Script, dotted, walk
 from dlrun.port.wholes import Wholes
 
+_SIZE = re.compile(r"^(batch_?size|bs|n_?samples|num_samples)$", re.IGNORECASE)
+_SHAPES = re.compile(
+    r"(^|\.)(zeros|ones|randn|rand|full|empty|view|reshape|expand|init_?\w*|zero_state)$", re.IGNORECASE
+)
 _GRAPHS = ("torch_geometric", "dgl", "torch_sparse", "torch_scatter", "spektral", "stellargraph")
 
 
@@ -66,8 +71,15 @@ class FullBatches:
 
         known = {n for name in wholes.arrays for n in wholes.uses(name) if not self._before(n, wholes)}
         how = Reductions(self.kinds, losses, lambda node: node.value if node in known else None, counted)
-        picks = self._picks(wholes)
-        return Feed(self._place(wholes), "arrays", tuple(wholes.arrays), tuple(wholes.drawn), picks, gathered=how)
+        names, drawn, sizes = tuple(wholes.arrays), tuple(wholes.drawn), tuple(self._sizes(wholes))
+        return Feed(self._place(wholes), "arrays", names, drawn, self._picks(wholes), gathered=how, sizes=sizes)
+
+    def _sizes(self, wholes: Wholes) -> Iterator[cst.Name]:
+        """Yield the uses of the number of all samples in the shapes of states: ``torch.zeros(1, batch_size, 5)``."""
+        for call in (n for n in walk(wholes.loop.body) if isinstance(n, cst.Call)):
+            if _SHAPES.search(dotted(call.func)):
+                parts = [p for a in call.args for p in (a.value.elements if isinstance(a.value, cst.Tuple) else [a])]
+                yield from (p.value for p in parts if isinstance(p.value, cst.Name) and _SIZE.search(p.value.value))
 
     def _picks(self, wholes: Wholes) -> tuple[cst.Name, ...]:
         """Return the uses of the arrays that need names of their own: elsewhere the arrays stay whole."""

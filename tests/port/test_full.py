@@ -167,6 +167,11 @@ def test_a_loss_is_read_as_mean_as_sum_or_as_neither(loss, scaled, odd):
     assert sum(d.danger == "high" and "no mean or sum" in d.why for d in ported.doubts) == odd
 
 
+def test_the_shape_of_a_state_is_that_of_a_ranks_samples():
+    text = port(LOOP.replace("LOSS", "(model(x, torch.zeros(1, batch_size, 3)) - y).pow(2).sum() / batch_size")).text
+    assert "(model(x, torch.zeros(1, len(x), 3)) - y).pow(2).sum()) / batch_size" in text
+
+
 def test_a_global_that_a_called_function_reads_beside_an_argument_is_not_cut_by_halves():
     source = """import torch
 y = load()

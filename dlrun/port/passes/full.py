@@ -53,6 +53,10 @@ def _cut(facts: Facts, feed: Feed, how: Reductions, equal: bool) -> Iterator[Edi
     for pick in feed.picks:
         yield Edit(pick, "this rank's samples: elsewhere they stay whole",
                    lambda name: name.with_changes(value=f"own_{name.value}"))  # fmt: skip
+    mine = groups[0][0][0]
+    for size in feed.sizes:
+        yield Edit(size, "the shape is that of this rank's samples",
+                   lambda name: cst.Call(cst.Name("len"), [cst.Arg(cst.Name(mine))]))  # fmt: skip
     yield Doubt(feed.node, f"{', '.join(feed.names)}: taken to hold one sample per entry of axis 0", "medium")
 
 
