@@ -22,6 +22,12 @@ _TRAIN_OP = re.compile(
 _JOINS = ("tensorflow.group", "tensorflow.tuple", "tensorflow.no_op", "tensorflow.identity")
 
 
+def runs_session(call: cst.Call) -> bool:
+    """Tell whether ``call`` is a run of what is called a session: ``self.sess.run(...)``."""
+    func = call.func
+    return isinstance(func, cst.Attribute) and func.attr.value == "run" and bool(_SESSION.search(dotted(func.value)))
+
+
 class SessionGradients(TapeGradients):
     """As ``TapeGradients``, but what steps is a run of an operation that ``minimize`` or ``apply_gradients`` made."""
 
@@ -59,15 +65,22 @@ class SessionGradients(TapeGradients):
                 return True
         return bool(_SESSION.search(dotted(node)))
 
-    def _trains(self, fetched: cst.BaseExpression, made: set[cst.Call], depth: int = 0) -> bool:
-        """Tell whether one of the operations that are ``fetched`` updates the weights."""
+    def makes_all(self) -> bool:
+        """Tell whether every operation that trains is made in sight, and not only called as if it trained."""
+        made = {call for call, _ in self.builds}
+        runs = [(call, next((a.value for a in call.args), None)) for call, owner in self.step_calls
+                if self.is_session(owner)]  # fmt: skip
+        return all(fetched is not None and self._trains(fetched, made, named=False) for _, fetched in runs)
+
+    def _trains(self, fetched: cst.BaseExpression, made: set[cst.Call], depth: int = 0, named: bool = True) -> bool:
+        """Tell whether one of the operations that are ``fetched`` updates the weights; if ``named``, by its name."""
         if depth > 6:
             return False
         if isinstance(fetched, (cst.List, cst.Tuple)):
-            return any(self._trains(e.value, made, depth + 1) for e in fetched.elements)
+            return any(self._trains(e.value, made, depth + 1, named) for e in fetched.elements)
         if isinstance(fetched, cst.Dict):
             pairs = [e for e in fetched.elements if isinstance(e, cst.DictElement)]
-            return any(self._trains(e.value, made, depth + 1) for e in pairs)
+            return any(self._trains(e.value, made, depth + 1, named) for e in pairs)
         for origin in self.flow.origins(fetched):
             node = origin.node
             if node in made:
@@ -77,13 +90,13 @@ class SessionGradients(TapeGradients):
                 if any(self._trains(value, made, depth + 1) for value in (node, *put)):
                     return True
             elif isinstance(node, cst.Call) and plain(self.script.name_of(node.func)) in _JOINS:
-                joined = any(self._trains(a.value, made, depth + 1) for a in node.args if a.keyword is None)
-                if joined or _TRAIN_OP.search(dotted(fetched)):
+                joined = any(self._trains(a.value, made, depth + 1, named) for a in node.args if a.keyword is None)
+                if joined or (named and _TRAIN_OP.search(dotted(fetched))):
                     return True
             elif isinstance(node, cst.Call) and self.flow.definition(node.func) is None:
                 if made and not self.flow.targets(node) and re.search(r"(^|[._])train_op$", dotted(fetched)):
                     return True  # what updates is behind control_dependencies()
-            elif node is fetched and _TRAIN_OP.search(dotted(fetched)):
+            elif named and node is fetched and _TRAIN_OP.search(dotted(fetched)):
                 return True
         return False
 

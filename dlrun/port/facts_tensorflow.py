@@ -10,7 +10,7 @@ import libcst as cst
 from dlrun.errors import DlrunError
 from dlrun.port.estimators import Estimators
 from dlrun.port.facts import Facts, Options
-from dlrun.port.facts_session import SESSIONS, SessionGradients
+from dlrun.port.facts_session import SESSIONS, SessionGradients, runs_session
 from dlrun.port.facts_tape import TapeGradients
 from dlrun.port.facts_torch import calls_method
 from dlrun.port.feeds import Feeds
@@ -21,7 +21,7 @@ from dlrun.port.loops import Loops
 from dlrun.port.refusals import main_guard
 from dlrun.port.script import Script, argument, dotted
 from dlrun.port.taint import Taint, chances
-from dlrun.port.untrained import nothing_to_share, uncalled
+from dlrun.port.untrained import nothing_to_share, rather, uncalled
 
 Style = Literal["tape", "session", "estimator"]
 _MONITORED, _SUPERVISOR = SESSIONS[2], SESSIONS[5]
@@ -49,7 +49,9 @@ def style_of(script: Script) -> Style | None:
         return "estimator"
     if names & set(SESSIONS) or any(n.endswith(".managed_session") for n in names):
         return "session"
-    return "tape" if "tensorflow.GradientTape" in names else None
+    if "tensorflow.GradientTape" in names:
+        return "tape"
+    return "session" if any(runs_session(c) for c in script.calls) else None  # one that an argument brings
 
 
 def trains_by_hand(script: Script) -> bool:
@@ -84,10 +86,13 @@ def read(script: Script, options: Options) -> TensorFlowFacts:
     gradients = SessionGradients(flow) if style == "session" else TapeGradients(flow)
     loops = Loops(gradients)
     if not loops.ends:
+        if made := gradients.builders:
+            place = script.place(made[0][0])
+            raise DlrunError(f"{place}: makes an update that nothing in this file runs.", rather(script))
         what = "run of a training operation" if style == "session" else "apply_gradients() or minimize()"
         raise DlrunError(f"{script.name}: no training loop: found no {what}.",
                          "The loop may be in a module that this file imports: port the script with it.")  # fmt: skip
-    if (function := loops.unreached()) is not None:
+    if (function := loops.unreached()) is not None and not _is_entry(style, loops):
         raise uncalled(script, function)
     for call in script.calls if style == "session" else ():
         chief = argument(call, "is_chief", 3) if _makes(script, call, _SUPERVISOR) else None
@@ -101,6 +106,14 @@ def read(script: Script, options: Options) -> TensorFlowFacts:
     if not (isinstance(feeds, SessionFeeds) and feeds.queues) and (reason := nothing_to_share(feeds)) is not None:
         raise reason
     return gather(script, options, style or "tape", gradients, loops, feeds)
+
+
+def _is_entry(style: Style | None, loops: Loops) -> bool:
+    """Tell whether functions that nothing here calls hold whole loops, with all that they update made in sight."""
+    gradients = loops.gradients
+    looped = all(any(loops.script.outermost_loop(n) is not None for n in way) for e in loops.ends
+                 for way in loops.chains(e))  # fmt: skip
+    return looped and (gradients.makes_all() if isinstance(gradients, SessionGradients) else style == "tape")
 
 
 def gather(
@@ -120,6 +133,7 @@ def gather(
         framework="tensorflow",
         alias="dl_comm" if taken else "dl",
         guard=main_guard(script),
+        uncalled=loops.unreached() if loops is not None else None,
         steps=gradients.steps(),
         by_hand=gradients.by_hand(),
         tops=loops.tops() if loops is not None else (),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import libcst as cst
 
 from dlrun.errors import DlrunError
@@ -10,13 +13,28 @@ from dlrun.port.feeds import Feeds
 from dlrun.port.inputs import meta_learning, trained_input
 from dlrun.port.script import Script
 
+_MOST, _LONGEST = 100, 1_000_000  # files beside a module that are looked into, and bytes of one
+
 
 def uncalled(script: Script, function: cst.FunctionDef) -> DlrunError:
     """Return the error for a training function that nothing calls: this file is a module of another script."""
     return DlrunError(
-        f"{script.place(function)}: nothing in this file calls {function.name.value}(), which trains.",
-        "Port the script that calls it: dlrun port THAT_SCRIPT --out-dir FOLDER follows its imports to this file.",
+        f"{script.place(function)}: nothing in this file calls {function.name.value}(), which trains.", rather(script)
     )
+
+
+def rather(script: Script) -> str:
+    """Return what to port in place of a module: the files beside it that import it, if there are some."""
+    module = Path(script.name).stem
+    said = re.compile(rf"^\s*(from|import)\s[^#\n]*\b{re.escape(module)}\b".encode(), re.MULTILINE)
+    beside = script.home.folder / script.home.inside
+    files = sorted(beside.glob("*.py"))[:_MOST] if beside.is_absolute() else []
+    found = [f.name for f in files if f.stem != module and f.stat().st_size < _LONGEST and said.search(f.read_bytes())]
+    if len(found) == 1:
+        return f"Port {found[0]}, which imports it: dlrun port {found[0]} --out-dir FOLDER takes this file along."
+    which = f" ({', '.join(found[:4])} import it)" if found else ""
+    return (f"Port the script that calls it{which}: dlrun port THAT_SCRIPT --out-dir FOLDER follows its imports "
+            "to this file.")  # fmt: skip
 
 
 def whole_graph(script: Script, node: cst.CSTNode) -> DlrunError:

@@ -6,6 +6,7 @@ import pytest
 
 from dlrun.errors import DlrunError
 from dlrun.port import port
+from dlrun.port.files import read_and_port
 
 MODEL = """import numpy as np
 import tensorflow.compat.v1 as tf
@@ -67,3 +68,50 @@ def test_models_with_sessions_of_their_own_out_of_a_list_are_refused() -> None:
     source = MANY.replace("self.sess = sess", "self.sess = tf.Session()")
     with pytest.raises(DlrunError, match=r"no loop around this run in which self\.sess can be named"):
         port(source)
+
+
+ENTRY = """import numpy as np
+import tensorflow.compat.v1 as tf
+
+class Net:
+    def __init__(self, sess):
+        self.sess = sess
+        self.x = tf.placeholder(tf.float32, [None, 3])
+        self.loss = tf.reduce_mean(tf.layers.dense(self.x, 1) ** 2)
+
+    def train(self, rows):
+        update = tf.train.AdamOptimizer(1e-3).minimize(self.loss)
+        self.sess.run(tf.global_variables_initializer())
+        for i in range(len(rows) // 8):
+            self.sess.run(update, feed_dict={self.x: rows[i * 8 : i * 8 + 8]})
+"""
+
+
+def test_a_method_that_holds_the_whole_loop_is_ported_for_the_script_that_calls_it(tmp_path) -> None:
+    for name, text in {"net.py": ENTRY, "main.py": "import sys\nfrom net import Net\nNet(sess).train(rows)\n"}.items():
+        (tmp_path / name).write_text(text)
+    ported = read_and_port(tmp_path / "net.py")
+    assert "        self.sess.run(dl.broadcast_variables())  # every rank" in ported.text
+    assert "dl.DistributedOptimizer(tf.train.AdamOptimizer(dl.lr_scale(1e-3))).minimize(self.loss)" in ported.text
+    assert "for i in dl.shard(range(len(rows) // 8)):" in ported.text
+    assert "dl.init()" not in ported.text
+    assert "dl.finalize()" not in ported.text
+    (told,) = [d for d in ported.doubts if "nothing in this file calls train()" in d.why]
+    assert told.danger == "high"
+    assert "dlrun port main.py --out-dir FOLDER takes this file along" in told.write
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("        for i in range(len(rows) // 8):\n    ", "", r"nothing in this file calls train\(\)"),
+        ("self.sess.run(update", "self.sess.run(self.train_op", r"nothing in this file calls train\(\)"),
+        ("self.sess.run(update", "self.sess.run(self.loss", "makes an update that nothing in this file runs"),
+    ],
+)
+def test_half_of_what_trains_is_refused_with_the_file_to_port_in_its_place(old, new, reason, tmp_path) -> None:
+    (tmp_path / "net.py").write_text(ENTRY.replace(old, new))
+    (tmp_path / "main.py").write_text("import net\n")
+    with pytest.raises(DlrunError, match=reason) as refused:
+        read_and_port(tmp_path / "net.py")
+    assert "Port main.py, which imports it: dlrun port main.py" in refused.value.hint

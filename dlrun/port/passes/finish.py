@@ -11,6 +11,7 @@ from dlrun.port.facts import Facts
 from dlrun.port.facts_keras import KerasFacts
 from dlrun.port.insert import statements
 from dlrun.port.script import walk
+from dlrun.port.untrained import rather
 
 
 def torch(facts: Facts | KerasFacts) -> Iterator[Edit | Doubt]:
@@ -32,7 +33,7 @@ def torch(facts: Facts | KerasFacts) -> Iterator[Edit | Doubt]:
         yield Edit(facts.uncalled, "leaving is the part of the script that calls this, or of dl_comm's exit hook")
         yield Doubt(facts.uncalled, f"nothing in this file calls {name}(), which trains: this is a module of another "
                     "script, where the rate has to be scaled too", "high",
-                    "port that script: dlrun port SCRIPT --out-dir FOLDER takes this file along")  # fmt: skip
+                    rather(facts.script))  # fmt: skip
         return
     body = facts.guard.body.body if facts.guard is not None else facts.script.module.body
     last = body[-1]

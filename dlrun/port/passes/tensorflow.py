@@ -144,6 +144,11 @@ def shard(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
         yield from estimator.shard(facts)
         return
     yield from torch_shard.torch(facts)
+    names = [plain(facts.script.name_of(call.func)) for call in facts.queues]
+    if facts.queues and not any(name.endswith("producer") for name in names):
+        yield Doubt(facts.queues[0], "queues that are filled out of sight feed every rank: it reads all samples, in an "
+                    "order of its own", "high",
+                    f"give what fills them {facts.alias}.shard(...) of the files")  # fmt: skip
     for call in facts.queues:
         name = plain(facts.script.name_of(call.func)).rsplit(".", 1)[-1]
         if name.endswith("producer"):
