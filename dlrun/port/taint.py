@@ -27,6 +27,7 @@ class Taint:
         self.names: set[tuple[Scope, str]] = set()
         self.attributes: set[tuple[cst.CSTNode, str]] = set()
         self.functions: set[cst.CSTNode] = set()
+        self._statements = [n for n in script.nodes if isinstance(n, (cst.Return, cst.Assign))]
         while self._spread():
             pass
 
@@ -84,14 +85,14 @@ class Taint:
         for call in self.script.calls:
             if any(self(a.value) for a in call.args):
                 self._into(call)
-        for node in self.script.nodes:
-            if isinstance(node, cst.Return) and node.value is not None:
+        for node in self._statements:
+            if isinstance(node, cst.Return):
+                if node.value is None:
+                    continue
                 function = self.script.function_of(node)
                 if function not in self.functions and self(node.value):
                     self.functions.add(function)
-            elif (
-                isinstance(node, cst.Assign) and isinstance(node.targets[0].target, cst.Subscript) and self(node.value)
-            ):
+            elif isinstance(node.targets[0].target, cst.Subscript) and self(node.value):
                 self._mark(node.targets[0].target.value)
         return len(self.names) + len(self.attributes) + len(self.functions) > before
 
