@@ -105,7 +105,7 @@ class Runs:
         if not serial.root.steps:
             raise DlrunError(
                 f"{self.job.serial} made no step of an optimizer of PyTorch, Keras or TensorFlow",
-                "verify follows those; not parameters updated by hand, nor fit() in a graph",
+                "verify follows those, and in PyTorch updates by hand; not fit() in a graph, say",
             )
         return serial, again
 

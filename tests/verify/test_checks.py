@@ -93,6 +93,11 @@ def test_a_sum_in_place_of_the_mean_is_named_by_its_factor() -> None:
     assert "2 times" in check.finding
 
 
+def test_rounding_is_measured_by_the_ranks_gradients_where_their_mean_cancels() -> None:
+    both = [[optimizer(), event("backward"), averaged(g, 1e-8), step(1, 0.9, grad=1e-8)] for g in (0.3, -0.3)]
+    assert gradients.mean_gradients(run(*both)).status == "passed"
+
+
 def test_a_gradient_that_changes_on_one_rank_after_averaging_is_found() -> None:
     own_and_used = ((0.2, 0.5), (0.8, 0.4))
     both = [[optimizer(), event("backward"), averaged(g, 0.5), step(1, 0.9, grad=used)] for g, used in own_and_used]

@@ -126,9 +126,9 @@ def _problem(together: tuple[Use, ...]) -> Check | None:
 
 
 def _deviation(own: list[dict[str, Any] | None], mean: dict[str, Any] | None) -> float:
-    """Return the largest |mean - sum / n|, relative to the largest gradient, over the sampled elements."""
+    """Return the largest |mean - sum / n|, relative to the ranks' largest gradient, over the sampled elements."""
     got, expected = values(mean), _mean(own)
-    largest = max((abs(x) for x in expected), default=0.0)
+    largest = max((abs(x) for note in own for x in values(note)), default=0.0)  # means may cancel
     return max((abs(x - y) for x, y in zip(got, expected, strict=False)), default=0.0) / (largest or 1.0)
 
 

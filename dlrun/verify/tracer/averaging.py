@@ -53,6 +53,7 @@ class Averaging:
         before = [tensor_note(_gradient(t)) for t in tensors]
         result = function(what, *args, **kwargs)
         after = [tensor_note(_gradient(t)) for t in tensors]
+        self.training.by_hand.look()
         return result, {"ids": [self.training.number(t) for t in tensors], "before": before, "after": after}
 
     def _save(self, function: Any, what: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:

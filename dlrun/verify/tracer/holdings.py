@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
+from dlrun.verify.tracer.randomness import states
 from dlrun.verify.tracer.recorder import is_user_file
 from dlrun.verify.tracer.tensors import tensor_note
 from dlrun.verify.tracer.training import NORMS, Training
@@ -23,6 +24,7 @@ Held = tuple[str, str, torch.Tensor]  # name, kind (slot, copy, statistics, buff
 
 def note_held(training: Training, space: dict[str, Any], stopped: TracebackType | None) -> None:
     """Note what is held in the script's globals, and in the variables of the functions that it was stopped in."""
+    training.by_hand.settle(states)
     spaces = [space]
     while stopped is not None:
         if is_user_file(stopped.tb_frame.f_code.co_filename):

@@ -16,7 +16,7 @@ def states() -> dict[str, str]:
     made: dict[str, bytes] = {}
     if torch := sys.modules.get("torch"):
         made["torch"] = torch.get_rng_state().numpy().tobytes()
-    if "tensorflow" in sys.modules:
+    if "tensorflow.python.eager.context" in sys.modules:  # "tensorflow" alone may be a package's stand-in for it
         made |= _of_tensorflow()
     made["random"] = repr(random.getstate()).encode()
     if numpy := sys.modules.get("numpy"):

@@ -51,6 +51,17 @@ class Face:
                 if callable(function) and not hasattr(function, "_noted"):
                     setattr(module, name, self._marking(function))
 
+        warm = vars(face).get("WarmUp")  # the callback, in place of warmup()
+        if warm is not None:
+            make = warm.__init__
+
+            @functools.wraps(make)
+            def made(*args: Any, **kwargs: Any) -> None:
+                make(*args, **kwargs)
+                self.recorder.note("return", fn="warmup")
+
+            warm.__init__ = made
+
     def _marking(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return ``function(variables, root)`` that also notes the variables as broadcast."""
 

@@ -15,6 +15,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from dlrun.verify.tracer.by_hand import ByHand, leaves
 from dlrun.verify.tracer.loaders import Loaders
 from dlrun.verify.tracer.randomness import Draws, states
 from dlrun.verify.tracer.recorder import Recorder
@@ -39,6 +40,7 @@ class Training:
         self._stepping: set[int] = set()
         self._grads: list[Any] = []
         self._rates: list[float] = []
+        self.by_hand = ByHand(recorder, self._described)
         self.broadcast: set[int] = set()  # ids and addresses of tensors that dl_comm has broadcast
 
     def number(self, tensor: torch.Tensor) -> int:
@@ -49,7 +51,7 @@ class Training:
     def stepped(self) -> set[int]:
         """The ids of the parameters that optimizers hold."""
         groups = [group for _, optimizer in self._optimizers.values() for group in optimizer.param_groups]
-        return {id(parameter) for group in groups for parameter in group["params"]}
+        return {id(p) for p in [*self.by_hand.parameters, *(p for group in groups for p in group["params"])]}
 
     @property
     def names(self) -> set[str]:
@@ -66,6 +68,7 @@ class Training:
             return call(module, *args, **kwargs)
         for name, parameter in module.named_parameters():
             self._names.setdefault(id(parameter), name)
+        self.by_hand.settle(states)
         before = states()
         self._depth += 1
         try:
@@ -91,18 +94,20 @@ class Training:
         if id(optimizer) not in self._optimizers:
             number = len(self._optimizers)
             self._optimizers[id(optimizer)] = (number, optimizer)
-            names = [self._names.get(id(p), f"parameter {i}") for i, p in enumerate(parameters)]
-            self.recorder.note(
-                "optimizer",
-                optimizer=number,
-                type=type(optimizer).__name__,
-                names=names,
-                ids=[self.number(p) for p in parameters],
-                broadcast=[bool({id(p), p.data_ptr()} & self.broadcast) for p in parameters],
-                params=[tensor_note(p) for p in parameters],
-            )
+            facts = self._described(parameters)
+            self.recorder.note("optimizer", optimizer=number, type=type(optimizer).__name__, **facts)
+            self.by_hand.wanted = False
             # The optimizer's own hooks come after this one and may average, or change the rate (a warm-up): look then.
             optimizer.register_step_pre_hook(self._look)
+
+    def _described(self, parameters: list[torch.Tensor]) -> dict[str, Any]:
+        """Return the names, numbers and values of parameters, and which of them were broadcast."""
+        return {
+            "names": [self._names.get(id(p), f"parameter {i}") for i, p in enumerate(parameters)],
+            "ids": [self.number(p) for p in parameters],
+            "broadcast": [bool({id(p), p.data_ptr()} & self.broadcast) for p in parameters],
+            "params": [tensor_note(p) for p in parameters],
+        }
 
     def _look(self, optimizer: Optimizer, *_: Any) -> None:
         """Note the gradients and rates with which the step is made."""
@@ -143,11 +148,15 @@ def install(recorder: Recorder, draws: Draws, loaders: Loaders) -> Training:
 
     @functools.wraps(backward)
     def noted_backward(*args: Any, **kwargs: Any) -> Any:
+        training.by_hand.settle(states)
         if recorder.done:
             recorder.stop()
         loaders.backward()
         recorder.note("backward")
-        return backward(*args, **kwargs)
+        roots = list(leaves(args[0] if args else kwargs["tensors"])) if training.by_hand.wanted else []
+        result = backward(*args, **kwargs)
+        training.by_hand.reached(roots)
+        return result
 
     @functools.wraps(zero)
     def zero_grad(self: Optimizer, *args: Any, **kwargs: Any) -> Any:

@@ -1,0 +1,78 @@
+"""Updates without an optimizer: parameters that a backward reached and that the script then changed itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from dlrun.verify.tracer.recorder import Recorder
+from dlrun.verify.tracer.tensors import digest, tensor_note
+
+NUMBER = 0  # of the optimizer that these updates stand for: there is no other
+
+
+class ByHand:
+    """Makes a step of what a script does between two backwards, as long as no optimizer has stepped.
+
+    The step is noted when the next one begins: at a model's next call, or the next backward.
+    """
+
+    def __init__(self, recorder: Recorder, describe: Callable[[list[torch.Tensor]], dict[str, Any]]) -> None:
+        self.recorder, self._describe = recorder, describe
+        self.wanted = True  # no optimizer has stepped
+        self.parameters: list[torch.Tensor] = []
+        self._facts: dict[str, Any] = {}  # of the parameters, before their first step
+        self._before: list[str] = []
+        self._grads: list[Any] = []
+
+    def reached(self, parameters: list[torch.Tensor]) -> None:
+        """A backward was made that reached these parameters; the first one tells which are followed."""
+        if not self.wanted:
+            return
+        if not self.parameters:
+            self.parameters = parameters
+            self._facts = self._describe(self.parameters)
+        self._before = [digest(p) for p in self.parameters]
+        self.look()
+
+    def look(self) -> None:
+        """Note the gradients with which an update would be made now."""
+        if self.wanted:
+            self._grads = [tensor_note(p.grad) for p in self.parameters]
+
+    def settle(self, states: Callable[[], dict[str, str]]) -> None:
+        """Note a step where parameters have changed since the last backward."""
+        if not self.wanted or not self._before or [digest(p) for p in self.parameters] == self._before:
+            return
+        self._before = []
+        if not self.recorder.steps:
+            self.recorder.note("optimizer", optimizer=NUMBER, type="by hand", **self._facts)
+        self.recorder.steps += 1
+        self.recorder.note(
+            "step",
+            step=self.recorder.steps,
+            optimizer=NUMBER,
+            lr=[],
+            grads=self._grads,
+            params=[tensor_note(p) for p in self.parameters],
+            states=states(),
+            drew=[],
+        )
+
+
+def leaves(roots: Any) -> Iterable[torch.Tensor]:
+    """Yield the tensors whose gradients a backward from a tensor, or several, makes, each once."""
+    seen: set[Any] = set()
+    given = roots if isinstance(roots, (list, tuple)) else [roots]
+    todo = [root.grad_fn for root in given if isinstance(root, torch.Tensor)]
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            yield variable
+        todo += [following for following, _ in node.next_functions]

@@ -1,0 +1,57 @@
+"""Updates that a script makes without an optimizer are steps; what an optimizer changes is not taken for one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+
+import torch
+
+from dlrun.verify.tracer.by_hand import ByHand, leaves
+from dlrun.verify.tracer.tensors import tensor_note
+
+
+class Journal:
+    """What the updates are noted in."""
+
+    def __init__(self) -> None:
+        self.steps, self.events = 0, []
+
+    def note(self, kind: str, **facts: Any) -> None:
+        self.events.append((kind, facts))
+
+
+def backward(by_hand: ByHand, weight: Any) -> None:
+    by_hand.settle(dict)
+    weight.grad = None
+    loss = (2 * weight).sum()
+    reached = list(leaves(loss))
+    loss.backward()
+    by_hand.reached(reached)
+
+
+def test_a_change_between_two_backwards_is_a_step_with_the_gradients_before_it() -> None:
+    journal, weight = Journal(), torch.ones(3, requires_grad=True)
+    by_hand = ByHand(journal, lambda parameters: {"params": [tensor_note(p) for p in parameters]})  # type: ignore[arg-type]
+    for _ in range(2):
+        backward(by_hand, weight)
+        weight.data.sub_(0.1 * weight.grad)
+    by_hand.settle(dict)
+    by_hand.settle(dict)
+    assert [kind for kind, _ in journal.events] == ["optimizer", "step", "step"]
+    params = [facts["params"][0]["norm"] for _, facts in journal.events]
+    assert params == pytest.approx([3**0.5, 0.8 * 3**0.5, 0.6 * 3**0.5])
+    assert journal.events[1][1]["grads"][0]["norm"] == pytest.approx(12**0.5)
+
+
+def test_what_an_optimizer_changes_is_no_step_by_hand() -> None:
+    journal, weight = Journal(), torch.ones(3, requires_grad=True)
+    by_hand = ByHand(journal, lambda parameters: {})  # type: ignore[arg-type]
+    backward(by_hand, weight)
+    by_hand.wanted = False  # an optimizer is about to step
+    weight.data.sub_(1)
+    by_hand.settle(dict)
+    assert journal.steps == 0
