@@ -50,7 +50,8 @@ def _tensors(loops: Loops) -> Iterator[cst.BaseExpression | None]:
         given = call.args[0].value if call.args else None
         found = [o.node for o in loops.flow.origins(given)] if given is not None else []
         lists = [node for node in found if isinstance(node, (cst.List, cst.Tuple))]
-        yield None if not lists or len(lists) < len(found) else _tensor(lists[0].elements[0].value)
+        if not lists or len(lists) < len(found) or not all(node.elements for node in lists):  # filled later, perhaps
+            yield None
         yield from (_tensor(e.value) for node in lists for e in node.elements)
 
 
