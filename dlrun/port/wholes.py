@@ -10,7 +10,7 @@ import libcst as cst
 
 from dlrun.port.flow import Flow
 from dlrun.port.kinds import Kinds
-from dlrun.port.script import Binding, Scope, walk
+from dlrun.port.script import Binding, Scope, dotted, walk
 
 # Names of data whose entries hang together: one graph, not samples.
 GRAPH = re.compile(
@@ -23,6 +23,7 @@ _RANDOM = re.compile(
     r"builtins\.set|"
     r"tensorflow\.(compat\.v1\.)?random[._]\w+|sklearn\.datasets\.make_\w+|sklearn\.model_selection\.train_test_split)$"
 )
+_DRAWS = ("randrange", "randint", "random", "shuffle", "sample", "choice", "choices", "uniform", "gauss")
 _PLAIN = (cst.Integer, cst.Float, cst.SimpleString, cst.Comparison, cst.ConcatenatedString, cst.Lambda)
 _NUMBERS = ("torch.device", "builtins.len", "builtins.int", "builtins.float", "builtins.range", "time.time")
 
@@ -142,7 +143,8 @@ class Wholes:
                 continue
             seen.add(n)
             if isinstance(n, cst.Call):
-                if _RANDOM.search(self.script.name_of(n.func)) or any(
+                called = self.script.name_of(n.func) or (f"random.{dotted(n.func)}" if dotted(n.func) in _DRAWS else "")
+                if _RANDOM.search(called) or any(  # `from random import *` leaves a name without a module
                     self._draws(target.body, seen) for target in self.flow.targets(n)
                 ):
                     return True
@@ -158,7 +160,20 @@ class Wholes:
         if not self._is_plain(name) and not any(isinstance(o, (cst.Param, cst.Attribute)) for o in origins):
             self.arrays.setdefault(name.value)
         elif any(isinstance(o, cst.Param) for o in origins) and name.value not in ("self", "cls"):
-            self.left.append(name)  # nothing tells what it is
+            if self._is_method_of_unknown():  # the layers of a list: cut at each call, and that for the loop alone
+                self.arrays.setdefault(name.value)
+                self.drawn.add(name.value)
+            else:
+                self.left.append(name)  # nothing tells what it is
+
+    def _is_method_of_unknown(self) -> bool:
+        """Tell whether the loop is in a method that only objects of unknown kind are asked for: ``layer.train(x)``."""
+        function = self.script.function_of(self.loop)
+        if not isinstance(function, cst.FunctionDef) or self.script.class_of(function) is None:
+            return False
+        called = [c for c in self.script.calls if isinstance(c.func, cst.Attribute)
+                  and c.func.attr.value == function.name.value]  # fmt: skip
+        return not self.flow.callers(function) and any(len(c.args) > 1 for c in called)
 
     def _arguments(self, param: cst.CSTNode, name: str) -> None:
         function = self.script.scopes[param].node

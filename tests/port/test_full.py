@@ -188,3 +188,31 @@ def train():
 train()
 """
     assert "the loss takes y whole" in refused(source).message
+
+
+LAYERS = """import torch
+class Layer(torch.nn.Linear):
+    def __init__(self, size):
+        super().__init__(size, size)
+        self.opt = torch.optim.SGD(self.parameters(), lr=0.1)
+    def train(self, good, bad):
+        for step in range(9):
+            loss = (self(bad).pow(2).mean(1) - self(good).pow(2).mean(1)).mean()
+            self.opt.zero_grad()
+            loss.backward()
+            self.opt.step()
+        return self(good).detach(), self(bad).detach()
+layers = []
+for _ in range(3):
+    layers = layers + [Layer(4)]
+good, bad = load()
+for layer in layers:
+    good, bad = layer.train(good, bad)
+"""
+
+
+def test_layers_that_are_trained_one_by_one_hand_on_all_samples():
+    text = port(LAYERS).text
+    assert 'own_bad, own_good = dl.shard((dl.broadcast(bad), dl.broadcast(good)), batch="global")' in text
+    assert "return self(good).detach(), self(bad).detach()" in text
+    assert "dl.gradients(self.opt)" in text
