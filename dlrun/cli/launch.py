@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @click.option("--hostfile", default="", help="Run on the hosts in this file, one on each line: n1, n1:4, n1 slots=4.")
 @click.option("--cores", type=int, help="Cores for each rank; an equal share of the node unless said.")
 @click.option("--gpus", type=int, help="GPUs for each rank; one unless said.")
+@click.option("--share-gpus", is_flag=True, envvar="DLRUN_SHARE_GPUS", help="Start more ranks than there are GPUs.")
 @click.option("--bind/--no-bind", default=True, help="Give each rank cores of its own (the default), or none.")
 @click.option("--backend", default="auto", help="auto, mpich, openmpi, srun, aprun, pals, intel, jsrun, flux.")
 @click.option("--mpiexec", default="", help="Use this launcher program.")

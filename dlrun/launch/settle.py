@@ -41,7 +41,7 @@ def settle(plan: LaunchPlan, site: Site) -> LaunchPlan:
     if local and launcher.path and ranks > site.cores:
         notes += (f"{ranks} ranks on {site.cores} cores: they take turns, and none is bound to a core",)
     if local and not plan.gpus and 0 < site.gpus < ranks:
-        notes += (f"{ranks} ranks share {site.gpus} GPU{'s' if site.gpus > 1 else ''}; one rank for each is faster",)
+        notes += (f"{ranks} ranks share {_gpus(site)}; one rank for each is faster",)
     known = local or in_job or plan.hosts
     if not known and not plan.per_node:
         notes += (f"how many ranks a node takes is not said (--per-node): {launcher.backend} decides",)
@@ -57,7 +57,10 @@ def _check_placement(plan: LaunchPlan, site: Site, ranks: int, backend: str, loc
                          f"{site.cores}", f"give --cores {max(site.cores // ranks, 1)} or less")  # fmt: skip
     if plan.gpus and local and site.gpus and plan.gpus * ranks > site.gpus:
         raise DlrunError(f"--gpus {plan.gpus} for {ranks} ranks needs {plan.gpus * ranks} GPUs; {site.host} has "
-                         f"{site.gpus}", "leave out --gpus, and the ranks share them")  # fmt: skip
+                         f"{site.gpus}", "give --share-gpus in place of --gpus, and the ranks share them")  # fmt: skip
+    if local and not plan.gpus and not plan.share_gpus and 0 < site.gpus < ranks:
+        raise DlrunError(f"{ranks} ranks, and {site.host} has {_gpus(site)}", f"give -n {site.gpus}, or --share-gpus: "
+                         "ranks then share a GPU and its memory, or use none")  # fmt: skip
     if plan.hosts and backend == "jsrun":
         raise DlrunError("jsrun takes no hosts: LSF has chosen them", "leave out --hosts; --per-node says how many "
                          "ranks each takes")  # fmt: skip
@@ -66,6 +69,10 @@ def _check_placement(plan: LaunchPlan, site: Site, ranks: int, backend: str, loc
                          "each host, and give --per-node")  # fmt: skip
     if backend == "local" and ranks > 1:
         raise DlrunError(f"--backend local starts one rank, and -n asks for {ranks}", "leave out --backend")
+
+
+def _gpus(site: Site) -> str:
+    return f"{site.gpus} GPU{'s' if site.gpus > 1 else ''}"
 
 
 def _library_here(site: Site) -> str:

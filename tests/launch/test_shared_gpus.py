@@ -1,11 +1,13 @@
-"""More ranks than GPUs on this machine: refused where a GPU for each was asked for, else told."""
+"""More ranks than GPUs on this machine: refused unless asked for, then told."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import click
 import pytest
 
+from dlrun.cli.launch import command
 from dlrun.errors import DlrunError
 from dlrun.launch.plan import LaunchPlan
 from dlrun.launch.settle import settle
@@ -22,7 +24,24 @@ def notes(ranks: int, gpus: int | None, site: Site = SITE) -> str:
 def test_a_gpu_for_each_rank_is_refused_where_there_are_too_few():
     with pytest.raises(DlrunError, match="--gpus 1 for 4 ranks needs 4 GPUs; n1 has 2") as refused:
         notes(4, 1)
-    assert "leave out --gpus, and the ranks share them" in str(refused.value.hint)
+    assert "--share-gpus in place of --gpus, and the ranks share them" in str(refused.value.hint)
+
+
+def test_more_ranks_than_gpus_are_refused_unless_they_are_to_share():
+    alone = replace(PLAN, share_gpus=False)
+    with pytest.raises(DlrunError, match="4 ranks, and n1 has 2 GPUs") as refused:
+        settle(replace(alone, ranks=4), SITE)
+    assert "give -n 2, or --share-gpus" in str(refused.value.hint)
+    settle(replace(alone, ranks=2), SITE)
+    settle(replace(alone, ranks=4), replace(SITE, gpus=0))
+
+
+def test_the_command_line_asks_for_it_by_an_option_or_a_variable(monkeypatch):
+    monkeypatch.delenv("DLRUN_SHARE_GPUS", raising=False)
+    option = next(p for p in command.params if p.name == "share_gpus")
+    assert option.get_default(click.Context(command)) is False
+    monkeypatch.setenv("DLRUN_SHARE_GPUS", "1")
+    assert option.value_from_envvar(click.Context(command))
 
 
 def test_ranks_that_share_gpus_are_told_so():
