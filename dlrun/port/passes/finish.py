@@ -32,7 +32,7 @@ def torch(facts: Facts | KerasFacts) -> Iterator[Edit | Doubt]:
         name = facts.uncalled.name.value
         yield Edit(facts.uncalled, "leaving is the part of the script that calls this, or of dl_comm's exit hook")
         yield Doubt(facts.uncalled, f"nothing in this file calls {name}(), which trains: this is a module of another "
-                    "script, where the rate has to be scaled too", "high",
+                    f"script, which must call {facts.alias}.init() first, and scale the rate if it sets one", "high",
                     rather(facts.script))  # fmt: skip
         return
     body = facts.guard.body.body if facts.guard is not None else facts.script.module.body
