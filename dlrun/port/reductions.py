@@ -60,6 +60,7 @@ class Reductions:
         self._known: dict[cst.CSTNode, Level] = {}
         self._busy: set[cst.CSTNode] = set()
         self.odd: list[cst.CSTNode] = []  # where a mean over ranks is not the value over all samples
+        self.weighted: list[cst.CSTNode] = []  # means whose samples count by the weight of their class
         self.together: list[frozenset[str]] = []  # arrays that one mean or sum takes side by side
         found = [self.of(loss) for loss in losses]
         self.means = any(level.means for level in found)
@@ -268,6 +269,8 @@ class Reductions:
         named = argument(made, "reduction")
         text = self.script.code(named).strip("'\"").lower().rsplit(".", 1)[-1] if named is not None else ""
         averages = argument(made, "size_average")
+        if text in ("", "mean") and argument(made, "weight") is not None and averages is None:
+            self.weighted.append(call)
         if text == "sum" or (averages is not None and dotted(averages) == "False"):
             return "sum"
         return "none" if text == "none" else "mean"

@@ -23,6 +23,7 @@ _RANDOM = re.compile(
     r"builtins\.set|"
     r"tensorflow\.(compat\.v1\.)?random[._]\w+|sklearn\.datasets\.make_\w+|sklearn\.model_selection\.train_test_split)$"
 )
+_WEIGHTS = ("weight", "pos_weight", "class_weight", "class_weights")  # of a loss: one for each class
 _DRAWS = ("randrange", "randint", "random", "shuffle", "sample", "choice", "choices", "uniform", "gauss")
 _PLAIN = (cst.Integer, cst.Float, cst.SimpleString, cst.Comparison, cst.ConcatenatedString, cst.Lambda)
 _NUMBERS = ("torch.device", "builtins.len", "builtins.int", "builtins.float", "builtins.range", "time.time")
@@ -73,6 +74,7 @@ class Wholes:
                 up = self.script.parents.get(n)
                 attribute = isinstance(up, cst.Attribute) and up.attr is n
                 keyword = isinstance(up, cst.Arg) and up.keyword is n
+                weight = isinstance(up, cst.Arg) and up.keyword is not None and up.keyword.value in _WEIGHTS
                 called = isinstance(up, cst.Call) and up.func is n
                 gives = isinstance(up, cst.Attribute) and up.value is n and _GIVES.search(up.attr.value)
                 if attribute and GRAPH.search(n.value):  # data.train_mask
@@ -80,6 +82,7 @@ class Wholes:
                 if (
                     not attribute
                     and not keyword
+                    and not weight
                     and not called
                     and not gives
                     and not self.script.name_of(n).startswith(("torch", "numpy", "builtins", "tensorflow", "keras"))

@@ -167,6 +167,13 @@ def test_a_loss_is_read_as_mean_as_sum_or_as_neither(loss, scaled, odd):
     assert sum(d.danger == "high" and "no mean or sum" in d.why for d in ported.doubts) == odd
 
 
+def test_weights_of_classes_are_no_samples():
+    source = LOOP.replace("x, y = load()", "x, y = load()\nw = torch.tensor([1.0, 2.0])")
+    ported = port(source.replace("LOSS", "torch.nn.functional.cross_entropy(model(x), y, weight=w)"))
+    assert 'x, y = dl.shard((x, y), batch="global")' in ported.text
+    assert [d.danger for d in ported.doubts if "weights of their classes" in d.why] == ["medium"]
+
+
 def test_the_shape_of_a_state_is_that_of_a_ranks_samples():
     text = port(LOOP.replace("LOSS", "(model(x, torch.zeros(1, batch_size, 3)) - y).pow(2).sum() / batch_size")).text
     assert "(model(x, torch.zeros(1, len(x), 3)) - y).pow(2).sum()) / batch_size" in text

@@ -152,7 +152,8 @@ def test_a_list_of_training_samples_is_dealt_out_and_a_method_of_that_name_calls
     loop = LOOP.replace("DataLoader(data, shuffle=True)", "training_data")
     listed = f"{HEAD}training_data = [(a, b), (c, d)]\n{loop}"
     assert "for x, y in dl.shard(training_data):" in port(listed).text
-    assert "found no samples" in refused(listed.replace("training_data", "models")).message
+    settings = listed.replace("training_data", "settings").replace("(model(x) - y)", "(model(z) * y)")
+    assert "found no samples" in refused(settings).message
     module = "import torch\ndef train(model, opt, loader):\n    model.train()\n    for x in loader:\n" \
              "        model(x).mean().backward()\n        opt.step()\n"  # fmt: skip
     assert "nothing in this file calls train()" in port(module).report()

@@ -65,6 +65,9 @@ def _judged(facts: Facts, feed: Feed, how: Reductions) -> Iterator[Edit | Doubt]
     for node in how.odd:
         yield Doubt(node, "this is no mean or sum over the samples: the ranks' mean of it is not its value for all of "
                     "them", "high", "let the loss be a mean over the samples, or train on one rank")  # fmt: skip
+    for node in how.weighted:
+        yield Doubt(node, "samples count by the weights of their classes: a rank whose share weighs less counts alike",
+                    "medium", "sum the loss, and divide by the sum of all samples' weights")  # fmt: skip
     if not how.gathered:
         yield Doubt(feed.node, "the loss is taken to be a mean over the samples: a sum would be 1/n of the serial one",
                     "medium", f"{facts.alias}.partial_sum(loss) where it is a sum")  # fmt: skip
