@@ -125,6 +125,7 @@ def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
     """Return the facts that were found, be they enough for a port or not."""
     script, kinds = loops.script, loops.kinds
     taken = "dl" in {n.value for n in script.nodes if isinstance(n, cst.Name)}
+    dealt = [feed.node for feed in feeds.found.values() if feed.how == "iterable"]  # each rank sees other entries
     return Facts(
         script=script,
         flow=loops.flow,
@@ -146,7 +147,7 @@ def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
         counted=feeds.ranges(),
         full_batch=feeds.full_batch,
         local=Taint(script, kinds, forwards(script, kinds, lambda call: True)),
-        unequal=Taint(script, kinds, [*forwards(script, kinds, lambda call: True), *chances(script)]),
+        unequal=Taint(script, kinds, [*forwards(script, kinds, lambda call: True), *chances(script), *dealt]),
         trained=Taint(script, kinds, forwards(script, kinds, loops.in_training)),
     )
 

@@ -125,6 +125,7 @@ def gather(
     optimizers = {o.node: None for _, opt in gradients.builders for o in flow.origins(opt)}
     local = _forwards(gradients, loops, everywhere=True)
     estimators = Estimators(script, flow, kinds) if style == "estimator" else None
+    dealt = [feed.node for feed in (feeds.found.values() if feeds is not None else ()) if feed.how == "iterable"]
     return TensorFlowFacts(
         script=script,
         flow=flow,
@@ -146,7 +147,7 @@ def gather(
         counted=feeds.ranges() if feeds is not None else (),
         full_batch=feeds.full_batch if feeds is not None else False,
         local=Taint(script, kinds, local),
-        unequal=Taint(script, kinds, [*local, *chances(script)]),
+        unequal=Taint(script, kinds, [*local, *chances(script), *dealt]),
         trained=Taint(script, kinds, _forwards(gradients, loops, everywhere=False)),
         style=style,
         averages=gradients.averages,

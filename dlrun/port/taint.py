@@ -35,6 +35,8 @@ class Taint:
         """Tell whether the value of ``node`` may differ between the ranks. A comparison's outcome counts as decided."""
         if node in self.cuts:
             return False
+        if node in self.seeds:
+            return True
         match node:
             case cst.Comparison():
                 # As a condition it is decided; as an array of outcomes, counted or averaged, it is a value.

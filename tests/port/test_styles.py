@@ -447,3 +447,11 @@ def test_positions_in_a_random_order_are_put_in_one_order_and_then_dealt_out(bef
 def test_positions_that_nothing_shuffles_are_dealt_out_as_they_are():
     source = "import numpy as np\n" + HEAD + ORDER.format(before="", order="idx = np.arange(len(x))")
     assert "idx = dl.shard(np.arange(len(x)))" in port(source).text
+
+
+def test_nothing_is_averaged_under_a_condition_on_a_sample_that_each_rank_has_another_of():
+    order = ORDER.format(before="", order="idx = np.random.permutation(len(x))")
+    order = order.replace("model(x[i]).pow(2).mean().backward()", "loss = model(x[i]).mean()\n        loss.backward()")
+    shown = "import numpy as np\n" + HEAD + order + "        if {}:\n            print(f'{{loss:.3f}}')\n"
+    assert "            print(f'{loss:.3f}')\n" in port(shown.format("i % 50 == 0")).text
+    assert "            print(f'{dl.average(loss):.3f}')\n" in port(shown.format("epoch == 0")).text

@@ -205,7 +205,7 @@ class Metrics:
                 self.facts.unequal(side) and (function, self.script.code(side)) not in self.averaged
                 for n in walk(up.test)
                 if isinstance(n, cst.Comparison)
-                for side in self._sides(n)
+                for side in (n.left, *(c.comparator for c in n.comparisons))
                 if not self._is_record(side, up)
             ):
                 return False
