@@ -13,7 +13,7 @@ def test_a_module_whose_functions_nobody_calls_neither_joins_nor_leaves_the_rank
     assert "dl.init" not in ported.text
     assert "dl.finalize" not in ported.text
     assert "high  nothing in this file calls train(), which trains" in ported.report()
-    assert "dlrun port SCRIPT --out-dir FOLDER" in ported.report()
+    assert "dlrun port THAT_SCRIPT --out-dir FOLDER" in ported.report()
 
 
 def test_the_model_is_broadcast_where_it_is_only_a_parameter():
