@@ -15,7 +15,7 @@ from dlrun.port.feeds import Feeds
 from dlrun.port.feeds_tensorflow import TapeFeeds
 from dlrun.port.flow import Flow
 from dlrun.port.loops import Loops
-from dlrun.port.passes import GRID, STEPS, devices, kept, metrics, statistics, stopping, stretches
+from dlrun.port.passes import GRID, STEPS, caches, devices, kept, metrics, statistics, stopping, stretches
 from dlrun.port.script import Script
 
 PRELUDES = {
@@ -28,6 +28,7 @@ PASSES.append(("torch", "devices", devices.torch))
 PASSES.append(("torch", "stopping", stopping.torch))
 PASSES.append(("torch", "statistics", statistics.torch))
 PASSES.append(("torch", "stretches", stretches.torch))
+PASSES.append(("torch", "caches", caches.torch))
 PASSES.append(("torch", "kept", lambda facts: kept.torch(metrics.Metrics(facts))))
 PASSES[-1][2].__doc__ = kept.torch.__doc__
 

@@ -13,7 +13,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.facts_keras import KerasFacts
 from dlrun.port.insert import expression
-from dlrun.port.passes import stopping
+from dlrun.port.passes import caches, stopping
 from dlrun.port.script import argument, dotted
 
 # Calls that write, and nothing else: rank 0 makes them, the arguments are evaluated on every rank.
@@ -51,6 +51,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
         dl.save(model.state_dict(), "model.pt")
     """
     yield from stopping.torch(facts)
+    yield from caches.torch(facts)
     dl = facts.alias
     for call in facts.script.calls:
         name = facts.script.name_of(call.func)
