@@ -16,9 +16,9 @@ from dlrun.verify.checks.same import same
 from dlrun.verify.compare import compare, ran
 from dlrun.verify.runs import Task, execute, orders
 from dlrun.verify.trace import Run
+from dlrun.verify.tracer.recorder import UNCUT
 from dlrun.verify.verdict import Check, Verdict, failed, skipped
 
-UNCUT = 10**9
 OTHER_FRAMEWORKS = ("jax", "flax", "mxnet", "paddle")
 
 

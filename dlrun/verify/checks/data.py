@@ -44,8 +44,8 @@ def shards(identity: Run, run: Run) -> Check:
         return failed(NAME, finding, todo, "uneven-steps", **place, rank=other)
     sizes = ", ".join(str(len(set(share))) for share in shares)
     finding = f"{n} disjoint shards of {sizes} cover the {len(set(whole))} samples"
-    return _covered(identity, run, whole, shares, first) or _leak(identity, run, shares, first[0]) or passed(
-        NAME, finding
+    return (
+        _covered(identity, run, whole, shares, first) or _leak(identity, run, shares, first[0]) or passed(NAME, finding)
     )
 
 

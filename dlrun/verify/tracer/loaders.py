@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Subset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from dlrun.verify.tracer.randomness import Draws
-from dlrun.verify.tracer.recorder import Recorder, called_by_dl_comm
+from dlrun.verify.tracer.recorder import UNCUT, Recorder, called_by_dl_comm
 from dlrun.verify.tracer.tensors import batch_digest
 
 ENDLESS = 10_000_000  # indices read ahead of a sampler at most
@@ -134,6 +134,8 @@ def install(recorder: Recorder, draws: Draws) -> Loaders:
     def __next__(self: Any) -> Any:  # noqa: N807
         if loaders.is_over(self):
             loaders.cut(self)
+            if recorder.orders.epoch_steps == UNCUT:  # the script minds an epoch that ends early
+                recorder.stop()
             raise StopIteration
         try:
             batch = following(self)

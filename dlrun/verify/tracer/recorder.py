@@ -19,6 +19,8 @@ from typing import Any
 # The rank variables of the launchers, ours first: it is right wherever it is set.
 RANK_VARIABLES = ("DLRUN_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID")
 
+UNCUT = 10**9  # the steps of an epoch that is not cut short
+
 
 @dataclass(frozen=True)
 class Orders:

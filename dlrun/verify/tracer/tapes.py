@@ -129,7 +129,6 @@ class Tapes:
         )
         return result
 
-
     def note_held(self) -> None:
         """Note what optimizers and models hold besides the variables that are trained."""
         if not tf.executing_eagerly():
