@@ -1,6 +1,7 @@
 """What ``shard`` must do on every rank."""
 
 import json
+import math
 import random
 from itertools import chain
 
@@ -241,6 +242,24 @@ def tensors_arrays_and_lists_give_equal_parts():
         except TypeError:
             continue
         raise AssertionError(wrong)
+
+
+def one_batch_of_all_ranks_gives_exact_means_and_sums_whatever_its_length():
+    for length in (_n * 4, 7, 5):
+        x = torch.arange(float(length))
+        mine, same = dl.shard((x, x.tolist()), batch="global")
+        assert mine.tolist() == same
+        assert len(mine) == length // math.gcd(length, _n)
+        assert dl.average(mine.mean().item()) == x.mean().item()
+        rest = dl.shard(x, equal=False)
+        assert dl.total(len(rest)) == length
+        assert dl.average(dl.partial_sum(rest.sum().item())) == x.sum().item()
+    try:
+        dl.shard((torch.zeros(6), torch.zeros(5)), batch="global")
+    except CommError as error:
+        assert "arrays of one batch have 6 and 5 entries" in str(error), error
+    else:
+        raise AssertionError("no error")
 
 
 def data_of_different_lengths_are_an_error_on_every_rank():
