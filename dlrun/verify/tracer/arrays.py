@@ -75,4 +75,4 @@ def _plain(value: Any) -> Any:
     array = np.asarray(value) if isinstance(value, (np.ndarray, np.generic)) else _eager(value)
     if array.dtype.kind == "V" or "bfloat16" in str(array.dtype):
         array = array.astype(np.float32)
-    return array + 0 if array.dtype.kind == "f" else array  # -0.0 counts as 0.0
+    return array + array.dtype.type(0) if array.dtype.kind == "f" else array  # -0.0 counts as 0.0
