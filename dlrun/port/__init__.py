@@ -1,6 +1,12 @@
 """``dlrun port``: a serial training script becomes a data-parallel one.
 
 Facts are read once; passes, one a step, yield Edits and Doubts; one walk carries the Edits out.
+
+program/      a script as one program: its trees and names, who calls whom, where values come from
+facts/        what is known about it: what makes gradients and what uses them, its loops, kinds and rates
+feeds/        where its batches come from, and so how the ranks share them
+passes/       one file a step: what is written, and what is doubted
+translation/  scripts that are distributed already, by Horovod or DDL
 """
 
 from __future__ import annotations
@@ -13,21 +19,22 @@ from pathlib import Path
 import libcst as cst
 
 from dlrun.errors import DlrunError
-from dlrun.port import facts_keras, facts_tensorflow, samples
 from dlrun.port.edits import Doubt, Edit, apply
 from dlrun.port.facts import FULL_BATCH, Facts, Options
-from dlrun.port.facts_keras import KerasFacts
-from dlrun.port.facts_torch import Gradients
-from dlrun.port.feeds import Feeds
-from dlrun.port.flow import Flow
-from dlrun.port.loops import Loops
+from dlrun.port.facts import keras as facts_keras
+from dlrun.port.facts import tensorflow as facts_tensorflow
+from dlrun.port.facts.keras import KerasFacts
+from dlrun.port.facts.loops import Loops
+from dlrun.port.facts.taint import Taint, chances, forwards
+from dlrun.port.facts.torch import Gradients
+from dlrun.port.feeds import Feeds, samples
 from dlrun.port.observing import Observed
 from dlrun.port.passes import GRID, STEPS, observed, start
-from dlrun.port.reading import read
+from dlrun.port.program.flow import Flow
+from dlrun.port.program.reading import read
+from dlrun.port.program.script import Script
 from dlrun.port.refusals import framework_of, main_guard
 from dlrun.port.report import Part, Ported
-from dlrun.port.script import Script
-from dlrun.port.taint import Taint, chances, forwards
 from dlrun.port.translation import translated
 from dlrun.port.translation.libraries import LIBRARIES
 from dlrun.port.untrained import no_loop, not_globally, nothing_to_share

@@ -15,8 +15,8 @@ from dlrun.errors import DlrunError
 from dlrun.port import port
 from dlrun.port.facts import Options
 from dlrun.port.observing import Observed
+from dlrun.port.program.script import Script
 from dlrun.port.report import Part, Ported
-from dlrun.port.script import Script
 
 _MOST_BYTES = 10_000_000  # of one file that is copied along: larger ones are data, which stay where they are
 _IMPORTERS = ("importlib.import_module", "builtins.__import__", "pkgutil.iter_modules", "runpy.run_module")

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from dlrun.port.facts_tape import TapeGradients
-from dlrun.port.loops import Loops
-from dlrun.port.script import dotted, walk
+from dlrun.port.facts.loops import Loops
+from dlrun.port.facts.tape import TapeGradients
+from dlrun.port.program.script import dotted, walk
 
 # Modules without weights: what they are given may well be trained.
 _PLAIN = re.compile(r"(Sigmoid|Softmax\d?d?|ReLU\d?|Tanh|Softplus|Dropout|Flatten|Identity|GELU|ELU|Loss|Upsample)$")

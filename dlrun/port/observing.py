@@ -15,7 +15,7 @@ import libcst as cst
 from dlrun.errors import DlrunError
 from dlrun.package import home_of
 from dlrun.port import tracer
-from dlrun.port.script import Script
+from dlrun.port.program.script import Script
 
 # The longest that a script may take to its first steps.
 _LONGEST_S = 600

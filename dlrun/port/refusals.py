@@ -5,7 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from dlrun.errors import DlrunError
-from dlrun.port.script import Script, dotted, walk
+from dlrun.port.program.script import Script, dotted, walk
 
 # Modules whose presence means that somebody else distributes the training, and how the tool is called.
 _DISTRIBUTED = {

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from dlrun.port.edits import Doubt, Edit
-from dlrun.port.script import Script
+from dlrun.port.program.script import Script
 
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 _DANGERS = ("high", "medium", "low")

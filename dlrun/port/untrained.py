@@ -8,10 +8,10 @@ from pathlib import Path
 import libcst as cst
 
 from dlrun.errors import DlrunError
-from dlrun.port.facts_torch import Gradients
+from dlrun.port.facts.torch import Gradients
 from dlrun.port.feeds import Feeds
 from dlrun.port.inputs import meta_learning, trained_input
-from dlrun.port.script import Script
+from dlrun.port.program.script import Script
 
 _MOST, _LONGEST = 100, 1_000_000  # files beside a module that are looked into, and bytes of one
 

@@ -7,16 +7,18 @@ import textwrap
 
 import pytest
 
-from dlrun.port import Options, facts_keras, facts_tensorflow, gather, port
+from dlrun.port import Options, gather, port
 from dlrun.port.edits import Edit, apply
-from dlrun.port.facts_tape import TapeGradients
-from dlrun.port.facts_torch import Gradients
+from dlrun.port.facts import keras as facts_keras
+from dlrun.port.facts import tensorflow as facts_tensorflow
+from dlrun.port.facts.loops import Loops
+from dlrun.port.facts.tape import TapeGradients
+from dlrun.port.facts.torch import Gradients
 from dlrun.port.feeds import Feeds
-from dlrun.port.feeds_tensorflow import TapeFeeds
-from dlrun.port.flow import Flow
-from dlrun.port.loops import Loops
+from dlrun.port.feeds.tensorflow import TapeFeeds
 from dlrun.port.passes import GRID, STEPS, caches, devices, kept, metrics, statistics, stopping, stretches
-from dlrun.port.script import Script
+from dlrun.port.program.flow import Flow
+from dlrun.port.program.script import Script
 
 PRELUDES = {
     "torch": "import torch\nfrom torch.utils.data import DataLoader\n",

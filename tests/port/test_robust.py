@@ -21,7 +21,7 @@ from dlrun.port import Options, facts_of, port, run_passes
 from dlrun.port.edits import Edit, apply
 from dlrun.port.facts import Decay
 from dlrun.port.passes import STEPS
-from dlrun.port.reading import read
+from dlrun.port.program.reading import read
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*/serial.py"))
 SOURCES = [SCRIPT, EVALUATED, SERIAL, *(p.read_text() for p in EXAMPLES)]

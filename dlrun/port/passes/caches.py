@@ -9,7 +9,7 @@ import libcst as cst
 from dlrun.port.edits import Edit
 from dlrun.port.facts import Facts
 from dlrun.port.insert import expression
-from dlrun.port.script import walk
+from dlrun.port.program.script import walk
 
 _LOOKS = ("os.path.exists", "os.path.isfile")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from dlrun.port.facts import Facts
-from dlrun.port.script import dotted, walk
+from dlrun.port.program.script import dotted, walk
 
 _DEPTH = 4
 

@@ -10,9 +10,9 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
-from dlrun.port.facts_keras import KerasFacts
+from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.insert import expression, statements
-from dlrun.port.script import dotted
+from dlrun.port.program.script import dotted
 
 _NUMBERED = re.compile(r"^cuda:\d+$")
 _PARALLEL = ("torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.nn.parallel.data_parallel.DataParallel")

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from dlrun.port import nested
-from dlrun.port.draws import plays
 from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts
-from dlrun.port.script import argument, dotted, walk
+from dlrun.port.feeds import nested
+from dlrun.port.feeds.draws import plays
+from dlrun.port.program.script import argument, dotted, walk
 
 
 def torch(facts: Facts) -> Iterator[Doubt]:

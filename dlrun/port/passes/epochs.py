@@ -9,7 +9,7 @@ import libcst as cst
 from dlrun.errors import DlrunError
 from dlrun.port.facts import Facts, Feed, Top
 from dlrun.port.passes.steps import runs_inside
-from dlrun.port.script import dotted, walk
+from dlrun.port.program.script import dotted, walk
 
 
 def loop_of(facts: Facts, top: Top) -> tuple[cst.For, str]:

@@ -8,10 +8,10 @@ from functools import partial
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
-from dlrun.port.facts_tensorflow import TensorFlowFacts
+from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.insert import expression
 from dlrun.port.passes.output import with_argument
-from dlrun.port.script import argument
+from dlrun.port.program.script import argument
 
 
 def broadcast(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:

@@ -8,9 +8,9 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
-from dlrun.port.facts_keras import KerasFacts
+from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.insert import statements
-from dlrun.port.script import walk
+from dlrun.port.program.script import walk
 from dlrun.port.untrained import rather
 
 

@@ -8,8 +8,8 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, Feed
+from dlrun.port.facts.reductions import Reductions
 from dlrun.port.insert import expression, statements
-from dlrun.port.reductions import Reductions
 
 
 def arrays(facts: Facts, feed: Feed) -> Iterator[Edit | Doubt]:

@@ -9,7 +9,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, Step
 from dlrun.port.insert import expression, statements
-from dlrun.port.script import walk
+from dlrun.port.program.script import walk
 
 
 def torch(facts: Facts) -> Iterator[Edit | Doubt]:

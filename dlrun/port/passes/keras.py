@@ -8,13 +8,13 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Feed
-from dlrun.port.facts_keras import KerasFacts
+from dlrun.port.facts.keras import KerasFacts
+from dlrun.port.feeds.positions import counts_too
 from dlrun.port.insert import expression, statements
 from dlrun.port.passes import devices, recipe, schedules
 from dlrun.port.passes import shard as torch_shard
 from dlrun.port.passes import start as torch_start
-from dlrun.port.positions import counts_too
-from dlrun.port.script import walk
+from dlrun.port.program.script import walk
 
 
 def start(facts: KerasFacts) -> Iterator[Edit | Doubt]:

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
-from dlrun.port.facts_keras import KerasFacts
-from dlrun.port.facts_tensorflow import TensorFlowFacts
+from dlrun.port.facts.keras import KerasFacts
+from dlrun.port.facts.kinds_tensorflow import plain
+from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.insert import expression
-from dlrun.port.kinds_tensorflow import plain
 from dlrun.port.passes import output as torch_output
-from dlrun.port.script import argument, dotted
+from dlrun.port.program.script import argument, dotted
 
 _SAVES = ("save", "save_weights", "save_model", "to_disk")
 _LOADS = re.compile(r"keras\.datasets\.\w+\.load_data$|keras\.utils\.(get_file|data_utils\.get_file)$|get_file$")

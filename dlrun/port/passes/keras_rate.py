@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
-from dlrun.port.facts_keras import KerasFacts
+from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.insert import expression, statements
 from dlrun.port.passes import schedules
 from dlrun.port.passes.schedules import WHY
 from dlrun.port.passes.start import last_import
-from dlrun.port.script import argument, dotted, walk
+from dlrun.port.program.script import argument, dotted, walk
 
 if TYPE_CHECKING:
-    from dlrun.port.facts_tensorflow import TensorFlowFacts
+    from dlrun.port.facts.tensorflow import TensorFlowFacts
 
 # The rates that Keras 2.15 and 3 take when none is given, for optimizers that are named by a string.
 DEFAULTS = {"sgd": ("SGD", "0.01"), "adam": ("Adam", "0.001"), "rmsprop": ("RMSprop", "0.001"),

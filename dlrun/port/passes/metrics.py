@@ -9,13 +9,13 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
-from dlrun.port.formats import numbers
+from dlrun.port.facts.formats import numbers
+from dlrun.port.facts.scalars import Scalars
+from dlrun.port.facts.taint import Taint
 from dlrun.port.insert import expression, statements
 from dlrun.port.passes import doubts, kept, statistics, totals
 from dlrun.port.passes.sums import Sums
-from dlrun.port.scalars import Scalars
-from dlrun.port.script import children, dotted, walk
-from dlrun.port.taint import Taint
+from dlrun.port.program.script import children, dotted, walk
 
 _LOGS = ("set_postfix", "set_description", "set_postfix_str", "add_scalar", "add_scalars", "log", "info", "log_value",
          "scalar_summary", "scalar", "write", "writerow", "track")  # fmt: skip

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.facts import Facts
+from dlrun.port.facts.rates import changes
 from dlrun.port.passes.counts import all_samples, from_length
-from dlrun.port.rates import changes
-from dlrun.port.script import dotted, walk
+from dlrun.port.program.script import dotted, walk
 
 _COMPARES = (cst.Equal, cst.In, cst.LessThan, cst.LessThanEqual, cst.GreaterThan, cst.GreaterThanEqual)
 

@@ -8,7 +8,7 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts
-from dlrun.port.script import argument
+from dlrun.port.program.script import argument
 
 _LISTS = ("os.listdir", "os.scandir", "glob.glob", "glob.iglob", "os.walk")
 _SORTS = ("builtins.sorted", "natsort.natsorted", "builtins.len", "builtins.max", "builtins.min", "builtins.set")

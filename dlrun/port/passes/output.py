@@ -11,10 +11,10 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
-from dlrun.port.facts_keras import KerasFacts
+from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.insert import expression
 from dlrun.port.passes import caches, stopping
-from dlrun.port.script import argument, dotted
+from dlrun.port.program.script import argument, dotted
 
 # Calls that write, and nothing else: rank 0 makes them, the arguments are evaluated on every rank.
 WRITES = re.compile(

@@ -8,8 +8,8 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
+from dlrun.port.facts.rates import scaled_already, text_of
 from dlrun.port.insert import expression
-from dlrun.port.rates import scaled_already, text_of
 
 
 def rates(facts: Facts) -> Iterator[cst.BaseExpression]:

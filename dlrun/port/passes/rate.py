@@ -8,10 +8,10 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
+from dlrun.port.facts.rates import resets, scaled_already, text_of
 from dlrun.port.insert import expression
 from dlrun.port.passes import own_rates, recipe
-from dlrun.port.rates import resets, scaled_already, text_of
-from dlrun.port.script import argument, walk
+from dlrun.port.program.script import argument, walk
 
 # Learning rates that torch.optim takes when none is given.
 DEFAULTS = {

@@ -12,11 +12,11 @@ from dlrun.port.edits import Edit
 from dlrun.port.facts import Facts
 from dlrun.port.insert import expression
 from dlrun.port.passes.counts import all_samples
-from dlrun.port.script import argument, dotted, walk
+from dlrun.port.program.script import argument, dotted, walk
 
 if TYPE_CHECKING:
-    from dlrun.port.facts_keras import KerasFacts
-    from dlrun.port.facts_tensorflow import TensorFlowFacts
+    from dlrun.port.facts.keras import KerasFacts
+    from dlrun.port.facts.tensorflow import TensorFlowFacts
 
 WHY = "n times the batch, n times the rate"
 _COUNTS = "counted in batches: each rank sees 1/n of them"

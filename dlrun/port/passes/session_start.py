@@ -10,10 +10,10 @@ import libcst as cst
 from dlrun.errors import DlrunError
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Step
-from dlrun.port.facts_tensorflow import TensorFlowFacts
+from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.insert import expression, statements
 from dlrun.port.passes import estimator
-from dlrun.port.script import argument, dotted
+from dlrun.port.program.script import argument, dotted
 
 _WHY = "all variables: the same on all ranks before the first step"
 

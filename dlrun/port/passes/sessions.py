@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.edits import Doubt
-from dlrun.port.facts_tensorflow import TensorFlowFacts
+from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.passes.sums import Sums
 
 

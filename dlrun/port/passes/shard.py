@@ -8,10 +8,10 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, Feed
-from dlrun.port.facts_keras import KerasFacts
+from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.insert import expression, statements
 from dlrun.port.passes import full, order, stretches
-from dlrun.port.script import dotted
+from dlrun.port.program.script import dotted
 
 _TUPLES = ("split", "chunk", "tensor_split", "unbind")  # of tensors
 

@@ -8,10 +8,10 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
-from dlrun.port.facts_keras import KerasFacts
+from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.insert import statements
 from dlrun.port.passes import devices
-from dlrun.port.script import walk
+from dlrun.port.program.script import walk
 
 
 def torch(facts: Facts) -> Iterator[Edit | Doubt]:

@@ -10,7 +10,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.insert import expression
 from dlrun.port.passes.counts import all_samples, from_length
-from dlrun.port.script import dotted, walk
+from dlrun.port.program.script import dotted, walk
 
 Counters = set[tuple[cst.CSTNode, str]]  # functions and the names in them that go up by 1 with every update
 

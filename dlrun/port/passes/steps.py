@@ -8,11 +8,11 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
+from dlrun.port.facts.rates import resets
 from dlrun.port.insert import expression
 from dlrun.port.passes import milestones, step_rates
 from dlrun.port.passes.counts import all_samples, from_length
-from dlrun.port.rates import resets
-from dlrun.port.script import argument, children, dotted, walk
+from dlrun.port.program.script import argument, children, dotted, walk
 
 # Schedulers of schedulers, which step with them: where these are given.
 _OF_OTHERS = {"SequentialLR": 1, "ChainedScheduler": 0}

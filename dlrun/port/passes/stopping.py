@@ -9,7 +9,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.insert import statements
-from dlrun.port.script import walk
+from dlrun.port.program.script import walk
 
 _DEPTH = 4
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.insert import expression, statements
-from dlrun.port.script import dotted
+from dlrun.port.program.script import dotted
 
 
 def torch(facts: Facts) -> Iterator[Edit | Doubt]:

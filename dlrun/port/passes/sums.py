@@ -8,7 +8,7 @@ import libcst as cst
 
 from dlrun.port.facts import Facts
 from dlrun.port.passes import counts
-from dlrun.port.script import Binding, dotted, walk
+from dlrun.port.program.script import Binding, dotted, walk
 
 
 class Sums:

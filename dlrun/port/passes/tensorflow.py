@@ -8,9 +8,9 @@ from functools import partial
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
-from dlrun.port.facts_tensorflow import TensorFlowFacts
+from dlrun.port.facts.kinds_tensorflow import plain
+from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.insert import expression, statements
-from dlrun.port.kinds_tensorflow import plain
 from dlrun.port.passes import (
     devices,
     estimator,
@@ -28,7 +28,7 @@ from dlrun.port.passes import shard as torch_shard
 from dlrun.port.passes import start as torch_start
 from dlrun.port.passes import steps as torch_steps
 from dlrun.port.passes import totals as torch_totals
-from dlrun.port.script import argument, dotted, walk
+from dlrun.port.program.script import argument, dotted, walk
 
 
 def start(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:

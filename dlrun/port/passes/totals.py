@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts.taint import Taint
 from dlrun.port.insert import statements
-from dlrun.port.taint import Taint
 
 if TYPE_CHECKING:
     from dlrun.port.passes.metrics import Metrics

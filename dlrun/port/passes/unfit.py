@@ -6,9 +6,9 @@ import libcst as cst
 
 from dlrun.errors import DlrunError
 from dlrun.port.facts import Facts
-from dlrun.port.facts_keras import KerasFacts
-from dlrun.port.rates import changes
-from dlrun.port.script import argument
+from dlrun.port.facts.keras import KerasFacts
+from dlrun.port.facts.rates import changes
+from dlrun.port.program.script import argument
 
 
 def words(facts: Facts | KerasFacts) -> list[str]:

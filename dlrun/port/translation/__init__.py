@@ -14,8 +14,8 @@ import libcst as cst
 from dlrun.errors import DlrunError
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.insert import expression, statements
+from dlrun.port.program.script import Script, dotted, walk
 from dlrun.port.refusals import main_guard
-from dlrun.port.script import Script, dotted, walk
 
 Found = Iterator[Edit | Doubt]
 

@@ -11,7 +11,7 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.insert import expression
-from dlrun.port.script import Script
+from dlrun.port.program.script import Script
 from dlrun.port.translation import Found, Library, Rule, Translation
 
 _OPTIMIZER = re.compile(

@@ -1,0 +1,151 @@
+"""What is known about a script before anything is decided: values only, all of them about one Script."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import libcst as cst
+
+from dlrun.port.facts.kinds import Kinds
+from dlrun.port.facts.reductions import Reductions
+from dlrun.port.facts.taint import Taint
+from dlrun.port.program.flow import Flow
+from dlrun.port.program.script import Script
+
+Rule = Literal["linear", "sqrt", "none"]
+FULL_BATCH = "keeps the global batch, all samples: each of n ranks takes 1/n of them; learning rate and steps stay"
+
+
+@dataclass(frozen=True)
+class Decay:
+    """The epochs, counted from 0, in which the learning rate is multiplied by ``factor``."""
+
+    at: tuple[int, ...]
+    factor: float
+
+    @classmethod
+    def read(cls, text: str) -> Decay:
+        """Return what ``30,60,80:0.1`` says; raises ValueError where it says nothing of the kind."""
+        epochs, colon, factor = text.partition(":")
+        at, by = tuple(int(epoch) for epoch in epochs.split(",")), float(factor) if colon else 0.1
+        if list(at) != sorted({*at}) or at[0] < 1 or not 0 < by < 1:
+            raise ValueError(text)
+        return cls(at, by)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user may choose: the contract, and how the learning rate follows the number of ranks.
+
+    ``batch`` "local" keeps each rank's batch, so that the global batch grows n-fold; "global" keeps the global batch,
+    and with it the learning rate and the number of steps: n ranks leave the serial script's parameters, to rounding.
+    """
+
+    lr_scaling: Rule = "linear"
+    warmup_steps: int = 0  # 0: none
+    warmup_epochs: int = 0
+    lr_decay: Decay | None = None
+    lars: bool = False
+    batch: Literal["local", "global"] = "local"
+    origin: Literal["", "horovod", "ddl"] = ""  # the library whose calls are translated
+
+    @property
+    def contract(self) -> str:
+        """What stays the same and what follows the number of ranks, in a sentence."""
+        if self.batch == "global":
+            return "keeps the global batch: each of n ranks takes 1/n of it; learning rate and steps stay"
+        rate = {"linear": "n times the learning rate", "sqrt": "sqrt(n) times the learning rate",
+                "none": "the learning rate stays"}[self.lr_scaling]  # fmt: skip
+        return f"keeps each rank's batch: n ranks make a global batch n times as large, {rate}, 1/n of the steps"
+
+    @property
+    def keeps_rate(self) -> bool:
+        """Whether the learning rate stays what it is."""
+        return self.lr_scaling == "none" or self.batch == "global"
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One place where an optimizer (or the script itself, where ``optimizer`` is None) changes the weights.
+
+    ``before`` is the statement that first reads the gradients; ``what`` is the expression that owns them, valid at
+    that statement. With a ``closure`` the gradients are made, and so averaged, inside that function.
+    """
+
+    node: cst.CSTNode
+    optimizer: cst.BaseExpression | None
+    what: str
+    before: cst.CSTNode
+    closure: cst.FunctionDef | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Top:
+    """The outermost training loop of a chain of calls, and the names of what must be equal on all ranks before it."""
+
+    loop: cst.CSTNode
+    things: tuple[str, ...]
+    optimizers: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Feed:
+    """Where training batches come from: ``how`` tells what to do with ``node``.
+
+    named: the assignment after which the variable ``names`` holds such a loader;
+    loader: the call that makes the loader, used for training only; iterable: an expression that a training loop runs
+    over; indices: the range of positions that it runs over; positions: likewise, where the loop also counts its steps
+    by them (``names`` holds the variable, ``picks`` its target and its uses that pick samples); turns: a function that
+    returns the next samples at each call; arrays: ``names`` of tensors that each step takes whole,
+    sliced along axis 0 before the loop ``node``, or after the assignment ``node``, under names of their own at the
+    uses ``picks``; array: an expression that stands for such an array; ``gathered`` is how the loss gathers samples.
+
+    Where a state is handed on from batch to batch: stretch: an expression of which each rank takes a stretch along
+    ``axis``; stretches: the assignment after which (or ``before`` the statement that) the variables ``names`` are cut
+    so, and the names that hold their length are computed ``again``. ``draws`` say how far a step goes.
+    """
+
+    node: cst.CSTNode
+    how: Literal[
+        "loader", "iterable", "named", "indices", "positions", "turns", "arrays", "array", "stretch", "stretches"
+    ]
+    names: tuple[str, ...] = ()
+    drawn: tuple[str, ...] = ()  # of ``names``, those that each process draws at random for itself
+    picks: tuple[cst.Name, ...] = ()
+    axis: int = 0
+    before: bool = False
+    again: tuple[tuple[str, str], ...] = ()
+    draws: tuple[cst.Call, ...] = ()
+    gathered: Reductions | None = None
+    sizes: tuple[cst.Name, ...] = ()  # the number of samples, where it makes the shape of a state
+
+
+@dataclass(frozen=True, eq=False)
+class Facts:
+    """All that the passes decide on."""
+
+    script: Script
+    flow: Flow
+    kinds: Kinds
+    options: Options
+    framework: str
+    alias: str  # the name that dl_comm's module gets in the script
+    guard: cst.If | None  # if __name__ == "__main__"
+    local: Taint  # which values may differ between the ranks
+    unequal: Taint  # the same, and what depends on the clock or on chance
+    trained: Taint  # ... because they come from training batches
+    uncalled: cst.FunctionDef | None = None  # it trains, and nothing in the program runs it: this is a module
+    steps: tuple[Step, ...] = ()
+    tops: tuple[Top, ...] = ()
+    feeds: tuple[Feed, ...] = ()
+    carries: tuple[cst.CSTNode, ...] = ()  # assignments that hand a hidden state from batch to batch
+    permutations: tuple[cst.Call, ...] = ()  # the calls that draw an order for loops over indices
+    optimizers: tuple[cst.Call, ...] = ()  # the calls that make them
+    loops: tuple[cst.CSTNode, ...] = ()  # all loops that run an update
+    accumulating: tuple[cst.CSTNode, ...] = ()  # loops that add up gradients for an update after them
+    counted: tuple[
+        tuple[cst.CSTNode, cst.BaseExpression | None], ...
+    ] = ()  # those whose turns draw a batch; their range
+    by_hand: tuple[tuple[cst.CSTNode, tuple[cst.BaseExpression, ...]], ...] = ()  # updates by hand, their rates
+    full_batch: bool = False  # each step sees all samples: the global batch does not grow with the ranks

@@ -1,0 +1,209 @@
+"""Reads a Keras script: which models are compiled and fitted, with which optimizers, callbacks and loops."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import libcst as cst
+
+from dlrun.errors import DlrunError
+from dlrun.port.facts import Options
+from dlrun.port.facts.kinds import Kinds
+from dlrun.port.feeds import nested
+from dlrun.port.feeds.iterated import Iterated
+from dlrun.port.feeds.positions import moving
+from dlrun.port.feeds.wholes import GRAPH
+from dlrun.port.program.flow import Flow
+from dlrun.port.program.script import Script, dotted, walk
+from dlrun.port.untrained import whole_graph
+
+OPTIMIZERS = re.compile(
+    r"^((tensorflow\.)?(python\.)?keras|tensorflow_addons|keras_contrib)\.(api\.)?optimizers\."
+    r"(legacy\.|experimental\.)?(?!schedules|get$|serialize|deserialize)\w+$"
+)
+_OWN = re.compile(r"^(?!optimizer$)\w*(optimizer|_opt|_optim)$")
+FITS = ("fit", "fit_generator")
+_FLOWS = ("flow", "flow_from_directory", "flow_from_dataframe")
+_DRAWS = re.compile(
+    r"^(numpy\.random\.(randint|choice|permutation|shuffle)|random\.(choice|choices|sample|randint|randrange)|"
+    r"tensorflow\.random\.shuffle)$"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class KerasFacts:
+    """All that the passes of Keras decide on.
+
+    ``compiled`` are the statements ``model.compile(...)`` with the model's text; ``drawn`` the outermost loops whose
+    batches the script draws at random itself, for ``train_on_batch``.
+    """
+
+    script: Script
+    flow: Flow
+    kinds: Kinds
+    options: Options
+    framework: str
+    alias: str
+    guard: cst.If | None
+    compiled: tuple[tuple[cst.Call, str], ...]
+    fits: tuple[cst.Call, ...]
+    optimizers: tuple[cst.Call, ...]
+    drawn: tuple[cst.For | cst.While, ...]
+    dealt: tuple[cst.Call, ...]  # the range() calls of loops that pick their batches by number
+    moved: tuple[tuple[cst.For | cst.While, tuple[str, ...]], ...]  # of ``drawn``: arrays of which slices are moved on
+    stateful: tuple[cst.Arg, ...]  # what makes layers hand their states on from batch to batch
+    own: tuple[cst.BaseExpression, ...]  # optimizers that a model's own compile() takes beside ``optimizer``
+
+
+def read(flow: Flow, options: Options, name: str, guard: cst.If | None) -> KerasFacts:
+    """Return the facts of a Keras script.
+
+    Raises:
+        DlrunError: no model is compiled and trained here, or one is trained in a way that is not ported yet.
+    """
+    script = flow.script
+    flow.callers(script.module)
+    compiled = [c for c in script.calls if _is_method(c, ("compile",)) and _compiles(script, c)]
+    trained = [c for c in script.calls if _is_method(c, (*FITS, "train_on_batch"))]
+    trained = [c for c in trained if not _is_foreign(script, flow, c)]
+    if not compiled or not trained:
+        raise _nothing(script, name, compiled, trained)
+    for arg in (a for call in trained for a in call.args if a.keyword and a.keyword.value == "sample_weight"):
+        if GRAPH.search(dotted(arg.value).rsplit(".", 1)[-1]):
+            raise whole_graph(script, arg.value)
+    taken = "dl" in {n.value for n in script.nodes if isinstance(n, cst.Name)}
+    batches = [c for c in trained if _is_method(c, ("train_on_batch",))]
+    drawn = tuple(dict.fromkeys(loop for c in batches if (loop := script.outermost_loop(c)) is not None))
+    kinds = Kinds(flow)
+    dealt = tuple(r for loop in drawn for r in _indexed(kinds, loop))
+    moved: list[tuple[cst.For | cst.While, tuple[str, ...]]] = []
+    for loop in drawn:
+        if any(script.inside(r, loop) for r in dealt):
+            continue
+        if names := _moved(script, loop):
+            moved.append((loop, names))
+        elif not any(_draws(flow, n) for n in walk(loop.body) if isinstance(n, cst.Call)):
+            raise DlrunError(
+                f"{name}:{script.line(loop)}: train_on_batch() gets batches that this loop neither draws at random nor "
+                "picks by number: found no samples to share. Nothing was written.",
+                "Slice the arrays with dl_comm.keras.shard(...) before the loop, or use fit().",
+            )
+    stateful = tuple(arg for call in script.calls for arg in call.args if arg.keyword is not None
+                     and arg.keyword.value == "stateful" and dotted(arg.value) != "False")  # fmt: skip
+    if stateful and batches:
+        raise DlrunError(
+            f"{name}:{script.line(stateful[0])}: a stateful layer carries its state from batch to batch, and "
+            "train_on_batch() gets them one by one: they form one stream and cannot be dealt out. Nothing was written.",
+            "Train with fit(x, y, shuffle=False), which goes through arrays, or with stateful=False.",
+        )
+    return KerasFacts(
+        script=script,
+        flow=flow,
+        kinds=kinds,
+        options=options,
+        framework="keras",
+        alias="dl_comm" if taken else "dl",
+        guard=guard,
+        compiled=tuple((c, _receiver(script, c)) for c in compiled if _is_trained(script, c, trained)),
+        fits=tuple(c for c in trained if _is_method(c, FITS)),
+        optimizers=tuple(c for c in script.calls if OPTIMIZERS.search(script.name_of(c.func))),
+        drawn=tuple(loop for loop in drawn if not any(script.inside(r, loop) for r in dealt)),
+        dealt=dealt,
+        moved=tuple(moved),
+        stateful=stateful,
+        own=tuple(a.value for c in compiled for a in c.args if a.keyword is not None and _OWN.search(a.keyword.value)),
+    )
+
+
+def _draws(flow: Flow, call: cst.Call, depth: int = 2) -> bool:
+    """Tell whether ``call`` draws samples: at random, or the next batch of images that Keras has shuffled."""
+    script, method = flow.script, call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+    if _DRAWS.search(script.name_of(call.func)):
+        return True
+    iterator = call.args[0].value if script.name_of(call.func) == "builtins.next" and call.args else None
+    if method == "next" and isinstance(call.func, cst.Attribute):
+        iterator = call.func.value
+    for origin in flow.origins(iterator) if iterator is not None else ():
+        made = origin.node
+        if isinstance(made, cst.Call) and isinstance(made.func, cst.Attribute) and made.func.attr.value in _FLOWS:
+            given = {a.keyword.value: dotted(a.value) for a in made.args if a.keyword is not None}
+            return given.get("shuffle") != "False" and "seed" not in given
+    inner = [n for t in flow.targets(call) for n in walk(t.body) if isinstance(n, cst.Call)] if depth else []
+    return any(_draws(flow, n, depth - 1) for n in inner)
+
+
+def _moved(script: Script, loop: cst.For | cst.While) -> tuple[str, ...]:
+    """Return the arrays, made before ``loop``, of which it takes slices at positions that it moves on."""
+    sliced = [n.value.value for n in walk(loop.body) if isinstance(n, cst.Subscript) and isinstance(n.value, cst.Name)
+              and any(isinstance(e.slice, cst.Slice) for e in n.slice)]  # fmt: skip
+    names = [name for name in dict.fromkeys(sliced) if moving(loop, name)]
+    made = [b for name in names for b in script.scopes[loop].lookup(name)[0]]
+    return () if any(script.inside(b.node, loop) for b in made) else tuple(names)
+
+
+def _is_method(call: cst.Call, names: tuple[str, ...]) -> bool:
+    return isinstance(call.func, cst.Attribute) and call.func.attr.value in names
+
+
+def _receiver(script: Script, call: cst.Call) -> str:
+    return script.code(call.func.value) if isinstance(call.func, cst.Attribute) else ""
+
+
+def _compiles(script: Script, call: cst.Call) -> bool:
+    """Tell whether ``call`` is a model's compile(), not re.compile or super().compile in a class."""
+    if script.name_of(call.func) and not script.name_of(call.func).startswith("."):
+        return False
+    return bool(dotted(call.func)) and isinstance(script.parents.get(call), cst.Expr)
+
+
+def _is_trained(script: Script, compiled: cst.Call, trained: list[cst.Call]) -> bool:
+    """Tell whether the model is one that is trained: by its name, or because other functions may train it."""
+    here = [c for c in trained if script.function_of(c) is script.function_of(compiled)]
+    return not here or _receiver(script, compiled) in {_receiver(script, c) for c in trained}
+
+
+def _indexed(kinds: Kinds, outer: cst.For | cst.While) -> list[cst.Call]:
+    """Return the range() of the loops around train_on_batch() whose number picks the samples."""
+    script, found = kinds.script, []
+    for loop in [n for n in walk(outer) if isinstance(n, cst.For)]:
+        inner = any(isinstance(n, (cst.For, cst.While)) and "train_on_batch" in script.code(n) for n in walk(loop.body))
+        names = {n.value for n in walk(loop.target) if isinstance(n, cst.Name)}
+        picks = any(
+            isinstance(n, cst.SubscriptElement) and any(isinstance(m, cst.Name) and m.value in names for m in walk(n))
+            for n in walk(loop.body)
+        )
+        call = loop.iter
+        ranged = isinstance(call, cst.Call) and script.name_of(call.func).endswith("range")
+        if not inner and picks and ranged and "train_on_batch" in script.code(loop.body) and isinstance(call, cst.Call):
+            blocks = nested.around(kinds, loop)
+            if blocks is None:
+                found.append(call)
+            elif isinstance(blocks.iter, cst.Call) and Iterated(kinds.flow).numbers(blocks.iter):
+                found.append(blocks.iter)
+    return found
+
+
+def _is_foreign(script: Script, flow: Flow, call: cst.Call) -> bool:
+    """Tell whether the receiver of fit() is no model: a tokenizer, a scaler, a generator of images."""
+    assert isinstance(call.func, cst.Attribute)
+    for origin in flow.origins(call.func.value):
+        if isinstance(origin.node, cst.Call):
+            made = script.name_of(origin.node.func)
+            if made.startswith("sklearn.") or "preprocessing" in made or made.endswith(("Tokenizer", "Tuner")):
+                return True
+    last = dotted(call.func.value).rsplit(".", 1)[-1].lower()
+    return last.endswith(("datagen", "tokenizer", "scaler", "encoder_", "generator_", "vectorizer"))
+
+
+def _nothing(script: Script, name: str, compiled: list[cst.Call], trained: list[cst.Call]) -> DlrunError:
+    if compiled:
+        line = script.line(compiled[0])
+        return DlrunError(f"{name}:{line}: the model is compiled here but no fit() or train_on_batch() was found.",
+                          "Port the script that trains it.")  # fmt: skip
+    if trained:
+        line = script.line(trained[0])
+        return DlrunError(f"{name}:{line}: the model trained here is compiled elsewhere: nothing was written.",
+                          "Compile it in this file, or port the file that compiles it.")  # fmt: skip
+    return DlrunError(f"{name}: no training loop: no model.compile() with a model.fit().",
+                      f"Looked for them in {len(script.calls)} calls.")  # fmt: skip

@@ -1,0 +1,139 @@
+"""What kind of thing a PyTorch expression is: optimizer, module, loader, scheduler, scaler, writer, dataset."""
+
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from dlrun.port.program.flow import Flow
+from dlrun.port.program.script import dotted
+
+_OPTIMIZERS = re.compile(
+    r"^(torch\.optim\.(?!lr_scheduler|swa_utils)(\w+\.)?[A-Z?]|torch_optimizer\.|apex\.optimizers\.|bitsandbytes\.optim\.|"
+    r"transformers\.(optimization\.)?(AdamW|Adafactor)|timm\.optim\.|lion_pytorch\.|adabound\.|pytorch_optimizer\.)"
+)
+_BY_NAME = re.compile(r"(^|_|\.)(optim|optimizer|optimiser|opt|optims|optimizers|solver|trainer)(_?[a-zA-Z0-9]{0,10})$")
+_LOADERS = re.compile(r"(^|\.)(\w*DataLoader|BucketIterator|BPTTIterator)$")
+_MODELS = re.compile(r"^(torchvision\.models\.|timm\.create_model|segmentation_models_pytorch\.|torch\.hub\.load$)")
+_PRETRAINED = re.compile(r"^(transformers|diffusers|peft)\.\w+(\.from_pretrained|\.from_config)$")
+_LOSS = re.compile(r"^torch\.nn\.(modules\.loss\.)?\w*(Loss|LossWithLogits)$")
+# Methods that only a module answers to; one call of them is enough to know an object of an imported class.
+_MODULE_METHODS = {
+    "parameters",
+    "named_parameters",
+    "state_dict",
+    "load_state_dict",
+    "modules",
+    "children",
+    "train",
+    "eval",
+}
+
+
+class Kinds:
+    """Tells the kind of an expression from where its value comes from, and from how it is used."""
+
+    def __init__(self, flow: Flow) -> None:
+        """Note which foreign objects are used as modules anywhere in the script."""
+        self.flow = flow
+        self.script = flow.script
+        self._used_as_module: set[cst.CSTNode] = set()
+        for call in self.script.calls:
+            func = call.func
+            if isinstance(func, cst.Attribute) and func.attr.value in _MODULE_METHODS:
+                keeps_state = func.attr.value in ("state_dict", "load_state_dict")
+                if keeps_state and _BY_NAME.search(dotted(func.value)):
+                    continue
+                if func.attr.value in ("train", "eval", "children") and (call.args or not dotted(func.value)):
+                    continue
+                for origin in flow.origins(func.value):
+                    self._used_as_module.add(origin.node)
+
+    def names(self, func: cst.CSTNode) -> list[str]:
+        """Return the qualified names that the callee ``func`` may have, through tables and ``getattr``."""
+        name = self.script.name_of(func)
+        if name and not name.startswith("."):
+            return [name]
+        if isinstance(func, cst.Call) and self.script.name_of(func.func) == "builtins.getattr" and len(func.args) > 1:
+            return [f"{self.script.name_of(func.args[0].value)}.?"]
+        found = []
+        for origin in self.flow.origins(func):
+            node = origin.node
+            if node is func:
+                if isinstance(node, cst.Subscript) and isinstance(node.value, cst.Attribute):
+                    found.append(f"{self.script.name_of(node.value.value)}.?")  # models.__dict__[arch](...)
+            elif isinstance(node, cst.Call):
+                found.extend(self.names(node) if node is not func else [])
+            else:
+                found.append(self.script.name_of(node))
+        return found
+
+    def of_call(self, call: cst.Call) -> str:
+        """Return the kind of what ``call`` makes, or an empty string."""
+        local = self.flow.definition(call.func)
+        if isinstance(local, cst.ClassDef):
+            return self.of_bases(self.flow.bases(local))
+        for name in self.names(call.func):
+            if kind := self._of_name(name):
+                return kind
+        return next((k for k in ("optimizer", "loader", "module") if k in self.script.seen.get(call, ())), "")
+
+    def _of_name(self, name: str) -> str:
+        last = name.rsplit(".", 1)[-1]
+        if _OPTIMIZERS.search(name):
+            return "optimizer"
+        if "lr_scheduler" in name or last.endswith(("Scheduler", "_schedule_with_warmup", "get_scheduler")):
+            return "scheduler"
+        if last == "GradScaler":
+            return "scaler"
+        if _LOADERS.search(name):
+            return "loader"
+        if last in ("SummaryWriter", "Logger") or name in ("wandb.init", "neptune.init_run", "comet_ml.Experiment"):
+            return "writer"
+        if name.startswith("torchvision.datasets."):
+            return "dataset"
+        if _LOSS.search(name):
+            return "loss"
+        if _MODELS.search(name) or _PRETRAINED.search(name) or re.search(r"^torch\.nn\.[A-Z]\w+$", name):
+            return "module"
+        if last in ("AveragedModel", "DataParallel"):
+            return "module"
+        return "env" if name.startswith(("gym.", "gymnasium.")) else ""
+
+    def of_bases(self, bases: list[str]) -> str:
+        """Return the kind of an instance of a class with these foreign bases."""
+        for base in bases:
+            last = base.rsplit(".", 1)[-1]
+            if base.startswith("torch.optim.") and "lr_scheduler" not in base:
+                return "optimizer"
+            if "lr_scheduler" in base or last in ("_LRScheduler", "LRScheduler"):
+                return "scheduler"
+            if last.endswith("Loss"):
+                return "loss"
+            if last in ("Module", "ModuleList", "Sequential") or base.startswith(("torch.nn.", "torchvision.models.")):
+                return "module"
+            if last.endswith("DataLoader"):
+                return "loader"
+            if last.endswith("Dataset") or base.startswith("torchvision.datasets."):
+                return "dataset"
+        return ""
+
+    def of(self, node: cst.CSTNode) -> str:
+        """Return the kind of the value of ``node``; an empty string where nothing tells."""
+        origins = self.flow.origins(node)
+        for origin in origins:  # what makes it tells more than how a part of the same checkpoint is used
+            if isinstance(origin.node, cst.Call) and origin.whole and (kind := self.of_call(origin.node)):
+                return kind
+        used = [o.node for o in origins if o.node in self._used_as_module]
+        return "module" if any(isinstance(n, (cst.Call, cst.Name, cst.Attribute, cst.Param)) for n in used) else ""
+
+    def is_optimizer(self, node: cst.CSTNode) -> bool:
+        """Tell whether ``node`` is an optimizer; where its origin is out of sight, by its name."""
+        kind = self.of(node)
+        if kind:
+            return kind == "optimizer"
+        if any(isinstance(o.node, cst.Call) and self.flow.definition(o.node.func) for o in self.flow.origins(node)):
+            return False
+        name = dotted(node.value if isinstance(node, cst.Subscript) else node)
+        return bool(name and _BY_NAME.search(name)) and "sched" not in name

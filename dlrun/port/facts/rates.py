@@ -1,0 +1,97 @@
+"""Where a script sets the learning rates that optimizers hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.facts import Facts
+from dlrun.port.facts.keras import KerasFacts
+from dlrun.port.program.script import dotted, walk
+
+_RATES = ("lr", "learning_rate")
+_CALLBACKS = ("LearningRateScheduler", "ReduceLROnPlateau")
+
+
+def changes(facts: Facts | KerasFacts) -> Iterator[cst.CSTNode]:
+    """Yield the places where the script changes an optimizer's rate: schedulers, callbacks, assignments."""
+    for node in facts.script.nodes:
+        if isinstance(node, cst.Call):
+            name = facts.script.name_of(node.func)
+            sets = dotted(node.func).endswith((".lr.assign", ".learning_rate.assign")) or name.endswith(".set_value")
+            if facts.kinds.of_call(node) == "scheduler" or name.endswith(_CALLBACKS) or sets:
+                yield node
+        elif isinstance(node, (cst.Assign, cst.AugAssign)):
+            target = node.target if isinstance(node, cst.AugAssign) else node.targets[0].target
+            held = isinstance(target, cst.Attribute) and target.attr.value in _RATES
+            if is_groups_rate(facts, target) or (held and facts.kinds.is_optimizer(target.value)):  # type: ignore[attr-defined]
+                yield node
+
+
+def is_groups_rate(facts: Facts | KerasFacts, target: cst.CSTNode) -> bool:
+    """Tell whether ``target`` is ``group["lr"]``."""
+    index = target.slice[0].slice if isinstance(target, cst.Subscript) else None
+    named = isinstance(index, cst.Index) and text_of(index.value) == "lr"
+    return isinstance(target, cst.Subscript) and named and is_group(facts, target.value)
+
+
+def text_of(node: cst.CSTNode) -> str:
+    """Return the text that ``node`` is, or an empty one."""
+    return str(node.evaluated_value) if isinstance(node, cst.SimpleString) else ""
+
+
+def is_group(facts: Facts | KerasFacts, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` is a parameter group of an optimizer of PyTorch."""
+    if any(isinstance(n, cst.Attribute) and n.attr.value == "param_groups" for n in walk(node)):
+        return True
+    if isinstance(node, cst.Name):
+        bindings = facts.script.scopes[node].lookup(node.value)[0]
+        return any(
+            b.value is not None
+            and any(isinstance(n, cst.Attribute) and n.attr.value == "param_groups" for n in walk(b.value))
+            for b in bindings
+        )
+    return False
+
+
+def resets(facts: Facts) -> Iterator[cst.BaseExpression]:
+    """Yield the rates that are written over those of PyTorch's optimizers, not changed by a factor."""
+    for node in facts.script.nodes:
+        written = isinstance(node, cst.Assign) and is_groups_rate(facts, node.targets[0].target)
+        if isinstance(node, cst.Assign) and written and not scaled_already(facts, node.value):
+            yield node.value
+
+
+def scaled_already(facts: Facts, value: cst.CSTNode, seen: frozenset[str] = frozenset()) -> bool:
+    """Tell whether ``value`` is computed from a rate that an optimizer holds, and so is scaled."""
+    for n in walk(value):
+        if isinstance(n, cst.Attribute) and n.attr.value in (
+            "param_groups",
+            "get_last_lr",
+            "get_lr",
+            "defaults",
+            "base_lrs",
+        ):
+            return True
+        if (
+            isinstance(n, cst.SimpleString)
+            and text_of(n) in ("lr", "initial_lr")
+            and isinstance(facts.script.parents[n], cst.Index)
+        ):
+            box = facts.script.parents[facts.script.parents[facts.script.parents[n]]]
+            if isinstance(box, cst.Subscript) and is_group(facts, box.value):
+                return True
+        if (
+            isinstance(n, cst.Name)
+            and n.value not in seen
+            and not isinstance(facts.script.parents.get(n), cst.Attribute)
+        ):
+            bindings, scope = facts.script.scopes[n].lookup(n.value)
+            if scope is None or len(bindings) > 6:
+                continue
+            for b in bindings:
+                plain = b.how == "assign" and b.path in ((), ("part",))
+                if plain and b.value is not None and scaled_already(facts, b.value, seen | {n.value}):
+                    return True
+    return False

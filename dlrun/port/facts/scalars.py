@@ -1,0 +1,151 @@
+"""Which expressions are surely one number: only those may be averaged without asking."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import libcst as cst
+
+from dlrun.port.facts.kinds import Kinds
+from dlrun.port.program.script import Binding
+
+_FUNCTIONS = {
+    "builtins.float", "builtins.int", "builtins.len", "builtins.sum", "builtins.round", "builtins.abs", "numpy.mean",
+    "numpy.average", "numpy.sum", "numpy.sqrt", "numpy.exp", "math.sqrt", "math.exp", "math.log", "statistics.mean",
+    "time.time", "time.perf_counter",
+}  # fmt: skip
+_SAME = {"data", "detach", "cpu", "numpy", "cuda", "clone", "float", "double", "to"}
+# What the attributes of the usual meters are called.
+_METERS = {"avg", "val", "global_avg"}
+_DEPTH = 8
+
+
+class Scalars:
+    """Tells whether an expression is one number, following names, arguments and returns."""
+
+    def __init__(self, kinds: Kinds, runs: Collection[cst.CSTNode] = ()) -> None:
+        """Answer for the script of ``kinds``; ``runs`` are the calls in which a session returns what it fetched."""
+        self.runs = runs
+        self.kinds = kinds
+        self.flow = kinds.flow
+        self.script = kinds.script
+        self._busy: set[tuple[int, str]] = set()
+
+    def __call__(self, node: cst.CSTNode, depth: int = 0) -> bool:
+        """Tell whether ``node`` is surely one number (or a tensor of one)."""
+        if depth > _DEPTH:
+            return False
+        match node:
+            case cst.Integer() | cst.Float():
+                return True
+            case cst.Call():
+                return self._of_call(node, depth + 1)
+            case cst.BinaryOperation():
+                text = isinstance(node.operator, cst.Modulo) and isinstance(node.left, cst.SimpleString)
+                return not text and self(node.left, depth + 1) and self(node.right, depth + 1)
+            case cst.UnaryOperation():
+                return self(node.expression, depth + 1)
+            case cst.Attribute():
+                if node.attr.value in _METERS or self._is_option(node):
+                    return True
+                return node.attr.value in _SAME and self(node.value, depth + 1)
+            case cst.Subscript() if isinstance(node.value, cst.Attribute) and node.value.attr.value == "shape":
+                return True
+            case cst.Subscript():
+                index = node.slice[0].slice
+                at = index.value if isinstance(index, cst.Index) else None
+                if isinstance(node.value, cst.Call) and isinstance(at, cst.Integer):
+                    return self._part(node.value, at.evaluated_value, depth + 1)
+                if isinstance(node.value, cst.Attribute) and node.value.attr.value == "data":  # loss.data[0]
+                    return self(node.value, depth + 1)
+                made = [o.node for o in self.flow.origins(node)]  # sizes["train"]
+                return all(m is not node and self(m, depth + 1) for m in made)
+            case cst.Name():
+                return self._of_name(node, depth + 1)
+        return False
+
+    def several(self, call: cst.CSTNode) -> bool:
+        """Tell whether ``call`` surely returns a tuple of numbers."""
+        if not isinstance(call, cst.Call):
+            return False
+        returned = [r for t in self.flow.targets(call) for r in self.flow.returns(t)]
+        return bool(returned) and all(
+            isinstance(r, cst.Tuple) and all(self(e.value) for e in r.elements) for r in returned
+        )
+
+    def _of_name(self, node: cst.Name, depth: int) -> bool:
+        bindings, scope = self.script.scopes[node].lookup(node.value)
+        key = (id(scope), node.value)
+        if key in self._busy:
+            return True  # total = total / count: the other bindings tell
+        self._busy.add(key)
+        try:
+            return bool(bindings) and all(self._of_binding(b, depth) for b in bindings)
+        finally:
+            self._busy.discard(key)
+
+    def _is_option(self, node: cst.Attribute) -> bool:
+        """Tell whether ``node`` is an argument of the command line, which is a number where one counts with it."""
+        made = [o.node for o in self.flow.origins(node.value)]
+        calls = [m.func for m in made if isinstance(m, cst.Call)]
+        return any(isinstance(f, cst.Attribute) and f.attr.value == "parse_args" for f in calls)
+
+    def _of_call(self, call: cst.Call, depth: int) -> bool:
+        if call in self.runs:
+            return bool(call.args) and self(call.args[0].value, depth)
+        if isinstance(call.func, cst.Attribute):
+            method = call.func.attr.value
+            if method == "item" or (method == "result" and not call.args):  # of a tensor; of a Keras metric
+                return True
+            if method in ("mean", "sum", "numel") and not call.args:
+                return True
+            if method == "size" and len(call.args) == 1:
+                return True
+            if self.script.name_of(call.func) in ("torch.sum", "torch.mean") and len(call.args) == 1:
+                return True
+            if method in _SAME:
+                return self(call.func.value, depth)
+        name = self.script.name_of(call.func)
+        if name.startswith("sklearn.metrics.") and name.endswith(("_score", "_error", "_loss")):
+            return True
+        if name in _FUNCTIONS or (name.endswith((".reduce_mean", ".reduce_sum")) and len(call.args) == 1):
+            return True
+        if self._is_loss(call):
+            return not any(a.keyword and a.keyword.value in ("reduction", "reduce") for a in call.args)
+        returned = [r for t in self.flow.targets(call) for r in self.flow.returns(t)]
+        return bool(returned) and all(self(r, depth) for r in returned)
+
+    def _is_loss(self, call: cst.Call) -> bool:
+        name = self.script.name_of(call.func)
+        if name.startswith("torch.nn.functional."):
+            return "loss" in name or name.endswith(("cross_entropy", "binary_cross_entropy_with_logits", "kl_div"))
+        made = [o.node for o in self.flow.origins(call.func)]
+        return self.kinds.of(call.func) == "loss" and not any(
+            isinstance(m, cst.Call) and any(a.keyword and a.keyword.value in ("reduction", "reduce") for a in m.args)
+            for m in made
+        )
+
+    def _of_binding(self, binding: Binding, depth: int) -> bool:
+        value = binding.value
+        if isinstance(binding.node, (cst.For, cst.CompFor)):
+            counts = isinstance(value, cst.Call) and self.script.name_of(value.func) in (
+                "builtins.range",
+                "builtins.enumerate",
+            )
+            return counts and binding.path in (("each",), ("each", 0))
+        if binding.how != "assign" or value is None:
+            return False
+        if len(binding.path) == 1 and isinstance(binding.path[0], int):
+            return self._part(value, binding.path[0], depth)
+        return binding.path in ((), ("part",)) and self(value, depth)
+
+    def _part(self, value: cst.BaseExpression, at: int, depth: int) -> bool:
+        """Tell whether element ``at`` of a tuple is one number: of a literal one, or of what a function returns."""
+        sources: list[cst.BaseExpression] = [value]
+        if isinstance(value, cst.Call) and value in self.runs:
+            sources = [a.value for a in value.args[:1]]
+        elif isinstance(value, cst.Call):
+            sources = [r for t in self.flow.targets(value) for r in self.flow.returns(t)]
+        parts = [s.elements[at].value for s in sources
+                 if isinstance(s, (cst.Tuple, cst.List)) and at < len(s.elements)]  # fmt: skip
+        return bool(parts) and len(parts) == len(sources) and all(self(p, depth) for p in parts)

@@ -1,0 +1,111 @@
+"""One function for training and evaluation: which of its calls let it train, told from the arguments they pass."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from dlrun.port.facts.loops import Loops
+
+_UNKNOWN = object()
+_SOMETHING = object()  # a value that is no None, no False and no empty text
+
+
+class Sites:
+    """Tells the calls of a function that lead to an update from those that a test in it keeps from updating."""
+
+    def __init__(self, loops: Loops) -> None:
+        """Answer for the script of ``loops``."""
+        self.loops = loops
+        self.script = loops.script
+        self.flow = loops.flow
+
+    def split(self, loop: cst.For | cst.While, name: cst.BaseExpression) -> tuple[list[cst.BaseExpression], ...]:
+        """Return what is passed for the parameter ``name`` by the calls that train, and by those that only evaluate.
+
+        Both are empty where ``name`` is no parameter of the function that holds ``loop``, or where all calls train.
+        """
+        function = self.script.function_of(loop)
+        if not isinstance(function, cst.FunctionDef) or not isinstance(name, cst.Name):
+            return [], []
+        bindings = self.script.scopes[name].lookup(name.value)[0]
+        if not any(b.how == "param" and self.script.scopes[b.node].node is function for b in bindings):
+            return [], []
+        ends = [e for e in self.loops.ends if self.script.inside(e, loop)]
+        trains: list[cst.BaseExpression] = []
+        evaluates: list[cst.BaseExpression] = []
+        for call in self.flow.callers(function):
+            given = self.flow.argument(call, function, name.value)
+            if given is not None:
+                trains_by = self.loops.gradients.trains_by
+                reached = not ends or any(
+                    self._reached(end, function, call) and trains_by(end, function, call) for end in ends)
+                (trains if reached else evaluates).append(given)
+        return (trains, evaluates) if trains and evaluates else ([], [])
+
+    def _reached(self, end: cst.CSTNode, function: cst.FunctionDef, call: cst.Call) -> bool:
+        """Tell whether ``call`` of ``function`` may come to ``end``: no test around it fails for sure."""
+        inner: cst.CSTNode = end
+        for up in self.script.above(end):
+            if up is function:
+                return True
+            if isinstance(up, cst.If):
+                value = self._value(up.test, function, call)
+                if value is not _UNKNOWN and bool(value) is not (inner is up.body):
+                    return False
+            inner = up
+        return True
+
+    def _value(self, node: cst.BaseExpression, function: cst.FunctionDef, call: cst.Call, depth: int = 0) -> object:
+        """Return what ``node`` is in ``function`` when ``call`` runs it; ``_UNKNOWN`` where nothing tells."""
+        if depth > 5:
+            return _UNKNOWN
+        match node:
+            case cst.Name(value="True" | "False" | "None"):
+                return {"True": True, "False": False, "None": None}[node.value]
+            case cst.SimpleString() | cst.Integer():
+                return node.evaluated_value
+            case cst.Name():
+                return self._of_name(node, function, call, depth + 1)
+            case cst.UnaryOperation(operator=cst.Not()):
+                value = self._value(node.expression, function, call, depth + 1)
+                return _UNKNOWN if value is _UNKNOWN else not value
+            case cst.BooleanOperation():
+                both = [self._value(n, function, call, depth + 1) for n in (node.left, node.right)]
+                decisive = isinstance(node.operator, cst.Or)
+                if any(v is not _UNKNOWN and bool(v) is decisive for v in both):
+                    return decisive
+                return _UNKNOWN if _UNKNOWN in both else not decisive
+            case cst.Comparison() if len(node.comparisons) == 1:
+                return self._compared(node, function, call, depth + 1)
+        return _UNKNOWN
+
+    def _compared(self, node: cst.Comparison, function: cst.FunctionDef, call: cst.Call, depth: int) -> object:
+        test = node.comparisons[0]
+        left, right = (self._value(n, function, call, depth) for n in (node.left, test.comparator))
+        if left is _UNKNOWN or right is _UNKNOWN:
+            return _UNKNOWN
+        if isinstance(test.operator, (cst.Is, cst.IsNot)):
+            return (left is right) is isinstance(test.operator, cst.Is)
+        if isinstance(test.operator, (cst.Equal, cst.NotEqual)) and _SOMETHING not in (left, right):
+            return (left == right) is isinstance(test.operator, cst.Equal)
+        return _UNKNOWN
+
+    def _of_name(self, node: cst.Name, function: cst.FunctionDef, call: cst.Call, depth: int) -> object:
+        bindings = self.script.scopes[node].lookup(node.value)[0]
+        if len(bindings) != 1:
+            return _UNKNOWN
+        (only,) = bindings
+        if only.how == "assign" and not only.path and only.value is not None:
+            return self._value(only.value, function, call, depth)
+        if only.how != "param" or self.script.scopes[only.node].node is not function:
+            return _UNKNOWN
+        given = self.flow.argument(call, function, node.value)
+        if given is None:
+            starred = any(a.star for a in call.args)
+            return _UNKNOWN if starred or only.value is None else self._value(only.value, function, call, depth)
+        if isinstance(given, (cst.Name, cst.SimpleString, cst.Integer)) and not (
+            isinstance(given, cst.Name) and given.value not in ("True", "False", "None")
+        ):
+            return self._value(given, function, call, depth)
+        made = [o.node for o in self.flow.origins(given)]
+        return _SOMETHING if made and all(isinstance(m, cst.Call) for m in made) else _UNKNOWN

@@ -1,0 +1,148 @@
+"""Reads TensorFlow's training steps: gradients of tapes and graphs, what reads them, which updates use them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import libcst as cst
+
+from dlrun.port.facts import Step
+from dlrun.port.facts.kinds_tensorflow import TensorFlowKinds, plain
+from dlrun.port.facts.torch import Gradients, calls_method
+from dlrun.port.program.script import dotted, walk
+
+_APPLIES = ("apply_gradients", "apply")  # apply() is Keras 3's
+_ASSIGNS = ("assign_sub", "assign_add", "assign")
+
+
+class TapeGradients(Gradients):
+    """Collects the updates that tapes feed: ``apply_gradients``, ``minimize``, and ``assign_sub`` by hand."""
+
+    kinds_class = TensorFlowKinds
+    kinds: TensorFlowKinds
+
+    def is_gradient(self, node: cst.CSTNode) -> bool:
+        """Tell whether ``node`` computes gradients: ``tape.gradient(...)`` or ``tf.gradients(...)``."""
+        if not isinstance(node, cst.Call):
+            return False
+        if plain(self.script.name_of(node.func)) == "tensorflow.gradients":
+            return True
+        return calls_method(node, "gradient") and self.kinds.is_tape(node.func.value)  # type: ignore[attr-defined]
+
+    def _is_backward(self, call: cst.Call) -> bool:
+        return self.is_gradient(call) or (
+            isinstance(call.func, cst.Attribute)
+            and call.func.attr.value == "minimize"
+            and self.kinds.is_optimizer(call.func.value)
+        )
+
+    def _step_calls(self) -> Iterator[tuple[cst.Call, cst.BaseExpression]]:
+        for call in self.script.calls:
+            if not isinstance(call.func, cst.Attribute) or call.func.attr.value not in (*_APPLIES, "minimize"):
+                continue
+            owner = self.script.class_of(call)
+            if owner is not None and self.kinds.of_bases(self.flow.bases(owner)) == "optimizer":
+                continue
+            if self.kinds.is_optimizer(call.func.value):
+                yield call, call.func.value
+
+    def _manual_updates(self) -> Iterator[cst.CSTNode]:
+        for call in self.script.calls:
+            if isinstance(call.func, cst.Attribute) and call.func.attr.value in _ASSIGNS and call.args:
+                owner = self.script.class_of(call)
+                if owner is not None and self.kinds.of_bases(self.flow.bases(owner)) == "optimizer":
+                    continue
+                if self.behind(call.args[0].value):
+                    yield self.script.statement_of(call)
+
+    def reads_grad(self, node: cst.CSTNode) -> bool:
+        """Gradients are averaged where they are made: nothing reads them before."""
+        return False
+
+    def behind(self, node: cst.CSTNode) -> tuple[cst.Call, ...]:
+        """Return the calls that compute the gradients which ``node`` is made of, through names, calls and returns."""
+        found: dict[cst.Call, None] = {}
+        seen: set[cst.CSTNode] = set()
+        todo: list[cst.CSTNode] = [node]
+        while todo and len(seen) < 3000:
+            at = todo.pop()
+            if at in seen:
+                continue
+            seen.add(at)
+            if isinstance(at, cst.Call) and self.is_gradient(at):
+                found.setdefault(at)
+                continue
+            todo.extend(self._onward(at))
+        return tuple(sorted(found, key=lambda c: self.script.order[c]))
+
+    def _onward(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        if isinstance(node, cst.Name):
+            for binding in self.script.scopes[node].lookup(node.value)[0]:
+                if binding.how == "assign" and binding.value is not None:
+                    yield binding.value
+                elif binding.how == "param":
+                    function = self.script.scopes[binding.node].node
+                    if isinstance(function, cst.FunctionDef):
+                        given = (self.flow.argument(c, function, binding.name) for c in self.flow.callers(function))
+                        yield from (value for value in given if value is not None)
+        elif isinstance(node, cst.Attribute) and dotted(node.value) == "self":
+            owner = self.script.class_of(node)
+            bindings = self.script.attributes.get((owner, node.attr.value), []) if owner is not None else []
+            yield from (b.value for b in bindings if b.value is not None)
+        elif isinstance(node, cst.Call):
+            for target in self.flow.targets(node):
+                yield from self.flow.returns(target)
+            yield from (arg.value for arg in node.args)
+        elif not isinstance(node, (cst.Attribute, cst.FunctionDef, cst.ClassDef, cst.Lambda)):
+            from dlrun.port.program.script import children
+
+            yield from children(node)
+
+    @property
+    def builders(self) -> list[tuple[cst.Call, cst.BaseExpression]]:
+        """The calls that apply gradients, with their optimizers."""
+        return self.step_calls
+
+    def steps(self) -> tuple[Step, ...]:
+        """Return every update of the weights, in source order."""
+        script = self.script
+        found = [Step(c, o, script.code(o), script.statement_of(c)) for c, o in self.step_calls]
+        found += [Step(u, None, self.owner(u)[0], u) for u in self.updates]
+        return tuple(sorted(found, key=lambda step: script.order[step.node]))
+
+    def owner(self, update: cst.CSTNode) -> tuple[str, cst.CSTNode]:
+        """Return what an update by hand changes, as the text of a list, and the statement of the update."""
+        names = [dotted(n.func.value) for n in walk(update) if isinstance(n, cst.Call)
+                 and isinstance(n.func, cst.Attribute) and n.func.attr.value in _ASSIGNS]  # fmt: skip
+        return "[" + ", ".join(n for n in names if n) + "]", update
+
+    def holds_gradient(self, node: cst.CSTNode) -> bool:
+        """Tell whether ``node`` is made of a gradient that is computed in sight."""
+        return bool(self.behind(node))
+
+    @cached_property
+    def averages(self) -> tuple[cst.Call, ...]:
+        """Return the calls whose gradients reach an update, and so must be averaged."""
+        found: dict[cst.Call, None] = {}
+        for call, _ in self.builders:
+            if any(calls_method(call, name) for name in _APPLIES):
+                value = next((a.value for a in call.args if a.keyword is None or "grads" in a.keyword.value), None)
+                found.update(dict.fromkeys(self.behind(value) if value is not None else ()))
+        for update in self.updates:
+            for n in walk(update):
+                if isinstance(n, cst.Call):
+                    found.update(dict.fromkeys(g for a in n.args for g in self.behind(a.value)))
+        return tuple(found)
+
+    def wrapped(self) -> tuple[cst.Call, ...]:
+        """Return the constructors of optimizers that average by themselves: their gradients are not in sight."""
+        found: dict[cst.Call, None] = {}
+        for call, optimizer in self.builders:
+            if not calls_method(call, "minimize") and call.args and self.behind(call.args[0].value):
+                continue
+            for origin in self.flow.origins(optimizer):
+                made = origin.node
+                if isinstance(made, cst.Call) and self.kinds.of_call(made) == "optimizer":
+                    found.setdefault(made)
+        return tuple(found)

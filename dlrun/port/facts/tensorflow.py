@@ -1,0 +1,188 @@
+"""Reads a TensorFlow script: a tape loop, the runs of a session, or an Estimator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import libcst as cst
+
+from dlrun.errors import DlrunError
+from dlrun.port.facts import Facts, Options
+from dlrun.port.facts.estimators import Estimators
+from dlrun.port.facts.kinds_tensorflow import plain
+from dlrun.port.facts.loops import Loops
+from dlrun.port.facts.session import SESSIONS, SessionGradients, runs_session
+from dlrun.port.facts.taint import Taint, chances
+from dlrun.port.facts.tape import TapeGradients
+from dlrun.port.facts.torch import calls_method
+from dlrun.port.feeds import Feeds
+from dlrun.port.feeds.tensorflow import SessionFeeds, TapeFeeds
+from dlrun.port.program.flow import Flow
+from dlrun.port.program.script import Script, argument, dotted
+from dlrun.port.refusals import main_guard
+from dlrun.port.untrained import nothing_to_share, rather, uncalled
+
+Style = Literal["tape", "session", "estimator"]
+_MONITORED, _SUPERVISOR = SESSIONS[2], SESSIONS[5]
+_FITS = ("fit", "fit_generator", "train_on_batch")
+
+
+@dataclass(frozen=True, eq=False)
+class TensorFlowFacts(Facts):
+    """All that the passes of TensorFlow decide on, beside what they share with PyTorch's."""
+
+    style: Style = "tape"
+    averages: tuple[cst.Call, ...] = ()  # calls that compute the gradients of updates
+    wrapped: tuple[cst.Call, ...] = ()  # constructors of optimizers whose gradients are not in sight
+    estimators: Estimators | None = None
+    monitored: tuple[cst.Call, ...] = ()  # calls that make a session which takes hooks
+    supervised: tuple[cst.Call, ...] = ()  # calls that make a Supervisor, which closes the graph and makes sessions
+    queues: tuple[cst.Call, ...] = ()  # input by queue runners
+    unclear: tuple[cst.CSTNode, ...] = ()  # data that may feed the training or not
+
+
+def style_of(script: Script) -> Style | None:
+    """Return how a script trains with TensorFlow; None where it has neither tape, session nor Estimator."""
+    names = {plain(script.name_of(n)) for n in script.nodes if isinstance(n, (cst.Name, cst.Attribute))}
+    if any(n.startswith(("tensorflow.estimator.", "tensorflow.contrib.learn.Estimator")) for n in names):
+        return "estimator"
+    if names & set(SESSIONS) or any(n.endswith(".managed_session") for n in names):
+        return "session"
+    if "tensorflow.GradientTape" in names:
+        return "tape"
+    return "session" if any(runs_session(c) for c in script.calls) else None  # one that an argument brings
+
+
+def trains_by_hand(script: Script) -> bool:
+    """Tell whether updates are made outside of ``fit``: not only in the ``train_step`` of a model that is fitted."""
+    style = style_of(script)
+    if style is None:
+        return False
+    trained = any(calls_method(c, method) for c in script.calls for method in _FITS)
+    if style == "estimator" or not trained or not any(calls_method(c, "compile") for c in script.calls):
+        return True
+    if style == "session":  # it may be there only to say how much of the GPU is taken
+        return bool(SessionGradients(Flow(script)).step_calls)
+    return not all(_in_train_step(script, c) for c, _ in TapeGradients(Flow(script)).step_calls)
+
+
+def _makes(script: Script, call: cst.Call, name: str) -> bool:
+    return plain(script.name_of(call.func)) == name
+
+
+def _in_train_step(script: Script, call: cst.Call) -> bool:
+    function = script.function_of(call)
+    named = isinstance(function, cst.FunctionDef) and function.name.value == "train_step"
+    return named and script.class_of(function) is not None
+
+
+def read(script: Script, options: Options) -> TensorFlowFacts:
+    """Return what is known about ``script``; raises DlrunError where it is not one to port."""
+    style = style_of(script)
+    flow = Flow(script)
+    if style == "estimator":
+        return gather(script, options, style, TapeGradients(flow), None, None)
+    gradients = SessionGradients(flow) if style == "session" else TapeGradients(flow)
+    loops = Loops(gradients)
+    if not loops.ends:
+        if made := gradients.builders:
+            place = script.place(made[0][0])
+            raise DlrunError(f"{place}: makes an update that nothing in this file runs.", rather(script))
+        what = "run of a training operation" if style == "session" else "apply_gradients() or minimize()"
+        raise DlrunError(f"{script.name}: no training loop: found no {what}.",
+                         "The loop may be in a module that this file imports: port the script with it.")  # fmt: skip
+    if (function := loops.unreached()) is not None and not _is_entry(style, loops):
+        raise uncalled(script, function)
+    for call in script.calls if style == "session" else ():
+        chief = argument(call, "is_chief", 3) if _makes(script, call, _SUPERVISOR) else None
+        if chief is not None and dotted(chief) != "True":
+            raise DlrunError(
+                f"{script.place(chief)}: already distributed, over TensorFlow's own servers: {script.code(chief)} "
+                "tells which of them leads. Nothing was written.",
+                "Port the serial version of this script instead; on ranks of dl_comm every one leads itself.",
+            )
+    feeds = SessionFeeds(loops) if style == "session" else TapeFeeds(loops)
+    if not (isinstance(feeds, SessionFeeds) and feeds.queues) and (reason := nothing_to_share(feeds)) is not None:
+        raise reason
+    return gather(script, options, style or "tape", gradients, loops, feeds)
+
+
+def _is_entry(style: Style | None, loops: Loops) -> bool:
+    """Tell whether functions that nothing here calls hold whole loops, with all that they update made in sight."""
+    gradients = loops.gradients
+    looped = all(any(loops.script.outermost_loop(n) is not None for n in way) for e in loops.ends
+                 for way in loops.chains(e))  # fmt: skip
+    return looped and (gradients.makes_all() if isinstance(gradients, SessionGradients) else style == "tape")
+
+
+def gather(
+    script: Script, options: Options, style: Style, gradients: TapeGradients, loops: Loops | None, feeds: Feeds | None
+) -> TensorFlowFacts:
+    """Return the facts that were found, be they enough for a port or not."""
+    flow, kinds = gradients.flow, gradients.kinds
+    taken = "dl" in {n.value for n in script.nodes if isinstance(n, cst.Name)}
+    optimizers = {o.node: None for _, opt in gradients.builders for o in flow.origins(opt)}
+    local = _forwards(gradients, loops, everywhere=True)
+    estimators = Estimators(script, flow, kinds) if style == "estimator" else None
+    dealt = [feed.node for feed in (feeds.found.values() if feeds is not None else ()) if feed.how == "iterable"]
+    return TensorFlowFacts(
+        script=script,
+        flow=flow,
+        kinds=kinds,
+        options=options,
+        framework="tensorflow",
+        alias="dl_comm" if taken else "dl",
+        guard=main_guard(script),
+        uncalled=loops.unreached() if loops is not None else None,
+        steps=gradients.steps(),
+        by_hand=gradients.by_hand(),
+        tops=loops.tops() if loops is not None else (),
+        feeds=tuple(feeds.found.values()) if feeds is not None else (),
+        carries=tuple(feeds.carried.dealt) if feeds is not None else (),
+        permutations=tuple(feeds.permutations()) if feeds is not None else (),
+        optimizers=tuple(c for c in script.calls if c in optimizers or kinds.of_call(c) == "optimizer"),
+        loops=tuple(loops.training) if loops is not None else (),
+        accumulating=tuple(loops.accumulating) if loops is not None else (),
+        counted=feeds.ranges() if feeds is not None else (),
+        full_batch=feeds.full_batch if feeds is not None else False,
+        local=Taint(script, kinds, local),
+        unequal=Taint(script, kinds, [*local, *chances(script), *dealt]),
+        trained=Taint(script, kinds, _forwards(gradients, loops, everywhere=False)),
+        style=style,
+        averages=gradients.averages,
+        wrapped=gradients.wrapped(),
+        estimators=estimators,
+        monitored=tuple(c for c in script.calls if _makes(script, c, _MONITORED)),
+        supervised=tuple(c for c in script.calls if _makes(script, c, _SUPERVISOR)),
+        queues=tuple(feeds.queues) if isinstance(feeds, SessionFeeds) else (),
+        unclear=tuple(feeds.unclear if isinstance(feeds, SessionFeeds) else getattr(feeds, "compiled", ())),
+    )
+
+
+def _forwards(gradients: TapeGradients, loops: Loops | None, everywhere: bool) -> list[cst.CSTNode]:
+    """Return the calls that compute a rank's own values: models, losses, metrics that see training batches, runs."""
+    script, kinds = gradients.script, gradients.kinds
+
+    def here(node: cst.CSTNode) -> bool:
+        return everywhere or (loops is not None and loops.in_training(node))
+
+    found: list[cst.CSTNode] = [c for c, _ in gradients.step_calls if isinstance(gradients, SessionGradients)]
+    metrics: set[cst.CSTNode] = set()
+    results: list[tuple[cst.Call, cst.BaseExpression]] = []
+    for call in script.calls:
+        if not isinstance(call.func, (cst.Name, cst.Attribute)):
+            continue
+        if kinds.of(call.func) in ("module", "loss") and here(call):
+            found.append(call)
+        elif isinstance(call.func, cst.Attribute) and kinds.of(call.func.value) == "metric":
+            if call.func.attr.value == "result":
+                results.append((call, call.func.value))
+            elif call.func.attr.value in ("update_state", "__call__") and here(call):
+                metrics.update(o.node for o in gradients.flow.origins(call.func.value))
+        elif kinds.of(call.func) == "metric" and here(call):
+            metrics.update(o.node for o in gradients.flow.origins(call.func))
+        elif plain(script.name_of(call.func)).startswith(("tensorflow.nn.", "keras.losses.")) and here(call):
+            found.append(call)
+    found.extend(c for c, metric in results if any(o.node in metrics for o in gradients.flow.origins(metric)))
+    return found

@@ -1,0 +1,252 @@
+"""Reads a PyTorch script: where gradients are made, what reads them, and which updates use them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import libcst as cst
+
+from dlrun.port.facts import Step
+from dlrun.port.facts.hand_rates import rates_in
+from dlrun.port.facts.kinds import Kinds
+from dlrun.port.program.flow import Flow
+from dlrun.port.program.script import Script, dotted, walk
+
+STEPS = {"step", "first_step", "second_step"}
+LOOPS = (cst.For, cst.While)
+_CLIP = re.compile(r"clip_grad|clip_gradient|unscale_$|grad_norm")
+
+
+def calls_method(node: cst.CSTNode, name: str) -> bool:
+    """Tell whether ``node`` is a call of a method called ``name``."""
+    return isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == name
+
+
+class Gradients:
+    """Collects the facts of one script; each method answers one question."""
+
+    kinds_class = Kinds
+
+    def __init__(self, flow: Flow) -> None:
+        """Find the functions that lead to an optimizer step or to a backward pass."""
+        self.flow = flow
+        self.script: Script = flow.script
+        for function in [f for fs in flow.methods.values() for f in fs]:
+            flow.callers(function)
+        flow.callers(self.script.module)
+        self.kinds = self.kinds_class(flow)
+        self.backwards = [c for c in self.script.calls if self._is_backward(c)]
+        self.step_calls = list(self._step_calls())
+        self.updates = list(self._manual_updates())
+        self.leads_to_step = self._leading_to([*(c for c, _ in self.step_calls), *self.updates])
+        self.leads_to_backward = self._leading_to(self.backwards)
+
+    # -- gradients ----------------------------------------------------------------------------------------------
+
+    def _is_backward(self, call: cst.Call) -> bool:
+        name = self.script.name_of(call.func)
+        if "backward" in self.script.seen.get(call, ()):
+            return True
+        return (calls_method(call, "backward") and not name.startswith("torch.autograd.Function")) or (
+            name == "torch.autograd.backward"
+        )
+
+    def _step_calls(self) -> Iterator[tuple[cst.Call, cst.BaseExpression]]:
+        """Yield each call that lets an optimizer step, with the expression of that optimizer."""
+        for call in self.script.calls:
+            if not isinstance(call.func, cst.Attribute) or call.func.attr.value not in STEPS:
+                continue
+            owner = self.script.class_of(call)
+            if owner is not None and self.kinds.of_bases(self.flow.bases(owner)) in ("optimizer", "scheduler"):
+                continue  # an optimizer written out in the script: what matters is where it is stepped
+            receiver = call.func.value
+            if self.kinds.is_optimizer(receiver) or "step" in self.script.seen.get(call, ()):
+                yield call, receiver if self.kinds.of(receiver) != "scaler" else call.args[0].value
+            elif (
+                call.args and self.kinds.of(receiver) in ("scaler", "") and self.kinds.is_optimizer(call.args[0].value)
+            ):
+                yield call, call.args[0].value
+
+    def _manual_updates(self) -> Iterator[cst.CSTNode]:
+        """Yield statements that change parameters from their ``.grad`` without an optimizer."""
+        for node in self.script.nodes:
+            owner = self.script.class_of(node) if isinstance(node, (cst.AugAssign, cst.Assign, cst.Expr)) else None
+            if owner is not None and self.kinds.of_bases(self.flow.bases(owner)) == "optimizer":
+                continue
+            if (isinstance(node, cst.AugAssign) and self._moves(node.target, node.value)) or (
+                isinstance(node, cst.Assign) and self._moves(node.targets[0].target, node.value)
+            ):
+                yield node
+            elif isinstance(node, cst.Expr) and isinstance(node.value, cst.Call):
+                call = node.value
+                inplace = any(calls_method(call, n) for n in ("add_", "sub_", "copy_", "addcmul_", "addcdiv_"))
+                if inplace and any(self._moves(call.func.value, a.value) for a in call.args):  # type: ignore[attr-defined]
+                    yield node
+
+    def _moves(self, target: cst.CSTNode, value: cst.CSTNode) -> bool:
+        """Tell whether ``value`` reads the gradient of what ``target`` names: ``w`` or ``w.data``, and ``w.grad``."""
+        name = dotted(target)
+        return bool(name) and any(
+            isinstance(n, cst.Attribute)
+            and n.attr.value == "grad"
+            and name in (dotted(n.value), f"{dotted(n.value)}.data")
+            for n in walk(value)
+        )
+
+    def reads_grad(self, node: cst.CSTNode) -> bool:
+        """Tell whether ``node`` reads a ``.grad``, or clips or unscales gradients."""
+        for n in walk(node):
+            if isinstance(n, cst.Attribute) and n.attr.value == "grad":
+                user = self.script.parents[n]
+                foreign = self.script.name_of(n)  # torch.autograd.grad is no gradient of a parameter
+                written = isinstance(user, cst.AssignTarget) or calls_method(self.script.parents.get(user, n), "zero_")
+                if not written and (not foreign or foreign.startswith(".")):
+                    return True
+            elif isinstance(n, cst.Call):
+                last = n.func.attr.value if isinstance(n.func, cst.Attribute) else dotted(n.func)
+                if _CLIP.search(last):
+                    return True
+                local = self.flow.definition(n.func)
+                if (
+                    isinstance(local, cst.FunctionDef)
+                    and not self.script.inside(n, local)
+                    and any(
+                        (isinstance(m, cst.Attribute) and m.attr.value == "grad")
+                        or (isinstance(m, cst.Name) and _CLIP.search(m.value))
+                        for m in walk(local.body)
+                    )
+                    and not any(calls_method(m, "backward") or calls_method(m, "step") for m in walk(local.body))
+                ):
+                    return True
+        return False
+
+    def _leading_to(self, ends: Sequence[cst.CSTNode]) -> set[cst.CSTNode]:
+        """Return the functions that run one of ``ends``, directly or through other functions."""
+        found: set[cst.CSTNode] = set()
+        todo = [self.script.function_of(e) for e in ends]
+        while todo:
+            function = todo.pop()
+            if function in found or isinstance(function, cst.Module):
+                continue
+            found.add(function)
+            todo.extend(self.script.function_of(c) for c in self.flow.callers(function))
+        return found
+
+    def _runs(self, node: cst.CSTNode, ends: list[cst.CSTNode], functions: set[cst.CSTNode]) -> bool:
+        for n in walk(node):
+            if n in ends:
+                return True
+            if isinstance(n, cst.Call) and functions and any(t in functions for t in self.flow.targets(n)):
+                return True
+        return False
+
+    def trains_by(self, end: cst.CSTNode, function: cst.FunctionDef, call: cst.Call) -> bool:
+        """Tell whether the update ``end`` in ``function`` may happen when ``call`` runs it, by what it hands on."""
+        return True
+
+    def runs_step(self, node: cst.CSTNode) -> bool:
+        """Tell whether running ``node`` may run an optimizer step."""
+        return self._runs(node, [*(c for c, _ in self.step_calls), *self.updates], self.leads_to_step)
+
+    def runs_backward(self, node: cst.CSTNode) -> bool:
+        """Tell whether running ``node`` may run a backward pass."""
+        return self._runs(node, list(self.backwards), self.leads_to_backward)
+
+    def first_reader(self, node: cst.CSTNode) -> cst.CSTNode:
+        """Return the statement before which gradients must be averaged so that the update at ``node`` sees the mean.
+
+        From the statement of ``node`` backwards to the backward pass: in its own block and, across ``if`` and
+        ``with``, in the blocks around it, up to the loop or function.
+        """
+        level = anchor = self.script.statement_of(node)
+        while True:
+            block = self.script.block(level)
+            for previous in reversed(block[: block.index(level)]):
+                if self.runs_backward(previous):
+                    return anchor
+                if self.reads_grad(previous):
+                    anchor = previous
+            up = self.script.parents[level]
+            while not isinstance(up, (cst.BaseCompoundStatement, cst.Module)):
+                up = self.script.parents[up]
+            if not isinstance(up, (cst.If, cst.With, cst.Try)):
+                return anchor
+            level = up
+
+    def steps(self) -> tuple[Step, ...]:
+        """Return every update of the weights, in source order; one averaging serves several at one statement."""
+        found: list[Step] = []
+        for call, optimizer in self.step_calls:
+            closure = self._closure(call, optimizer)
+            before = self.script.statement_of(call) if closure else self.first_reader(call)
+            what = self.script.code(optimizer)
+            if before not in self.script.block(self.script.statement_of(call)):
+                what = self._parameters_read(before) or what  # further out: the optimizer may not be there
+            found.append(Step(call, optimizer, what, before, closure))
+        done: set[cst.CSTNode] = set()
+        for update in self.updates:
+            what, outer = self.owner(update)
+            before = self.first_reader(outer)
+            if before not in done:
+                done.add(before)
+                found.append(Step(update, None, what, before))
+        return tuple(found)
+
+    def by_hand(self) -> tuple[tuple[cst.CSTNode, tuple[cst.BaseExpression, ...]], ...]:
+        """Return the updates without an optimizer, each with the rates that it takes gradients off at."""
+        return tuple((update, rates_in(update, self.holds_gradient)) for update in self.updates)
+
+    def holds_gradient(self, node: cst.CSTNode) -> bool:
+        """Tell whether ``node`` is made of a gradient: it reads a ``.grad``."""
+        return any(isinstance(n, cst.Attribute) and n.attr.value == "grad" for n in walk(node))
+
+    def _parameters_read(self, statement: cst.CSTNode) -> str:
+        """Return the module whose ``parameters()`` the statement goes through, as text."""
+        for n in walk(statement):
+            if calls_method(n, "parameters"):
+                return self.script.code(n.func.value)  # type: ignore[attr-defined]
+        return ""
+
+    def _closure(self, call: cst.Call, optimizer: cst.BaseExpression) -> cst.FunctionDef | None:
+        for arg in call.args:
+            if arg.value is not optimizer:
+                function = self.flow.definition(arg.value)
+                if isinstance(function, cst.FunctionDef) and self.runs_backward(function):
+                    return function
+        return None
+
+    def owner(self, update: cst.CSTNode) -> tuple[str, cst.CSTNode]:
+        """Return what owns the gradients of a manual update, and the outermost statement of the update."""
+        for up in self.script.above(update):
+            if isinstance(up, (cst.FunctionDef, cst.Module)):
+                break
+            if isinstance(up, cst.For):
+                for call in walk(up.iter):
+                    if calls_method(call, "parameters"):
+                        return self.script.code(call.func.value), up  # type: ignore[attr-defined]
+                if isinstance(up.iter, (cst.Name, cst.Attribute, cst.List, cst.Tuple)) and any(
+                    isinstance(n, cst.Attribute) and n.attr.value == "grad" and dotted(n.value) == dotted(up.target)
+                    for n in walk(up.body)
+                ):
+                    return self.script.code(up.iter), up
+        block = self.script.block(update)
+        names = dict.fromkeys(
+            dotted(n.value)
+            for s in block
+            if s in self.updates
+            for n in walk(s)
+            if isinstance(n, cst.Attribute) and n.attr.value == "grad" and dotted(n.value)
+        )
+        first = next(s for s in block if s in self.updates)
+        return "[" + ", ".join(names) + "]", first
+
+    def constructors(self) -> tuple[cst.Call, ...]:
+        """Return the calls that make the optimizers: known classes, and whatever made what is stepped."""
+        known = [c for c in self.script.calls if self.kinds.of_call(c) == "optimizer"]
+        for _, optimizer in self.step_calls:
+            for origin in self.flow.origins(optimizer):
+                made = origin.node
+                if isinstance(made, cst.Call) and origin.whole and not self.kinds.of_call(made):
+                    known.append(made)
+        return tuple(dict.fromkeys(known))

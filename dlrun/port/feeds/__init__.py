@@ -1,0 +1,280 @@
+"""Where the training batches come from, and so how the ranks share them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.facts import Feed
+from dlrun.port.facts.loops import Loops
+from dlrun.port.facts.sites import Sites
+from dlrun.port.feeds import nested
+from dlrun.port.feeds.carried import Carried, hands_on
+from dlrun.port.feeds.draws import Draws, plays
+from dlrun.port.feeds.full import FullBatches
+from dlrun.port.feeds.iterated import Iterated
+from dlrun.port.feeds.positions import counts_too, mentions, picks_samples
+from dlrun.port.inputs import comes_from
+from dlrun.port.program.script import Binding, dotted, walk
+
+_NO_BATCHES = (".parameters", ".children", ".modules", ".items", ".values", ".keys", "trange")
+_BATCHES = r"loader|batches|_dl$|_iter$|iterator|dataset|train(ing)?_(data|set|pairs)$|samples$|sentences$|corpus$"
+_PLAYS = ("gym", "gymnasium", "envpool", "pettingzoo", "procgen", "stable_baselines3")
+
+
+class Feeds(FullBatches):
+    """Finds the feeds of all training loops: loaders, index ranges, random draws, full batches."""
+
+    def __init__(self, loops: Loops) -> None:
+        """Look at every training loop once."""
+        self.loops = loops
+        self.script = loops.script
+        self.flow = loops.flow
+        self.kinds = loops.kinds
+        self.draws = Draws(loops)
+        self.iterated = Iterated(loops.flow)
+        self._sites = Sites(loops)
+        self._whole_too: set[cst.CSTNode] = set()  # loaders that a function gets from the calls that do not train
+        self._orders: set[cst.CSTNode] = set()  # names of positions in a random order, which loops run over
+        self._generators: list[cst.FunctionDef] = []  # functions that make the batches of training loops
+        self.found: dict[cst.CSTNode, Feed] = {}
+        self.counted: list[cst.For | cst.While] = []
+        # Where an environment is played, every rank makes samples of its own: there is nothing to deal out.
+        self.episodes = any(b.target.split(".")[0] in _PLAYS for b in self.script.imports())
+        self.episodes = self.episodes or any(plays(self.kinds, n) for n in self.script.nodes)
+        found = {} if self.episodes else {loop: self._hidden_state(loop) for loop in self._innermost()}
+        self.carried = Carried(loops, {loop: node for loop, node in found.items() if node is not None})
+        if self.episodes:
+            return
+        for loop in loops.training:
+            before = list(self.found)
+            self._of_loop(loop)
+            if loop in self.carried.by_loop:
+                new = [self.found.pop(node) for node in list(self.found) if node not in before]
+                known = {(feed.node, feed.names) for feed in self.found.values()}
+                cut = self.carried.cut(loop, new)
+                self.found.update({key: feed for key, feed in cut.items() if (feed.node, feed.names) not in known})
+        innermost = [loop for loop in self._innermost() if loop not in self._fed and loop not in self.carried.streams]
+        self.counted.extend(self.carried.counted)
+        self.counted.extend(loop for loop in innermost if self.draws(loop))
+        if not self.found and not self.counted and not self.carried.by_loop:
+            for turn in innermost:
+                self._whole(turn)
+
+    def ranges(self) -> tuple[tuple[cst.CSTNode, cst.BaseExpression | None], ...]:
+        """Return the loops that draw a batch a turn, with what those with ``for`` count."""
+        return tuple((x, self.iterated.of(x) if isinstance(x, cst.For) else None) for x in self.counted)
+
+    # -- loops over something -----------------------------------------------------------------------------------
+
+    _fed: set[cst.CSTNode]
+    _at: cst.For | cst.While | None = None  # the loop at hand
+
+    def _of_loop(self, loop: cst.For | cst.While) -> None:
+        self._at = loop
+        if not hasattr(self, "_fed"):
+            self._fed = set()
+        before = len(self.found)
+        if isinstance(loop, cst.For):
+            iterated, source = self.iterated.of(loop), self.iterated.source(loop.iter)
+            if self._is_innermost(loop) and self.draws.is_order(source) and picks_samples(self.flow, loop):
+                self.found.setdefault(source, Feed(source, "iterable"))
+                self._orders.add(source)
+            elif self.iterated.numbers(iterated):
+                if self._is_innermost(loop) and loop not in self.carried.by_loop and picks_samples(self.flow, loop):
+                    self._picked(loop, iterated)
+            else:
+                self._of_iterated(loop, iterated)
+        reached = list(self.draws.reached(loop.body)) if self._is_innermost(loop) else []
+        drawn = [c for c in reached if self.script.name_of(c.func) == "builtins.next" and c.args]
+        for call in drawn:
+            self._feed(self.iterated.source(call.args[0].value), drawn=True)
+        if drawn:
+            return  # its turns are steps all the same: the loop counts
+        if len(self.found) > before or (isinstance(loop, cst.For) and not self.iterated.counts(self.iterated.of(loop))):
+            self._fed.add(loop)
+        for call in reached:
+            if self.draws.keeps_its_place(call):
+                self.found.setdefault(call.func, Feed(call.func, "turns"))
+
+    def _picked(self, loop: cst.For, iterated: cst.BaseExpression) -> None:
+        """Note a loop over positions, or the one around it, where this one only goes through the parts of a batch."""
+        outer = nested.around(self.kinds, loop)
+        if outer is None:
+            self._indices(loop, iterated)
+        elif self.iterated.numbers(source := self.iterated.of(outer)):
+            self._indices(outer, source)
+
+    def _of_iterated(self, loop: cst.For, iterated: cst.BaseExpression) -> None:
+        """Note what ``loop`` runs over; where its function also evaluates, what the calls that train pass to it."""
+        innermost = self._is_innermost(loop)
+        totals = any(isinstance(n, cst.Attribute) and n.attr.value == "dataset" for n in walk(loop.body))
+        trains, evaluates = ([], []) if totals else self._sites.split(loop, iterated)
+        self._whole_too.update(o.node for e in evaluates for o in self.flow.origins(e))
+        for given in trains or [iterated]:
+            self._feed(self.iterated.source(given), innermost=innermost)
+
+    def _is_innermost(self, loop: cst.CSTNode) -> bool:
+        return loop in self._innermost()
+
+    def _innermost(self) -> list[cst.For | cst.While]:
+        """Return the loops that are the first around an update, across calls."""
+        found: dict[cst.For | cst.While, None] = {}
+        for end in self.loops.ends:
+            for way in self.loops.chains(end)[:64]:
+                above = (u for n in reversed(way) for u in self.script.above(n) if u in self.loops.training)
+                loop = next((u for u in above if not self.iterated.picks_objects(u, way)), None)
+                if isinstance(loop, (cst.For, cst.While)):
+                    found.setdefault(loop)
+        return list(found)
+
+    def _feed(self, iterated: cst.BaseExpression, drawn: bool = False, innermost: bool = True) -> None:
+        """Note what a training loop runs over, or (``drawn``) draws from with next()."""
+        if isinstance(iterated, cst.Call) and self.script.name_of(iterated.func) == "builtins.zip":
+            self._zipped(iterated, drawn, innermost)
+            return
+        if self._generated(iterated, drawn, innermost):
+            return
+        for origin in self.flow.origins(iterated):
+            made = origin.node
+            if isinstance(made, cst.Call) and self.kinds.of_call(made) == "loader":
+                if not self._evaluated(made) and not self._in_comprehension(made):
+                    self.found.setdefault(made, Feed(made, "loader"))
+                elif not drawn:
+                    self.found.setdefault(iterated, Feed(iterated, "iterable"))
+            elif drawn:
+                if isinstance(made, cst.Call) and origin.whole and self._may_be_batches(made, iterated):
+                    self.found.setdefault(made, Feed(made, "loader"))
+            elif innermost and (self._may_be_batches(made, iterated) or self._holds_samples(made)):
+                # further out: folds, tasks, settings
+                feed = self._where_assigned(made, iterated) or Feed(iterated, "iterable")
+                self.found.setdefault(feed.node, feed)
+
+    def _zipped(self, zipped: cst.Call, drawn: bool, innermost: bool) -> None:
+        """Note what is zipped: each loader for itself; arrays as a whole, so that their samples stay together."""
+        parts = [self.iterated.source(arg.value) for arg in zipped.args]
+        for part in parts:
+            if self.kinds.of(part) == "loader" or self.draws.generator(part) is not None:
+                self._feed(part, drawn, innermost)
+            elif any(self.kinds.of(other) == "loader" for other in parts):
+                continue  # numbers beside the batches of a loader
+            elif innermost and not drawn and self._are_samples(parts):
+                self.found.setdefault(zipped, Feed(zipped, "iterable"))
+
+    def _are_samples(self, parts: list[cst.BaseExpression]) -> bool:
+        """Tell whether what is zipped may be samples and their targets: no positions, models or their settings."""
+        made = [(o.node, part) for part in parts for o in self.flow.origins(part)]
+        batches = any(self._may_be_batches(node, part) for node, part in made)
+        return (batches or self._reaches_loss()) and not any(map(self.iterated.counts, parts))
+
+    def _holds_samples(self, made: cst.CSTNode) -> bool:
+        """Tell whether ``made`` is a list whose entries go into the model, one at a time."""
+        return isinstance(made, (cst.List, cst.ListComp)) and self._reaches_loss()
+
+    def _reaches_loss(self) -> bool:
+        """Tell whether what the loop at hand goes through is given to a model, to a loss, or to a session."""
+        loop = self._at
+        calls = [n for n in walk(loop.body) if isinstance(n, cst.Call)] if loop is not None else []
+        given = [a.value for c in calls if self.kinds.of(c.func) in ("module", "loss") for a in c.args]
+        given += [value for c in calls for value in self._fed_by(c)]
+        return loop is not None and any(comes_from(self.loops, value, {loop}) for value in given)
+
+    def _fed_by(self, call: cst.Call) -> tuple[cst.BaseExpression, ...]:
+        """Return what ``call`` feeds into a graph."""
+        return ()
+
+    def _generated(self, iterated: cst.BaseExpression, drawn: bool, innermost: bool) -> bool:
+        """Note a generator of this script that makes the batches; the loader, where it only passes on a loader's."""
+        found = self.draws.generator(iterated)
+        if found is None:
+            return False
+        call, function = found
+        inner = [self.iterated.source(n.iter) for n in walk(function.body) if isinstance(n, cst.For)]
+        if any(isinstance(o.node, cst.Call) and self.kinds.of_call(o.node) == "loader"
+               for n in inner for o in self.flow.origins(n)):  # fmt: skip
+            return False
+        if drawn or innermost:
+            self._generators.append(function)
+            node = call if drawn else iterated
+            self.found.setdefault(node, Feed(node, "iterable"))
+        return True
+
+    def _where_assigned(self, made: cst.CSTNode, iterated: cst.BaseExpression) -> Feed | None:
+        """Return the feed at the assignment of a loader that foreign code makes, so that its len() is right too."""
+        if isinstance(iterated, cst.Name):  # arrays are cut where the loop takes them: others are made of them
+            given = self.script.scopes[iterated].lookup(iterated.value)[0]
+            if any(b.value is not None and mentions(b.value, {iterated.value}) for b in given):
+                return None
+        if isinstance(made, cst.Call) and self.script.name_of(made.func).startswith(("numpy.", "torch.", "sklearn.")):
+            return None
+        if not isinstance(made, cst.Call) or self.flow.definition(made.func) is not None or self._evaluated(made):
+            return None
+        holders: list[Binding] = []
+        for scope in {id(s): s for s in self.script.scopes.values()}.values():
+            holders.extend(b for bs in scope.names.values() for b in bs if b.value is made and b.how == "assign")
+        if len(holders) == 1 and not holders[0].path:
+            return Feed(made, "loader")
+        mine = [b for b in holders if len(b.path) == 1 and b.name == dotted(iterated)]
+        if len(mine) == 1 and isinstance(mine[0].node, cst.Assign):
+            return Feed(mine[0].node, "named", (mine[0].name,))
+        return None
+
+    def _in_comprehension(self, call: cst.CSTNode) -> bool:
+        return any(isinstance(up, (cst.DictComp, cst.ListComp)) for up in self.script.above(call))
+
+    def _may_be_batches(self, made: cst.CSTNode, iterated: cst.BaseExpression) -> bool:
+        name = dotted(iterated.value if isinstance(iterated, cst.Subscript) else iterated)
+        if isinstance(made, cst.Call):
+            called = self.script.name_of(made.func) or f".{dotted(made.func)}"
+            if self.kinds.of_call(made) in ("module", "optimizer", "loss", "scheduler"):
+                return False
+            plain = ("builtins.", "numpy.arange", "numpy.linspace", "torch.arange", "itertools.count")
+            return not called.startswith(plain) and not called.endswith(_NO_BATCHES)
+        return bool(re.search(_BATCHES, name, re.IGNORECASE))
+
+    def _evaluated(self, loader: cst.CSTNode) -> bool:
+        """Tell whether a loop that does not train runs over ``loader`` too."""
+        others = [n for n in self.script.nodes if isinstance(n, cst.For) and n not in self.loops.training]
+        return loader in self._whole_too or any(
+            self._computes(n.body)
+            and any(o.node is loader and o.whole for o in self.flow.origins(self.iterated.source(n.iter)))
+            for n in others
+        )
+
+    def _computes(self, body: cst.CSTNode) -> bool:
+        """Tell whether the body of a loop runs a model (and is not, say, a plot of the first batch)."""
+        return any(isinstance(n, cst.Call) and self.kinds.of(n.func) == "module" for n in walk(body))
+
+    # -- loops over positions in arrays -------------------------------------------------------------------------
+
+    def _indices(self, loop: cst.For, iterated: cst.BaseExpression) -> None:
+        picks = counts_too(self.flow, loop) if not self.script.code(loop.iter).startswith("enumerate") else ()
+        if picks and isinstance(loop.target, cst.Name):
+            here = self.iterated.source(loop.iter)
+            self.found.setdefault(here, Feed(here, "positions", (loop.target.value,), (), (loop.target, *picks)))
+        else:
+            self.found.setdefault(iterated, Feed(iterated, "indices"))
+
+    def _hidden_state(self, loop: cst.For | cst.While) -> cst.CSTNode | None:
+        return hands_on(self.kinds, loop)
+
+    def permutations(self) -> Iterator[cst.Call]:
+        """Yield the calls that draw the order in which loops and generators go through the samples."""
+        bodies: list[cst.CSTNode] = [f.body for f in self._generators]
+        bodies += [t.body for f in self.found.values() if f.how == "turns" for t in self._behind(f.node)]
+        if any(f.how in ("indices", "positions") or self._is_cut(f) or f.node in self._orders
+               for f in self.found.values()):  # fmt: skip
+            outer = [loop for loop in self.loops.training if loop not in self._innermost()]
+            bodies += [loop.body for loop in outer or self._innermost()]
+        yield from dict.fromkeys(call for body in bodies for call in self.draws.permutations(body))
+
+    def _is_cut(self, feed: Feed) -> bool:
+        """Tell whether ``feed`` is an order cut into batches: ``np.array_split(order, 9)``."""
+        cuts = feed.how == "iterable" and isinstance(feed.node, cst.Call)
+        return cuts and self.script.name_of(feed.node.func).startswith(("numpy.", "torch.", "builtins.zip"))  # type: ignore[attr-defined]
+
+    def _behind(self, func: cst.CSTNode) -> list[cst.FunctionDef]:
+        call = self.script.parents[func]
+        return self.flow.targets(call) if isinstance(call, cst.Call) else []

@@ -1,0 +1,130 @@
+"""A hidden state that one batch hands on to the next, and the streams that such loops go through."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import libcst as cst
+
+from dlrun.port.facts import Feed
+from dlrun.port.facts.kinds import Kinds
+from dlrun.port.facts.loops import Loops
+from dlrun.port.facts.sites import Sites
+from dlrun.port.feeds.cursors import generated
+from dlrun.port.feeds.positions import mentions
+from dlrun.port.feeds.readers import read
+from dlrun.port.feeds.streams import Streams, UncutError
+from dlrun.port.program.script import Binding, argument, dotted, walk
+
+
+def hands_on(kinds: Kinds, loop: cst.For | cst.While) -> cst.CSTNode | None:
+    """Return what hands a model's state from batch to batch, if anything does: an assignment, or the model's call."""
+    for n in walk(loop.body):
+        if isinstance(n, cst.Call) and kinds.of(n.func) == "module" and _keeps(kinds, n, loop):
+            return n
+        if isinstance(n, cst.Assign) and isinstance(n.value, cst.Call) and kinds.of(n.value.func) == "module":
+            given = {m.value for a in n.value.args for m in walk(a.value) if isinstance(m, cst.Name)}
+            for name in {m.value for m in walk(n.targets[0].target) if isinstance(m, cst.Name)} & given:
+                bindings, _ = kinds.script.scopes[n].lookup(name)
+                inside = [b for b in bindings if kinds.script.inside(b.node, loop)]
+                own = [b for b in inside if b.value is not None and mentions(b.value, {name})]
+                if len(inside) < len(bindings) and all(b in own or _at_times(kinds, b, loop) for b in inside):
+                    return n
+    return None
+
+
+def _keeps(kinds: Kinds, call: cst.Call, loop: cst.For | cst.While) -> bool:
+    """Tell whether the model that is called keeps its state itself: ``y, self.state = self.rnn(x, self.state)``."""
+    script, models = kinds.script, kinds.flow.classes(call.func)
+    for (owner, name), bindings in script.attributes.items() if models else ():
+        if owner not in models:
+            continue
+        fed = [b for b in bindings if b.path and isinstance(b.value, cst.Call) and _reads(b.value, f"self.{name}")
+               and kinds.of(b.value.func) == "module"]  # fmt: skip
+        for b in fed:
+            anew = [c for c in bindings if c.value is not None and not _reads(c.value, f"self.{name}")]
+            sets = {script.function_of(c.node) for c in anew}
+            places = [("self", script.function_of(b.node)), (dotted(call.func), loop)]
+            if not any(_resets(kinds, n, model, name, sets, at) for model, at in places for n in walk(at)):
+                return True
+    return False
+
+
+def _resets(
+    kinds: Kinds, node: cst.CSTNode, model: str, name: str, sets: set[cst.FunctionDef | cst.Module],
+    outer: cst.CSTNode,
+) -> bool:  # fmt: skip
+    """Tell whether ``node`` gives ``model`` a new state whenever ``outer`` runs: ``model.reset()``."""
+    if isinstance(node, cst.Assign):
+        targets = [dotted(t.target) for t in node.targets]
+        fresh = f"{model}.{name}" in targets and not _reads(node.value, f"{model}.{name}")
+    elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and dotted(node.func.value) == model:
+        fresh = any(target in sets for target in kinds.flow.targets(node))
+    else:
+        return False
+    return fresh and _always(kinds, node, outer)
+
+
+def _reads(node: cst.CSTNode, name: str) -> bool:
+    return any(isinstance(n, cst.Attribute) and dotted(n) == name for n in walk(node))
+
+
+def _always(kinds: Kinds, node: cst.CSTNode, outer: cst.CSTNode) -> bool:
+    """Tell whether ``node`` runs whenever ``outer`` does: under no condition in it."""
+    around = (up for up in kinds.script.above(node) if up is not outer and kinds.script.inside(up, outer))
+    return not any(isinstance(up, (cst.If, cst.For, cst.While, cst.Try)) for up in around)
+
+
+def _at_times(kinds: Kinds, binding: Binding, loop: cst.For | cst.While) -> bool:
+    """Tell whether the state is set anew at certain positions only: ``if start >= len(text): state = zeros()``."""
+    targets = [n.target for n in walk(loop) if isinstance(n, (cst.AugAssign, cst.For))]
+    moved = {m.value for target in targets for m in walk(target) if isinstance(m, cst.Name)}
+    around = (up for up in kinds.script.above(binding.node) if kinds.script.inside(up, loop))
+    return any(isinstance(up, cst.If) and mentions(up.test, moved) for up in around)
+
+
+class Carried:
+    """The training loops that hand a state on, and how what they go through is cut into stretches."""
+
+    def __init__(self, loops: Loops, by_loop: Mapping[cst.For | cst.While, cst.CSTNode]) -> None:
+        """Answer for the loops of ``by_loop``, each with the statement that hands its state on."""
+        self.loops, self.by_loop = loops, by_loop
+        self.streams: set[cst.CSTNode] = set()  # the loops that go through data by positions of their own
+        self.counted: list[cst.For | cst.While] = []  # loops that go through a stream by a number of steps
+        self.dealt: list[cst.CSTNode] = []  # states that are handed on though the batches are dealt out
+        self.uncut: tuple[cst.CSTNode, UncutError] | None = None
+
+    def cut(self, loop: cst.For | cst.While, feeds: Sequence[Feed]) -> dict[cst.CSTNode, Feed]:
+        """Return ``feeds``, what ``loop`` runs over, cut into stretches, or the streams that it slices."""
+        loaded = [feed for feed in feeds if feed.how in ("loader", "named", "iterable")]
+        try:
+            if loaded:
+                return {cut.node: cut for feed in loaded for cut in self._of_feed(feed, loop)}
+            found, readers = read(self.loops.flow, loop)
+            streams = Streams(self.loops, loop, readers)
+            found = found or streams.find()
+            self.streams.add(loop)
+            self.counted.extend([loop] if streams.counts() else [])
+            return found
+        except UncutError as why:
+            self.uncut = self.uncut or (self.by_loop[loop], why)
+        return {}
+
+    def _trained(self, loop: cst.For | cst.While, given: cst.BaseExpression) -> list[cst.BaseExpression]:
+        """Return what the calls that train pass for ``given``, where others hand it data to evaluate on."""
+        trains, evaluates = Sites(self.loops).split(loop, given)
+        return trains if evaluates else [given]
+
+    def _of_feed(self, feed: Feed, loop: cst.For | cst.While) -> list[Feed]:
+        if (data := generated(self.loops.flow, feed.node)) is not None:
+            if not data:
+                raise UncutError(feed.node, "a generator makes the batches, and nothing shows out of what")
+            self.streams.add(loop)
+            return [Feed(node, "stretch", axis=axis, draws=draws) for given, axis, draws in data
+                    for node in self._trained(loop, given)]  # fmt: skip
+        shuffles = argument(feed.node, "shuffle", 2) if isinstance(feed.node, cst.Call) else None
+        if shuffles is not None and not (isinstance(shuffles, cst.Name) and shuffles.value == "False"):
+            self.dealt.append(self.by_loop[loop])
+            return [feed]
+        return [replace(feed, how="stretch")] if feed.how != "named" else [replace(feed, how="stretches")]

@@ -1,0 +1,135 @@
+"""Samples that a script draws itself: at random, from a generator, or from an object that keeps its place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.facts.kinds import Kinds
+from dlrun.port.facts.loops import Loops
+from dlrun.port.program.script import dotted, walk
+
+# Calls that draw samples: a loop that feeds on them gives every rank its own once the ranks' seeds differ.
+_DRAWS = re.compile(
+    r"^(torch\.(rand|randn|randint|randperm|multinomial|normal|rand_like|randn_like)|"
+    r"numpy\.random\.(rand|randn|randint|choice|permutation|uniform|normal|shuffle|random_sample|multivariate_normal)|"
+    r"random\.(choice|choices|sample|shuffle|randint|randrange|uniform|gauss)|"
+    r"tensorflow\.(compat\.v1\.)?random[._](uniform|normal|truncated_normal|shuffle))$|"
+    r"\.(choice|permutation|sample|integers|next_batch)$"
+)
+# Calls that permute: where the loop then goes through the permutation, all ranks must use one and the same.
+_PERMUTES = ("torch.randperm", "numpy.random.permutation", "random.sample")
+_NUMBERS = ("builtins.range", "numpy.arange", "torch.arange", "six.moves.range")
+_SHUFFLES = ("numpy.random.shuffle", "random.shuffle")
+
+
+class Draws:
+    """Tells what running a piece of a script draws, through the functions that it calls."""
+
+    def __init__(self, loops: Loops) -> None:
+        """Answer for the script of ``loops``."""
+        self.loops = loops
+        self.script = loops.script
+        self.flow = loops.flow
+
+    def reached(self, node: cst.CSTNode, depth: int = 4) -> Iterator[cst.Call]:
+        """Yield the calls that running ``node`` may make, through the functions of this script."""
+        for n in walk(node):
+            if isinstance(n, cst.Call):
+                yield n
+                for target in self.flow.targets(n) if depth else ():
+                    yield from self.reached(target.body, depth - 1)
+
+    def functions(self, node: cst.CSTNode) -> Iterator[cst.FunctionDef]:
+        """Yield the functions of this script that running ``node`` may enter."""
+        for call in self.reached(node):
+            yield from self.flow.targets(call)
+
+    def __call__(self, node: cst.CSTNode) -> bool:
+        """Tell whether running ``node`` draws its own samples: at random, in turn, or with next() from a loader."""
+        for call in self.reached(node):
+            name = self.script.name_of(call.func) or f".{dotted(call.func)}"
+            if name == "builtins.next" or _DRAWS.search(name) or self.keeps_its_place(call):
+                return True
+        return False
+
+    def generator(self, node: cst.BaseExpression) -> tuple[cst.Call, cst.FunctionDef] | None:
+        """Return the call behind ``node`` that makes a generator of this script, and its function, if there is one."""
+        made: cst.CSTNode | None = node
+        if isinstance(node, cst.Name):
+            bindings = self.script.scopes[node].lookup(node.value)[0]
+            made = bindings[0].value if len(bindings) == 1 and not bindings[0].path else None
+        if isinstance(made, cst.Call):
+            for function in self.flow.targets(made):
+                if any(isinstance(n, cst.Yield) and self.script.function_of(n) is function for n in walk(function)):
+                    return made, function
+        return None
+
+    def keeps_its_place(self, call: cst.Call) -> bool:
+        """Tell whether ``call`` returns the next samples after those of the call before: ``data.next_batch(32)``."""
+        return any(self._walks_on(function) for function in self.flow.targets(call))
+
+    def _walks_on(self, function: cst.FunctionDef) -> bool:
+        """Tell whether ``function`` returns what lies at a position that it moves on in an attribute or a global."""
+        outer = self.script.scopes[function.body].outer
+        moved: set[str] = set()
+        counted: set[str] = set()  # of these, those that go up: self.at += 1
+        for n in walk(function.body):
+            target = n.target if isinstance(n, cst.AugAssign) else None
+            if isinstance(n, cst.Assign):
+                target = n.targets[0].target
+            name = dotted(target) if target is not None else ""
+            if name.startswith("self.") or name in outer:
+                moved.add(name)
+                counted |= {name} if isinstance(n, cst.AugAssign) else set()
+        if not moved or not self.flow.returns(function):
+            return False
+        known = set(moved)
+        for n in walk(function.body):  # start = self.at
+            target = n.targets[0].target if isinstance(n, cst.Assign) else None
+            if isinstance(n, cst.Assign) and isinstance(target, cst.Name) and self._names(n.value, moved):
+                known.add(target.value)
+        if any(isinstance(n, cst.Slice) and self._names(n, known) for n in walk(function.body)):
+            return True
+        trains = self.loops.gradients.runs_step(function.body)
+        return not trains and any(self._picks(n, counted) for n in walk(function.body))
+
+    def _picks(self, node: cst.CSTNode, counted: set[str]) -> bool:
+        """Tell whether ``node`` reads a batch by its number: ``self.batches[self.at]``."""
+        index = node.slice[0].slice if isinstance(node, cst.Subscript) and len(node.slice) == 1 else None
+        at = dotted(index.value) if isinstance(index, cst.Index) else ""
+        return at in counted and not isinstance(self.script.parents[node], cst.AssignTarget)
+
+    def _names(self, node: cst.CSTNode, names: set[str]) -> bool:
+        return any(isinstance(m, (cst.Name, cst.Attribute)) and dotted(m) in names for m in walk(node))
+
+    def is_order(self, node: cst.BaseExpression) -> bool:
+        """Tell whether ``node`` names positions in a random order: a permutation, or numbers that are shuffled."""
+        if not isinstance(node, cst.Name):
+            return False
+        scope = self.script.scopes[node].lookup(node.value)[1]
+        made = {self.script.name_of(o.node.func) for o in self.flow.origins(node) if isinstance(o.node, cst.Call)}
+        shuffled = [c.args[0].value for c in self.script.calls if self.script.name_of(c.func) in _SHUFFLES and c.args]
+        same = any(isinstance(n, cst.Name) and n.value == node.value
+                   and self.script.scopes[n].lookup(n.value)[1] is scope for n in shuffled)  # fmt: skip
+        return bool(made & set(_PERMUTES)) or (same and bool(made & set(_NUMBERS)))
+
+    def permutations(self, node: cst.CSTNode) -> Iterator[cst.Call]:
+        """Yield the calls, made by running ``node``, that draw an order of samples."""
+        for call in self.reached(node):
+            if self.script.name_of(call.func) in (*_PERMUTES, *_SHUFFLES):
+                yield call
+
+
+def plays(kinds: Kinds, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` steps an environment: ``state, reward, done, info = env.step(action)``."""
+    if not isinstance(node, cst.Assign):
+        return False
+    target, part = node.targets[0].target, isinstance(node.value, cst.Subscript)
+    call = node.value.value if isinstance(node.value, cst.Subscript) else node.value
+    if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute) or call.func.attr.value != "step":
+        return False
+    several = part or (isinstance(target, cst.Tuple) and 3 <= len(target.elements) <= 5)
+    return several and bool(call.args) and kinds.of(call.func.value) in ("", "env")

@@ -1,0 +1,149 @@
+"""Full batches: loops that compute with all samples in every step, and where these are cut for the ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.facts import Feed
+from dlrun.port.facts.kinds import Kinds
+from dlrun.port.facts.loops import Loops
+from dlrun.port.facts.reductions import Reductions
+from dlrun.port.facts.torch import LOOPS
+from dlrun.port.feeds.draws import Draws
+from dlrun.port.feeds.positions import moving
+from dlrun.port.feeds.wholes import Wholes
+from dlrun.port.program.flow import Flow
+from dlrun.port.program.script import Script, dotted, walk
+
+_SIZE = re.compile(r"^(batch_?size|bs|n_?samples|num_samples)$", re.IGNORECASE)
+_SHAPES = re.compile(
+    r"(^|\.)(zeros|ones|randn|rand|full|empty|view|reshape|expand|init_?\w*|zero_state)$", re.IGNORECASE
+)
+_GRAPHS = ("torch_geometric", "dgl", "torch_sparse", "torch_scatter", "spektral", "stellargraph")
+
+
+class FullBatches:
+    """Finds the arrays that each step of a loop takes whole."""
+
+    loops: Loops
+    script: Script
+    flow: Flow
+    kinds: Kinds
+    draws: Draws
+    found: dict[cst.CSTNode, Feed]
+    counted: list[cst.For | cst.While]
+    graph: cst.CSTNode | None = None  # data whose samples hang together
+    uncut: cst.Name | None = None  # data that go into a loss whole, beside others that are dealt out
+    moved: cst.CSTNode | None = None  # a loop over slices whose arrays cannot be cut before it
+    full_batch = False
+
+    def _whole(self, loop: cst.For | cst.While) -> None:
+        """Note the arrays that the losses of ``loop`` take whole in every turn."""
+        known = set(self.loops.gradients.backwards)
+        reached = (*self.draws.reached(loop.body), *self._closures(loop))
+        calls = [c for c in reached if c in known and not self._evaluates(c)]
+        losses = [self._loss(c) for c in dict.fromkeys(calls)]
+        wholes = Wholes(self.kinds, loop, losses)
+        self.graph = self.graph or wholes.graph or (losses[0] if losses and self._of_graphs() else None)
+        moved = [name for name in wholes.arrays if moving(loop, name)]
+        if moved:
+            self._move(loop, moved)
+        elif self.graph is None and wholes.arrays:
+            self.full_batch = True
+            self.uncut = wholes.left[0] if wholes.left else self.uncut
+            self.found[loop] = self._batch(wholes, losses)
+        elif self.graph is None and wholes.left:
+            self.uncut = self.uncut or wholes.left[0]
+
+    def _of_graphs(self) -> bool:
+        """Tell whether the script works on graphs: without a loader, one graph is all that there is."""
+        return any(b.target.split(".")[0] in _GRAPHS for b in self.script.imports())
+
+    def _batch(self, wholes: Wholes, losses: list[cst.BaseExpression]) -> Feed:
+        """Return the feed of the arrays in ``wholes``, cut before the loop, under names of their own where need be."""
+        loop = wholes.loop
+
+        def counted(node: cst.CSTNode) -> bool:
+            return self.script.inside(node, loop) or self.script.function_of(node) is not self.script.function_of(loop)
+
+        known = {n for name in wholes.arrays for n in wholes.uses(name) if not self._before(n, wholes)}
+        how = Reductions(self.kinds, losses, lambda node: node.value if node in known else None, counted)
+        names, drawn, sizes = tuple(wholes.arrays), tuple(wholes.drawn), tuple(self._sizes(wholes))
+        return Feed(self._place(wholes), "arrays", names, drawn, self._picks(wholes), gathered=how, sizes=sizes)
+
+    def _sizes(self, wholes: Wholes) -> Iterator[cst.Name]:
+        """Yield the uses of the number of all samples in the shapes of states: ``torch.zeros(1, batch_size, 5)``."""
+        for call in (n for n in walk(wholes.loop.body) if isinstance(n, cst.Call)):
+            if _SHAPES.search(dotted(call.func)):
+                parts = [p for a in call.args for p in (a.value.elements if isinstance(a.value, cst.Tuple) else [a])]
+                yield from (p.value for p in parts if isinstance(p.value, cst.Name) and _SIZE.search(p.value.value))
+
+    def _picks(self, wholes: Wholes) -> tuple[cst.Name, ...]:
+        """Return the uses of the arrays that need names of their own: elsewhere the arrays stay whole."""
+        reached = set(self.draws.functions(wholes.loop.body))
+        reached |= {s.closure for s in self.loops.gradients.steps() if s.closure is not None}
+        picks: list[cst.Name] = []
+        must = False
+        for name in wholes.arrays:
+            uses = wholes.uses(name)
+            inside = [n for n in uses if self.script.inside(n, wholes.loop)]
+            others = [n for n in uses if n not in inside and not self._before(n, wholes)]
+            elsewhere = wholes.home.lookup(name)[1] is not wholes.home
+            if elsewhere or not any(up in reached for n in uses for up in self.script.above(n)):
+                picks += inside
+                must = must or elsewhere or bool(others)
+        return tuple(picks) if must else ()
+
+    def _before(self, use: cst.Name, wholes: Wholes) -> bool:
+        """Tell whether ``use`` has run, once and for all, when the loop begins."""
+        here = self.script.function_of(use) is self.script.function_of(wholes.loop)
+        earlier = self.script.order[use] < self.script.order[wholes.loop]
+        return here and earlier and not self.script.inside(use, self._place(wholes))
+
+    def _place(self, wholes: Wholes) -> cst.CSTNode:
+        """Return the outermost loop around that of ``wholes`` in which none of the arrays is made."""
+        place: cst.CSTNode = wholes.loop
+        made = [b.node for name in wholes.arrays for b in wholes.bindings(name)]
+        for up in self.script.above(wholes.loop):
+            if isinstance(up, (cst.FunctionDef, cst.Module)):
+                break
+            if isinstance(up, LOOPS):
+                if any(self.script.inside(node, up) for node in made):
+                    break
+                place = up
+        return place
+
+    def _move(self, loop: cst.For | cst.While, names: list[str]) -> None:
+        """Note arrays of which ``loop`` takes slices that it moves: each rank moves on within its own share."""
+        for name in names:
+            made = self.script.scopes[loop].lookup(name)[0]
+            last = [b for b in made if b.how == "assign" and not self.script.inside(b.node, loop)]
+            inner = any(isinstance(self.script.parents[self.script.line_of(b.node)], cst.IndentedBlock)
+                        and isinstance(self.script.scopes[loop].node, cst.Module) for b in last)  # fmt: skip
+            if len(last) != len(made) or inner or not isinstance(last[-1].node, cst.Assign):
+                self.moved = self.moved or loop
+                return
+            node = last[-1].node
+            before = self.found.get(node)
+            self.found[node] = Feed(node, "named", (*(before.names if before else ()), name))
+        self.counted.append(loop)
+
+    def _loss(self, backward: cst.Call) -> cst.BaseExpression:
+        """Return the expression whose gradients ``backward`` computes."""
+        func = backward.func
+        return func.value if isinstance(func, cst.Attribute) and func.attr.value == "backward" else func
+
+    def _closures(self, loop: cst.CSTNode) -> Iterator[cst.Call]:
+        for step in self.loops.gradients.steps():
+            if step.closure is not None and self.script.inside(step.node, loop):
+                yield from self.draws.reached(step.closure.body)
+
+    def _evaluates(self, call: cst.Call) -> bool:
+        """Tell whether ``call`` runs under no_grad()."""
+        return any(
+            isinstance(up, cst.With) and any("no_grad" in self.script.code(item.item) for item in up.items)
+            for up in self.script.above(call)
+        )

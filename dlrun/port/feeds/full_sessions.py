@@ -1,0 +1,120 @@
+"""Full batches of sessions: arrays that every run feeds whole, and data that are part of the graph."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from dlrun.port.facts import Feed
+from dlrun.port.facts.kinds_tensorflow import plain
+from dlrun.port.facts.reductions import Reductions
+from dlrun.port.facts.session import SessionGradients
+from dlrun.port.feeds.full import FullBatches
+from dlrun.port.feeds.wholes import GRAPH, Wholes
+from dlrun.port.program.script import dotted, walk
+
+Pair = tuple[cst.BaseExpression, cst.BaseExpression]
+_NUMBERS = (cst.Integer, cst.Float, cst.UnaryOperation, cst.List, cst.Tuple)
+_STATE = ("Variable", "get_variable", "placeholder", "random_normal", "random_uniform", "truncated_normal")
+
+
+class FullSessions(FullBatches):
+    """Finds what the placeholders of a training run get whole; where none is fed, the arrays that the graph holds."""
+
+    gradients: SessionGradients
+
+    def _whole(self, loop: cst.For | cst.While) -> None:
+        runs = [c for c, _ in self.gradients.step_calls if c in set(self.draws.reached(loop.body))]
+        pairs = [pair for run in runs for pair in self.gradients.fed_pairs(run)]
+        wholes = Wholes(self.kinds, loop, [value for _, value in pairs])
+        self.graph = self.graph or wholes.graph
+        for _, value in pairs:  # lists that are filled before the loop
+            origins = [o.node for o in self.flow.origins(value)] if isinstance(value, cst.Name) else []
+            if any(isinstance(o, cst.List) and not o.elements and not self.script.inside(o, loop) for o in origins):
+                wholes.arrays.setdefault(dotted(value))
+        if self.graph is not None:
+            return
+        literal = [value for _, value in pairs if isinstance(value, cst.List) and _is_array(value)]
+        if wholes.arrays or literal:
+            self._placeholders(wholes, pairs, literal)
+        elif not pairs:
+            self._held(loop)
+
+    def _placeholders(self, wholes: Wholes, pairs: list[Pair], literal: list[cst.List]) -> None:
+        """Note arrays that the runs of a loop feed: names are cut before the loop, lists where they stand."""
+        given = {dotted(key): _array_in(value, wholes) for key, value in pairs}
+        how = self._reductions({name: array for name, array in given.items() if name and array})
+        self.full_batch = True
+        if wholes.arrays:
+            inside = any(self.script.inside(n, wholes.loop) for name in wholes.arrays for n in wholes.uses(name))
+            if not inside and self.script.function_of(wholes.loop) is wholes.home.node:
+                self.uncut = next((n for name in wholes.arrays for n in wholes.uses(name)), None)
+            picks = self._picks(wholes) if not how.sums else ()  # a sum is evaluated with a rank's share alone
+            self.found[wholes.loop] = Feed(self._place(wholes), "arrays", tuple(wholes.arrays), tuple(wholes.drawn),
+                                           picks, gathered=how)  # fmt: skip
+        for value in literal:
+            self.found[value] = Feed(value, "array", gathered=how)
+
+    def _held(self, loop: cst.For | cst.While) -> None:
+        """Note the arrays that the graph holds as constants, where all that uses them comes after them."""
+        names: dict[str, cst.CSTNode] = {}
+        seen: set[cst.CSTNode] = set()
+        for loss in self.gradients.losses():
+            self._constants(loss, names, seen)
+        if any(GRAPH.search(name) for name in names) or not names:
+            return
+        made = sorted(names.values(), key=lambda n: self.script.order[n])
+        uses = [n for n in self.script.nodes if isinstance(n, cst.Name) and n.value in names]
+        uses = [n for n in uses if not isinstance(self.script.parents[n], cst.AssignTarget)]
+        inside = {n for node in made for n in walk(node)}
+        late = all(self.script.order[n] > self.script.order[made[-1]] for n in uses if n not in inside)
+        block = {self.script.parents[self.script.line_of(node)] for node in made}
+        if late and len(block) == 1:
+            how = self._reductions({name: name for name in names})
+            self.full_batch = True
+            self.found[loop] = Feed(made[-1], "arrays", tuple(names), gathered=how)
+
+    def _constants(self, node: cst.CSTNode, names: dict[str, cst.CSTNode], seen: set[cst.CSTNode]) -> None:
+        """Add the names of the arrays that ``node`` is computed from, with the assignments that make them."""
+        for n in walk(node):
+            if not isinstance(n, cst.Name) or n in seen:
+                continue
+            seen.add(n)
+            bindings = self.script.scopes[n].lookup(n.value)[0]
+            for binding in bindings:
+                if binding.how != "assign" or binding.value is None or binding.value in seen:
+                    continue
+                seen.add(binding.value)
+                if self._is_data(binding.value):
+                    if len(bindings) == 1:
+                        names.setdefault(n.value, binding.node)
+                elif plain(self._called(binding.value)).rsplit(".", 1)[-1] not in _STATE:
+                    self._constants(binding.value, names, seen)
+
+    def _is_data(self, value: cst.BaseExpression) -> bool:
+        """Tell whether ``value`` is an array of numbers: a list, one of NumPy's, or a constant made of these."""
+        if isinstance(value, cst.List):
+            return _is_array(value)
+        called = plain(self._called(value))
+        if called in ("tensorflow.constant", "tensorflow.convert_to_tensor") and isinstance(value, cst.Call):
+            return bool(value.args) and self._is_data(value.args[0].value)
+        return called.startswith("numpy.") and bool(value.args) if isinstance(value, cst.Call) else False
+
+    def _called(self, value: cst.CSTNode) -> str:
+        return self.script.name_of(value.func) if isinstance(value, cst.Call) else ""
+
+    def _reductions(self, arrays: dict[str, str]) -> Reductions:
+        """Return how the graph's losses gather samples; ``arrays`` are those behind names of placeholders or arrays."""
+        def data(node: cst.Name) -> str | None:
+            return arrays.get(node.value)
+
+        return Reductions(self.kinds, self.gradients.losses(), data, lambda node: False)
+
+
+def _array_in(value: cst.BaseExpression, wholes: Wholes) -> str | None:
+    names = [n.value for n in walk(value) if isinstance(n, cst.Name) and n.value in wholes.arrays]
+    return names[0] if names else "[]" if isinstance(value, cst.List) else None
+
+
+def _is_array(value: cst.List) -> bool:
+    """Tell whether ``value`` is a list of at least two numbers, or of rows of numbers."""
+    return len(value.elements) > 1 and all(isinstance(e.value, _NUMBERS) for e in value.elements)

@@ -1,0 +1,58 @@
+"""What a loop runs over, behind the names and wrappers in which scripts hide it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from dlrun.port.program.flow import Flow
+from dlrun.port.program.script import dotted, walk
+
+_WRAPPERS = ("enumerate", "tqdm", "iter", "cycle", "islice", "track", "list", "progress_bar")
+_COUNTS = (
+    "builtins.range", "numpy.arange", "torch.arange", "itertools.count", "tqdm.trange", "tqdm.auto.trange",
+    "tqdm.notebook.trange", "six.moves.range", "six.moves.xrange", "past.builtins.xrange",
+)  # fmt: skip
+
+
+class Iterated:
+    """Answers what the loops of one script run over."""
+
+    def __init__(self, flow: Flow) -> None:
+        self.flow = flow
+        self.script = flow.script
+
+    def source(self, node: cst.BaseExpression) -> cst.BaseExpression:
+        """Return what is iterated: ``loader`` in ``enumerate(tqdm(loader), 1)``."""
+        while isinstance(node, cst.Call) and node.args:
+            if self.script.name_of(node.func).rsplit(".", 1)[-1] not in _WRAPPERS:
+                break
+            node = node.args[0].value
+        return node
+
+    def of(self, loop: cst.For) -> cst.BaseExpression:
+        """Return what ``loop`` runs over: the call of range() even if it hides behind a name or a progress bar."""
+        iterated = self.source(loop.iter)
+        for origin in self.flow.origins(iterated):
+            if isinstance(origin.node, cst.BaseExpression) and self.numbers(origin.node):
+                return origin.node
+        return iterated
+
+    def counts(self, node: cst.BaseExpression) -> bool:
+        """Tell whether ``node`` is ``range(n)`` or the like."""
+        if not isinstance(node, cst.Call):
+            return False
+        return self.script.name_of(node.func) in _COUNTS or dotted(node.func) == "xrange"  # Python 2's
+
+    def numbers(self, node: cst.BaseExpression) -> bool:
+        """Tell whether ``node`` counts, also in pairs: ``zip(range(0, n, size), range(size, n, size))``."""
+        zips = isinstance(node, cst.Call) and self.script.name_of(node.func) == "builtins.zip" and bool(node.args)
+        pairs = zips and isinstance(node, cst.Call) and all(self.counts(a.value) for a in node.args)
+        return pairs or self.counts(node)
+
+    def picks_objects(self, loop: cst.CSTNode, way: Iterable[cst.CSTNode]) -> bool:
+        """Tell whether ``loop`` runs over objects of the script's own, whose methods ``way`` calls: models to train."""
+        names = {n.value for n in walk(loop.target) if isinstance(n, cst.Name)} if isinstance(loop, cst.For) else set()
+        called = [c.func.value for c in way if isinstance(c, cst.Call) and isinstance(c.func, cst.Attribute)]
+        return any(dotted(c).split(".")[0] in names and self.flow.classes(c) for c in called)

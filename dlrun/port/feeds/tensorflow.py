@@ -1,0 +1,119 @@
+"""Where the batches of a TensorFlow script come from: data sets, iterators, slices of arrays, whole arrays."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.facts import Feed
+from dlrun.port.facts.kinds_tensorflow import plain
+from dlrun.port.facts.loops import Loops
+from dlrun.port.facts.session import SessionGradients
+from dlrun.port.facts.tape import TapeGradients
+from dlrun.port.facts.torch import calls_method
+from dlrun.port.feeds import Feeds
+from dlrun.port.feeds.full_sessions import FullSessions
+from dlrun.port.program.script import dotted
+
+_ITERATORS = ("make_one_shot_iterator", "make_initializable_iterator", "make_initializer")
+_OTHERS = re.compile(r"(^|_)(test|val|valid|validation|eval|dev)", re.IGNORECASE)
+
+
+class TapeFeeds(Feeds):
+    """Data sets are shared where the training loop runs over them, so that they stay whole for everything else."""
+
+    def __init__(self, loops: Loops) -> None:
+        """Look at every training loop once."""
+        assert isinstance(loops.gradients, TapeGradients)
+        self.gradients = loops.gradients
+        self.compiled: list[cst.CSTNode] = []  # loops inside a tf.function over data sets that are made elsewhere
+        super().__init__(loops)
+
+    def _feed(self, iterated: cst.BaseExpression, drawn: bool = False, innermost: bool = True) -> None:
+        data = any(isinstance(o.node, cst.Call) and self.kinds.of_call(o.node) == "loader"
+                   for o in self.flow.origins(iterated))  # fmt: skip
+        function = self.script.function_of(iterated)
+        graph = isinstance(function, cst.FunctionDef) and any(
+            "function" in dotted(d.decorator if not isinstance(d.decorator, cst.Call) else d.decorator.func)
+            for d in function.decorators
+        )
+        if data and graph and not drawn:
+            super()._feed(iterated, drawn=True)
+            self.compiled.append(iterated)
+        elif data and not drawn:
+            self.found.setdefault(iterated, Feed(iterated, "iterable"))
+        else:
+            super()._feed(iterated, drawn, innermost)
+
+    def _computes(self, body: cst.CSTNode) -> bool:
+        return False
+
+    def _loss(self, backward: cst.Call) -> cst.BaseExpression:
+        return backward.args[0].value if backward.args else backward.func
+
+
+    def _where_assigned(self, made: cst.CSTNode, iterated: cst.BaseExpression) -> Feed | None:
+        return None  # shared at the loop: what is counted or evaluated elsewhere stays whole
+
+
+class SessionFeeds(FullSessions, Feeds):
+    """Placeholders are fed with slices, draws or whole arrays; or a graph holds iterators over data sets."""
+
+    def __init__(self, loops: Loops) -> None:
+        """Look at every training loop once."""
+        assert isinstance(loops.gradients, SessionGradients)
+        self.gradients = loops.gradients
+        self.queues = [c for c in loops.script.calls if _is_queue(plain(loops.script.name_of(c.func)))]
+        self.unclear: list[cst.Call] = []  # iterators that may train or not
+        super().__init__(loops)
+        data = dict.fromkeys(self._iterated())
+        for node in data:
+            self.found[node] = Feed(node, "iterable")
+        if data or self.queues:
+            mine = [loop for loop in self._innermost() if loop not in self._fed_loops() and loop not in self.counted]
+            self.counted.extend(loop for loop in mine if isinstance(loop, cst.For) or not _endless(loop))
+            self.found = {k: f for k, f in self.found.items() if f.gathered is None}
+            self.full_batch = False
+
+    def _fed_loops(self) -> set[cst.CSTNode]:
+        return getattr(self, "_fed", set())
+
+    def _iterated(self) -> Iterator[cst.BaseExpression]:
+        """Yield the data sets over which the graph has iterators that feed the training."""
+        calls = [c for c in self.script.calls if isinstance(c.func, cst.Attribute) and c.func.attr.value in _ITERATORS]
+        for call in calls:
+            assert isinstance(call.func, cst.Attribute)
+            foreign = plain(self.script.name_of(call.func)).startswith("tensorflow.data.")
+            given = call.args and (foreign or call.func.attr.value == "make_initializer")
+            data = call.args[0].value if given else call.func.value
+            statement = self.script.statement_of(call)
+            about = f"{dotted(data)} {self.script.code(statement)}"
+            if _OTHERS.search(dotted(data)) or _OTHERS.search(about.split("=")[0].split(" ", 1)[-1]):
+                continue
+            if len(calls) == 1 or "train" in about:
+                yield data
+            else:
+                self.unclear.append(call)
+
+    def _where_assigned(self, made: cst.CSTNode, iterated: cst.BaseExpression) -> Feed | None:
+        return None
+
+    def _fed_by(self, call: cst.Call) -> tuple[cst.BaseExpression, ...]:
+        return self.gradients.fed(call) if any(call is step for step, _ in self.gradients.step_calls) else ()
+
+    def _hidden_state(self, loop: cst.For | cst.While) -> cst.CSTNode | None:
+        return self.gradients.carried(loop)
+
+
+def _is_queue(name: str) -> bool:
+    return name in ("tensorflow.train.string_input_producer", "tensorflow.train.slice_input_producer",
+                    "tensorflow.train.shuffle_batch", "tensorflow.train.batch",
+                    "tensorflow.train.start_queue_runners")  # fmt: skip
+
+
+def _endless(loop: cst.While) -> bool:
+    test = loop.test
+    stops = isinstance(test, cst.UnaryOperation) and calls_method(test.expression, "should_stop")
+    return stops or (isinstance(test, (cst.Name, cst.Integer)) and dotted(test) in ("True", ""))

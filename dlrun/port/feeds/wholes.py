@@ -1,0 +1,209 @@
+"""Full batches: the arrays that every step takes whole, found by following a loss back to where its data are made."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cached_property
+
+import libcst as cst
+
+from dlrun.port.facts.kinds import Kinds
+from dlrun.port.program.flow import Flow
+from dlrun.port.program.script import Binding, Scope, dotted, walk
+
+# Names of data whose entries hang together: one graph, not samples.
+GRAPH = re.compile(
+    r"(^|_)(adj|adjs|edge|edges|edge_index|graph|laplacian|lap|idx_train|train_mask|train_idx)($|_)", re.IGNORECASE
+)
+# Methods of objects that hand out samples, and so are no arrays of them: data.get_batch(32).
+_GIVES = re.compile(r"^(get|next|sample|draw|fetch)(_|$)")
+_RANDOM = re.compile(
+    r"^(torch\.(rand|randn|randint|randperm|normal|bernoulli|rand_like|randn_like)|numpy\.random\.\w+|random\.\w+|"
+    r"builtins\.set|"
+    r"tensorflow\.(compat\.v1\.)?random[._]\w+|sklearn\.datasets\.make_\w+|sklearn\.model_selection\.train_test_split)$"
+)
+_WEIGHTS = ("weight", "pos_weight", "class_weight", "class_weights")  # of a loss: one for each class
+_DRAWS = ("randrange", "randint", "random", "shuffle", "sample", "choice", "choices", "uniform", "gauss")
+_PLAIN = (cst.Integer, cst.Float, cst.SimpleString, cst.Comparison, cst.ConcatenatedString, cst.Lambda)
+_NUMBERS = ("torch.device", "builtins.len", "builtins.int", "builtins.float", "builtins.range", "time.time")
+
+
+class Wholes:
+    """The arrays behind the losses of one loop, by name; ``graph`` is a name that is no array of samples."""
+
+    def __init__(self, kinds: Kinds, loop: cst.For | cst.While, losses: list[cst.BaseExpression]) -> None:
+        """Follow ``losses`` through the bindings inside ``loop`` to names bound before it."""
+        self.kinds = kinds
+        self.flow: Flow = kinds.flow
+        self.script = kinds.script
+        self.loop = loop
+        self.home = self.script.scopes[loop]
+        self.graph: cst.CSTNode | None = None
+        self.arrays: dict[str, None] = {}
+        self.left: list[cst.Name] = []  # data that reach the loss, and cannot be cut before the loop
+        self.drawn: set[str] = set()  # of these, the ones that each process draws at random for itself
+        self._seen: set[tuple[int, str]] = set()
+        self._functions: set[cst.CSTNode] = set()
+        made = [c for c in self.script.calls if kinds.of_call(c) == "optimizer" and c.args]
+        self._trained = {n.value for c in made for n in walk(c.args[0].value) if isinstance(n, cst.Name)}
+        for loss in losses:
+            self._follow(loss)
+
+    def _follow(self, node: cst.CSTNode) -> None:
+        # Functions that read globals see those that are cut before a loop of the module.
+        for call in (n for n in walk(node) if isinstance(n, cst.Call)):
+            for target in self.flow.targets(call):
+                if target not in self._functions and self.script.class_of(target) is None:
+                    self._functions.add(target)
+                    for value in self.flow.returns(target):
+                        self._follow(value)
+        for name in self._data_names(node):
+            bindings, scope = self.script.scopes[name].lookup(name.value)
+            if scope is None or (id(scope), name.value) in self._seen:
+                continue
+            self._seen.add((id(scope), name.value))
+            if GRAPH.search(name.value):
+                self.graph = name
+            self._through(name, bindings, scope)
+
+    def _data_names(self, node: cst.CSTNode) -> Iterator[cst.Name]:
+        """Yield the names in ``node`` that stand for values: not attributes, keywords, modules, or what is called."""
+        for n in walk(node):
+            if isinstance(n, cst.Name):
+                up = self.script.parents.get(n)
+                attribute = isinstance(up, cst.Attribute) and up.attr is n
+                keyword = isinstance(up, cst.Arg) and up.keyword is n
+                weight = isinstance(up, cst.Arg) and up.keyword is not None and up.keyword.value in _WEIGHTS
+                called = isinstance(up, cst.Call) and up.func is n
+                gives = isinstance(up, cst.Attribute) and up.value is n and _GIVES.search(up.attr.value)
+                if attribute and GRAPH.search(n.value):  # data.train_mask
+                    self.graph = up
+                if (
+                    not attribute
+                    and not keyword
+                    and not weight
+                    and not called
+                    and not gives
+                    and not self.script.name_of(n).startswith(("torch", "numpy", "builtins", "tensorflow", "keras"))
+                ):
+                    yield n
+
+    def _through(self, name: cst.Name, bindings: list[Binding], scope: Scope) -> None:
+        if name.value in self._trained or any(b.how in ("def", "class", "import") for b in bindings):
+            return
+        if self.kinds.of(name) in ("module", "optimizer", "loss", "loader", "scheduler", "scaler", "metric", "tape"):
+            return
+        made = [b for b in bindings if b.how == "assign" and b.value is not None]
+        inside = [b for b in made if self.script.inside(b.node, self.loop) or scope is not self.home]
+        if any(b.how == "param" for b in bindings):
+            if scope is self.home:
+                self._given(name)
+            for function in [b.node for b in bindings if b.how == "param"]:
+                self._arguments(function, name.value)
+        elif made and not inside:
+            if not self._is_plain(name):
+                self._array(name, made)
+        elif scope is scope.root and scope is not self.home:
+            if made and not self._is_plain(name):  # a global of a function: it cannot be given another value there
+                if self.script.inside(name, self.loop):
+                    self._array(name, made)
+                else:
+                    self.left.append(name)
+            return
+        for binding in inside:
+            if binding.value is not None:
+                self._follow(binding.value)
+
+    def bindings(self, name: str) -> list[Binding]:
+        """Return what the array ``name`` is bound to."""
+        return self.home.lookup(name)[0]
+
+    def uses(self, name: str) -> list[cst.Name]:
+        """Return the expressions that read the array ``name``, in source order."""
+        scope = self.home.lookup(name)[1]
+        return [n for n in self._named.get(name, []) if self.script.scopes[n].lookup(name)[1] is scope]
+
+    @cached_property
+    def _named(self) -> dict[str, list[cst.Name]]:
+        found: dict[str, list[cst.Name]] = {}
+        for n in self.script.nodes:
+            up = self.script.parents.get(n) if isinstance(n, cst.Name) else None
+            part = (isinstance(up, cst.Attribute) and up.attr is n) or (isinstance(up, cst.Arg) and up.keyword is n)
+            if isinstance(n, cst.Name) and not part and not isinstance(up, (cst.AssignTarget, cst.Param)):
+                found.setdefault(n.value, []).append(n)
+        return found
+
+    def _array(self, name: cst.Name, made: list[Binding]) -> None:
+        self.arrays.setdefault(name.value)
+        if any(b.value is not None and self._draws(b.value, set()) for b in made):
+            self.drawn.add(name.value)
+
+    def _draws(self, node: cst.CSTNode, seen: set[cst.CSTNode]) -> bool:
+        """Tell whether ``node`` is made with random numbers: itself, or by what it is made of."""
+        for n in walk(node):
+            if n in seen:
+                continue
+            seen.add(n)
+            if isinstance(n, cst.Call):
+                called = self.script.name_of(n.func) or (f"random.{dotted(n.func)}" if dotted(n.func) in _DRAWS else "")
+                if _RANDOM.search(called) or any(  # `from random import *` leaves a name without a module
+                    self._draws(target.body, seen) for target in self.flow.targets(n)
+                ):
+                    return True
+            elif isinstance(n, cst.Name):
+                values = [b.value for b in self.script.scopes[n].lookup(n.value)[0] if b.how == "assign" and b.value]
+                if any(self._draws(value, seen) for value in values):
+                    return True
+        return False
+
+    def _given(self, name: cst.Name) -> None:
+        """Note a parameter of the function that holds the loop: an array, where its callers pass data."""
+        origins = [o.node for o in self.flow.origins(name)]
+        if not self._is_plain(name) and not any(isinstance(o, (cst.Param, cst.Attribute)) for o in origins):
+            self.arrays.setdefault(name.value)
+        elif any(isinstance(o, cst.Param) for o in origins) and name.value not in ("self", "cls"):
+            if self._is_method_of_unknown():  # the layers of a list: cut at each call, and that for the loop alone
+                self.arrays.setdefault(name.value)
+                self.drawn.add(name.value)
+            else:
+                self.left.append(name)  # nothing tells what it is
+
+    def _is_method_of_unknown(self) -> bool:
+        """Tell whether the loop is in a method that only objects of unknown kind are asked for: ``layer.train(x)``."""
+        function = self.script.function_of(self.loop)
+        if not isinstance(function, cst.FunctionDef) or self.script.class_of(function) is None:
+            return False
+        called = [c for c in self.script.calls if isinstance(c.func, cst.Attribute)
+                  and c.func.attr.value == function.name.value]  # fmt: skip
+        return not self.flow.callers(function) and any(len(c.args) > 1 for c in called)
+
+    def _arguments(self, param: cst.CSTNode, name: str) -> None:
+        function = self.script.scopes[param].node
+        if isinstance(function, cst.FunctionDef):
+            for call in self.flow.callers(function):
+                value = self.flow.argument(call, function, name)
+                if value is not None and self.script.inside(call, self.loop):
+                    self._follow(value)
+
+    def _is_plain(self, name: cst.Name) -> bool:
+        """Tell whether ``name`` is a number, a text, a device or a parameter rather than data."""
+        for origin in self.flow.origins(name):
+            node = origin.node
+            if isinstance(node, _PLAIN):
+                return True
+            if isinstance(node, cst.Call):
+                called = self.script.name_of(node.func)
+                if called in _NUMBERS or called.endswith(("parse_args", "Parameter")):
+                    return True
+                if any(a.keyword is not None and a.keyword.value == "requires_grad" for a in node.args):
+                    return True
+                if isinstance(node.func, cst.Attribute) and node.func.attr.value in ("requires_grad_", "item"):
+                    return True
+            if isinstance(node, cst.DictComp) and isinstance(node.value, (cst.Name, *_PLAIN)):
+                return True  # a vocabulary: the number of each word
+            if isinstance(node, (cst.Dict, cst.List, cst.Tuple)) and node.elements and all(
+                isinstance(e.value, cst.SimpleString if isinstance(node, cst.List) else _PLAIN) for e in node.elements
+            ):
+                return True
+        return False

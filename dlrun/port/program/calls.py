@@ -1,0 +1,104 @@
+"""The functions and classes of a program: what a name stands for, who calls whom outright, and with which arguments."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from dlrun.port.program.script import Script
+
+
+class Calls:
+    """Answers what can be told from names alone, without following values."""
+
+    def __init__(self, script: Script) -> None:
+        """Index the methods, and what functions return, of ``script``."""
+        self.script = script
+        self._returns: dict[cst.CSTNode, list[cst.BaseExpression]] = {}
+        self._appended: dict[cst.CSTNode, list[cst.BaseExpression]] | None = None
+        self._named: dict[cst.CSTNode, list[cst.Call]] | None = None
+        self.methods: dict[str, list[cst.FunctionDef]] = {}
+        for node in script.nodes:
+            if isinstance(node, (cst.Return, cst.Yield)) and isinstance(node.value, cst.BaseExpression):
+                self._returns.setdefault(script.function_of(node), []).append(node.value)
+            elif isinstance(node, cst.FunctionDef) and isinstance(script.scopes[node].node, cst.ClassDef):
+                self.methods.setdefault(node.name.value, []).append(node)
+
+    def definition(self, node: cst.CSTNode) -> cst.ClassDef | cst.FunctionDef | None:
+        """Return the class or function of this program that the expression ``node`` names, if it names one."""
+        for binding in self.script.bindings_of(node):
+            if isinstance(binding.node, (cst.ClassDef, cst.FunctionDef)):
+                return binding.node
+            if binding.how == "assign" and not binding.path and isinstance(binding.value, cst.Name):
+                return self.definition(binding.value) if binding.value is not node else None
+        return None
+
+    def filled(self, box: cst.CSTNode) -> list[cst.BaseExpression]:
+        """Return the objects of the program's own classes that ``append`` puts into the new list ``box``."""
+        if self._appended is None:
+            self._appended = {}
+            for call in self.script.calls:
+                func = call.func
+                if not (isinstance(func, cst.Attribute) and func.attr.value == "append" and len(call.args) == 1):
+                    continue
+                given = call.args[0].value
+                if isinstance(given, cst.Call) and isinstance(self.definition(given.func), cst.ClassDef):
+                    for binding in self.script.bindings_of(func.value):
+                        if isinstance(binding.value, cst.List):
+                            self._appended.setdefault(binding.value, []).append(given)
+        return self._appended.get(box, [])
+
+    def bases(self, cls: cst.ClassDef, seen: frozenset[cst.CSTNode] = frozenset()) -> list[str]:
+        """Return the qualified names of the foreign classes that ``cls`` derives from, through local ones too."""
+        names: list[str] = []
+        for base in cls.bases:
+            local = self.definition(base.value)
+            if isinstance(local, cst.ClassDef) and local not in seen:
+                names.extend(self.bases(local, seen | {cls}))
+            else:
+                names.append(self.script.name_of(base.value))
+        return names
+
+    def method(self, cls: cst.ClassDef, name: str) -> cst.FunctionDef | None:
+        """Return the method of ``cls`` or of its local bases."""
+        for candidate in self.methods.get(name, []):
+            if self.script.scopes[candidate].node is cls:
+                return candidate
+        for base in cls.bases:
+            local = self.definition(base.value)
+            if isinstance(local, cst.ClassDef) and local is not cls and (found := self.method(local, name)):
+                return found
+        return None
+
+    def returns(self, function: cst.FunctionDef) -> list[cst.BaseExpression]:
+        """Return what ``function`` returns or yields."""
+        return self._returns.get(function, [])
+
+    def named_calls(self, function: cst.FunctionDef) -> list[cst.Call]:
+        """Return the calls that name ``function`` outright; what is known before ``callers`` is."""
+        if self._named is None:
+            self._named = {}
+            for call in self.script.calls:
+                local = self.definition(call.func)
+                if isinstance(local, cst.ClassDef):
+                    local = self.method(local, "__init__")
+                if local is not None:
+                    self._named.setdefault(local, []).append(call)
+        return self._named.get(function, [])
+
+    def argument(self, call: cst.Call, function: cst.FunctionDef, name: str) -> cst.BaseExpression | None:
+        """Return the expression that ``call`` passes for the parameter ``name`` of ``function``."""
+        names = [p.name.value for p in (*function.params.posonly_params, *function.params.params)]
+        if isinstance(self.script.scopes[function].node, cst.ClassDef) and names and names[0] in ("self", "cls"):
+            names = names[1:]
+        position = 0
+        for arg in call.args:
+            if arg.keyword is not None:
+                if arg.keyword.value == name:
+                    return arg.value
+            elif arg.star:
+                return None
+            else:
+                if position < len(names) and names[position] == name:
+                    return arg.value
+                position += 1
+        return None

@@ -1,0 +1,193 @@
+"""The local modules of a script: what it imports of its own project, and which of their definitions it can reach."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from dlrun.package import Home
+from dlrun.port.program.scopes import absolute
+from dlrun.port.program.script import Local
+
+_MOST_FILES = 300
+_MOST_BYTES = 1_000_000  # of one file: what is larger holds tables, not code
+_ROOT = ("setup.py", "pyproject.toml", ".git")  # one of these marks the root of a project
+# What a script calls by these names is the library, also in an example that lies in the library's own project.
+_LIBRARIES = {"torch", "torchvision", "tensorflow", "keras", "jax", "flax", "numpy", "horovod", "accelerate", "ray",
+              "lightning", "pytorch_lightning", "lightning_fabric", "deepspeed", "fairscale", "ignite", "byteps",
+              "colossalai", "torch_xla", "transformers", "fastai", "catalyst", "skorch", "dl_comm"}  # fmt: skip
+
+
+@dataclass
+class _File:
+    """A module's name, its file (below the port's folder, and where it lies), its text."""
+
+    name: str
+    file: str
+    path: Path
+    source: bytes
+    tree: ast.Module
+
+    def definitions(self) -> Iterator[tuple[str, ast.stmt]]:
+        for statement in self.tree.body:
+            if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                yield statement.name, statement
+
+
+def modules(script: Path, source: bytes, home: Home) -> list[Local]:
+    """Return the modules of the project of ``script`` that it imports, directly or through others.
+
+    They lie below its home (the folder first on its path), or at the root of the project around it. A file that is no
+    Python 3, or is larger than a million bytes, is left out: it stays a foreign module.
+    """
+    tree = _parsed(source)
+    if tree is None:
+        return []
+    search = _Search(home)
+    found: dict[str, _File] = {}
+    todo: list[tuple[ast.Module, str]] = [(tree, home.package)]
+    while todo and len(found) < _MOST_FILES:
+        tree_, package = todo.pop()
+        for target in (package, *_targets(tree_, package)):
+            for name, folder, path in search.files(target):
+                if name in found or path == script.absolute():
+                    continue
+                read = _read(name, path, folder)
+                if read is not None:
+                    found[name] = read
+                    todo.append((read.tree, name if path.name == "__init__.py" else name.rpartition(".")[0]))
+    live = _live(tree, list(found.values()))
+    return [Local(f.name, f.file, f.source, live, f.path) for f in sorted(found.values(), key=lambda f: f.name)]
+
+
+class _Search:
+    """The folders in which a script's local modules may lie: its home, then the project around it."""
+
+    def __init__(self, home: Home) -> None:
+        self.home = home.folder
+        around = () if _is_root(home.folder) else home.folder.parents
+        root = next((folder for folder in around if _is_root(folder)), None)
+        self.project = (root, root / "src") if root is not None else ()
+
+    def files(self, target: str) -> Iterator[tuple[str, Path, Path]]:
+        """Yield name, folder and file of each module that importing ``target`` runs: packages around it, itself."""
+        parts = target.split(".") if target else []
+        folder = self._folder(parts[0]) if parts else None
+        if folder is None:
+            return
+        for length in range(1, len(parts) + 1):
+            at = folder.joinpath(*parts[:length])
+            name = ".".join(parts[:length])
+            if (at / "__init__.py").is_file():
+                yield name, folder, at / "__init__.py"
+            elif at.with_name(at.name + ".py").is_file():
+                yield name, folder, at.with_name(at.name + ".py")
+                return
+            elif not at.is_dir():
+                return
+
+    def _folder(self, top: str) -> Path | None:
+        """Return the folder whose module or package ``top`` is; None where it is foreign, or may be.
+
+        The project's own modules are meant where the name is found at one place of the project, and nothing else is
+        installed under it.
+        """
+        if top in sys.builtin_module_names:
+            return None
+        if not _holds(self.home, top) and top not in _LIBRARIES | sys.stdlib_module_names:
+            found = [folder for folder in self.project if _holds(folder, top)]
+            if len(found) == 1 and _is_installed_from(found[0], top):
+                return found[0]
+        return self.home
+
+
+def _is_root(folder: Path) -> bool:
+    return any((folder / mark).exists() for mark in _ROOT)
+
+
+def _holds(folder: Path, name: str) -> bool:
+    return (folder / name / "__init__.py").is_file() or (folder / f"{name}.py").is_file()
+
+
+def _is_installed_from(folder: Path, name: str) -> bool:
+    """Tell whether the module ``name`` comes from ``folder`` if it is installed here at all."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return True
+    return spec is None or spec.origin is None or folder.resolve() in Path(spec.origin).resolve().parents
+
+
+def _parsed(source: bytes) -> ast.Module | None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _read(name: str, file: Path, folder: Path) -> _File | None:
+    try:
+        source = file.read_bytes()
+    except OSError:
+        return None
+    tree = _parsed(source) if len(source) <= _MOST_BYTES else None
+    return _File(name, file.relative_to(folder).as_posix(), file, source, tree) if tree is not None else None
+
+
+def _targets(tree: ast.Module, package: str) -> Iterator[str]:
+    """Yield the dotted names that a module imports, in which the last part may be a name inside a module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = absolute("." * node.level + (node.module or ""), package)
+            yield module
+            yield from (f"{module}.{alias.name}".lstrip(".") for alias in node.names if alias.name != "*")
+
+
+def _mentioned(node: ast.AST) -> set[str]:
+    """Return the names and attributes that ``node`` mentions, and those that it imports under another name."""
+    names: set[str] = set()
+    for n in ast.walk(node):
+        if isinstance(n, ast.Name):
+            names.add(n.id)
+        elif isinstance(n, ast.Attribute):
+            names.add(n.attr)
+        elif isinstance(n, ast.alias) and n.asname:
+            names.add(n.name)
+        elif isinstance(n, ast.Constant) and isinstance(n.value, str) and n.value.isidentifier():
+            names.add(n.value)  # getattr(models, "Net"), a table of names
+    return names
+
+
+def _live(script: ast.Module, files: list[_File]) -> frozenset[str]:
+    """Return the names of the definitions that running ``script`` may reach, by name: rather one too many."""
+    names = _mentioned(script)
+    waiting: dict[str, list[ast.stmt]] = {}
+    for file in files:
+        definitions = dict(file.definitions())
+        for statement in file.tree.body:
+            if statement not in definitions.values() and not _is_guard(statement):
+                names |= _mentioned(statement)
+        for name, definition in file.definitions():
+            waiting.setdefault(name, []).append(definition)
+    live: set[str] = set()
+    todo = [n for n in names if n in waiting]
+    while todo:
+        name = todo.pop()
+        if name not in live:
+            live.add(name)
+            more = {m for d in waiting[name] for m in _mentioned(d)}
+            todo.extend(m for m in more if m in waiting and m not in live)
+    return frozenset(live)
+
+
+def _is_guard(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.If) and "__name__" in _mentioned(statement.test)

@@ -1,0 +1,183 @@
+"""A script as trees with their names: its own file and the local modules that it imports, read as one program."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterator
+from functools import cached_property
+
+import libcst as cst
+from libcst.metadata import CodeRange
+
+from dlrun.port.program.scopes import STARS, Binding, Path, Scope, children, dotted, walk
+from dlrun.port.program.trees import Local, Trees
+
+__all__ = ["Binding", "Local", "Path", "Scope", "Script", "children", "dotted", "statements", "walk"]
+
+class Script(Trees):
+    """A parsed module with positions, parents, scopes and bindings; and with it the local modules that it imports."""
+
+    def where(self, node: cst.CSTNode) -> CodeRange:
+        """Return the lines and columns of ``node``; lines count from 1, columns from 0."""
+        return self._positions[node]
+
+    def line(self, node: cst.CSTNode) -> int:
+        """Return the line on which ``node`` starts, from 1."""
+        return self.where(node).start.line
+
+    def tree_of(self, node: cst.CSTNode) -> cst.Module:
+        """Return the module in whose file ``node`` stands."""
+        while node in self.parents:
+            node = self.parents[node]
+        return node if isinstance(node, cst.Module) else self.module
+
+    def place(self, node: cst.CSTNode) -> str:
+        """Return file and line of ``node``, as people write it: ``train.py:12``."""
+        return f"{self.files[self.tree_of(node)]}:{self.line(node)}"
+
+    def code(self, node: cst.CSTNode) -> str:
+        """Return the text of ``node``."""
+        return self.module.code_for_node(node)
+
+    def class_of(self, node: cst.CSTNode) -> cst.ClassDef | None:
+        """Return the class whose body holds ``node``."""
+        return self._class_around(self.scopes[node])
+
+    def name_of(self, node: cst.CSTNode) -> str:
+        """Return the qualified name of an expression: ``optim.SGD`` is ``torch.optim.SGD`` however it was imported.
+
+        A name that this module defines comes back as ``.name``; an unknown one as an empty string.
+        """
+        if isinstance(node, cst.Attribute):
+            if (there := self.member(node)) is not None:
+                return self._name_by(there[0], node.attr.value)
+            head = self.name_of(node.value)
+            return f"{head}.{node.attr.value}" if head and dotted(node) not in self._kept else ""
+        if not isinstance(node, cst.Name):
+            return ""
+        bindings, _ = self.scopes[node].lookup(node.value)
+        if bindings:
+            return self._name_by(bindings, node.value)
+        for star in self.scopes[node].root.stars:
+            if node.value in STARS.get(star, ()):
+                return f"{star}.{node.value}"
+        return f"builtins.{node.value}" if hasattr(builtins, node.value) else ""
+
+    @cached_property
+    def _kept(self) -> set[str]:
+        """The attributes in which this script keeps objects of its own: ``tf.model = tf.keras.Sequential()``."""
+        made = [n for n in self.nodes if isinstance(n, cst.Assign) and isinstance(n.value, cst.Call)]
+        return {dotted(t.target) for n in made for t in n.targets if isinstance(t.target, cst.Attribute)}
+
+    def _name_by(self, bindings: list[Binding], name: str) -> str:
+        for binding in bindings:
+            if binding.how == "import":
+                return binding.target
+        # `save = torch.save` is an alias as good as an import.
+        only = bindings[0]
+        if len(bindings) == 1 and only.how == "assign" and not only.path and isinstance(only.value, cst.Attribute):
+            return self.name_of(only.value) or f".{name}"
+        return f".{name}"
+
+    def local_module(self, node: cst.CSTNode) -> Scope | None:
+        """Return the local module that the expression ``node`` names, as its scope: ``lab.net`` in ``lab.net.Net``."""
+        root = self.scopes[node].root if node in self.scopes else self.root
+        if not root.locals:
+            return None
+        if isinstance(node, cst.Attribute):
+            outer = self.local_module(node.value)
+            name = next((n for n, s in root.locals.items() if s is outer), "") if outer is not None else ""
+            return root.locals.get(f"{name}.{node.attr.value}") if name else None
+        if isinstance(node, cst.Name):
+            for binding in self.scopes[node].lookup(node.value)[0]:
+                if binding.how == "import" and (there := root.module(binding.target)) is not None:
+                    return there
+        return None
+
+    def member(self, node: cst.Attribute) -> tuple[list[Binding], Scope] | None:
+        """Return what ``node`` is bound to in the local module before its dot, or None where that is no module."""
+        there = self.local_module(node.value) if self.root.locals else None
+        return there.member(node.attr.value) if there is not None else None
+
+    def bindings_of(self, node: cst.CSTNode) -> list[Binding]:
+        """Return the bindings of a name, or of a local module's name behind a dot."""
+        if isinstance(node, cst.Name):
+            return self.scopes[node].lookup(node.value)[0]
+        there = self.member(node) if isinstance(node, cst.Attribute) else None
+        return there[0] if there is not None else []
+
+    def imports(self) -> list[Binding]:
+        """Return the bindings by import, of all scopes."""
+        scopes = {id(s): s for s in self.scopes.values()}.values()
+        return [b for s in scopes for bs in s.names.values() for b in bs if b.how == "import"]
+
+    def statement_of(self, node: cst.CSTNode) -> cst.CSTNode:
+        """Return the smallest statement that holds ``node``: a small statement, or a compound one."""
+        while not isinstance(node, (cst.BaseSmallStatement, cst.BaseCompoundStatement, cst.Module)):
+            node = self.parents[node]
+        return node
+
+    def line_of(self, statement: cst.CSTNode) -> cst.CSTNode:
+        """Return what stands in a block for ``statement``: its line if it is alone there, else itself."""
+        parent = self.parents.get(statement)
+        if isinstance(parent, cst.SimpleStatementLine) and len(parent.body) == 1:
+            return parent
+        return statement
+
+    def above(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """Yield the ancestors of ``node``, innermost first."""
+        while node in self.parents:
+            node = self.parents[node]
+            yield node
+
+    def function_of(self, node: cst.CSTNode) -> cst.FunctionDef | cst.Module:
+        """Return the function (or the module) in whose body ``node`` runs."""
+        for up in self.above(node):
+            if isinstance(up, (cst.FunctionDef, cst.Module)):
+                return up
+        return node if isinstance(node, cst.Module) else self.module
+
+    def outermost_loop(self, node: cst.CSTNode) -> cst.For | cst.While | None:
+        """Return the outermost loop around ``node`` in its function."""
+        loops = [u for u in self.above(node) if isinstance(u, (cst.For, cst.While))]
+        loops = [u for u in loops if self.function_of(u) is self.function_of(node)]
+        return loops[-1] if loops else None
+
+    def block(self, statement: cst.CSTNode) -> list[cst.CSTNode]:
+        """Return the small and compound statements of the block that holds ``statement``, in order."""
+        parent = self.parents[statement]
+        if isinstance(parent, cst.SimpleStatementLine):
+            parent = self.parents[parent]
+        return statements(parent)
+
+    @staticmethod
+    def block_of(loop: cst.CSTNode) -> list[cst.CSTNode]:
+        """Return the small and compound statements of the body of ``loop``; none where it is on one line."""
+        body = getattr(loop, "body", None)
+        return statements(body) if isinstance(body, cst.IndentedBlock) else []
+
+    def inside(self, node: cst.CSTNode, outer: cst.CSTNode) -> bool:
+        """Tell whether ``node`` is ``outer`` or lies in it."""
+        return node is outer or any(up is outer for up in self.above(node))
+
+
+def statements(block: cst.CSTNode) -> list[cst.CSTNode]:
+    """Return the small and compound statements of a module, an indented block or a one-line suite."""
+    body = getattr(block, "body", [])
+    if isinstance(body, cst.BaseSuite):
+        return statements(body)
+    flat: list[cst.CSTNode] = []
+    for statement in body:
+        flat.extend(statement.body if isinstance(statement, cst.SimpleStatementLine) else [statement])
+    return flat
+
+
+def argument(call: cst.Call, keyword: str, position: int = -1) -> cst.BaseExpression | None:
+    """Return the value that ``call`` passes by ``keyword``, or else at ``position``."""
+    for arg in call.args:
+        if arg.keyword is not None and arg.keyword.value == keyword:
+            return arg.value
+    plain = [a for a in call.args if a.keyword is None and not a.star]
+    if 0 <= position < len(plain) and not any(a.star for a in call.args[: position + 1]):
+        return plain[position].value
+    return None
