@@ -97,7 +97,7 @@ def framework_of(script: Script) -> str:
                 raise DlrunError(f"{script.place(node)}: {tool} runs the training loop; there is none to port here.")
     for node in script.nodes:
         how = _strategy(script.name_of(node)) if isinstance(node, cst.Attribute) else ""
-        if how or _takes_strategy(node):
+        if how or _enters_strategy(node):
             raise _distributed(script, node, how or "a strategy of tf.distribute")
     return _trained_with(script, [target for target, _ in own]) or _trained_with(script, [t for t, _ in imports], True)
 
@@ -123,17 +123,16 @@ def _trained_with(script: Script, imports: list[str], last: bool = False) -> str
 
 def _strategy(name: str) -> str:
     """Return which of TensorFlow's own ways to distribute ``name`` is, or an empty string."""
-    found = name.startswith("tensorflow.distribute.") or name in ("tensorflow.keras.utils.multi_gpu_model",)
+    name = name.replace("tensorflow.contrib.", "tensorflow.")
+    found = name.startswith("tensorflow.distribute.") or name == "tensorflow.keras.utils.multi_gpu_model"
     return f"tf.{name.removeprefix('tensorflow.')}" if found and name.endswith(("Strategy", "_model")) else ""
 
 
-def _takes_strategy(node: cst.CSTNode) -> bool:
-    """Tell whether ``node`` uses a strategy that comes from out of sight: ``with strategy.scope():``."""
-    if isinstance(node, cst.Arg) and node.keyword is not None and node.keyword.value == "train_distribute":
-        return dotted(node.value) != "None"
+def _enters_strategy(node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` enters a strategy from out of sight, as ``with strategy.scope():`` does."""
     entered = node.item if isinstance(node, cst.WithItem) else None
-    func = entered.func if isinstance(entered, cst.Call) else None
-    return isinstance(func, cst.Attribute) and func.attr.value == "scope" and "strategy" in dotted(func.value).lower()
+    name = dotted(entered.func if isinstance(entered, cst.Call) else entered).lower() if entered is not None else ""
+    return "strategy" in name and name.endswith("scope")
 
 
 def _distributed(script: Script, node: cst.CSTNode, tool: str) -> DlrunError:

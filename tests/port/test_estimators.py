@@ -51,6 +51,14 @@ def test_an_optimizer_out_of_reach_is_refused(made) -> None:
         port(READY.format(made=made))
 
 
+def test_the_ranks_take_the_place_of_a_strategy_from_out_of_sight() -> None:
+    config = "config=tf.estimator.RunConfig(train_distribute={})"
+    given = READY.format(made=f'LinearRegressor(columns, optimizer="SGD", {config})')
+    assert "RunConfig(train_distribute=None)" in port(given.format("official.strategy(flags.num_gpus)")).text
+    with pytest.raises(DlrunError, match=r"already distributed, with tf\.distribute\.MirroredStrategy"):
+        port(given.format("tf.distribute.MirroredStrategy()"))
+
+
 def test_an_input_function_is_given_what_it_takes() -> None:
     text = port("""import tensorflow as tf
 def builder(files):

@@ -253,6 +253,7 @@ def test_a_strategy_from_out_of_sight_distributes_already():
     scope = "with get_strategy(flags).scope():\n    pass\n"
     taken = KERAS.replace("model = ", "with strategy.scope():\n    pass\nmodel = ")
     assert "already distributed, with a strategy of tf.distribute" in refused(taken).message
+    assert "a strategy of tf.distribute" in refused(taken.replace("strategy.scope()", "strategy_scope")).message
     assert "dl.distribute" in port(scope.replace("get_strategy(flags)", "tf.name") + KERAS).text
 
 

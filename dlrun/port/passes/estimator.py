@@ -19,6 +19,11 @@ def broadcast(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     assert facts.estimators is not None
     for call in facts.estimators.trains:
         yield hooked(facts, call)
+    for node in facts.script.nodes:
+        keyword = node.keyword.value if isinstance(node, cst.Arg) and node.keyword is not None else ""
+        if keyword == "train_distribute" and facts.script.code(node.value) != "None":  # type: ignore[attr-defined]
+            yield Edit(node.value, "the ranks take the place of a strategy",  # type: ignore[attr-defined]
+                       lambda _: cst.Name("None"))  # fmt: skip
     for folder in facts.estimators.folders():
         yield Edit(folder, "rank 0 writes here; the others begin from what is there, in folders of their own",
                    lambda f: expression("tensorflow/model_dir", {"path": f}, dl=facts.alias))  # fmt: skip
