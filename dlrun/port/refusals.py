@@ -97,6 +97,8 @@ def framework_of(script: Script) -> str:
                 raise DlrunError(f"{script.place(node)}: {tool} runs the training loop; there is none to port here.")
     for node in script.nodes:
         how = _strategy(script.name_of(node)) if isinstance(node, cst.Attribute) else ""
+        if how.startswith("tf.contrib.") and script.tree_of(node) is not script.module:
+            how = ""  # an Estimator takes one as an argument, which can be left out
         if how or _enters_strategy(node):
             raise _distributed(script, node, how or "a strategy of tf.distribute")
     return _trained_with(script, [target for target, _ in own]) or _trained_with(script, [t for t, _ in imports], True)
@@ -123,8 +125,8 @@ def _trained_with(script: Script, imports: list[str], last: bool = False) -> str
 
 def _strategy(name: str) -> str:
     """Return which of TensorFlow's own ways to distribute ``name`` is, or an empty string."""
-    name = name.replace("tensorflow.contrib.", "tensorflow.")
-    found = name.startswith("tensorflow.distribute.") or name == "tensorflow.keras.utils.multi_gpu_model"
+    ways = ("tensorflow.distribute.", "tensorflow.contrib.distribute.")
+    found = name.startswith(ways) or name == "tensorflow.keras.utils.multi_gpu_model"
     return f"tf.{name.removeprefix('tensorflow.')}" if found and name.endswith(("Strategy", "_model")) else ""
 
 
