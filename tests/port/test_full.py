@@ -131,6 +131,32 @@ def test_a_sum_is_that_over_all_ranks_samples_and_what_it_regularizes_counts_onc
     assert "for turn in range(2):\n        opt" in text  # cut once, before both loops
 
 
+SHARED = """import torch
+x, y = load()
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+
+def total(a, b):
+    error = (model(a) - b).pow(2).sum()
+    return RETURNED
+
+for step in range(9):
+    opt.zero_grad()
+    loss = total(x, y)
+    loss.backward()
+    opt.step()
+print(total(*load()))
+"""
+
+
+def test_a_sum_that_also_evaluates_is_one_over_all_ranks_where_it_trains_or_refused():
+    text = port(SHARED.replace("RETURNED", "error")).text
+    assert "loss = dl.partial_sum(total(x, y))" in text
+    assert "print(total(*load()))" in text
+    said = refused(SHARED.replace("RETURNED", "error, b")).message
+    assert "train.py:7: this loss is a sum, here and where it evaluates" in said
+
+
 LOOP = """import torch
 x, y = load()
 mse = torch.nn.MSELoss()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from dlrun.errors import DlrunError
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, Feed
 from dlrun.port.facts.reductions import Reductions
@@ -83,17 +84,33 @@ def _sums(facts: Facts, how: Reductions) -> Iterator[Edit | Doubt]:
         loss = dl.partial_sum((model(x) - y).pow(2).sum())
     """
     for node in how.sums:
-        if _trains_only(facts, node):
-            yield Edit(node, "a sum over this rank's samples: n times it is, in the mean, the sum over all",
+        places = [node] if _trains_only(facts, node) else _calls_that_train(facts, node)
+        if not places:
+            raise DlrunError(
+                f"{facts.script.place(node)}: this loss is a sum, here and where it evaluates: the mean over n ranks "
+                "would be 1/n of the serial gradient. Nothing was written.",
+                "Let it be a mean over the samples, or return it alone from a function that the training loop calls.",
+            )
+        for place in places:
+            yield Edit(place, "a sum over this rank's samples: n times it is, in the mean, the sum over all",
                        lambda value: expression("torch/partial_sum", {"value": value}, dl=facts.alias))  # fmt: skip
-        else:
-            yield Doubt(node, "this loss is a sum, here and where it evaluates: the ranks' mean is 1/n of the serial "
-                        "gradient", "high", f"{facts.alias}.partial_sum(loss) where it trains")  # fmt: skip
     if how.sums and getattr(facts, "style", "") == "session":
         yield Doubt(how.sums[0], "runs that evaluate this sum get n times that of the data they feed", "medium",
                     "divide what they return by the number of ranks")  # fmt: skip
     if how.sums and how.means:
         yield Doubt(how.sums[0], "a loss of sums and means: exact where n divides the number of samples", "medium")
+
+
+def _calls_that_train(facts: Facts, total: cst.CSTNode) -> list[cst.CSTNode]:
+    """Return the calls in training loops of the function that returns ``total`` and nothing else."""
+    function = facts.script.function_of(total)
+    if not isinstance(function, cst.FunctionDef):
+        return []
+    for value in facts.flow.returns(function):
+        bound = facts.script.scopes[value].lookup(value.value)[0] if isinstance(value, cst.Name) else []
+        if value is not total and [b.value for b in bound] != [total]:
+            return []
+    return [call for call in facts.flow.callers(function) if _trains_only(facts, call)]
 
 
 def _trains_only(facts: Facts, node: cst.CSTNode) -> bool:
