@@ -456,3 +456,14 @@ def test_nothing_is_averaged_under_a_condition_on_a_sample_that_each_rank_has_an
     shown = "import numpy as np\n" + HEAD + order + "        if {}:\n            print(f'{{loss:.3f}}')\n"
     assert "            print(f'{loss:.3f}')\n" in port(shown.format("i % 50 == 0")).text
     assert "            print(f'{dl.average(loss):.3f}')\n" in port(shown.format("epoch == 0")).text
+
+
+FILLED = """for update in range(9):
+    for step in range(32):
+        seen[step] = play(seen[:, step])
+    model.train_on_batch(seen[:, None], y)
+"""
+
+
+def test_a_buffer_that_the_loop_fills_is_no_sample_to_share():
+    assert "found no samples to share" in refused(KERAS.replace("model.fit(x, y, epochs=3)\n", FILLED)).message

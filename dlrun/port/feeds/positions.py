@@ -81,7 +81,10 @@ def _is_number(flow: Flow, value: cst.CSTNode) -> bool:
 
 
 def moving(loop: cst.For | cst.While, name: str) -> bool:
-    """Tell whether ``loop`` takes slices of the array ``name`` at positions that it moves."""
+    """Tell whether ``loop`` takes slices of the array ``name`` at positions that it moves, and writes none there."""
+    if any(isinstance(n, cst.AssignTarget) and isinstance(n.target, cst.Subscript) and dotted(n.target.value) == name
+           for n in walk(loop.body)):  # fmt: skip
+        return False
     moved = {m.value for n in walk(loop.body) if isinstance(n, (cst.AugAssign, cst.Assign))
              for t in (n.targets if isinstance(n, cst.Assign) else (n,)) for m in walk(t.target)
              if isinstance(m, cst.Name)}  # fmt: skip
