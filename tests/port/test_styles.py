@@ -467,3 +467,19 @@ FILLED = """for update in range(9):
 
 def test_a_buffer_that_the_loop_fills_is_no_sample_to_share():
     assert "found no samples to share" in refused(KERAS.replace("model.fit(x, y, epochs=3)\n", FILLED)).message
+
+
+ENDLESS = """batches, turn = iter(DataLoader(data, shuffle=True)), 0
+while True:
+    x, y = next(batches)
+    (model(x) - y).pow(2).mean().backward()
+    opt.step()
+    turn += 1
+    if args.turns is not None and turn >= args.turns:
+        break
+"""
+
+
+def test_a_count_of_steps_that_ends_the_training_beside_another_condition_is_divided():
+    text = port(HEAD + "opt = torch.optim.SGD(model.parameters(), lr=0.1)\n" + ENDLESS).text
+    assert "if args.turns is not None and turn >= dl.steps(args.turns):" in text

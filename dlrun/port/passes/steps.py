@@ -165,16 +165,26 @@ def _ends(facts: Facts) -> Iterator[cst.BaseExpression]:
     """Yield what a count of steps is compared with, where that ends the training: ``if step >= 1000: break``."""
     known = set(counters(facts))
     for node in facts.script.nodes:
-        test = node.test if isinstance(node, (cst.If, cst.While)) else None
-        if not isinstance(test, cst.Comparison) or len(test.comparisons) != 1:
+        if not isinstance(node, (cst.If, cst.While)):
             continue
-        after = isinstance(test.comparisons[0].operator, (cst.GreaterThan, cst.GreaterThanEqual, cst.Equal))
-        before = isinstance(test.comparisons[0].operator, (cst.LessThan, cst.LessThanEqual))
         leaves = isinstance(node, cst.If) and any(isinstance(n, (cst.Break, cst.Return)) for n in _own(node.body))
         inside = any(up in facts.loops for up in (node, *facts.script.above(node)))
-        ends = (after and leaves) or (before and isinstance(node, cst.While))
-        if ends and inside and (facts.script.function_of(node), dotted(test.left)) in known:
-            yield test.comparisons[0].comparator
+        if not inside or not (leaves or isinstance(node, cst.While)):
+            continue
+        for left, target in _compared(node.test):
+            after = isinstance(target.operator, (cst.GreaterThan, cst.GreaterThanEqual, cst.Equal))
+            before = isinstance(target.operator, (cst.LessThan, cst.LessThanEqual))
+            if (after if leaves else before) and (facts.script.function_of(node), dotted(left)) in known:
+                yield target.comparator
+
+
+def _compared(test: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpression, cst.ComparisonTarget]]:
+    """Yield the two sides of the comparisons that ``test`` joins with ``and`` and ``or``."""
+    if isinstance(test, cst.BooleanOperation):
+        yield from _compared(test.left)
+        yield from _compared(test.right)
+    elif isinstance(test, cst.Comparison) and len(test.comparisons) == 1:
+        yield test.left, test.comparisons[0]
 
 
 def counters(facts: Facts) -> Iterator[tuple[cst.CSTNode, str]]:
