@@ -136,7 +136,7 @@ def test_ranks_of_an_unseeded_script_start_apart_without_a_broadcast(prove, port
     failed = {check.name: check for check in verdict.checks if check.status == "failed"}
     print(*failed.values(), sep="\n")
     assert verdict.faults == {"missing-broadcast"}
-    assert set(failed) == {"broadcast", *APART}
+    assert set(failed) == {"broadcast", *APART} - {"state and copies"}  # momentum is made of means, alike on all ranks
     assert "start from different weights" in failed["broadcast"].finding
 
 
