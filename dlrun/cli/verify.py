@@ -66,13 +66,14 @@ def prove(job: Job, as_json: bool = False, keep: Path | None = None) -> int:
     from dlrun.verify.runs import execute
 
     folder = keep or Path(tempfile.mkdtemp(prefix="dlrun-verify-"))
-    if not as_json:
-        click.echo(f"{job.serial} and {job.port}: {job.steps} steps on 1 and {job.ranks} ranks\n")
-    progress, lock, done = Progress(RUNS), threading.Lock(), 0
+    progress, lock, begun, done = Progress(RUNS), threading.Lock(), 0, 0
 
     def act(task: Task) -> Run:
-        nonlocal done
+        nonlocal begun, done
         with lock:
+            begun += 1
+            if begun == 1 and not as_json:  # the job was not refused
+                click.echo(f"{job.serial} and {job.port}: {job.steps} steps on 1 and {job.ranks} ranks\n")
             progress.at(min(done, RUNS - 1), f"run {task.name}")
         run = execute(task)
         with lock:
