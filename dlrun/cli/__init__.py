@@ -6,18 +6,27 @@ command, so that ``dlrun --help`` is instant and ``dlrun port`` works on a login
 
 from __future__ import annotations
 
+import errno
 from importlib import import_module
+from typing import Any
 
 import click
 
 from dlrun import __version__
+from dlrun.errors import DlrunError
 
 # In the order in which a user meets them; `dlrun --help` lists them so.
 VERBS = ("demo", "port", "verify", "launch", "logs", "bench", "tune", "scale", "timeline", "doctor")
 
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)  # errors of writing, which name no file
+
+
 class _Verbs(click.Group):
-    """A group whose commands are the modules of ``VERBS``, each holding a command named ``command``."""
+    """A group whose commands are the modules of ``VERBS``, each holding a command named ``command``.
+
+    What the system refuses about a file of the user's is an error like any other: a line, and no traceback.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -28,6 +37,28 @@ class _Verbs(click.Group):
         command = import_module(f"dlrun.cli.{cmd_name}").command
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name.endswith(".py"):
+            ctx.fail(f"{name} is no command; dlrun port {name} ports a script, dlrun launch -n 2 {name} starts one.")
+        if name not in VERBS and not name.startswith("-"):
+            import difflib
+
+            near = difflib.get_close_matches(name, VERBS, n=1)
+            ctx.fail(f"There is no command '{name}'{f'; did you mean {near[0]}?' if near else '.'}")
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except OSError as error:
+            if error.filename is None and error.errno not in _FULL:
+                raise
+            place = f"{error.filename}: " if error.filename is not None else ""
+            raise DlrunError(f"{place}{error.strerror}") from error
 
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})

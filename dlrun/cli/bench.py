@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dlrun.cli.paths import NewFile
+
 if TYPE_CHECKING:
     from dlrun.bench.cases import Case
     from dlrun.bench.result import Bench
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def command() -> None:
-    """Measure averaging gradients beside its peers and the physical limit."""
+    """Time how gradients are averaged, beside peers and the limit."""
 
 
 @command.command()
@@ -33,7 +35,7 @@ def command() -> None:
               help="What ratios compare: the medians, or the best samples (less disturbed by a busy machine).")
 @click.option("--backend", default="auto", show_default=True, help="Launcher, as in dlrun launch.")
 @click.option("--mpiexec", default="", help="Use this launcher program, and the MPI library beside it.")
-@click.option("--out", type=click.Path(path_type=Path), help="Write the results here as JSON, and a plot beside it.")
+@click.option("--out", type=NewFile(), help="Write the results here as JSON, and a plot beside it.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @click.option("--compare", type=click.Path(exists=True, path_type=Path), help="Results of an earlier run.")
 def allreduce(

@@ -25,7 +25,10 @@ import click
     help="Where to put the script, its port and the logs.",
 )
 def command(ranks: int, epochs: int, data: str | None, folder: Path) -> None:
-    """Train the handwritten digits serially, port the script, train it on 2 ranks, compare."""
+    """Train handwritten digits serially, port, train on 2 ranks.
+
+    A table compares the two trainings in the end.
+    """
     from dlrun.demo import run_demo
 
     run_demo(folder, ranks, epochs, data)

@@ -12,8 +12,9 @@ import click
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def command(as_json: bool) -> None:
-    """Look at this machine and this environment: what works, what does not, and what to do.
+    """Say what works here, what does not, and what to do.
 
+    Looks at this machine and this environment.
     Ends with exit code 1 when something is bad.
     """
     from dlrun.doctor import examine

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dlrun.cli.defaults import WithDefaults, from_files
+from dlrun.cli.paths import NewFile
 
 if TYPE_CHECKING:
     from dlrun.launch.job import Job
@@ -33,20 +34,20 @@ if TYPE_CHECKING:
 @click.option("--show", default="0", help="The ranks whose output is shown, as 0,7 or all.")
 @click.option("--log-dir", default="", help="Where the ranks' logs go; dlrun-runs/<time> unless said.")
 @click.option("--tuned/--no-tuned", default=True, help="Use the settings that dlrun tune found, where they fit.")
-@click.option("--timeline", default="", metavar="FILE", help="Record what every rank does; the trace goes to FILE.")
+@click.option("--timeline", type=NewFile(), metavar="FILE", help="Record what every rank does; the trace goes to FILE.")
 @click.option("--timeline-steps", metavar="A:B", help="Record only from step A up to step B.")
 @click.option("--start-timeout", type=float, help="Seconds in which all ranks must have started; 120, more for many.")
 @click.option("--save-time", type=float, default=60.0, help="Seconds to save in, when told to stop.")
 @click.option("--stall-timeout", type=float, default=300.0, help="Seconds without progress until that is told.")
 @click.option("--on-stall", type=click.Choice(["report", "abort"]), default="report", help="And then?")
-@click.option("--max-restarts", type=int, default=0, help="Start again so often when a rank fails.")
+@click.option("--max-restarts", type=click.IntRange(0), default=0, help="Start again so often when a rank fails.")
 @click.option("--resume", default="", metavar="ARGS", help="And then with these arguments added: '--resume last.pt'.")
 @click.option("--silence", type=int, default=20, help="Seconds after which a node that does not answer is gone.")
 @click.option("--check", is_flag=True, help="First average known numbers over these very ranks, and compare.")
 @click.option("--dry-run", is_flag=True, help="Print the command that would be run, and run nothing.")
 @click.option("--explain", is_flag=True, help="Like --dry-run, with a reason for each word and where each rank runs.")
 @click.option("--as", "as_", default="", metavar="SYSTEM", help="Like --explain, as if on slurm, pbs, alps, lsf, flux.")
-@click.option("--job", default="", metavar="FILE", help="Write a batch script instead; --as kubernetes and others.")
+@click.option("--job", type=NewFile(), metavar="FILE", help="Write a batch script instead; --as kubernetes and others.")
 @click.option("--time", "time_", default="1:00:00", help="For --job: how long, H:MM:SS.")
 @click.option("--account", default="", help="For --job: whom to charge.")
 @click.option("--queue", default="", help="For --job: the queue or partition.")
@@ -56,9 +57,9 @@ if TYPE_CHECKING:
 @click.option("-m", "--module", is_flag=True, help="SCRIPT names a module, as in python -m.")
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def command(check: bool, dry_run: bool, explain: bool, as_: str, job: str, time_: str, account: str, queue: str,
-            image: str, volume: str, max_restarts: int, resume: str, timeline: str, timeline_steps: str | None,
-            **options: Any) -> None:  # fmt: skip
+def command(check: bool, dry_run: bool, explain: bool, as_: str, job: Path | None, time_: str, account: str,
+            queue: str, image: str, volume: str, max_restarts: int, resume: str, timeline: Path | None,
+            timeline_steps: str | None, **options: Any) -> None:  # fmt: skip
     """Run SCRIPT on many ranks, under whatever launcher is here.
 
     Rank 0's output is shown as it comes; every rank's is in the run directory. A rank that fails ends the job, and
@@ -76,6 +77,7 @@ def command(check: bool, dry_run: bool, explain: bool, as_: str, job: str, time_
     told, origins = from_files(click.get_current_context(), options["env"])
     options["env"] = (*options["env"], *_recording(timeline, timeline_steps))
     plan = _plan(**options, origins=origins)
+    again = _words("--resume", resume)
     if job:
         from dlrun.launch.job import Job
 
@@ -93,7 +95,6 @@ def command(check: bool, dry_run: bool, explain: bool, as_: str, job: str, time_
             from dlrun.launch.check import check as average
 
             note(average(plan))
-        again = tuple(shlex.split(resume))
         result = launch_again(plan, max_restarts, again, note) if max_restarts > 0 else launch(plan, None, note)
         _report(result)
         if timeline:
@@ -117,7 +118,7 @@ def _plan(script: str, args: tuple[str, ...], hosts: str, hostfile: str, env: tu
         env=tuple(_variable(text) for text in env),
         show=_ranks(show),
         run_dir=log_dir,
-        native=tuple(shlex.split(native)),
+        native=_words("--native", native),
         **options,
     )
 
@@ -157,11 +158,15 @@ def _print(plan: LaunchPlan, told: str, why: bool, elsewhere: bool) -> None:
         click.echo("\n" + explain(settled, line, look_here()))
 
 
-def _write_job(plan: LaunchPlan, file: str, job: Job) -> None:
+def _write_job(plan: LaunchPlan, file: Path, job: Job) -> None:
     """Write a batch script that runs this very launch."""
+    from dlrun.errors import DlrunError
     from dlrun.launch.job import SUBMIT, script
 
-    Path(file).write_text(script(plan, job, [*_said(click.get_current_context()), *plan.program]))
+    if file.exists() and file.resolve() == Path(plan.program[0]).resolve():
+        raise DlrunError(f"--job {file} is the script that the job is to run", "name another file for the batch script")
+    text = script(plan, job, [*_said(click.get_current_context()), *plan.program])
+    file.write_text(text, encoding="utf-8", errors="surrogateescape")  # the words' very bytes, in any locale
     click.echo(f"dlrun: wrote {file}; submit it: {SUBMIT[job.system]} {file}", err=True)
 
 
@@ -182,7 +187,7 @@ def _said(context: click.Context) -> list[str]:
     return words
 
 
-def _recording(timeline: str, steps: str | None) -> tuple[str, ...]:
+def _recording(timeline: Path | None, steps: str | None) -> tuple[str, ...]:
     """Return the variables that make every rank record."""
     from dlrun.cli.timeline import window
 
@@ -194,14 +199,12 @@ def _recording(timeline: str, steps: str | None) -> tuple[str, ...]:
     return ("DL_COMM_TIMELINE=run", *([f"DL_COMM_TIMELINE_STEPS={first}:{last}"] if steps else []))
 
 
-def _show_timeline(result: Result, file: str) -> None:
-    from pathlib import Path
-
+def _show_timeline(result: Result, file: Path) -> None:
     from dlrun.cli.timeline import show
     from dlrun.errors import DlrunError
 
     try:
-        show(result.run_dir, Path(file), None)
+        show(result.run_dir, file, None)
     except DlrunError as error:
         error.show()
     else:
@@ -230,6 +233,15 @@ def _variable(text: str) -> tuple[str, str]:
     if not name or not equals:
         raise DlrunError(f"--env {text} has no value", "write --env NAME=VALUE")
     return name, value
+
+
+def _words(option: str, text: str) -> tuple[str, ...]:
+    from dlrun.errors import DlrunError
+
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise DlrunError(f"{option} {text}: {error}", "quotes in it come in pairs, as in a shell") from error
 
 
 def _ranks(text: str) -> tuple[int, ...] | None:

@@ -11,11 +11,13 @@ import click
 
 
 @click.command()
-@click.option("-r", "--rank", type=int, help="The rank; the one that failed, else 0, unless said.")
-@click.option("-n", "--lines", type=int, default=0, help="Only the last so many lines.")
+@click.option("-r", "--rank", type=click.IntRange(0), help="The rank; the one that failed, else 0, unless said.")
+@click.option("-n", "--lines", type=click.IntRange(1), help="Only the last so many lines.")
 @click.argument("run", required=False)
-def command(rank: int | None, lines: int, run: str | None) -> None:
-    """Show what a rank wrote in RUN, a run directory; the latest one under dlrun-runs unless said.
+def command(rank: int | None, lines: int | None, run: str | None) -> None:
+    """Show what a rank wrote.
+
+    RUN is a run directory; the latest one under dlrun-runs unless said.
 
     Of a run that was started again (--max-restarts) the last attempt; the others are RUN/attempt-1 and so on.
 
@@ -37,7 +39,7 @@ def command(rank: int | None, lines: int, run: str | None) -> None:
         raise DlrunError(f"there is no log of rank {rank} in {folder}", there)
     click.echo(f"dlrun: {log}", err=True)
     text = folded(log.read_text(errors="replace"))
-    sys.stdout.write("".join(text.splitlines(keepends=True)[-lines:]))
+    sys.stdout.write("".join(text.splitlines(keepends=True)[-(lines or 0) :]))
 
 
 def folded(text: str) -> str:

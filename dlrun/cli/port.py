@@ -75,7 +75,9 @@ def command(
     args: tuple[str, ...],
     **chosen: Any,
 ) -> None:
-    """Turn a serial PyTorch, Keras or TensorFlow script into a data-parallel one, SCRIPT_dist.py.
+    """Turn a serial training script into a data-parallel one.
+
+    SCRIPT is one for PyTorch, Keras or TensorFlow; the port is SCRIPT_dist.py.
 
     \b
       dlrun port train.py            writes train_dist.py and says what was done and why

@@ -32,7 +32,9 @@ def command(
     rate: str | None, accuracy: str | None, loss: str | None, backend: str, per_node: int | None, out: Path,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Run SCRIPT on 1, 2, 4, ... ranks, and say how it scales: rates, efficiency, time to accuracy, more nodes.
+    """Run SCRIPT on 1, 2 and 4 ranks, and say how it scales.
+
+    Rates, efficiency, time to accuracy, and what to expect of more nodes.
 
     \b
       dlrun scale train_dist.py -n 1,2,4 -- --epochs 5

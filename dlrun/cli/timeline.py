@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dlrun.cli.paths import NewFile
+
 if TYPE_CHECKING:
     from dlrun.timeline.rings import Track
 
 
 @click.command()
 @click.argument("source", metavar="FILE", type=click.Path(exists=True, path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), help="Write the trace here, for ui.perfetto.dev.")
+@click.option("--out", type=NewFile(), help="Write the trace here, for ui.perfetto.dev.")
 @click.option("--steps", metavar="A:B", help="Only from step A up to step B.")
 def command(source: Path, out: Path | None, steps: str | None) -> None:
     """Say what the ranks did: who waited, for whom, how long.

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dlrun.cli.paths import NewFile
+
 if TYPE_CHECKING:
     from dlrun.bench.cases import Case
     from dlrun.launch import LaunchPlan
@@ -37,12 +39,14 @@ if TYPE_CHECKING:
 @click.option("--seconds", default=1.0, show_default=True, help="Averaging time of one trial; steps take 3 times that.")
 @click.option("--backend", default="auto", show_default=True, help="Launcher, as in dlrun launch.")
 @click.option("--per-node", type=int, help="Ranks on each node.")
-@click.option("--journal", type=click.Path(path_type=Path), help="Trials as JSON lines; an interrupted search goes on.")
+@click.option("--journal", type=NewFile(), help="Trials as JSON lines; an interrupted search goes on.")
 @click.option("--validate", is_flag=True, help="Set the profile that fits against the default, in turns.")
 @click.option("--profile/--no-profile", default=True, help="Write what is a gain as a profile for dlrun launch.")
 @click.argument("script", nargs=-1, type=click.UNPROCESSED)
 def command(ranks: int, budget: str, validate: bool, profile: bool, script: tuple[str, ...], **options: Any) -> None:
-    """Find the settings of dl_comm that make averaging gradients fast, and keep them for dlrun launch.
+    """Find the settings of dl_comm that average gradients fast.
+
+    What is a gain is kept, and dlrun launch uses it.
 
     \b
       dlrun tune -n 4 --model resnet50              on the gradient sizes of a model

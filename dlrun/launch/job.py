@@ -13,6 +13,7 @@ from typing import Any
 
 from dlrun.errors import DlrunError
 from dlrun.launch.plan import LaunchPlan
+from dlrun.launch.settle import check_counts, kind_of
 from dlrun.render import render
 
 # The batch systems that a script can be written for, and the command that submits it.
@@ -58,6 +59,9 @@ def script(plan: LaunchPlan, job: Job, words: Sequence[str]) -> str:
                          "says how many ranks each takes")  # fmt: skip
     if plan.ranks is None:
         raise DlrunError("how many ranks is not said", "say so: dlrun launch -n 8 --job FILE")
+    check_counts(plan, plan.ranks)
+    if job.system != "kubernetes":  # there the script lies in the volume
+        kind_of(plan)
     per_node = plan.per_node or plan.ranks
     facts = {
         **asdict(job),

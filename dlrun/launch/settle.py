@@ -19,11 +19,14 @@ _EVEN = ("aprun", "pals", "flux")
 
 def settle(plan: LaunchPlan, site: Site) -> LaunchPlan:
     """Return ``plan`` with everything decided, judging by ``site``; raises :class:`DlrunError` for what cannot be."""
-    kind = _kind(plan)
+    kind = kind_of(plan)
     ranks = plan.ranks if plan.ranks is not None else site.allocation.ranks or site.gpus or None
     if ranks is None:
-        raise DlrunError("how many ranks is not said, and there is no batch job to ask", "say so: dlrun launch -n 2")
-    _check_counts(plan, ranks)
+        said = next((word for word in plan.program[1:] if word in ("-n", "--ranks", "-np")), "")
+        why = f"; {said} after {plan.program[0]} is that script's own" if said else ""
+        raise DlrunError(f"how many ranks is not said, and there is no batch job to ask{why}",
+                         f"say so: dlrun launch -n 2 {plan.program[0]}")  # fmt: skip
+    check_counts(plan, ranks)
     launcher, notes = _launcher(plan, site, ranks)
     pmi = ""
     if launcher.backend in ("srun", "flux") and launcher.why:  # they bring no MPI library of their own
@@ -40,6 +43,8 @@ def settle(plan: LaunchPlan, site: Site) -> LaunchPlan:
     _check_placement(plan, site, ranks, launcher.backend, local)
     if local and launcher.path and ranks > site.cores:
         notes += (f"{ranks} ranks on {site.cores} cores: they take turns, and none is bound to a core",)
+    if local and plan.gpus and not site.gpus:
+        notes += (f"--gpus {plan.gpus}: dlrun sees no GPU on {site.host}, and gives the ranks none",)
     if local and not plan.gpus and 0 < site.gpus < ranks:
         notes += (f"{ranks} ranks share {_gpus(site)}; one rank for each is faster",)
     known = local or in_job or plan.hosts
@@ -98,7 +103,8 @@ def _pmi(launcher: Launcher, site: Site) -> str:
     return fitting[0]
 
 
-def _kind(plan: LaunchPlan) -> str:
+def kind_of(plan: LaunchPlan) -> str:
+    """Return what the program is: "module", "script" (Python's) or "command"; raises DlrunError where it is not here."""
     if plan.module:
         return "module"
     script = plan.program[0]
@@ -107,6 +113,8 @@ def _kind(plan: LaunchPlan) -> str:
         return "script" if script.endswith((".py", ".pyw")) or not os.access(path, os.X_OK) else "command"
     if "/" not in script and not script.endswith(".py") and shutil.which(script):
         return "command"
+    if path.is_dir():
+        raise DlrunError(f"{script} is a folder, and no script", "a package's name goes after -m")
     near = _near(path)
     raise DlrunError(f"there is no script {script}", f"did you mean {near}?" if near else
                      f"looked in {path.parent.absolute()}")  # fmt: skip
@@ -121,15 +129,21 @@ def _near(script: Path) -> str:
     return str(folder / close[0]) if close else ""
 
 
-def _check_counts(plan: LaunchPlan, ranks: int) -> None:
+def check_counts(plan: LaunchPlan, ranks: int) -> None:
+    """Raise DlrunError that names the option whose number cannot be."""
     asked = (
-        ("-n", ranks, "a job has at least one rank"),
-        ("--per-node", plan.per_node, "a node has at least one rank"),
-        ("--cores", plan.cores, "a rank has at least one core"),
+        ("-n", ranks, 1, "a job has at least one rank"),
+        ("--per-node", plan.per_node, 1, "a node has at least one rank"),
+        ("--cores", plan.cores, 1, "a rank has at least one core"),
+        ("--gpus", plan.gpus, 1, "a rank is kept from GPUs by --env CUDA_VISIBLE_DEVICES="),
+        ("--silence", plan.silence, 1, "a node gets at least a second to answer"),
+        ("--start-timeout", plan.start_timeout, 1, "ranks get at least a second to start"),
+        ("--stall-timeout", plan.stall_timeout, 1, "ranks get at least a second to make progress"),
+        ("--save-time", plan.save_time, 0, "there is no less time than none"),
     )
-    for option, value, least in asked:
-        if value is not None and value < 1:
-            raise DlrunError(f"{option} {value}: {least}", f"give {option} 1 or more")
+    for option, value, least, why in asked:
+        if value is not None and not value >= least:
+            raise DlrunError(f"{option} {value}: {why}", f"give {option} {least} or more")
     slots = [host.slots for host in plan.hosts if host.slots is not None]
     if plan.hosts and len(slots) == len(plan.hosts) and sum(slots) < ranks:
         raise DlrunError(f"-n {ranks} ranks, and the {len(slots)} hosts named take {sum(slots)}",
@@ -141,11 +155,16 @@ def _check_counts(plan: LaunchPlan, ranks: int) -> None:
 
 def _launcher(plan: LaunchPlan, site: Site, ranks: int) -> tuple[Launcher, tuple[str, ...]]:
     if plan.mpiexec:
-        path = shutil.which(plan.mpiexec, path=site.env.get("PATH")) or plan.mpiexec
+        path = shutil.which(plan.mpiexec, path=site.env.get("PATH"))
+        if path is None:
+            raise DlrunError(f"--mpiexec {plan.mpiexec}: there is no such program", "give its path")
         launcher = recognise(path, "it was named")
         if launcher is None:
             raise DlrunError(f"--mpiexec {plan.mpiexec} is no launcher that dlrun knows, by its --version",
                              f"known are {', '.join(BACKENDS)}")  # fmt: skip
+        if plan.backend not in ("auto", launcher.backend):
+            raise DlrunError(f"--mpiexec {plan.mpiexec} is {launcher.backend} {launcher.version}, and --backend asks "
+                             f"for {plan.backend}", "leave one of them out")  # fmt: skip
         return launcher, ()
     if plan.backend != "auto" and plan.backend not in BACKENDS:
         raise DlrunError(f"--backend {plan.backend} is not known", f"known are auto, {', '.join(BACKENDS)}")

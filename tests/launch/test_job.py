@@ -20,6 +20,13 @@ PLAN = LaunchPlan(("train.py", "--lr", "0.1"), ranks=8, per_node=4, cores=6, gpu
 WORDS = ["-n", "8", "--per-node", "4", "--env", "A=b c", "train.py", "--lr", "0.1"]
 
 
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):  # type: ignore
+    """A folder that holds the script."""
+    (tmp_path / "train.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+
+
 def test_a_slurm_script_asks_for_the_nodes_and_runs_the_same_launch():
     text = script(PLAN, Job("slurm", "2:00:00", account="m42", queue="gpu"), WORDS)
     lines = text.splitlines()
@@ -93,7 +100,6 @@ def test_kubernetes_without_an_image_is_refused():
 
 
 def test_the_command_line_writes_the_file_and_says_how_to_submit_it(dlrun, tmp_path):
-    (tmp_path / "train.py").write_text("")
     words = ["-n", "4", "--per-node", "2", "--as", "kubernetes", "--image", "i", "--volume", "v", "--job", "job.yaml"]
     done = dlrun(*words, "train.py")
     assert (done.returncode, done.stderr) == (0, "dlrun: wrote job.yaml; submit it: kubectl apply -f job.yaml\n")
@@ -119,8 +125,7 @@ def test_no_option_of_the_launch_is_lost_on_the_way_into_the_batch_script(dlrun,
     assert "#SBATCH --signal=B:USR1@90" in text, "the warning comes as early as saving takes"
 
 
-def test_hosts_are_not_for_a_batch_script(dlrun, tmp_path):
-    (tmp_path / "train.py").write_text("")
+def test_hosts_are_not_for_a_batch_script(dlrun):
     done = dlrun("-n", "2", "--hosts", "n1,n2", "--job", "job.sh", "train.py")
     assert done.stderr.startswith("dlrun: --hosts in a batch script: the batch system chooses the hosts")
 

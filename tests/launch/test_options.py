@@ -5,11 +5,29 @@ from __future__ import annotations
 import os
 
 import pytest
+from click.testing import CliRunner
+
+from dlrun.cli import VERBS, main
 
 
 @pytest.fixture(autouse=True)
 def script(tmp_path):  # type: ignore
     (tmp_path / "train.py").write_text("print('trained')\n")
+
+
+@pytest.fixture
+def said(tmp_path, monkeypatch):  # type: ignore
+    """Run a line of dlrun's in this process, outside of any batch job: its exit code, and what it said."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("SLURM_")]:
+        monkeypatch.delenv(name)
+
+    def run(*words):
+        done = CliRunner().invoke(main, words)
+        assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+        return done.exit_code, done.output.splitlines()
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -24,16 +42,57 @@ def script(tmp_path):  # type: ignore
         (["-n", "4", "--hosts", "n1:1,n2:2", "train.py"], "-n 4 ranks, and the 2 hosts named take 3", "give -n 3"),
         (["-n", "2", "--as", "kubernetes", "train.py"], "--as kubernetes: there is no command", "write it: --job FILE"),
         (["-n", "2", "--as", "sge", "train.py"], "--as sge: no batch system of this name", "known are slurm, pbs"),
-        (["train.py"], "how many ranks is not said", "say so: dlrun launch -n 2"),
+        (["train.py"], "how many ranks is not said", "say so: dlrun launch -n 2 train.py"),
+        (["train.py", "-n", "2"], "how many ranks is not said, and there is no batch job to ask; -n after train.py is "
+         "that script's own", "say so: dlrun launch -n 2 train.py"),
+        (["-n", "2", "."], ". is a folder, and no script", "a package's name goes after -m"),
+        (["-n", "2", "--gpus", "0", "train.py"], "--gpus 0: a rank is kept from GPUs by", "give --gpus 1 or more"),
+        (["-n", "2", "--silence", "-1", "train.py"], "--silence -1: a node gets", "give --silence 1 or more"),
+        (["-n", "2", "--start-timeout", "nan", "train.py"], "--start-timeout nan: ranks get", "give --start-timeout 1"),
+        (["-n", "2", "--native", "'", "train.py"], "--native ': No closing quotation", "quotes in it come in pairs"),
+        (["-n", "2", "--resume", "'", "train.py"], "--resume ': No closing quotation", "quotes in it come in pairs"),
+        (["-n", "2", "--mpiexec", "nowhere/mpiexec", "train.py"], "--mpiexec nowhere/mpiexec: there is no such", "path"),
+        (["-n", "0", "--job", "job.sh", "train.py"], "-n 0: a job has at least one rank", "give -n 1 or more"),
+        (["-n", "2", "--job", "job.sh", "trian.py"], "there is no script trian.py", "did you mean train.py?"),
+        (["-n", "2", "--job", "train.py", "train.py"], "--job train.py is the script that the job is to run", "name"),
     ],
-)
-def test_a_wrong_option_is_named(dlrun, words, what, todo):
-    env = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_")}
-    done = dlrun(*words, env=env)
-    lines = done.stderr.splitlines()
-    assert (done.returncode, done.stdout) == (1, "")
+)  # fmt: skip
+def test_a_wrong_option_is_named(said, words, what, todo):
+    code, lines = said("launch", *words)
+    assert code == 1
     assert lines[0].startswith(f"dlrun: {what}")
     assert todo in "".join(lines[1:]) and len(lines) <= 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["launch", "-n", "2", "--timeline", "none/trace.json", "train.py"],
+        ["launch", "-n", "2", "--job", "none/job.sh", "train.py"],
+        ["bench", "allreduce", "--out", "none/now.json"],
+        ["tune", "-n", "2", "--journal", "none/tune.jsonl", "train.py"],
+    ],
+)
+def test_a_file_that_cannot_be_written_in_the_end_is_refused_in_the_beginning(said, tmp_path, words):
+    code, lines = said(*words)
+    assert code == 2 and lines[-1].endswith("There is no folder 'none'.")
+    assert [p.name for p in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_what_the_system_refuses_about_a_file_is_said_without_a_traceback(said):
+    assert said("scale", "train.py", "--out", "train.py/out") == (1, ["dlrun: train.py/out: Not a directory"])
+
+
+def test_a_mistyped_command_is_recognised(said):
+    assert said("lanch")[1][-1] == "Error: There is no command 'lanch'; did you mean launch?"
+    assert said("train.py")[1][-1] == ("Error: train.py is no command; dlrun port train.py ports a script, "
+                                       "dlrun launch -n 2 train.py starts one.")  # fmt: skip
+
+
+def test_the_list_of_commands_says_of_each_in_a_whole_sentence_what_it_does(said):
+    listed = said("--help")[1][-len(VERBS) :]
+    assert [line.split()[0] for line in listed] == list(VERBS)
+    assert all(line.endswith(".") and not line.endswith("...") for line in listed), listed
 
 
 def test_dry_run_prints_the_line_for_any_launcher_and_runs_nothing(dlrun, tmp_path):
@@ -72,17 +131,9 @@ def test_one_rank_needs_no_launcher(dlrun):
     assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
 
 
-def test_logs_of_a_run_that_is_not_there_are_refused_in_two_lines(tmp_path):
-    from click.testing import CliRunner
-
-    from dlrun.cli import main
-
-    done = CliRunner().invoke(main, ["logs", str(tmp_path / "nowhere")])
-    assert done.exit_code == 1
-    assert done.output.splitlines() == [
-        f"dlrun: there is no run directory {tmp_path / 'nowhere'}",
-        "  leave it out for the latest run in dlrun-runs",
-    ]
+def test_logs_of_a_run_that_is_not_there_are_refused_in_two_lines(said):
+    told = ["dlrun: there is no run directory nowhere", "  leave it out for the latest run in dlrun-runs"]
+    assert said("logs", "nowhere") == (1, told)
 
 
 def test_as_another_system_does_not_miss_that_systems_launcher_here(dlrun):
