@@ -13,11 +13,11 @@ class NewFile(click.Path):
     """An option's file that is to be written: that its folder takes it is made sure before the work, not after."""
 
     def __init__(self) -> None:
-        super().__init__(dir_okay=False, path_type=Path)
+        super().__init__(dir_okay=False)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the file's path; it is a usage error where it could not be written."""
-        path: Path = super().convert(value, param, ctx)
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
         if not path.parent.is_dir():
             self.fail(f"There is no folder '{path.parent}'.", param, ctx)
         if not os.access(path if path.exists() else path.parent, os.W_OK):

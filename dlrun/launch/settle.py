@@ -104,7 +104,7 @@ def _pmi(launcher: Launcher, site: Site) -> str:
 
 
 def kind_of(plan: LaunchPlan) -> str:
-    """Return what the program is: "module", "script" (Python's) or "command"; raises DlrunError where it is not here."""
+    """Return what the program is: "module", "script" (Python's) or "command"; raises DlrunError where there is none."""
     if plan.module:
         return "module"
     script = plan.program[0]

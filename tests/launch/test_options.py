@@ -51,7 +51,7 @@ def said(tmp_path, monkeypatch):  # type: ignore
         (["-n", "2", "--start-timeout", "nan", "train.py"], "--start-timeout nan: ranks get", "give --start-timeout 1"),
         (["-n", "2", "--native", "'", "train.py"], "--native ': No closing quotation", "quotes in it come in pairs"),
         (["-n", "2", "--resume", "'", "train.py"], "--resume ': No closing quotation", "quotes in it come in pairs"),
-        (["-n", "2", "--mpiexec", "nowhere/mpiexec", "train.py"], "--mpiexec nowhere/mpiexec: there is no such", "path"),
+        (["-n", "2", "--mpiexec", "bin/mpiexec", "train.py"], "--mpiexec bin/mpiexec: there is no", "give its path"),
         (["-n", "0", "--job", "job.sh", "train.py"], "-n 0: a job has at least one rank", "give -n 1 or more"),
         (["-n", "2", "--job", "job.sh", "trian.py"], "there is no script trian.py", "did you mean train.py?"),
         (["-n", "2", "--job", "train.py", "train.py"], "--job train.py is the script that the job is to run", "name"),
