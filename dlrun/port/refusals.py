@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import libcst as cst
 
 from dlrun.errors import DlrunError
@@ -47,6 +49,7 @@ _TRAINERS = {
     "skorch": "skorch",
     "rl.agents": "keras-rl",
 }
+_KERAS_DATA = ("datasets", "utils", "preprocessing", "backend", "config", "__version__")  # nothing that is trained
 
 
 def imported(script: Script) -> list[tuple[str, cst.CSTNode]]:
@@ -108,7 +111,7 @@ def _trained_with(script: Script, imports: list[str], last: bool = False) -> str
     """Return the framework among ``imports``; where there is none, an empty string (or, if ``last``, the error)."""
     name, heads = script.name, {target.split(".")[0] for target in imports}
     if "keras" in heads or any(t.startswith(("tensorflow.keras", "tensorflow.python.keras")) for t in imports):
-        return "keras"
+        return "torch" if "torch" in heads and _torch_trains(script) else "keras"
     if "torch" in heads or "torchvision" in heads:
         return "torch"
     if "tensorflow" in heads:
@@ -121,6 +124,25 @@ def _trained_with(script: Script, imports: list[str], last: bool = False) -> str
         raise DlrunError(f"{name}: trains with jax, which dlrun port does not know.", "It ports PyTorch and Keras.")
     known = ", ".join(sorted(h for h in heads if h)) or "nothing"
     raise DlrunError(f"{name}: no framework found: it imports {known}.", "Name a script that imports torch or keras.")
+
+
+def _torch_trains(script: Script) -> bool:
+    """Tell whether a loop of PyTorch's trains in a script that imports Keras; raises where it trains Keras's models."""
+    called = [c.func for c in script.calls if isinstance(c.func, cst.Attribute)]
+    compiled = any(f.attr.value == "compile" and script.name_of(f) in ("", ".compile") for f in called)
+    backward = next((f for f in called if f.attr.value == "backward"), None)
+    if backward is None or compiled:
+        return False
+    for node in script.nodes:
+        outermost = isinstance(node, (cst.Name, cst.Attribute)) and not isinstance(script.parents[node], cst.Attribute)
+        of_keras = re.match(r"(tensorflow\.(python\.)?)?keras\.(\w+)", script.name_of(node) if outermost else "")
+        if of_keras and of_keras[3] not in _KERAS_DATA:
+            raise DlrunError(
+                f"{script.place(backward)}: a loop of PyTorch's trains what Keras makes ({script.code(node)}): Keras's "
+                "random numbers and optimizers are out of reach of dl_comm.torch. Nothing was written.",
+                "Train it with compile() and fit(), or build it from torch.nn and torch.optim.",
+            )
+    return True
 
 
 def _strategy(name: str) -> str:

@@ -13,16 +13,19 @@ first one under which the serial script trains is used. The scripts themselves a
 """
 
 import argparse
+import contextlib
 import csv
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from typing import IO
 
 from dlrun.errors import DlrunError
 from dlrun.port.files import port_tree, read_and_port
@@ -62,8 +65,7 @@ class Judge:
             environment = self.environment(work) | {"PATH": f"{Path(self.python).parent}:{os.environ['PATH']}"}
             environment["PYTHONPATH"] = environment["PYTHONPATH"].removesuffix(f":{work}")  # each has its own modules
             try:
-                subprocess.run(command, cwd=work, env=environment, stdout=said, stderr=subprocess.STDOUT,
-                               timeout=12 * self.args.timeout)  # fmt: skip
+                bounded(command, work, environment, said, 12 * self.args.timeout)
             except subprocess.TimeoutExpired:
                 return f"no verdict in {12 * self.args.timeout} s"
         text = log.read_text(errors="replace")
@@ -88,8 +90,7 @@ class Judge:
             log = self.args.results / f"{self.row['id']}-{ranks}{'r' if extra else ''}.log"
             try:
                 with log.open("w") as said:
-                    subprocess.run(command, cwd=work, env=environment, stdout=said, stderr=subprocess.STDOUT,
-                                   timeout=self.args.timeout)  # fmt: skip
+                    bounded(command, work, environment, said, self.args.timeout)
             except subprocess.TimeoutExpired:
                 return [{"why": f"no end in {self.args.timeout} s", "digests": []}] * max(ranks, 1)
             found = [Path(f"{result}.{rank}") for rank in range(max(ranks, 1))]
@@ -124,6 +125,21 @@ class Judge:
         return "right"
 
 
+def bounded(command: list[str], work: Path, environment: dict[str, str], said: IO[str], seconds: int) -> None:
+    """Run ``command``, and end it with all that it started if it takes longer than ``seconds``."""
+    with subprocess.Popen(command, cwd=work, env=environment, stdout=said, stderr=said, start_new_session=True) as run:
+        try:
+            run.wait(seconds)
+        except subprocess.TimeoutExpired:
+            run.send_signal(signal.SIGINT)  # lets dlrun verify end the sessions that it started
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                run.wait(20)
+            raise
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(run.pid, signal.SIGKILL)
+
+
 def equal(run: dict[str, object], serial: dict[str, object]) -> int:
     """Return after how many first steps two runs hold the same parameters."""
     steps = list(zip(run["digests"], serial["digests"], strict=False))  # type: ignore[call-overload]
@@ -144,7 +160,9 @@ def judged(row: dict[str, str], folder: Path, args: argparse.Namespace) -> dict[
             port = port_tree(folder / script, Path(scratch) / "port").path.parent
             shutil.copytree(folder, port, copy_function=missing, dirs_exist_ok=True)
             ran = judge.compared(folder, port, one) if args.run else "right"
-            return {"ran": ran} | ({"verified": judge.verified(folder, port)} if args.verify and ran == "right" else {})
+            return {"ran": ran} | (
+                {"verified": judge.verified(folder, port)} if args.verify and ran.startswith("right") else {}
+            )
     return {"ran": f"NOT RUN: {' / '.join(whys)}"}
 
 

@@ -105,6 +105,15 @@ def test_a_keras_model_that_is_compiled_elsewhere_is_refused():
     assert "compiled elsewhere" in refused("import keras\nmodel = load()\nmodel.fit(x, y)\n").message
 
 
+def test_a_loop_of_pytorchs_may_take_its_data_from_keras_but_not_its_model_or_optimizer():
+    data = "from keras.datasets import mnist\n(data, _), _ = mnist.load_data()\n"
+    assert "dl.gradients(opt)" in port(data + SERIAL).text
+    model = SERIAL.replace("torch.nn.Linear(2, 1)", "keras.Sequential([keras.layers.Dense(1)])")
+    assert "train.py:7: a loop of PyTorch's trains what Keras makes" in refused("import keras\n" + model).message
+    optimizer = SERIAL.replace("torch.optim.Adam(", "keras.optimizers.Adam(")
+    assert "(keras.optimizers.Adam)" in refused("import keras\n" + optimizer).message
+
+
 def test_a_stateful_keras_model_goes_through_a_stretch_unless_it_gets_its_batches_one_by_one():
     source = "import keras\nrnn = keras.layers.GRU(3, stateful=True)\nmodel.compile('sgd')\nmodel.fit(x, shuffle=False)"
     assert "each rank carries states of its own" in port(source).report()
