@@ -78,6 +78,13 @@ def nothing_to_share(feeds: Feeds) -> DlrunError | None:
             "sight), so each rank would compute with all of it. Nothing was written.",
             f"Hand {name} to the function as an argument, or feed the loop from a DataLoader.",
         )
+    if feeds.part is not None:
+        part, whole = script.code(feeds.part), script.code(feeds.part.value)
+        return DlrunError(
+            f"{script.place(feeds.part)}: each step takes a part, {part}, out of {whole}: in a rank's share of {whole} "
+            "that would be other samples. Nothing was written.",
+            f"Take the part before the loop, {whole}_train = {part}, and use that in the loop.",
+        )
     if feeds.moved is not None:
         return DlrunError(
             f"{script.place(feeds.moved)}: takes slices of its data at positions that it moves on, and the data come "

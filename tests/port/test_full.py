@@ -249,3 +249,30 @@ def test_layers_that_are_trained_one_by_one_hand_on_all_samples():
     assert 'own_bad, own_good = dl.shard((dl.broadcast(bad), dl.broadcast(good)), batch="global")' in text
     assert "return self(good).detach(), self(bad).detach()" in text
     assert "dl.gradients(self.opt)" in text
+
+
+PART = """import torch
+x, y = torch.randn(30, 4), torch.arange(30) % 3
+train = torch.arange(24)
+model = torch.nn.Linear(4, 3)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(9):
+    def closure():
+        opt.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(x[train]), y[train])
+        loss.backward()
+        return loss
+    opt.step(closure)
+"""
+
+
+@pytest.mark.parametrize("part", ["train", ":24", "train < 9", "~(train > 9)"])
+def test_a_part_of_an_array_is_other_samples_in_a_share_of_it(part):
+    error = refused(PART.replace("[train]", f"[{part}]"))
+    assert f"each step takes a part, x[{part}], out of x" in error.message
+    assert f"x_train = x[{part}]" in error.hint
+
+
+@pytest.mark.parametrize("whole", ["[:]", "[:, :4]", "[None]"])
+def test_an_index_that_leaves_no_sample_out_is_no_part(whole):
+    assert 'batch="global"' in port(PART.replace("x[train]", f"x{whole}").replace("y[train]", "y")).text

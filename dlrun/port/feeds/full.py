@@ -13,7 +13,7 @@ from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.reductions import Reductions
 from dlrun.port.facts.torch import LOOPS
 from dlrun.port.feeds.draws import Draws
-from dlrun.port.feeds.positions import moving
+from dlrun.port.feeds.positions import moving, takes_part
 from dlrun.port.feeds.wholes import Wholes
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Script, dotted, walk
@@ -37,6 +37,7 @@ class FullBatches:
     counted: list[cst.For | cst.While]
     graph: cst.CSTNode | None = None  # data whose samples hang together
     uncut: cst.Name | None = None  # data that go into a loss whole, beside others that are dealt out
+    part: cst.Subscript | None = None  # what a loss takes of an array: not all of it
     moved: cst.CSTNode | None = None  # a loop over slices whose arrays cannot be cut before it
     full_batch = False
 
@@ -53,6 +54,7 @@ class FullBatches:
             self._move(loop, moved)
         elif self.graph is None and wholes.arrays:
             self.full_batch = True
+            self.part = self.part or self._part(wholes)
             self.uncut = wholes.left[0] if wholes.left else self.uncut
             self.found[loop] = self._batch(wholes, losses)
         elif self.graph is None and wholes.left:
@@ -83,8 +85,7 @@ class FullBatches:
 
     def _picks(self, wholes: Wholes) -> tuple[cst.Name, ...]:
         """Return the uses of the arrays that need names of their own: elsewhere the arrays stay whole."""
-        reached = set(self.draws.functions(wholes.loop.body))
-        reached |= {s.closure for s in self.loops.gradients.steps() if s.closure is not None}
+        reached = self._reached(wholes)
         picks: list[cst.Name] = []
         must = False
         for name in wholes.arrays:
@@ -96,6 +97,24 @@ class FullBatches:
                 picks += inside
                 must = must or elsewhere or bool(others)
         return tuple(picks) if must else ()
+
+    def _part(self, wholes: Wholes) -> cst.Subscript | None:
+        """Return the first place that takes a part of an array along axis 0 in the loop, or in functions it calls.
+
+        A share of the whole array has other entries there.
+        """
+        reached = self._reached(wholes) | {wholes.loop}
+        for use in (n for name in wholes.arrays for n in wholes.uses(name)):
+            up = self.script.parents[use]
+            taken = isinstance(up, cst.Subscript) and up.value is use and takes_part(self.flow, up.slice[0].slice)
+            if taken and any(above in reached for above in self.script.above(use)):
+                return up
+        return None
+
+    def _reached(self, wholes: Wholes) -> set[cst.CSTNode]:
+        """Return the functions that the loop calls, closures included."""
+        closures = {s.closure for s in self.loops.gradients.steps() if s.closure is not None}
+        return {*self.draws.functions(wholes.loop.body), *closures}
 
     def _before(self, use: cst.Name, wholes: Wholes) -> bool:
         """Tell whether ``use`` has run, once and for all, when the loop begins."""

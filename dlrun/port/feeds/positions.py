@@ -113,3 +113,18 @@ def _given(flow: Flow, call: cst.Call, names: set[str]) -> bool:
 def mentions(node: cst.CSTNode, names: set[str]) -> bool:
     """Tell whether one of ``names`` appears in ``node``."""
     return any(isinstance(n, cst.Name) and n.value in names for n in walk(node))
+
+
+def takes_part(flow: Flow, index: cst.BaseSlice) -> bool:
+    """Tell whether an index along axis 0 leaves entries out.
+
+    The name or number of one array of several does not, nor does what a loop counts: x[i] for all i.
+    """
+    if isinstance(index, cst.Slice):
+        return any(bound is not None for bound in (index.lower, index.upper, index.step))
+    value = index.value if isinstance(index, cst.Index) else None
+    if isinstance(value, cst.Name):
+        bound = flow.script.scopes[value].lookup(value.value)[0]
+        return bool(bound) and not any(isinstance(b.node, (cst.For, cst.CompFor)) for b in bound)
+    inverted = isinstance(value, cst.UnaryOperation) and isinstance(value.operator, cst.BitInvert)  # x[~held_out]
+    return inverted or isinstance(value, (cst.Attribute, cst.Comparison))
