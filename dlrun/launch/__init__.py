@@ -75,19 +75,20 @@ def launch(
         for note in settled.notes:
             on_note(note)
     run_dir = Path(settled.cwd, settled.run_dir)
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        why = f"cannot make the run directory {run_dir}: {error.strerror}"
-        raise DlrunError(why, "name another: --log-dir") from error
-    for pattern in _OF_A_RUN:  # of an earlier run in the same folder: its ``stop`` would end this one
-        for left in run_dir.glob(pattern):
-            left.unlink(missing_ok=True)
     run = Run(settled, on_line, on_note)
     details = spec(settled, look(os.environ), run.home.addresses, run.home.token)
     file = Path(settled.cwd, settled.spec_file)
-    file.touch(0o600)
-    file.write_text(json.dumps(details, indent=1))
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        for pattern in _OF_A_RUN:  # of an earlier run in the same folder: its ``stop`` would end this one
+            for left in run_dir.glob(pattern):
+                left.unlink(missing_ok=True)
+        file.touch(0o600)
+        file.write_text(json.dumps(details, indent=1))
+    except OSError as error:
+        run.home.close()
+        why = f"cannot make the run directory {run_dir}: {error.strerror}"
+        raise DlrunError(why, "name another: --log-dir") from error
     return run.run(line, os.environ)
 
 

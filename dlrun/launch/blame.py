@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dlrun.launch.home import Call
-from dlrun.launch.result import Failure
+from dlrun.launch.result import Failure, keep
 
 _WAIT = 0.7  # seconds for a better explanation
 _WAIT_FOR_THE_OTHER = 5.0  # where the words say that another rank has ended: its watcher is about to say so, too
@@ -26,6 +26,7 @@ _LOST = "lost without a word: its node or the network to it is gone, or its watc
 _FALLS = (r"CommError|MPI_ERR|mpi4py|\bgloo\b|\bNCCL\b|DistBackendError|DistStoreError|DistNetworkError|"
           r"Connection (reset|closed|refused)|Broken ?pipe|killed by SIG(SEGV|ABRT|BUS|TERM|PIPE)")  # fmt: skip
 _OTHER_ENDED = r"rank \d+ (\(process \d+\) )?(has left|has died|ended)"
+_LEFT = "exit code 0 in the middle of the job, by os._exit() or the like"
 _OTHERS_END = 3  # the doubt where a rank's words name another one that ended: even a lost one is likelier
 
 
@@ -37,6 +38,7 @@ class Blame:
         self.failure: Failure | None = None
         self.due = float("inf")  # when to decide at the latest
         self._heard: list[tuple[int, int, Mapping[str, Any]]] = []
+        self._left: list[Call] = []
 
     @property
     def heard(self) -> bool:
@@ -49,25 +51,38 @@ class Blame:
 
     def loses(self, call: Call) -> None:
         """Take that a rank's watcher is gone: it was killed, or its node was."""
-        self._take(2, {"rank": call.rank, "host": call.host, "pid": call.pid, "what": _LOST, "where": "",
-                       "code": 128 + 9, "time": time.time()})  # fmt: skip
+        self._take(2, _of(call, _LOST, 128 + 9))
+
+    def leaves(self, call: Call) -> None:
+        """Take that a rank's script has gone with exit code 0, and without a word: well, unless others fall over it."""
+        self._left.append(call)
+        if self._heard:
+            self.due = time.monotonic()
 
     def decide(self) -> None:
         """Blame the likeliest of the failures taken so far, and write ``failure.json``."""
         self.due = float("inf")
         if self.failure or not self._heard:
             return
-        first = min(self._heard, key=lambda heard: heard[:2])[2]
+        doubtful, _, first = min(self._heard, key=lambda heard: heard[:2])
+        if doubtful and self._left:
+            first = _of(self._left[0], _LEFT, 1)
         known = {name: first[name] for name in ("rank", "host", "pid", "what", "where", "code", "time")}
         self.failure = Failure(**known, tail=tuple(first.get("tail", ())), others=self.ranks - 1)
         record = {**asdict(self.failure), "log": f"rank-{self.failure.rank}.log"}
-        (self.run_dir / "failure.json").write_text(json.dumps(record, indent=1) + "\n")
+        keep(self.run_dir / "failure.json", json.dumps(record, indent=1) + "\n")
 
     def _take(self, doubtful: int, failure: Mapping[str, Any]) -> None:
         self._heard.append((doubtful, len(self._heard), failure))
         everybody = len({heard[2]["rank"] for heard in self._heard}) == self.ranks
-        wait = _WAIT_FOR_THE_OTHER if doubtful == _OTHERS_END else _WAIT
+        wait = _WAIT_FOR_THE_OTHER if doubtful == _OTHERS_END and not self._left else _WAIT
         self.due = min(self.due, time.monotonic() + (wait if doubtful and not everybody else 0))
+
+
+def _of(call: Call, what: str, code: int) -> dict[str, Any]:
+    """Return the failure of a rank that does not tell of it."""
+    return {"rank": call.rank, "host": call.host, "pid": call.pid, "what": what, "where": "", "code": code,
+            "time": time.time()}  # fmt: skip
 
 
 def doubt(what: str) -> int:

@@ -17,7 +17,7 @@ from dlrun.launch.home import Call, Home
 from dlrun.launch.launcher import LauncherProcess
 from dlrun.launch.plan import Command, LaunchPlan
 from dlrun.launch.preflight import refusals, warnings
-from dlrun.launch.result import Result
+from dlrun.launch.result import Result, keep
 from dlrun.launch.roll import RollCall
 from dlrun.launch.signals import Signals
 from dlrun.launch.stall import Lookout, missing, verdict
@@ -117,6 +117,9 @@ class Run:
             self._note_silent(call.rank, json.loads(body)["talks"])
         elif kind == wire.FAILED and not self.asked:
             self.blame.fails(json.loads(body))
+        elif kind == wire.ENDED and self.plan.kind != "command":
+            if call.ended and not call.ended["code"] and not call.ended["said"]:
+                self.blame.leaves(call)
         elif kind == wire.SIGNALLED:
             self.signals.of_rank(call, json.loads(body)["signal"])
 
@@ -157,7 +160,7 @@ class Run:
             self._refuse(f"{self.ranks} ranks were asked for, and the launcher started rank {call.rank} of {call.size}")
         elif not self.home.missing() and not self.home.complete:
             facts = [self.home.calls[rank].facts for rank in range(self.ranks)]
-            (self.run_dir / "ranks.json").write_text(json.dumps(facts, indent=1) + "\n")
+            keep(self.run_dir / "ranks.json", json.dumps(facts, indent=1) + "\n")
             for line in warnings(facts, self.plan.nodes):
                 self.on_note(line)
             if refused := refusals(facts):
@@ -208,7 +211,7 @@ class Run:
         self._blame_signal(float("inf"))
         self.blame.decide()
         failure = self.blame.failure
-        (self.run_dir / "launcher.log").write_bytes(said)
+        keep(self.run_dir / "launcher.log", said.decode(errors="replace"))
         ended = [call.ended for call in self.home.calls.values() if call.ended]
         code = self.launcher.code
         if failure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,3 +35,11 @@ class Result:
     failure: Failure | None = None
     seconds: float = 0.0
     serial: bool = False  # no rank ever loaded anything to talk to the others with
+
+
+def keep(file: Path, text: str) -> None:
+    """Write a record of the run; where that cannot be, a line says so, and the job is told of all the same."""
+    try:
+        file.write_text(text, encoding="utf-8", errors="replace")
+    except OSError as error:
+        print(f"dlrun: {file} cannot be written: {error.strerror}", file=sys.stderr)

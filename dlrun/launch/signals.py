@@ -104,8 +104,12 @@ class Signals:
         """Have the ranks save and stop: the file ``stop`` tells a script that asks ``should_stop()``."""
         self.saving = why
         unseen = self.run_dir / "stop.new"  # who sees the file finds the signal's name in it
-        unseen.write_text(why.split()[0] + "\n")
-        unseen.replace(self.run_dir / "stop")
+        try:
+            unseen.write_text(why.split()[0] + "\n")
+            unseen.replace(self.run_dir / "stop")
+        except OSError as error:
+            print(f"dlrun: {why}: the ranks cannot be told to save ({self.run_dir}: {error.strerror})", file=sys.stderr)
+            return
         if self.listening:
             self._save_by = time.monotonic() + self.plan.save_time
             told = f"the ranks save and stop; they have {self.plan.save_time:g} s"

@@ -18,6 +18,7 @@ from dlrun import __version__
 from dlrun.rank import wire
 from dlrun.rank.gpus import gpus, visible
 from dlrun.rank.identity import Identity, identity
+from dlrun.rank.log import Log
 from dlrun.rank.place import settle
 from dlrun.rank.script import run
 from dlrun.rank.watch import FORWARDED, Watcher
@@ -57,7 +58,7 @@ def main(argv: list[str]) -> int:
 
 def start(rank: int, program: list[str], spec: dict[str, Any], home: socket.socket | None) -> int:
     """Fork the script and watch it; return its exit code."""
-    log = os.open(f"{spec['run_dir']}/rank-{rank}.log", os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+    log = Log(spec["run_dir"], rank)
     shown = rank in spec["show"] or not home
     pipes = [os.pipe(), os.pipe()] if shown else []
     report, told = (end.detach() for end in socket.socketpair())
@@ -67,8 +68,8 @@ def start(rank: int, program: list[str], spec: dict[str, Any], home: socket.sock
     if script == 0:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(pipes[0][1] if shown else log, 1)
-        os.dup2(pipes[1][1] if shown else log, 2)
+        os.dup2(pipes[0][1] if shown else log.fd, 1)
+        os.dup2(pipes[1][1] if shown else log.fd, 2)
         if home:
             home.close()
         run(program, spec["kind"], told)

@@ -32,7 +32,8 @@ def run(program: list[str], kind: str, report: int) -> NoReturn:
         signal.signal(number, signal.SIG_IGN)
     if kind == "command":
         os.execvp(program[0], program)
-    stack = open(f"{os.environ['DLRUN_RUN_DIR']}/rank-{os.environ['DLRUN_RANK']}.stack", "w")  # noqa: PTH123, SIM115
+    file = f"{os.environ['DLRUN_RUN_DIR']}/rank-{os.environ['DLRUN_RANK']}.stack"
+    stack = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)  # stays open to the end
     faulthandler.register(STACK_SIGNAL, stack, all_threads=False)
     faulthandler.enable()  # a segmentation fault then names its line
     for stream in (sys.stdout, sys.stderr):

@@ -12,12 +12,12 @@ import time
 from typing import Any
 
 from dlrun.rank import wire
+from dlrun.rank.log import TAIL, Log, crashed_at
 from dlrun.rank.proc import catches, children
-from dlrun.rank.script import EARLY_WARNINGS, STACK_SIGNAL, theirs
+from dlrun.rank.script import EARLY_WARNINGS, STACK_SIGNAL
 from dlrun.rank.talk import talks
 
 GRACE = 1.0  # seconds between the signal that asks a script to end and the one that ends it
-_TAIL = 20  # last lines of a failed rank that are shown
 # What others may send a watcher. Its starter blocks them from before the fork until they are handled.
 ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 FORWARDED = (*ENDS, *EARLY_WARNINGS)
@@ -32,7 +32,7 @@ class Watcher:
     """
 
     def __init__(
-        self, rank: int, script: int, report: int, log: int, streams: dict[int, bytes], home: socket.socket | None,
+        self, rank: int, script: int, report: int, log: Log, streams: dict[int, bytes], home: socket.socket | None,
         serial_after: float,
     ) -> None:  # fmt: skip
         self.rank, self.script, self.report, self.log = rank, script, report, log
@@ -43,6 +43,7 @@ class Watcher:
         self.stopped = False  # the script was told to end: its end is no failure
         self.failure: dict[str, Any] = {}
         self.talked = True
+        self.said = False  # whether the script has said how it ended; one that os._exit() ends does not
         self.poll = select.poll()
         for fd in (report, *streams, *([home.fileno()] if home else [])):
             os.set_blocking(fd, False)
@@ -96,14 +97,17 @@ class Watcher:
         """Move what the script wrote to the log and to the console."""
         with contextlib.suppress(BlockingIOError):
             while data := os.read(fd, 65536):
-                os.write(self.log, data)
-                if self.home:
-                    self._send(self.streams[fd], data)
-                else:
-                    os.write(1 if self.streams[fd] == wire.OUT else 2, data)
+                self._show(wire.ERR, self.log.write(data))
+                self._show(self.streams[fd], data)
             self._forget(fd)
             os.close(fd)
             del self.streams[fd]
+
+    def _show(self, stream: bytes, data: bytes) -> None:
+        if self.home and data:
+            self._send(stream, data)
+        elif data:
+            os.write(1 if stream == wire.OUT else 2, data)
 
     def _hear_script(self) -> None:
         try:
@@ -114,7 +118,7 @@ class Watcher:
             self._forget(self.report)
         for line in lines:
             said = json.loads(line)
-            self.talked = said.get("talked", self.talked)
+            self.said, self.talked = True, said.get("talked", self.talked)
             if "what" in said:
                 for fd in list(self.streams):  # its traceback first: nothing is sure after the failure is known
                     self._pass_on(fd)
@@ -155,8 +159,7 @@ class Watcher:
         call = ""
         with contextlib.suppress(OSError), open(path.removesuffix("stack") + "call") as file:  # noqa: PTH123
             call = file.readline().rstrip()
-        written = os.lseek(self.log, 0, os.SEEK_END)
-        self._send(wire.STACK, {"pid": self.script, "dump": dump, "call": call, "written": written})
+        self._send(wire.STACK, {"pid": self.script, "dump": dump, "call": call, "written": self.log.size()})
 
     def _orphaned(self) -> None:
         """``dlrun launch`` is dead, and with it the job."""
@@ -200,7 +203,7 @@ class Watcher:
         trace = failure.pop("trace", [])
         self.failure = {
             "rank": self.rank, "host": socket.gethostname(), "pid": self.script, "time": time.time(),
-            "tail": [] if self.streams else trace[-_TAIL:] or self._tail(), **failure,
+            "tail": [] if self.streams else trace[-TAIL:] or self.log.tail(), **failure,
         }  # fmt: skip
         self._send(wire.FAILED, self.failure)
 
@@ -211,22 +214,15 @@ class Watcher:
             self._pass_signal_on(self.signalled.pop(0))
         if code and not self.failure and number not in self.received:
             name = signal.Signals(number).name if number else ""
-            tail = self._tail()
-            self._fail({"what": f"killed by {name}" if name else f"exit code {code}", "where": _where(tail),
-                        "code": code})  # fmt: skip
+            what = f"killed by {name}" if name else f"exit code {code}"
+            self._fail({"what": what, "where": crashed_at(self.log.tail()), "code": code})
         code = self.failure.get("code", code)
         if self.failure:
             folder = os.environ["DLRUN_RUN_DIR"]
-            with open(f"{folder}/rank-{self.rank}.failure.json", "w") as file:  # noqa: PTH123
+            with contextlib.suppress(OSError), open(f"{folder}/rank-{self.rank}.failure.json", "w") as file:  # noqa: PTH123
                 json.dump(self.failure, file, indent=1)
-        self._send(wire.ENDED, {"code": code, "talked": self.talked, "stopped": self.stopped})
+        self._send(wire.ENDED, {"code": code, "talked": self.talked, "said": self.said})
         return code
-
-    def _tail(self) -> list[str]:
-        """Return the last lines of the log, each as it stands after its last carriage return."""
-        size = os.lseek(self.log, 0, os.SEEK_END)
-        text = os.pread(self.log, 16384, max(0, size - 16384)).decode(errors="replace")
-        return [line.rstrip("\r").rsplit("\r", 1)[-1] for line in text.split("\n") if line.strip()][-_TAIL:]
 
     def _send(self, kind: bytes, payload: bytes | dict[str, Any]) -> None:
         if self.home:
@@ -248,11 +244,3 @@ class Watcher:
             if not left:
                 return
             time.sleep(0.01)
-
-
-def _where(tail: list[str]) -> str:
-    """Return ``file:line`` of the innermost frame of the user's that faulthandler printed, if it printed any."""
-    frames = [line.strip()[6:].partition('", line ') for line in tail if line.startswith('  File "')]
-    named = [(file, rest.split()[0]) for file, _, rest in frames if rest]
-    own = [f"{file}:{line}" for file, line in named if not theirs(file)]
-    return own[0] if own and any(line.startswith("Fatal Python error") for line in tail) else ""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from pathlib import Path
 
 import pytest
 
 from dlrun.launch.blame import Blame, doubt
+from dlrun.launch.home import Call
 
 LEFT = "CommError: rank 2 has left: it called finalize or ended"
 
@@ -49,6 +51,19 @@ def test_a_crash_is_likelier_than_what_names_another_ranks_end(tmp_path: Path):
     assert blame.failure and (blame.failure.rank, blame.failure.code) == (1, 139)
 
 
+def test_who_left_without_a_word_is_blamed_where_the_others_fell_over_it_and_only_then(tmp_path: Path):
+    left = Call(socket.socket(), rank=1, host="n1", pid=8)
+    left.connection.close()
+    for what, blamed in ((LEFT, 1), (GLOO, 1), ("ValueError: bad", 0)):
+        blame = Blame(3, tmp_path)
+        blame.leaves(left)
+        blame.decide()
+        assert blame.failure is None, "all ranks may end so"
+        blame.fails(failed(0, what))
+        blame.decide()
+        assert blame.failure and (blame.failure.rank, blame.failure.code) == (blamed, 1)
+
+
 def test_of_two_that_failed_by_themselves_the_first_is_blamed(tmp_path: Path):
     blame = Blame(3, tmp_path)
     blame.fails(failed(1, "ValueError: bad"))
@@ -67,24 +82,26 @@ def test_when_every_rank_fell_over_the_first_is_told_at_once(tmp_path: Path):
 
 
 FALLS_OVER = """
-import os, time
+import os, sys, time
 class CommError(RuntimeError): pass
 ending = os.environ["DLRUN_RUN_DIR"] + "/ending"
 if os.environ["DLRUN_RANK"] == "1":
     open(ending, "w").close()
-    os._exit(7)
+    os._exit(int(sys.argv[1]))
 while not os.path.exists(ending):
     time.sleep(0.001)
 raise CommError("rank 1 has left: it called finalize or ended")
 """
 
 
-def test_in_a_launch_the_rank_that_speaks_first_is_not_blamed_for_anothers_end(dlrun, any_mpiexec, tmp_path):
+@pytest.mark.parametrize(("end", "what"), [(7, "exit code 7"), (0, "exit code 0 in the middle of the job, by "
+                                                                   "os._exit() or the like")])  # fmt: skip
+def test_in_a_launch_the_rank_that_speaks_first_is_not_blamed_for_anothers_end(dlrun, any_mpiexec, tmp_path, end, what):
     (tmp_path / "falls.py").write_text(FALLS_OVER)
-    done = dlrun("-n", "2", "--mpiexec", any_mpiexec, "falls.py")
-    assert done.returncode == 7, done.stderr
+    done = dlrun("-n", "2", "--mpiexec", any_mpiexec, "falls.py", str(end))
+    assert done.returncode == (end or 1), done.stderr
     told = [line for line in done.stderr.splitlines() if line.startswith("dlrun: rank")]
-    assert len(told) == 1 and told[0].startswith("dlrun: rank 1 ") and told[0].endswith("exit code 7")
+    assert len(told) == 1 and told[0].startswith("dlrun: rank 1 ") and told[0].endswith(what)
 
 
 TRAINS = """

@@ -1,0 +1,37 @@
+"""The shim started by hand: one rank, with no ``dlrun launch`` to call."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import dlrun.rank.log as log_module
+from dlrun.rank.log import Log, crashed_at
+
+SPEC = {"ranks": 1, "nnodes": 1, "backend": "local", "kind": "script", "show": [0], "home": [], "token": "",
+        "silence": 20, "serial_after": 60.0, "place": {"bind": False, "cores": None, "gpus": None}, "inherit": {},
+        "env": {}}  # fmt: skip
+
+
+def test_a_log_on_a_full_disk_is_told_once_and_ends_no_training(tmp_path):
+    (tmp_path / "rank-0.log").symlink_to("/dev/full")
+    (tmp_path / "spec.json").write_text(json.dumps({**SPEC, "run_dir": str(tmp_path)}))
+    (tmp_path / "train.py").write_text("for epoch in range(3):\n    print('epoch', epoch, flush=True)\n")
+    line = [sys.executable, "-W", "error", "-m", "dlrun.rank", "--spec", "spec.json", "--", "train.py"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "epoch 0\nepoch 1\nepoch 2\n")
+    assert done.stderr == ("dlrun: rank-0.log cannot be written (No space left on device); "
+                           "the job goes on without it\n"), "nor does Python warn of a file left open"  # fmt: skip
+
+
+def test_of_a_crash_the_frames_of_the_script_are_shown_and_where_it_was(tmp_path):
+    log = Log(str(tmp_path), 1)
+    shim = f'  File "{Path(log_module.__file__).parent}/script.py", line 83 in _run_file\n'
+    shim += '  File "<frozen runpy>", line 88 in _run_code\n'
+    crash = f'''Fatal Python error: Segmentation fault\n  File "train.py", line 3 in <module>\n{shim}'''
+    assert log.write(f" 1%\r 2%\nepoch 1\n{crash}\nExtension modules: numpy (total: 1)\n".encode()) == b""
+    said = [" 2%", "epoch 1", "Fatal Python error: Segmentation fault", '  File "train.py", line 3 in <module>']
+    assert log.tail() == said
+    assert crashed_at(said) == "train.py:3" and crashed_at(said[:2] + said[3:]) == ""
