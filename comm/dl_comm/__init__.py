@@ -140,7 +140,12 @@ def broadcast(arrays: Sequence[Any], root: int = 0) -> Any:
 
 
 def average(array: Any) -> Any:
-    """Replace ``array`` by its mean over ranks, in place, and return it."""
+    """Replace ``array`` by its mean over ranks, in place, and return it.
+
+    Of TensorFlow's tensors, which do not change, see :func:`dl_comm.tensorflow.average`, whose result this returns.
+    """
+    if is_tensorflow(array):
+        return _for_tensorflow().average(array)
     if device.is_on_gpu(array):
         for flight in device.take_off([array], 0, [described(array)]):
             flight.land()

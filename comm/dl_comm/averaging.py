@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -116,7 +116,7 @@ def speaks(verbosity: int) -> bool:
 
 
 teams: dict[int, Averaging] = {}
-pipelines: list[dict[int, Averaging]] = []  # those of faces, whose time waited is noted in ``teams``
+pipelines: list[Mapping[Any, Averaging]] = []  # those of faces, whose time waited is noted in ``teams``
 
 
 def of(team: int) -> Averaging:

@@ -56,7 +56,11 @@ def borrowed(array: Any) -> tuple[int, int, str]:
     keeps the array alive. Raises CommError where the array is read-only or not contiguous, or its framework hands it
     to nobody.
     """
-    capsule = _capsule(array)
+    return described(_capsule(array), array)
+
+
+def described(capsule: Any, array: Any) -> tuple[int, int, str]:
+    """Return the same of the array that a capsule is of. Raises CommError as ``borrowed`` does."""
     tensor = _tensor(capsule, array)
     shape = tensor.shape[: tensor.ndim]
     count, empty = 1, 0 in shape

@@ -1,4 +1,4 @@
-"""The list op: tensors in, the same tensors combined over the ranks out."""
+"""Tensors in, the same tensors combined over the ranks out: by the list op, on the host, or on the ranks' GPUs."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 from dl_comm import CommError, _core, averaging
+from dl_comm.tensorflow import gpu
+from dl_comm.tensorflow.pipelined import pipelined
 
 _REDUCE = ctypes.CFUNCTYPE(
     None,
@@ -39,6 +41,7 @@ _teams: set[int] = set()
 _stands_for: dict[int, int] = {}
 
 
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
 def reduce(tensors: Sequence[Any], op: str, names: Sequence[str], team: int = 0) -> list[Any]:
     """Return the tensors combined over the ranks: ``op`` is mean, sum, min, max, prod or ``broadcast ROOT``.
 
@@ -49,16 +52,28 @@ def reduce(tensors: Sequence[Any], op: str, names: Sequence[str], team: int = 0)
         return []
     tensors = [tf.convert_to_tensor(t) for t in tensors]
     labels = [f"{name} {t.shape} {t.dtype.name}" for name, t in zip(names, tensors, strict=True)]
-    call: dict[str, Any] = {"op": op, "names": "\n".join(labels), "team": team}
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     if graph is not None and not hasattr(graph, "outer_graph"):
         # Not in a tf.function, where stateful ops run in the order of the program.
-        call["team"] = _own_team(graph)
-        _stands_for[call["team"]] = team
-    elif graph is not None:
+        own = _own_team(graph)
+        _stands_for[own] = team
+        return _on_host(tensors, op, labels, own)
+    if graph is not None:
         _refuse_xla()
+    there = [i for i, t in enumerate(tensors) if gpu.takes(t)] if gpu.in_use() else []
+    here = [i for i in range(len(tensors)) if i not in there]
+    results: dict[int, Any] = {}
+    for places, act in ((there, gpu.reduce), (here, _on_host)):
+        if places:
+            done = act([tensors[i] for i in places], op, [labels[i] for i in places], team)
+            results |= zip(places, done, strict=True)
+    return [results[i] for i in range(len(tensors))]
+
+
+def _on_host(tensors: Sequence[Any], op: str, labels: Sequence[str], team: int) -> list[Any]:
+    """The list op; TensorFlow copies tensors that are on a GPU to the host, and their means back."""
     with tf.device("/CPU:0"):
-        return list(_library().dl_reduce(tensors, **call))
+        return list(_library().dl_reduce(tensors, op=op, names="\n".join(labels), team=team))
 
 
 def _refuse_xla() -> None:
@@ -114,7 +129,7 @@ def _reduce(
             users = averaging.of(_stands_for.get(team, team))
             begun = time.perf_counter()
             if kind == "mean" and users.lags():
-                _pipelined(team, users, [_array(data[i] or 0, counts[i], kinds[i]) for i in range(n)])
+                pipelined(team, users, [_array(data[i] or 0, counts[i], kinds[i]) for i in range(n)])
             else:
                 _core.allreduce([_real(data[i] or 0, counts[i], kinds[i]) for i in range(n)], kind, team, labels)
             users.note(time.perf_counter() - begun)
@@ -138,16 +153,3 @@ def _array(address: int, count: int, dtype: Any) -> Any:
     if elements == 0:
         return np.empty(0, kind)
     return np.frombuffer((ctypes.c_char * (elements * kind.itemsize)).from_address(address), kind)
-
-
-def _pipelined(team: int, users: averaging.Averaging, arrays: list[Any]) -> None:
-    """Put into the arrays what ``config_team`` says this call returns. Each op of a graph has a team, and counts its
-    own calls."""
-    own = _pipelines.setdefault(team, averaging.Averaging(team))
-    own.phases = users.phases
-    for array, mean in zip(arrays, own.mean(arrays), strict=True):
-        array[...] = mean
-
-
-_pipelines: dict[int, averaging.Averaging] = {}
-averaging.pipelines.append(_pipelines)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import ast
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 
 import pytest
 from gpus import HERE, aware_mpi, real_driver
 from mpis import first_mpi
+from on_gpus import FACES, checks_in, launched
 
-FACES = HERE.parent / "faces"
 HOOKS = "torch_hooks_on_gpu.py"
 # What runs which way over the fake: two ranks share a GPU and go through the host, or have one each, or a node each.
 STAGED, OWN, MPI = "the host, as DL_COMM_GPU_PATH says", "NCCL 2.21.5", "MPI, from GPU to GPU"
@@ -30,21 +25,6 @@ OVER_THE_FAKE = {
 }
 ON_A_REAL_GPU = ("torch_on_real_gpu.py",)
 pytestmark = pytest.mark.timeout(900)  # the first check of a launch waits for all of them
-
-
-def checks_in(folder: Path, files: tuple[str, ...]) -> list[str]:
-    """The public functions of these files."""
-    trees = (ast.parse((folder / file).read_text()) for file in files)
-    return [f.name for t in trees for f in t.body if isinstance(f, ast.FunctionDef) and not f.name.startswith("_")]
-
-
-def launched(n: int, *arguments: str | Path, **variables: str) -> str:
-    """What a Python program says on n ranks, and the end of what it complains of."""
-    path = os.pathsep.join([str(HERE), str(FACES)])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **variables}
-    command = [*first_mpi().command(n), sys.executable, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=800, env=environment, check=False)
-    return done.stdout + done.stderr[-6000:]
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,29 @@
+"""Checks in files of their own, and launching them on ranks with GPUs."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from gpus import HERE
+from mpis import first_mpi
+
+FACES = HERE.parent / "faces"
+
+
+def checks_in(folder: Path, files: tuple[str, ...]) -> list[str]:
+    """The public functions of these files."""
+    trees = (ast.parse((folder / file).read_text()) for file in files)
+    return [f.name for t in trees for f in t.body if isinstance(f, ast.FunctionDef) and not f.name.startswith("_")]
+
+
+def launched(n: int, *arguments: str | Path, **variables: str) -> str:
+    """What a Python program says on n ranks, and the end of what it complains of."""
+    path = os.pathsep.join([str(HERE), str(FACES)])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **variables}
+    command = [*first_mpi().command(n), sys.executable, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=800, env=environment, check=False)
+    return done.stdout + done.stderr[-6000:]
