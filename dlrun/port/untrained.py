@@ -105,7 +105,7 @@ def not_globally(feeds: Feeds) -> DlrunError | None:
     """Return the error for a script whose batches cannot be divided among the ranks, or None."""
     script = feeds.script
     drawn = [loop for loop in feeds.counted if not any(
-        script.name_of(c.func) == "builtins.next" for c in feeds.draws.reached(loop.body))]  # fmt: skip
+        feeds.iterated.advanced(c) is not None for c in feeds.draws.reached(loop.body))]  # fmt: skip
     indexed = [f.node for f in feeds.found.values() if f.how in ("indices", "positions")]
     streams = [f.node for f in feeds.found.values() if f.how in ("stretch", "stretches")]
     single = [f.node for f in feeds.found.values() if f.how == "iterable" and _one_by_one(feeds, f.node)]

@@ -58,6 +58,74 @@ for step in range(100):
     assert "range(dl.steps(100))" in text
 
 
+@pytest.mark.parametrize(("make", "take"), [("iter(loader)", "it.next()"), ("loader.__iter__()", "it.__next__()")])
+def test_an_iterator_may_be_advanced_by_its_methods(make, take):
+    text = port(f"""{HEAD}{MADE}
+loader = DataLoader(data, batch_size=8, shuffle=True)
+def forever(batches):
+    it = {make.replace("loader", "batches")}
+    while True:
+        try:
+            yield {take}
+        except StopIteration:
+            it = {make.replace("loader", "batches")}
+source = forever(loader)
+for step in range(5 * len(loader)):
+        x, y = source.__next__()
+        {UPDATE}
+it = {make}
+for step in range(len(loader)):
+        x, y = {take}
+        {UPDATE}""").text
+    assert text.count("dl.shard(") == 1
+    assert "loader = dl.shard(DataLoader(data, batch_size=8, shuffle=True))" in text
+    assert "dl.steps" not in text  # the loader's length is that of the share
+
+
+CRITIC = """
+og = torch.optim.SGD(made.parameters(), lr=0.1)
+{outer}
+    for _ in range(5):
+        real = {real}
+        (model(real) - model(made(torch.randn(8, 2)))).mean().backward()
+        opt.step()
+    model(made(torch.randn(8, 2))).mean().backward()
+    og.step()
+"""
+
+
+def test_the_updates_of_a_critic_in_each_turn_are_as_many_as_before():
+    source = HEAD + MADE + "made = torch.nn.Linear(2, 2)\n"
+    drawn = port(source + CRITIC.format(outer="for it in range(1000):", real="x[np.random.randint(0, 99, 8)]")).text
+    assert "for it in range(dl.steps(1000)):" in drawn
+    assert "for _ in range(5):" in drawn
+    dealt = port(source + CRITIC.format(outer="for x, y in DataLoader(data, shuffle=True):", real="x")).text
+    assert "for x, y in dl.shard(DataLoader(data, shuffle=True)):" in dealt
+    assert "for _ in range(5):" in dealt
+    batches = "it = iter(loader)\nwhile i < len(loader):\n    j = 0"
+    counting = CRITIC.replace("for _ in range(5)", "while j < 5")
+    by_hand = counting.format(outer=batches, real="next(it)[0]; j += 1; i += 1")
+    counted = port(source + "i, loader = 0, DataLoader(data, shuffle=True)\n" + by_hand).text
+    assert "while j < 5:" in counted
+    assert "while i < len(loader):" in counted
+
+
+def test_the_end_of_a_validation_is_no_end_of_the_training():
+    text = port(f"""{HEAD}{MADE}
+for epoch in range(3):
+    for i, (x, y) in enumerate(DataLoader(data, shuffle=True)):
+        {UPDATE}
+        if i == 2000:
+            break
+    for i, (x, y) in enumerate(DataLoader(data)):
+        if i == 3000:
+            break
+        print((model(x) - y).pow(2).mean().item())
+""").text
+    assert "if i == dl.steps(2000):" in text
+    assert "if i == 3000:" in text
+
+
 def test_what_keeps_its_place_among_the_samples_is_asked_in_turn():
     text = port(f"""{HEAD}{WALKER}{MADE}
 train = Data(a, b)

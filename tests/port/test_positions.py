@@ -91,6 +91,22 @@ for epoch in range(3):
     assert "if i % 10 == 0:" in text
 
 
+def test_batches_picked_by_number_are_dealt_out_beside_other_updates_in_the_same_turn():
+    text = port("""import numpy as np, keras
+d, g = keras.Sequential([keras.layers.Dense(1)]), keras.Sequential([keras.layers.Dense(1)])
+d.compile("adam", "mse")
+g.compile("adam", "mse")
+for epoch in range(3):
+    for i in range(len(x) // 8):
+        d.train_on_batch(x[i * 8 : i * 8 + 8], y[i * 8 : i * 8 + 8])
+        for _ in range(2):
+            g.train_on_batch(np.random.normal(0, 1, (8, 4)), np.ones(8))
+""").text
+    assert "for i in dl.shard(range(len(x) // 8)):" in text
+    assert "for _ in range(2):" in text
+    assert "dl.steps" not in text
+
+
 def test_models_that_are_trained_side_by_side_are_no_samples() -> None:
     text = port("""import torch
 from torch.utils.data import DataLoader

@@ -166,8 +166,10 @@ def _is_trained(script: Script, compiled: cst.Call, trained: list[cst.Call]) -> 
 def _indexed(kinds: Kinds, outer: cst.For | cst.While) -> list[cst.Call]:
     """Return the range() of the loops around train_on_batch() whose number picks the samples."""
     script, found = kinds.script, []
+    known: list[cst.For] = []
     for loop in [n for n in walk(outer) if isinstance(n, cst.For)]:
-        inner = any(isinstance(n, (cst.For, cst.While)) and "train_on_batch" in script.code(n) for n in walk(loop.body))
+        own = [c for c in walk(loop.body) if isinstance(c, cst.Call) and _is_method(c, ("train_on_batch",))]
+        direct = any(next(u for u in script.above(c) if isinstance(u, (cst.For, cst.While))) is loop for c in own)
         names = {n.value for n in walk(loop.target) if isinstance(n, cst.Name)}
         picks = any(
             isinstance(n, cst.SubscriptElement) and any(isinstance(m, cst.Name) and m.value in names for m in walk(n))
@@ -175,7 +177,9 @@ def _indexed(kinds: Kinds, outer: cst.For | cst.While) -> list[cst.Call]:
         )
         call = loop.iter
         ranged = isinstance(call, cst.Call) and script.name_of(call.func).endswith("range")
-        if not inner and picks and ranged and "train_on_batch" in script.code(loop.body) and isinstance(call, cst.Call):
+        around = any(script.inside(loop, up) for up in known)  # a part of one of their turns
+        if direct and picks and ranged and isinstance(call, cst.Call) and not around:
+            known.append(loop)
             blocks = nested.around(kinds, loop)
             if blocks is None:
                 found.append(call)

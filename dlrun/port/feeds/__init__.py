@@ -58,7 +58,8 @@ class Feeds(FullBatches):
                 self.found.update({key: feed for key, feed in cut.items() if (feed.node, feed.names) not in known})
         innermost = [loop for loop in self._innermost() if loop not in self._fed and loop not in self.carried.streams]
         self.counted.extend(self.carried.counted)
-        self.counted.extend(loop for loop in innermost if self.draws(loop))
+        drawn = [loop for loop in innermost if self.draws(loop)]
+        self.counted.extend(loop for loop in drawn if not self._is_part(loop, drawn))
         if not self.found and not self.counted and not self.carried.by_loop:
             for turn in innermost:
                 self._whole(turn)
@@ -88,9 +89,9 @@ class Feeds(FullBatches):
             else:
                 self._of_iterated(loop, iterated)
         reached = list(self.draws.reached(loop.body)) if self._is_innermost(loop) else []
-        drawn = [c for c in reached if self.script.name_of(c.func) == "builtins.next" and c.args]
-        for call in drawn:
-            self._feed(self.iterated.source(call.args[0].value), drawn=True)
+        drawn = [given for c in reached if (given := self.iterated.advanced(c)) is not None]
+        for iterator in drawn:
+            self._feed(self.iterated.source(iterator), drawn=True)
         if drawn:
             return  # its turns are steps all the same: the loop counts
         if len(self.found) > before or (isinstance(loop, cst.For) and not self.iterated.counts(self.iterated.of(loop))):
@@ -116,6 +117,20 @@ class Feeds(FullBatches):
         for given in trains or [iterated]:
             self._feed(self.iterated.source(given), innermost=innermost)
 
+    def _is_part(self, loop: cst.For | cst.While, drawn: list[cst.For | cst.While]) -> bool:
+        """Tell whether each turn of another loop, of 1/n of the turns, runs ``loop`` whole: a critic's five updates."""
+        ways = [way for end in self.loops.ends for way in self.loops.chains(end)[:64]]
+        above = [[u for n in reversed(way) for u in self.script.above(n) if u in self.loops.training] for way in ways]
+        outer = [us[us.index(loop) + 1 :] for us in above if loop in us]
+        return bool(outer) and all(any(u in drawn or self._is_dealt(u) for u in us) for us in outer)
+
+    def _is_dealt(self, loop: cst.CSTNode) -> bool:
+        """Tell whether ``loop`` runs over what is dealt out."""
+        source = self.iterated.source(loop.iter) if isinstance(loop, cst.For) else None
+        return source is not None and (
+            source in self.found or any(o.node in self.found for o in self.flow.origins(source))
+        )
+
     def _is_innermost(self, loop: cst.CSTNode) -> bool:
         return loop in self._innermost()
 
@@ -139,7 +154,10 @@ class Feeds(FullBatches):
             return
         for origin in self.flow.origins(iterated):
             made = origin.node
-            if isinstance(made, cst.Call) and self.kinds.of_call(made) == "loader":
+            behind = self.iterated.source(made) if drawn and isinstance(made, cst.Call) else made
+            if isinstance(behind, cst.BaseExpression) and behind is not made:  # it = loader.__iter__()
+                self._feed(behind, drawn, innermost)
+            elif isinstance(made, cst.Call) and self.kinds.of_call(made) == "loader":
                 if not self._evaluated(made) and not self._in_comprehension(made):
                     self.found.setdefault(made, Feed(made, "loader"))
                 elif not drawn:
@@ -192,9 +210,16 @@ class Feeds(FullBatches):
             return False
         call, function = found
         inner = [self.iterated.source(n.iter) for n in walk(function.body) if isinstance(n, cst.For)]
+        ends = [n for c in walk(function.body) if (n := self.iterated.advanced(c)) is not None]
+        made = [o.node for n in ends for o in self.flow.origins(n) if isinstance(o.node, cst.BaseExpression)]
+        moved = [self.flow.argument(call, function, dotted(n)) or n for n in map(self.iterated.source, made)]
         if any(isinstance(o.node, cst.Call) and self.kinds.of_call(o.node) == "loader"
                for n in inner for o in self.flow.origins(n)):  # fmt: skip
             return False
+        if moved and all(self.kinds.of(n) == "loader" for n in moved):
+            for loader in moved:
+                self._feed(loader, drawn=True)
+            return True
         if drawn or innermost:
             self._generators.append(function)
             node = call if drawn else iterated

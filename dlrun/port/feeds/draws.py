@@ -9,6 +9,7 @@ import libcst as cst
 
 from dlrun.port.facts.kinds import Kinds
 from dlrun.port.facts.loops import Loops
+from dlrun.port.feeds.iterated import Iterated
 from dlrun.port.program.script import dotted, walk
 
 # Calls that draw samples: a loop that feeds on them gives every rank its own once the ranks' seeds differ.
@@ -33,6 +34,7 @@ class Draws:
         self.loops = loops
         self.script = loops.script
         self.flow = loops.flow
+        self.iterated = Iterated(loops.flow)
 
     def reached(self, node: cst.CSTNode, depth: int = 4) -> Iterator[cst.Call]:
         """Yield the calls that running ``node`` may make, through the functions of this script."""
@@ -51,7 +53,7 @@ class Draws:
         """Tell whether running ``node`` draws its own samples: at random, in turn, or with next() from a loader."""
         for call in self.reached(node):
             name = self.script.name_of(call.func) or f".{dotted(call.func)}"
-            if name == "builtins.next" or _DRAWS.search(name) or self.keeps_its_place(call):
+            if self.iterated.advanced(call) is not None or _DRAWS.search(name) or self.keeps_its_place(call):
                 return True
         return False
 

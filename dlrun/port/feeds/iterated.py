@@ -25,11 +25,25 @@ class Iterated:
 
     def source(self, node: cst.BaseExpression) -> cst.BaseExpression:
         """Return what is iterated: ``loader`` in ``enumerate(tqdm(loader), 1)``."""
-        while isinstance(node, cst.Call) and node.args:
-            if self.script.name_of(node.func).rsplit(".", 1)[-1] not in _WRAPPERS:
+        while isinstance(node, cst.Call):
+            if not node.args and isinstance(node.func, cst.Attribute) and node.func.attr.value == "__iter__":
+                node = node.func.value
+                continue
+            if not node.args or self.script.name_of(node.func).rsplit(".", 1)[-1] not in _WRAPPERS:
                 break
             node = node.args[0].value
         return node
+
+    def advanced(self, call: cst.CSTNode) -> cst.BaseExpression | None:
+        """Return ``it`` in ``next(it)``, ``it.__next__()`` and Python 2's ``it.next()``."""
+        if not isinstance(call, cst.Call):
+            return None
+        if self.script.name_of(call.func) == "builtins.next" and call.args:
+            return call.args[0].value
+        method = call.func if isinstance(call.func, cst.Attribute) and not call.args else None
+        if method is None or method.attr.value not in ("next", "__next__") or self.flow.targets(call):
+            return None
+        return method.value
 
     def of(self, loop: cst.For) -> cst.BaseExpression:
         """Return what ``loop`` runs over: the call of range() even if it hides behind a name or a progress bar."""
