@@ -113,6 +113,26 @@ def test_averaging_again_what_was_averaged_and_clipped_changes_nothing() -> None
     assert gradients.mean_gradients(run(made(0.2, 0.3), made(0.4, 0.3))).fault == "average-after-clip"
 
 
+@pytest.mark.parametrize(
+    ("changed", "fault"),
+    [
+        (((0.1, 0.2), (0.4, -0.1)), ""),  # half of it
+        (((0.3, 0.5), (0.9, -0.1)), ""),  # a decay of 0.1 added to it
+        (((0.2, 0.3), (0.3, -0.2)), "average-after-clip"),  # no larger than 0.3
+    ],
+)
+def test_what_each_rank_makes_of_its_gradient_by_hand_is_told_from_what_all_make_of_it(changed, fault) -> None:
+    made = ((0.2, 0.4), (0.8, -0.2))
+    mean = note(*(sum(pair) / 2 for pair in zip(*changed, strict=True)))
+    traces = []
+    for raw, own in zip(made, changed, strict=True):
+        called = event("return", fn="gradients", ids=[0], made=[note(*raw)], before=[note(*own)], after=[mean])
+        update = step(1, 0.9)
+        update.facts["grads"] = [mean]
+        traces.append([optimizer(), event("backward"), called, update])
+    assert gradients.mean_gradients(run(*traces)).fault == fault
+
+
 def test_one_parameter_left_out_of_the_averaging_is_found() -> None:
     both = [[optimizer(), event("backward"), step(1, 0.9, grad=g)] for g in (0.2, 0.8)]
     check = gradients.mean_gradients(run(*both))
@@ -294,6 +314,9 @@ def test_keeping_the_global_batch_needs_batches_that_divide() -> None:
 
 def test_rounding_passes_and_another_loss_does_not() -> None:
     serial = run([optimizer(1.0), step(1, 0.9)])
+    rounded = run([event("autocast", type="bfloat16"), *serial.root.events])
+    assert whole.reproduces(rounded, run([optimizer(1.0), step(1, 0.901)], [])).status == "passed"
+    assert whole.reproduces(serial, run([optimizer(1.0), step(1, 0.901)], [])).fault == "other-gradient"
     assert whole.reproduces(serial, run([optimizer(1.0), step(1, 0.9 + 1e-7)], [])).status == "passed"
     assert whole.reproduces(serial, run([optimizer(1.0), step(1, 0.95)], [])).fault == "other-gradient"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from by_hand import event, run, step
 
+from dlrun.verify.checks import data
 from dlrun.verify.checks.coverage import batch_sizes, coverage
 from dlrun.verify.trace import Event, Run
 
@@ -78,6 +79,31 @@ def test_a_full_batch_dealt_out_is_covered_in_every_step() -> None:
     assert check is not None
     assert check.status == "passed"
     assert batch_sizes(serial.root, sharded) == (4, [2, 2])
+
+
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [
+        (([1, 2, 3], [3, 1, 2]), "the 3 samples of each step, each read by one of 2 ranks, 2 times in all"),
+        (([1, 4], [2, 5]), "takes the same 3 samples, and 1 of them reach no rank, 2 others do"),
+    ],
+)
+def test_a_full_batch_is_repeated_evenly_or_has_other_samples(ranks: tuple[list[int], ...], said: str) -> None:
+    serial, sharded = fed([[1, 2, 3]] * 3), fed(*([rank] * 3 for rank in ranks))
+    check, batch = coverage(serial, sharded), data.global_batch(serial, sharded)
+    assert check is not None
+    assert said in check.finding
+    assert check.fault == ("other-samples" if "no rank" in said else "")
+    if check.status == "passed":
+        assert batch.finding == "3 samples (as in the serial script, each counted 2 times)"
+
+
+def test_targets_that_happen_to_be_alike_belong_to_the_ranks_samples() -> None:
+    serial = pairs((SERIAL, [[0, 1], [0, 1], [1, 1], [1, 1]]))
+    labels = [[0, 1], [1, 1]]
+    check = coverage(serial, pairs((SERIAL[::2], labels), (SERIAL[1::2], labels)))
+    assert check is not None
+    assert check.status == "passed"
 
 
 def test_nothing_is_said_of_a_model_whose_inputs_were_not_seen() -> None:

@@ -106,8 +106,9 @@ class FullBatches:
         reached = self._reached(wholes) | {wholes.loop}
         for use in (n for name in wholes.arrays for n in wholes.uses(name)):
             up = self.script.parents[use]
-            taken = isinstance(up, cst.Subscript) and up.value is use and takes_part(self.flow, up.slice[0].slice)
-            if taken and any(above in reached for above in self.script.above(use)):
+            if not isinstance(up, cst.Subscript) or up.value is not use:
+                continue
+            if takes_part(self.flow, up.slice[0].slice) and any(a in reached for a in self.script.above(use)):
                 return up
         return None
 

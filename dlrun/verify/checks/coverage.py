@@ -48,12 +48,26 @@ class Given:
         expected = Counter(row for rows in self.serial[: n * first] for row in rows)
         return n * first if first and self._together(0, first) == expected else 0
 
+    @property
+    def repeated(self) -> int:
+        """How often the ranks together hold each sample of one and the same serial batch; 0 where others, or uneven."""
+        batch, together = Counter(self.serial[0]), self._together(0, 1)
+        k = together.total() // batch.total()
+        return 0 if self.changes or together != Counter({row: k * count for row, count in batch.items()}) else k
+
     def _deals(self, batch: list[int], together: Counter[int]) -> bool:
         extra = together - Counter(batch)
+        if self.repeated:  # each as often as the others
+            return True
         return not Counter(batch) - together and extra.total() < len(self.ranks) and set(extra) <= set(batch)
 
     def _together(self, begin: int, end: int) -> Counter[int]:
         return Counter(row for rank in self.ranks for rows in rank[begin:end] for row in rows)
+
+    def others(self) -> str:
+        """Say which of the serial samples no rank is given, and how many else; empty where there are none."""
+        mine, theirs = {row for rows in self.serial for row in rows}, set(self._together(0, self.steps))
+        return f"{len(mine - theirs)} of them reach no rank, {len(theirs - mine)} others do" if mine != theirs else ""
 
     def twice(self) -> tuple[int, int]:
         """Return how many samples more than one rank is given in these steps, and how many there are."""
@@ -87,6 +101,11 @@ def coverage(identity: Run, run: Run) -> Check | None:
     shared = [given for given, n in _with(inputs, covered) if n and not given.alike]
     if shared:
         return _apart(inputs, shared, where) or passed(NAME, _told(shared[0], covered[shared[0].name]))
+    for given in inputs:
+        if not given.changes and (lost := given.others()):
+            finding = f"each step of the serial script takes the same {len(given.serial[0])} samples, and {lost}"
+            return failed(NAME, finding, "cut out what the serial script trains on, then share that", "other-samples",
+                          **where)  # fmt: skip
     return _unknown([given for given in inputs if not given.alike and given.changes] or inputs, len(run.traces))
 
 
@@ -96,6 +115,9 @@ def _with(inputs: list[Given], covered: dict[str, int]) -> list[tuple[Given, int
 
 def _told(given: Given, batches: int) -> str:
     n, samples = len(given.ranks), sum(map(len, given.serial[:batches]))
+    if not given.changes:
+        often = f", {given.repeated} times in all: so the shares are equal" if given.repeated > 1 else ""
+        return f"the {len(given.serial[0])} samples of each step, each read by one of {n} ranks{often}"
     return f"the {samples} samples of {batches} serial batches, each read by one of {n} ranks"
 
 
@@ -106,9 +128,11 @@ def _apart(inputs: list[Given], shared: list[Given], where: dict[str, str]) -> C
         rows = [len(step) for step in other.serial] == [len(step) for step in first.serial]
         if other is first or not rows or not other.changes:
             continue
+        if _paired(first, other).covered():
+            continue
         if other.alike:
             finding = f"each rank has its share of {first.name}, and all have the same {other.name}"
-        elif other in shared and not _paired(first, other).covered():
+        elif other in shared:
             finding = f"the ranks' shares of {first.name} and of {other.name} are not of the same samples"
         else:
             continue
@@ -150,12 +174,18 @@ def _by_step(steps: tuple[Step, ...]) -> list[dict[str, list[int]]]:
     for step in steps:
         rows: dict[str, list[int]] = {}
         for event in step.before:
-            for name, numbers in event.facts.get("rows", {}).items() if event.kind == "forward" else ():
+            for name, numbers in event.facts.get("rows", {}).items() if event.kind in ("forward", "loss") else ():
                 turn = sum(key.partition(" (")[0] == name for key in rows)
                 rows[f"{name} ({turn + 1})" if turn else name] = numbers
         if rows:
             found.append(rows)
     return found
+
+
+def repeats(serial: Trace, run: Run) -> int:
+    """Return how often each sample counts where every step takes all, and not all ranks the same; 0 else."""
+    inputs = [given for given in _inputs(serial, run) if not given.alike]
+    return inputs[0].repeated if inputs else 0
 
 
 def batch_sizes(serial: Trace, run: Run) -> tuple[int, list[int]]:

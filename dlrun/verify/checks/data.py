@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from dlrun.verify.checks.coverage import NAME, batch_sizes, coverage
+from dlrun.verify.checks.coverage import NAME, batch_sizes, coverage, repeats
 from dlrun.verify.checks.gradients import uses
 from dlrun.verify.checks.stretches import stretches
 from dlrun.verify.trace import Epoch, Run, Trace
@@ -137,6 +137,8 @@ def global_batch(serial: Run, run: Run) -> Check:
     if not old:
         return skipped(BATCH, "how many samples a step uses is not seen")
     total, n = sum(sizes), len(sizes)
+    if (k := _repeats(serial, run)) > 1:
+        return passed(BATCH, f"{old} samples (as in the serial script, each counted {k} times)")
     if total in (old, n * old):
         what = "as in the serial script" if total == old else f"{n} times the serial {old}"
         return passed(BATCH, f"{total} samples ({what})")
@@ -149,7 +151,12 @@ def global_batch(serial: Run, run: Run) -> Check:
 def batch_factor(serial: Run, run: Run) -> int:
     """Return by how much the global batch grew: the number of ranks unless the port keeps it."""
     old, sizes, _ = _batch_sizes(serial, run)
-    return max(1, sum(sizes) // old) if old else len(run.traces)
+    return max(1, sum(sizes) // old // max(1, _repeats(serial, run))) if old else len(run.traces)
+
+
+def _repeats(serial: Run, run: Run) -> int:
+    """Return how often the ranks together count each sample of a step: more than once where no loader cut the data."""
+    return 0 if training(serial.root) else repeats(serial.root, run)
 
 
 def _batch_sizes(serial: Run, run: Run) -> tuple[int, list[int], str]:

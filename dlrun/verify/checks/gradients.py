@@ -16,9 +16,10 @@ ROUNDING = {"float64": 1e-12, "float32": 2e-5, "float16": 5e-3, "bfloat16": 4e-2
 class Use:
     """How one rank's step used one parameter's gradient.
 
-    ``used``: at the step. ``own``, ``mean``: before and after the last averaging since the parameter's last step, None
-    if there was none. ``late``: an averaging came after the step instead. ``clip``: the event that changed gradients
-    between backward and averaging. ``backward``: the one that came after averaging.
+    ``used``: at the step. ``made``: by backward, where ``own`` is another. ``own``, ``mean``: before and after the last
+    averaging since the parameter's last step, None if there was none. ``late``: an averaging came after the step
+    instead. ``clip``: the event that changed gradients between backward and averaging. ``backward``: the one that came
+    after averaging.
     """
 
     step: int
@@ -31,6 +32,7 @@ class Use:
     late: str = ""
     clip: Event | None = None
     backward: Event | None = None
+    made: dict[str, Any] | None = None
 
 
 def mean_gradients(run: Run) -> Check:
@@ -54,7 +56,7 @@ def uses(trace: Trace) -> list[Use]:
     """Return the uses of gradients in a trace, in order of steps and parameters."""
     found: list[Use] = []
     owners: dict[int, list[int]] = {}
-    averages: dict[int, tuple[int, Any, Any, Event | None]] = {}
+    averages: dict[int, tuple[int, Any, Any, Any, Event | None]] = {}
     backward, clip = (-1, None), (-1, None)  # type: tuple[int, Event | None], tuple[int, Event | None]
     for i, event in enumerate(trace.events):
         if event.kind == "backward":
@@ -63,8 +65,9 @@ def uses(trace: Trace) -> list[Use]:
             clip = (i, event)
         elif event.kind == "return" and event["fn"] == "gradients":
             before = clip[1] if clip[0] > backward[0] else None
-            for key, own, mean in zip(event["ids"], event["before"], event["after"], strict=True):
-                averages[key] = (i, own, mean, before)
+            made = event.facts.get("made", [None] * len(event["ids"]))
+            for key, raw, own, mean in zip(event["ids"], made, event["before"], event["after"], strict=True):
+                averages[key] = (i, raw, own, mean, before)
         elif event.kind == "optimizer":
             owners[event["optimizer"]] = event["ids"]
         elif event.kind == "step":
@@ -72,9 +75,9 @@ def uses(trace: Trace) -> list[Use]:
             for position, key in enumerate(owners[event["optimizer"]]):
                 use = Use(event["step"], event.at, names[position], event["grads"][position])
                 if key in averages:
-                    when, own, mean, before = averages.pop(key)
+                    when, raw, own, mean, before = averages.pop(key)
                     after = backward[1] if backward[0] > when else None
-                    use = Use(use.step, use.at, use.name, use.used, own, mean, True, "", before, after)
+                    use = Use(use.step, use.at, use.name, use.used, own, mean, True, "", before, after, raw)
                 else:
                     use = Use(use.step, use.at, use.name, use.used, late=_late(trace, i, key))
                 found.append(use)
@@ -110,6 +113,12 @@ def _problem(together: tuple[Use, ...]) -> Check | None:
         finding = f"step {use.step} averaged after {use.clip['function']}, which saw one rank's gradient only"
         todo = "move dl.gradients(optimizer) up, between backward() and the clipping"
         return failed(NAME, finding, todo, "average-after-clip", **place | {"where": use.clip.at})
+    if not averaged_before and _bent(together):
+        finding = (
+            f"step {use.step} averaged what each rank made of its gradient of {use.name} by itself, as clipping does"
+        )
+        todo = "move dl.gradients(optimizer) up, to right after backward()"
+        return failed(NAME, finding, todo, "average-after-clip", **place)
     if not equal and use.backward:
         finding = f"step {use.step} averaged before backward(): the update used a stale mean and one rank's gradient"
         todo = "call dl.gradients(optimizer) after backward()"
@@ -123,6 +132,23 @@ def _problem(together: tuple[Use, ...]) -> Check | None:
         finding = f"the gradient of {use.name} in step {use.step} is {ratio:.4g} times the mean of {n} ranks' gradients"
         return failed(NAME, finding, "the mean is the sum divided by the number of ranks", "no-mean", **place)
     return None
+
+
+def _bent(together: tuple[Use, ...]) -> bool:
+    """Whether the ranks changed what backward made in different ways: the mean of that is not the mean, changed.
+
+    Where all scale by c and add d, two ranks' gradients differ by c times what they did.
+    """
+    own, made = ([values(note) for note in notes] for notes in zip(*((u.own, u.made or u.own) for u in together),
+                                                                   strict=True))  # fmt: skip
+    if all(use.made is None for use in together) or len({len(each) for each in (*own, *made)}) > 1:
+        return False
+    now = [x - y for each in own[1:] for x, y in zip(each, own[0], strict=True)]
+    once = [x - y for each in made[1:] for x, y in zip(each, made[0], strict=True)]
+    c = sum(x * y for x, y in zip(now, once, strict=True)) / (sum(y * y for y in once) or 1.0)
+    apart = max((abs(x - c * y) for x, y in zip(now, once, strict=True)), default=0.0)
+    rounding = max(ROUNDING.get((use.own or {}).get("type", ""), 0.0) for use in together)
+    return apart > max(1e-3, rounding) * max(map(abs, now), default=0.0)
 
 
 def _deviation(own: list[dict[str, Any] | None], mean: dict[str, Any] | None) -> float:

@@ -46,10 +46,11 @@ def reproduces(serial: Run, run: Run) -> Check:
         said = f": {run.error[1]['type']}: {run.error[1]['message']}" if run.error else ""
         return skipped(NAME, f"the port does not run with a local batch of B/{n}{said}"[:200])
     start = {event["optimizer"]: event["params"] for event in serial.root.all("optimizer")}
+    rounded = {event["type"] for event in serial.root.all("autocast")}
     for a, b in zip(serial.root.steps, run.root.steps, strict=False):
         ratio, i = max((_ratio(p, q, o), i) for i, (p, q, o) in _triples(a.params, b.params, start[a.optimizer]))
         worst = max(worst, ratio)
-        if ratio > TOLERANCE.get(a.params[i]["type"], 2e-3):
+        if ratio > max(TOLERANCE.get(name, 2e-3) for name in {a.params[i]["type"], *rounded}):
             parameter, size = serial.root.names[a.optimizer][i], distance(a.params[i], b.params[i])
             finding = f"{parameter} differs by {size:.1e} after step {a.number}, {ratio:.1%} of what it moved"
             todo = "a loss that is a sum, or has a constant batch size in it, is another loss as a mean over ranks"

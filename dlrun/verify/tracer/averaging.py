@@ -54,7 +54,9 @@ class Averaging:
         result = function(what, *args, **kwargs)
         after = [tensor_note(_gradient(t)) for t in tensors]
         self.training.by_hand.look()
-        return result, {"ids": [self.training.number(t) for t in tensors], "before": before, "after": after}
+        ids, made = [self.training.number(t) for t in tensors], [self.training.made.get(id(t)) for t in tensors]
+        changed = [m if m and b and m["hash"] != b["hash"] else None for m, b in zip(made, before, strict=True)]
+        return result, {"ids": ids, "made": changed, "before": before, "after": after}
 
     def _save(self, function: Any, what: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         tensors = {name: {"kind": "saved", "note": tensor_note(t)} for name, t in named_tensors("", what)}

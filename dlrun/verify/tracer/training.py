@@ -22,6 +22,8 @@ from dlrun.verify.tracer.recorder import Recorder
 from dlrun.verify.tracer.tensors import batch_digest, rows, tensor_note
 
 NOISE = (nn.modules.dropout._DropoutNd, nn.RReLU)
+LOSSES = ("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy",
+          "binary_cross_entropy_with_logits", "kl_div", "poisson_nll_loss")  # fmt: skip
 NORMS = (nn.modules.batchnorm._BatchNorm,)
 
 
@@ -40,6 +42,7 @@ class Training:
         self._stepping: set[int] = set()
         self._grads: list[Any] = []
         self._rates: list[float] = []
+        self.made: dict[int, Any] = {}  # the gradient of each parameter, as the last backward left it
         self.by_hand = ByHand(recorder, self._described)
         self.broadcast: set[int] = set()  # ids and addresses of tensors that dl_comm has broadcast
 
@@ -84,6 +87,11 @@ class Training:
                 norm=any(isinstance(m, NORMS) for m in layers),
                 drew=[name for name, state in states().items() if before.get(name, state) != state],
             )
+
+    def target(self, target: Any) -> None:
+        """Note what the script's own call of a loss compares with, while it trains."""
+        if not self._depth and not self.recorder.inside and torch.is_grad_enabled():
+            self.recorder.note("loss", rows=rows((), {"target": target}))
 
     def before_step(self, optimizer: Optimizer, *_: Any) -> None:
         """Note that a step begins; on an optimizer's first step, its parameters."""
@@ -153,9 +161,10 @@ def install(recorder: Recorder, draws: Draws, loaders: Loaders) -> Training:
             recorder.stop()
         loaders.backward()
         recorder.note("backward")
-        roots = list(leaves(args[0] if args else kwargs["tensors"])) if training.by_hand.wanted else []
+        reached = list(leaves(args[0] if args else kwargs["tensors"]))
         result = backward(*args, **kwargs)
-        training.by_hand.reached(roots)
+        training.by_hand.reached(reached)
+        training.made.update({id(p): tensor_note(p.grad) for p in reached})
         return result
 
     @functools.wraps(zero)
@@ -175,6 +184,8 @@ def install(recorder: Recorder, draws: Draws, loaders: Loaders) -> Training:
     for scaler in {torch.amp.GradScaler, torch.cuda.amp.GradScaler}:
         _note_calls(recorder, scaler, "unscale_", "unscale")
     _note_metric(recorder)
+    _note_precision(recorder)
+    _note_targets(training)
     return training
 
 
@@ -212,6 +223,34 @@ def _note_calls(recorder: Recorder, owner: Any, name: str, kind: str) -> None:
             return function(*args, **kwargs)
 
     setattr(owner, name, noted)
+
+
+def _note_precision(recorder: Recorder) -> None:
+    """Note the types to which autocast rounds what is computed under it."""
+    enter: Callable[[Any], Any] = torch.autocast.__enter__
+    known: set[Any] = set()
+
+    @functools.wraps(enter)
+    def noted(self: Any) -> Any:
+        if self._enabled and self.fast_dtype not in known:
+            known.add(self.fast_dtype)
+            recorder.note("autocast", type=str(self.fast_dtype).removeprefix("torch."))
+        return enter(self)
+
+    torch.autocast.__enter__ = noted  # type: ignore[method-assign]
+
+
+def _note_targets(training: Training) -> None:
+    """Note what losses that are functions compare with, as a model's inputs are noted; modules are followed anyway."""
+    for name in LOSSES:
+        function = getattr(nn.functional, name)
+
+        @functools.wraps(function)
+        def noted(*args: Any, function: Callable[..., Any] = function, **kwargs: Any) -> Any:
+            training.target(args[1] if len(args) > 1 else kwargs.get("target"))
+            return function(*args, **kwargs)
+
+        setattr(nn.functional, name, noted)
 
 
 def _note_metric(recorder: Recorder) -> None:
