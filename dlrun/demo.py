@@ -88,7 +88,7 @@ def run_demo(folder: Path, ranks: int, epochs: int, data: str | None) -> None:
     _heading(3, f"dlrun launch -n {ranks} {ported.path}")
     parallel = Training(f"{ranks} ranks" if ranks > 1 else "1 rank")
     plan = LaunchPlan((ported.path.name, *args), ranks=ranks, cwd=str(folder))
-    _train(parallel, lambda: launch(plan, on_line=parallel.read_rank).returncode)
+    _train(parallel, lambda: _run_ranks(plan, parallel))
 
     _closing(serial, parallel, ranks)
 
@@ -114,6 +114,13 @@ def _run_serial(script: Path, args: list[str], on_line: Callable[[str], None]) -
         for line in process.stdout:
             on_line(line)
     return process.returncode
+
+
+def _run_ranks(plan: LaunchPlan, training: Training) -> int:
+    result = launch(plan, on_line=training.read_rank)
+    if result.interrupted:
+        raise KeyboardInterrupt
+    return result.returncode
 
 
 def _train(training: Training, run: Callable[[], int]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import threading
 import time
@@ -45,7 +46,8 @@ class Progress:
         """Show what is being done, in words of one's own."""
         now = self.clock()
         if self.terminal:
-            self.stream.write(f"\r\033[K{text}")
+            width = shutil.get_terminal_size().columns
+            self.stream.write(f"\r\033[K{text if len(text) < width else text[: width - 4] + '...'}")
             self.shown = True
         elif now >= self.due:
             self.due = now + self.pace

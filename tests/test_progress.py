@@ -33,6 +33,13 @@ def test_a_terminal_sees_one_line_that_changes_and_goes() -> None:
     assert stream.getvalue().endswith("left\r\033[K")
 
 
+def test_a_narrow_terminal_sees_one_line_too(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setenv("COLUMNS", "20")
+    stream = Terminal()
+    Progress(4, stream).at(0, "an allreduce of 256 MB")
+    assert stream.getvalue() == "\r\033[K  0 %  an allred..."
+
+
 def test_elsewhere_plain_lines_come_after_two_seconds_and_not_too_often() -> None:
     stream, clock = io.StringIO(), Clock()
     progress = Progress(100, stream, pace=10, clock=clock)

@@ -36,7 +36,7 @@ def run_program(plan: LaunchPlan, on_event: OnEvent) -> None:
             said.append(line)
 
     result = launch(plan, on_line)
-    if result.returncode >= 128 and result.failure is None:
+    if result.interrupted:
         raise KeyboardInterrupt
     if result.returncode:
         why = str(result.failure) if result.failure else f"exit code {result.returncode}"

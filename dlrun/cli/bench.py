@@ -29,7 +29,8 @@ def command() -> None:
 @click.option("--dtype", default="float32", show_default=True, help="Element type: float32, bfloat16, float16, ...")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True,
               help="Where the arrays lie; on cuda the memcpy is out to pinned memory and back.")
-@click.option("--seconds", default=1.0, show_default=True, help="Time for each case, all ways together.")
+@click.option("--seconds", default=1.0, show_default=True, type=click.FloatRange(0, min_open=True),
+              help="Time for each case, all ways together.")
 @click.option("--ways", default="", help="Only these: 'dl_comm,MPI'. Default: all that can run here.")
 @click.option("--by", type=click.Choice(["median", "best"]), default="median", show_default=True,
               help="What ratios compare: the medians, or the best samples (less disturbed by a busy machine).")

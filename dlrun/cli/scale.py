@@ -16,7 +16,8 @@ import click
 @click.option("-n", "ranks", default="1,2,4", show_default=True, help="Numbers of ranks.")
 @click.option("--divide", "divided", multiple=True, metavar="NAME=VALUE",
               help="Strong scaling too: the value of this option on one rank, to be divided by the ranks.")
-@click.option("--repeats", default=1, show_default=True, help="Runs of each, beside the epochs of the script.")
+@click.option("--repeats", default=1, show_default=True, type=click.IntRange(1),
+              help="Runs of each, beside the epochs of the script.")
 @click.option("--target", type=float, help="Time to this accuracy. Default: the best that every run reached.")
 @click.option("--rate", help="Pattern of the rate, samples per second over all ranks. Default: '... samples/s'.")
 @click.option("--accuracy", help="Pattern of the accuracy. Default: 'accuracy ...'.")

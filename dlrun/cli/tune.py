@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 @click.option("--take", type=click.Choice(["median", "last", "best"]), help="Which match; last unless said.")
 @click.option("--minimize", is_flag=True, help="A lower --metric is better.")
 @click.option("--budget", default="5m", show_default=True, help="Time for all trials: 90s, 5m, 1h.")
-@click.option("--seconds", default=1.0, show_default=True, help="Averaging time of one trial; steps take 3 times that.")
+@click.option("--seconds", default=1.0, show_default=True, type=click.FloatRange(0, min_open=True),
+              help="Averaging time of one trial; steps take 3 times that.")
 @click.option("--backend", default="auto", show_default=True, help="Launcher, as in dlrun launch.")
 @click.option("--per-node", type=int, help="Ranks on each node.")
 @click.option("--journal", type=NewFile(), help="Trials as JSON lines; an interrupted search goes on.")

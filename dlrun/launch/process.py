@@ -230,7 +230,8 @@ class Run:
             self.console.end_line()
         if self.refusal:
             complain(self.refusal, said)
-        return Result(code, self.run_dir, failure, time.monotonic() - self.started, serial and code == 0)
+        seconds = time.monotonic() - self.started
+        return Result(code, self.run_dir, failure, seconds, self.signals.ended, serial and code == 0)
 
     def _unfinished(self, code: int) -> str:
         if missing := self.home.missing():

@@ -28,12 +28,16 @@ class Failure:
 
 @dataclass(frozen=True)
 class Result:
-    """How a job ended: the code of the first rank that failed (128 + signal), 0 when none did."""
+    """How a job ended: the code of the first rank that failed (128 + signal), 0 when none did.
+
+    ``interrupted``: a signal ended it, or had its ranks save and stop, before its time.
+    """
 
     returncode: int
     run_dir: Path
     failure: Failure | None = None
     seconds: float = 0.0
+    interrupted: bool = False
     serial: bool = False  # no rank ever loaded anything to talk to the others with
 
 

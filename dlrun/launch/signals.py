@@ -56,6 +56,11 @@ class Signals:
         return min(self._save_by, self._of_rank[0])
 
     @property
+    def ended(self) -> bool:
+        """Whether a signal ended the job, or had its ranks save and stop."""
+        return bool(self.number) or (bool(self.saving) and self.listening)
+
+    @property
     def listening(self) -> bool:
         """Whether the script asks ``should_stop()``: it has left the file ``listens`` in the run directory."""
         return (self.run_dir / "listens").exists()

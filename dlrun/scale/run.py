@@ -63,7 +63,7 @@ def run_one(experiment: Experiment, mode: str, ranks: int, repeat: int) -> Run:
     lines: list[tuple[float, str]] = []
     plan = experiment.plan_for(mode, ranks)
     result = launch(plan, lambda rank, stream, line: lines.append((time.monotonic(), line)))
-    if result.returncode >= 128 and result.failure is None:
+    if result.interrupted:
         raise KeyboardInterrupt
     if result.returncode:
         why = str(result.failure or f"exit code {result.returncode}")

@@ -105,7 +105,7 @@ class Job(Protocol):
 
 def checked(result: Result) -> Result:
     """The result of a launch that went well; raises KeyboardInterrupt after Ctrl-C, DlrunError where a rank failed."""
-    if result.returncode >= 128 and result.failure is None:
+    if result.interrupted:
         raise KeyboardInterrupt
     if result.returncode:
         raise DlrunError(str(result.failure or f"exit code {result.returncode}"), f"logs in {result.run_dir}")

@@ -6,9 +6,11 @@ import itertools
 import json
 import re
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -111,3 +113,27 @@ def test_what_goes_wrong_is_said(folder: Path, script: str, args: tuple[str, ...
     done = scale(folder, "bad.py", *args)
     assert done.returncode != 0
     assert said in done.stderr
+
+
+LISTENS = """
+import os, time
+run = os.environ["DLRUN_RUN_DIR"]
+print("epoch 0: accuracy 0.5, 100 samples/s", flush=True)
+open(f"{run}/listens", "w").close()
+while not os.path.exists(f"{run}/stop"):
+    time.sleep(0.02)
+"""
+
+
+def test_a_run_that_saved_and_stopped_because_it_was_told_to_is_no_measurement(tmp_path: Path) -> None:
+    (tmp_path / "train_dist.py").write_text(LISTENS)
+    line = [sys.executable, "-m", "dlrun", "scale", "-n", "1", "train_dist.py"]
+    process = subprocess.Popen(line, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    by = time.monotonic() + 120
+    while not list(tmp_path.glob("dlrun-runs/*/listens")):
+        assert process.poll() is None and time.monotonic() < by
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert said.splitlines()[-1] == "dlrun: interrupted before the first run was done", said
