@@ -86,7 +86,9 @@ def sentence(space: Space, outcomes: Sequence[Outcome], goal: Goal) -> str:
     about = f"; repeats of the same settings differ by {100 * spread:.1f} %" if spread is not None else ""
     count = f"{verdict.pairs} pair{'s' * (verdict.pairs != 1)}"
     if verdict.challenger is None:
-        return f"nothing to compare with the default{about}"
+        if {o.trial.settings for o in outcomes} <= {space.default}:
+            return f"only the default was measured: the budget of {span(goal.budget)} is spent; give a larger --budget"
+        return f"nothing to compare with the default: all others failed{about}"
     name = as_text(verdict.challenger)
     range_ = f"{100 * verdict.low:+.1f} % to {100 * verdict.high:+.1f} %"
     if verdict.kind == "gain":
@@ -116,7 +118,8 @@ def draw(space: Space, outcomes: Sequence[Outcome], goal: Goal, path: Path, meas
         medians = [statistics.median(v) for v in values(of).values() if v]
         unit, size = ("us", 1e6) if max(medians, default=1.0) < 1e-3 else ("ms", 1e3)
         _values(panel, space, of, goal, 1.0 if measure.metric else size, verdict)
-        panel.set_xlabel(measure.metric or f"{title or 'time of one allreduce of all gradients'}, {unit}")
+        measured = measure.metric or f"{title or 'time of one allreduce of all gradients'}, {unit}"
+        panel.set_xlabel(f"{measured}; a dot is a run, a bar the median")
     named = as_text(verdict.challenger) if verdict.challenger else "nothing"
     figure.suptitle(f"{verdict.kind}: {named}", fontsize=10)
     written = save(figure, path)
@@ -138,5 +141,6 @@ def _values(
         if settings == space.default:
             panel.axvline(statistics.median(points), color="black", linewidth=0.8, linestyle=":")
     panel.set_yticks(range(len(order)), [as_text(s) for s in reversed(order)], fontsize=8)
+    panel.set_ylim(-0.6, len(order) - 0.4)
     panel.grid(axis="x", alpha=0.3, linewidth=0.5)
     panel.spines[["top", "right"]].set_visible(False)

@@ -71,6 +71,8 @@ def test_the_sentence_says_how_sure_a_gain_is() -> None:
 def test_a_search_cut_short_claims_nothing() -> None:
     assert "time ran out after 4 pairs" in sentence(SPACE, outcomes(4), GOAL)
     assert sentence(SPACE, outcomes(10, gain=0.0), GOAL).startswith("no gain")
+    alone = [o for o in outcomes(4) if o.trial.settings == SPACE.default]
+    assert sentence(SPACE, alone, GOAL).startswith("only the default was measured: the budget of ")
 
 
 def test_the_plot_is_written_as_svg_and_png(tmp_path: Path) -> None:
