@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from dlrun.verify.checks import data, gradients, ranks, rate
 from dlrun.verify.checks.held import held
+from dlrun.verify.checks.reached import reached
 from dlrun.verify.checks.same import same
 from dlrun.verify.trace import Run
 from dlrun.verify.verdict import Check, failed, skipped
@@ -40,6 +41,8 @@ def _sharded(serial: Run, identity: Run, sharded: Run) -> list[Check]:
     checks = [start, mean, equal, state, shards]
     checks += [data.global_batch(serial, sharded), rate.learning_rate(serial, sharded)]
     checks += [ranks.own_noise(sharded), steps, ranks.one_writer(sharded)]
+    if left := reached(sharded):
+        checks.append(left)
     if sharded.error and not sharded.hung:
         rank, event = sharded.error
         told = next((check.name for check in checks if check.fault), "")

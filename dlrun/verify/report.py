@@ -7,6 +7,7 @@ import textwrap
 
 import click
 
+from dlrun.verify.checks.reached import NAME
 from dlrun.verify.verdict import Check, Verdict
 
 WIDTH = 20
@@ -35,10 +36,11 @@ def conclusion(verdict: Verdict, serial: str, port: str, ranks: int) -> str:
     """Return the last line: proved or not, and why."""
     passed = sum(check.status == "passed" for check in verdict.checks)
     if verdict.proved:
-        left = [check.name for check in verdict.checks if check.status == "n/a"]
+        left = [check.name for check in verdict.checks if check.status == "n/a" and check.name != NAME]
         rest = f"; not applicable: {', '.join(left)}" if left else ""
+        far = "" if all(check.name != NAME for check in verdict.checks) else "as far as it was reached, "
         return click.style("proved", fg="green", bold=True) + (
-            f"  {port} on {ranks} ranks does what {serial} does ({passed} checks passed{rest})"
+            f"  {far}{port} on {ranks} ranks does what {serial} does ({passed} checks passed{rest})"
         )
     faults = ", ".join(sorted(verdict.faults)) or "see above"
     return click.style("not proved", fg="red", bold=True) + f"  {port}: {faults}"

@@ -246,6 +246,12 @@ def test_weights_that_agree_by_their_seeds_alone_are_no_broadcast() -> None:
     assert "equal seeds" in check.finding
 
 
+def test_weights_that_one_rank_sets_after_the_broadcast_are_found() -> None:
+    check = ranks.broadcast(run([optimizer(1.0)], [optimizer(2.0)]))
+    assert check.fault == "missing-broadcast"
+    assert "weight was broadcast, and differs between the ranks at the first step" in check.finding
+
+
 def test_a_condition_that_differs_between_ranks_is_found_before_anyone_leaves() -> None:
     both = [[event("decision", "t.py:5", what="bad > 3", values={"bad": bad}), step(1, 0.9)] for bad in (1.0, 2.0)]
     check = ranks.steps(run(*both))
@@ -350,8 +356,11 @@ def holding(value: float, kind: str, saved: float | None = None) -> list[Event]:
     return events + ([event("saved", tensors={"x": {"kind": "saved", "note": note(saved)}})] if saved else [])
 
 
-@pytest.mark.parametrize(("kind", "fault"), [("copy", "copies-differ"), ("slot", "slots-differ"), ("statistics", "")])
-def test_copies_and_slots_must_agree_and_statistics_are_each_ranks_own(kind: str, fault: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "fault"),
+    [("copy", "copies-differ"), ("slot", "slots-differ"), ("buffer", "buffers-differ"), ("statistics", "")],
+)
+def test_copies_slots_and_buffers_must_agree_and_statistics_are_each_ranks_own(kind: str, fault: str) -> None:
     check = held(run(holding(1.0, kind), holding(1.5, kind)))
     assert check.fault == fault
     assert "model.x" in check.finding

@@ -8,8 +8,9 @@ from dlrun.verify.trace import Event, Run
 from dlrun.verify.verdict import Check, distance, failed, passed, skipped
 
 NAME = "state and copies"
-SHARED = ("slot", "copy")  # what all ranks compute alike; statistics and other buffers come from a rank's samples
-WHAT = {"slot": "the optimizer's state", "copy": "a copy"}
+# What all ranks compute alike, with its fault; batch norm's statistics alone may come from a rank's own samples.
+SHARED = {"slot": "slots-differ", "copy": "copies-differ", "buffer": "buffers-differ"}
+WHAT = {"slot": "the optimizer's state", "copy": "a copy", "buffer": "a buffer of the model"}
 Difference = tuple[str, str, int, float]  # name, kind, rank, size
 
 
@@ -28,7 +29,9 @@ def held(run: Run, cause: str = "") -> Check:
         if cause:
             return failed(NAME, f"{finding}: see {cause}", **place)
         todo = "broadcast it once it is made, and change it from averaged gradients and equal parameters alone"
-        return failed(NAME, finding, todo, "copies-differ" if kind == "copy" else "slots-differ", **place)
+        if kind == "buffer":
+            todo = "average what it is made of over the ranks, with dl.average(), before it changes"
+        return failed(NAME, finding, todo, SHARED[kind], **place)
     count = len(events[0]["tensors"])  # type: ignore[index]
     if not apart:
         return passed(NAME, f"{count} tensors besides the parameters are the same on all ranks after the last step")
@@ -37,10 +40,9 @@ def held(run: Run, cause: str = "") -> Check:
 
 
 def _own(run: Run, apart: list[Difference]) -> str:
-    """Say which buffers are each rank's own, and what becomes of them in files."""
-    name, kind, rank, size = max(apart, key=lambda difference: difference[3])
-    what = "batch norm's statistics" if kind == "statistics" else "buffers"
-    said = f"{len(apart)} {what} are each rank's own ({name} differs by {size:.1e} on rank {rank})"
+    """Say which statistics are each rank's own, and what becomes of them in files."""
+    name, _, rank, size = max(apart, key=lambda difference: difference[3])
+    said = f"{len(apart)} batch norm's statistics are each rank's own ({name} differs by {size:.1e} on rank {rank})"
     saved = _apart(saves) if all(saves := [trace.last("saved") for trace in run.traces]) else None  # type: ignore[arg-type]
     if saved is None:
         return said

@@ -19,13 +19,17 @@ def broadcast(run: Run) -> Check:
     for event in run.root.all("optimizer"):
         left = [name for name, sent in zip(event["names"], event["broadcast"], strict=True) if not sent]
         count += len(event["names"])
-        if not left:
-            continue
-        what = f"{len(left)} of {len(event['names'])} parameters ({left[0]}, ...)" if len(left) > 1 else left[0]
         others = [e for t in run.traces[1:] for e in t.all("optimizer") if e["optimizer"] == event["optimizer"]]
-        apart = any([p["hash"] for p in e["params"]] != [p["hash"] for p in event["params"]] for e in others)
-        now = "the ranks start from different weights" if apart else "the ranks start alike by their equal seeds alone"
+        apart = [name for e in others for name, p, q in zip(event["names"], event["params"], e["params"], strict=False)
+                 if p["hash"] != q["hash"]]  # fmt: skip
+        if not left and not apart:
+            continue
         todo = "call dl.broadcast(model, optimizer) before the training loop, after all weights are set"
+        if not left:
+            finding = f"{apart[0]} was broadcast, and differs between the ranks at the first step: it was set again"
+            return failed(START, finding, todo, "missing-broadcast", where=event.at, step=1, parameter=apart[0])
+        what = f"{len(left)} of {len(event['names'])} parameters ({left[0]}, ...)" if len(left) > 1 else left[0]
+        now = "the ranks start from different weights" if apart else "the ranks start alike by their equal seeds alone"
         return failed(START, f"{what} never broadcast: {now}", todo, "missing-broadcast", where=event.at, step=1,
                       parameter=left[0])  # fmt: skip
     return passed(START, f"{count} parameters come from rank 0 before the first step")
@@ -146,7 +150,7 @@ def own_noise(run: Run) -> Check:
             at = next((e.at for e in together[0].before if e.kind == "forward"), together[0].at)
             return failed(NOISE, finding, todo, "equal-seeds", where=at, step=together[0].number)
     if not drew:
-        return skipped(NOISE, "none are drawn while training")
+        return skipped(NOISE, "none are drawn from the shared generators while training")
     return passed(NOISE, f"each rank draws its own from {' and '.join(sorted(drew))}")
 
 

@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> None:
     """Trace one script: ``arguments`` are the orders' file, the script and its arguments."""
     os.environ.update(ENVIRONMENT)
     from dlrun.package import home_of
-    from dlrun.verify.tracer import conditions, files
+    from dlrun.verify.tracer import conditions, files, sites
     from dlrun.verify.tracer.recorder import Orders, Recorder, Stopped, rank_here
 
     orders = Orders.read(arguments[0])
@@ -50,6 +50,7 @@ def main(arguments: list[str]) -> None:
     sys.argv = [str(script), *arguments[1:]]
     sys.path[0] = str(home.folder)
     code = conditions.watched(text, str(script))
+    recorder.note("sites", file=script.name, calls=sites.sites(text))
     files.install(recorder)
     how, where = "finished", None
     try:

@@ -6,6 +6,7 @@ named. Plain tensors are left out: batches and losses are each rank's own.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
@@ -19,6 +20,7 @@ from dlrun.verify.tracer.recorder import is_user_file
 from dlrun.verify.tracer.tensors import tensor_note
 from dlrun.verify.tracer.training import NORMS, Training
 
+STATISTICS = re.compile(r"(running|moving)_")  # of a batch norm of the script's own
 Held = tuple[str, str, torch.Tensor]  # name, kind (slot, copy, statistics, buffer), value
 
 
@@ -66,7 +68,7 @@ def _in_module(name: str, module: nn.Module) -> Iterator[Held]:
         yield f"{name}.{key}", "copy", parameter
     for prefix, part in module.named_modules():
         for key, buffer in part.named_buffers(recurse=False):
-            kind = "statistics" if isinstance(part, NORMS) else "buffer"
+            kind = "statistics" if isinstance(part, NORMS) or STATISTICS.match(key) else "buffer"
             yield ".".join(word for word in (name, prefix, key) if word), kind, buffer
 
 

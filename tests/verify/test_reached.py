@@ -1,0 +1,36 @@
+"""Calls that compute gradients and were not made in the runs are named, and the claim says so."""
+
+from __future__ import annotations
+
+from by_hand import event, run, step
+
+from dlrun.verify.checks.reached import reached
+from dlrun.verify.report import conclusion
+from dlrun.verify.tracer.sites import sites
+from dlrun.verify.verdict import Verdict, passed
+
+SCRIPT = """
+scaler.fit(x)
+model.fit(x, y, epochs=3)
+loss.backward()
+(first
+ + second).backward()
+tape.gradient(loss, weights)
+opt.step()
+"""
+
+
+def test_calls_that_train_are_found_and_a_scaler_s_fit_is_none() -> None:
+    found = [(site["first"], site["last"], site["call"]) for site in sites(SCRIPT)]
+    assert found == [(3, 3, "fit"), (4, 4, "backward"), (5, 6, "backward"), (7, 7, "gradient")]
+
+
+def test_what_was_not_reached_is_named_and_is_no_part_of_the_claim() -> None:
+    known = event("sites", file="t.py", calls=sites(SCRIPT))
+    made = [event("epoch", "t.py:3"), event("backward", "t.py:4"), event("backward", "t.py:6")]
+    check = reached(run([known, *made, step(1, 0.9), event("end")]))
+    assert check is not None
+    assert check.finding.startswith("gradient() at t.py:7: what is trained there is not judged; more than --steps 1")
+    said = conclusion(Verdict((passed("a", ""), check)), "s.py", "t.py", 2)
+    assert "  as far as it was reached, t.py on 2 ranks does what s.py does (1 checks passed)" in said
+    assert reached(run([known, *made, event("backward", "t.py:7"), step(1, 0.9), event("end")])) is None
