@@ -86,3 +86,13 @@ def steps(count: Any) -> Any:
     if n == 1 or count is None or count <= 0 or count == math.inf:
         return count
     return math.ceil(count / n)
+
+
+def serial_steps(step: Any) -> Any:
+    """Return the number of serial steps whose work ``step`` optimizer steps of n ranks have done: n * step.
+
+    For rates that a script computes from its steps so far, which are an int, a float, or a tensor. On 1 rank they are
+    returned unchanged.
+    """
+    n = parts()
+    return step if n == 1 else step * n

@@ -255,7 +255,7 @@ for x in data:
     opt.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
     step += 1
 """).text
-    assert "opt.learning_rate.assign(dl.lr_scale(dl.steps(rate)(step)))" in text
+    assert "opt.learning_rate.assign(dl.lr_scale(rate(dl.serial_steps(step))))" in text
 
 
 @pytest.mark.parametrize("put", ["feed[c] = state", "feed.update({})"])

@@ -26,7 +26,7 @@ from dl_comm.keras.lars import lars
 from dl_comm.keras.model import Distribute, DistributedOptimizer, distribute
 from dl_comm.output import print, rank0, rank0_first
 from dl_comm.ranks import barrier, finalize, get_localrank, get_localsize, get_nranks, get_rank, is_rank0
-from dl_comm.rate import lr_scale, steps
+from dl_comm.rate import lr_scale, serial_steps, steps
 from dl_comm.streams import stretch
 
 __all__ = [
@@ -54,6 +54,7 @@ __all__ = [
     "rank0",
     "rank0_first",
     "reseed",
+    "serial_steps",
     "shard",
     "steps",
     "stretch",

@@ -14,6 +14,7 @@ _OPTIMIZERS = re.compile(
     r"transformers\.(optimization\.)?(AdamW|Adafactor)|timm\.optim\.|lion_pytorch\.|adabound\.|pytorch_optimizer\.)"
 )
 _BY_NAME = re.compile(r"(^|_|\.)(optim|optimizer|optimiser|opt|optims|optimizers|solver|trainer)(_?[a-zA-Z0-9]{0,10})$")
+_SCHEDULE = re.compile(r"(Scheduler|_schedule_with_warmup|get_scheduler|^Warmup\w*Schedule)$")
 _LOADERS = re.compile(r"(^|\.)(\w*DataLoader|BucketIterator|BPTTIterator)$")
 _MODELS = re.compile(r"^(torchvision\.models\.|timm\.create_model|segmentation_models_pytorch\.|torch\.hub\.load$)")
 _PRETRAINED = re.compile(r"^(transformers|diffusers|peft)\.\w+(\.from_pretrained|\.from_config)$")
@@ -83,7 +84,7 @@ class Kinds:
         last = name.rsplit(".", 1)[-1]
         if _OPTIMIZERS.search(name):
             return "optimizer"
-        if "lr_scheduler" in name or last.endswith(("Scheduler", "_schedule_with_warmup", "get_scheduler")):
+        if "lr_scheduler" in name or _SCHEDULE.search(last):
             return "scheduler"
         if last == "GradScaler":
             return "scaler"

@@ -256,9 +256,11 @@ class Loops:
     def _sorted(self, candidates: list[tuple[str, cst.CSTNode]]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         modules: dict[tuple[object, ...], str] = {}
         optimizers: dict[tuple[object, ...], str] = {}
+        key: tuple[object, ...]
         for name, node in candidates:
             kind = self.kinds.of(node)
-            key = tuple(self.flow.origins(node)) or (name,)
+            made = tuple(self.flow.origins(node))
+            key = (name,) if not made or any(self._makes_many(o.node) for o in made) else made
             owner = self.script.class_of(node) if kind == "" and name.count(".") == 1 and name[:5] != "self." else None
             copies = owner is not None and name.rsplit(".", 1)[-1] in self._copied(owner)
             if kind == "module" or name in self._by_hand or copies:
@@ -270,6 +272,11 @@ class Loops:
             ):
                 optimizers.setdefault(key, name)
         return tuple(modules.values()), tuple(optimizers.values())
+
+    def _makes_many(self, node: cst.CSTNode) -> bool:
+        """Tell whether ``node`` is an element of a comprehension: each of its values is an object of its own."""
+        around = (u for u in self.script.above(node) if isinstance(u, (cst.ListComp, cst.FunctionDef)))
+        return isinstance(next(around, None), cst.ListComp)
 
     @cached_property
     def _by_hand(self) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from dlrun.port.facts import Facts
+from dlrun.port.facts.computed import computed
 from dlrun.port.program.script import dotted, walk
 
 _DEPTH = 4
@@ -60,3 +61,14 @@ def from_length(facts: Facts, node: cst.CSTNode, depth: int = 0) -> bool:
                 if b.how == "assign" and b.value is not None and from_length(facts, b.value, depth + 1):
                     return True
     return False
+
+
+def is_own(facts: Facts, node: cst.BaseExpression) -> bool:
+    """Tell whether ``node`` is computed from the length of a rank's share."""
+    return any(is_length_of_share(facts, n) for n in computed(facts.flow, [node]).nodes)
+
+
+def is_length_of_share(facts: Facts, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` is ``len(x)`` of what each rank has a share of."""
+    length = isinstance(node, cst.Call) and facts.script.name_of(node.func) == "builtins.len"
+    return length and bool(facts.feeds) and not all_samples(facts, node)

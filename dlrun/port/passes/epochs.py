@@ -8,7 +8,7 @@ import libcst as cst
 
 from dlrun.errors import DlrunError
 from dlrun.port.facts import Facts, Feed, Top
-from dlrun.port.passes.steps import runs_inside
+from dlrun.port.passes.counters import runs_inside
 from dlrun.port.program.script import dotted, walk
 
 

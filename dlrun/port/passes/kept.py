@@ -9,7 +9,7 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.insert import expression, statements
-from dlrun.port.passes.steps import runs_inside
+from dlrun.port.passes.counters import runs_inside
 from dlrun.port.program.script import Binding
 
 if TYPE_CHECKING:

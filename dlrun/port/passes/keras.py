@@ -11,7 +11,7 @@ from dlrun.port.facts import Feed
 from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.feeds.positions import counts_too
 from dlrun.port.insert import expression, statements
-from dlrun.port.passes import devices, recipe, schedules
+from dlrun.port.passes import devices, own_schedules, recipe, schedules
 from dlrun.port.passes import shard as torch_shard
 from dlrun.port.passes import start as torch_start
 from dlrun.port.program.script import walk
@@ -103,6 +103,7 @@ def steps(facts: KerasFacts) -> Iterator[Edit | Doubt]:
             model.train_on_batch(*draw(np.random.randint(9)))
     """
     yield from schedules.counts(facts, facts.optimizers)
+    yield from own_schedules.keras(facts)
     for loop in facts.drawn:
         turns = _turns(facts, loop)
         call = turns.iter if isinstance(turns, cst.For) else None

@@ -52,7 +52,7 @@ def rate(facts: KerasFacts) -> Iterator[Edit | Doubt]:
                 imported = True
                 yield found
     yield from assigned(facts)
-    yield from _resets(facts)
+    yield from resets(facts)
 
 
 def constructors(facts: KerasFacts | TensorFlowFacts, optimizers: Iterable[cst.Call]) -> Iterator[Edit | Doubt]:
@@ -193,7 +193,7 @@ def _schedule(facts: KerasFacts | TensorFlowFacts, call: cst.Call) -> cst.Functi
     return function if isinstance(function, cst.FunctionDef) else None
 
 
-def _resets(facts: KerasFacts) -> Iterator[Edit | Doubt]:
+def resets(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     """Yield the absolute rates that LearningRateScheduler functions return and set_value() sets."""
     script, scale = facts.script, schedules.scaling(facts)
     for call in script.calls:

@@ -8,20 +8,20 @@ import libcst as cst
 
 from dlrun.port.facts import Facts
 from dlrun.port.facts.rates import changes
+from dlrun.port.passes.counters import Counters
 from dlrun.port.passes.counts import all_samples, from_length
 from dlrun.port.program.script import dotted, walk
 
 _COMPARES = (cst.Equal, cst.In, cst.LessThan, cst.LessThanEqual, cst.GreaterThan, cst.GreaterThanEqual)
 
 
-def torch(facts: Facts, counters: set[tuple[cst.CSTNode, str]]) -> Iterator[cst.BaseExpression]:
+def torch(facts: Facts, counters: Counters) -> Iterator[cst.BaseExpression]:
     """Yield what a count of steps is compared with, where that changes the rate: ``if step in (8000, 12000):``.
 
     What is compared is yielded also where the change is computed with it: ``if step < ramp: lr *= step / ramp``.
     """
     script = facts.script
-    known = counters | set(_counted(facts))
-    known |= set(_sums(facts, known))
+    known = numbers(facts, counters)
     places = set(changes(facts))
     for node in script.nodes:
         test = node.test if isinstance(node, cst.If) else None
@@ -36,6 +36,12 @@ def torch(facts: Facts, counters: set[tuple[cst.CSTNode, str]]) -> Iterator[cst.
             yield target.comparator
             named = script.code(target.comparator) if dotted(target.comparator) or _is_entry(target.comparator) else ""
             yield from (n for n in walk(node.body) if named and script.code(n) == named)  # type: ignore[misc]
+
+
+def numbers(facts: Facts, counters: Counters) -> Counters:
+    """Return ``counters``, the numbers of loops that draw a batch a turn, and what they add up to over epochs."""
+    known = counters | set(_counted(facts))
+    return known | set(_sums(facts, known))
 
 
 def _is_entry(node: cst.BaseExpression) -> bool:

@@ -102,6 +102,12 @@ def _counts(facts: KerasFacts | TensorFlowFacts, value: cst.BaseExpression) -> I
             yield from ((n, first[1]) for n in _given(call, (first,)) if _is_whole(facts, n))
 
 
+def follows_steps(facts: KerasFacts | TensorFlowFacts, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` makes a schedule of Keras' or TensorFlow 1's own, whose steps are divided."""
+    name = facts.script.name_of(node.func) if isinstance(node, cst.Call) else ""
+    return bool(_KERAS.search(name) or _DECAYS.search(name))
+
+
 def _made(facts: KerasFacts | TensorFlowFacts, value: cst.BaseExpression) -> list[tuple[cst.Call, Schedule]]:
     """Return the calls that make a schedule of Keras' own behind ``value``, and what is known of it."""
     named = [(call, _KERAS.search(facts.script.name_of(call.func))) for call in _calls(facts, value)]

@@ -2,68 +2,175 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
+from dlrun.port.facts.computed import Computed, Tells, computed, leaves, nothing
+from dlrun.port.facts.rates import is_groups_rate
 from dlrun.port.insert import expression
-from dlrun.port.passes.counts import all_samples, from_length
-from dlrun.port.program.script import dotted, walk
+from dlrun.port.passes.counters import each_update, innermost
+from dlrun.port.passes.counts import is_length_of_share
 
-Counters = set[tuple[cst.CSTNode, str]]  # functions and the names in them that go up by 1 with every update
+if TYPE_CHECKING:
+    from dlrun.port.facts.keras import KerasFacts
+
+_TELLS_APART = (cst.Equal, cst.NotEqual, cst.In, cst.NotIn)
+_ALIKE = ("builtins.float", "builtins.int", "builtins.max", "builtins.min")
+_JOINS = (cst.Divide, cst.FloorDivide, cst.Subtract)
 
 
-def told(
-    facts: Facts, resets: Iterable[cst.BaseExpression], counters: Counters, divided: set[cst.CSTNode]
-) -> Iterator[Edit | Doubt]:
-    """Tell a function of the count of steps, as in ``group["lr"] = rate_at(step)``, of the steps of all ranks.
+class StepRates:
+    """Rates as functions of the steps so far: they are told the serial steps that n ranks have done.
 
-    A rate that is also computed from a count that is ``divided`` already, or from a length, is left as it is. One that
-    is written out beside the counter is doubted.
+    Where a count of the rank's own batches is computed with, as the length of a shared loader, or one that is divided
+    already, the steps stay the rank's own, and what else they are measured by is divided.
     """
-    done: set[cst.CSTNode] = set()
-    for reset in resets:
-        for value in _values(facts, reset):
-            calls = [n for n in walk(value) if isinstance(n, cst.Call) and _tells(facts, n, counters)]
-            for call in calls:
-                function = facts.flow.definition(call.func)
-                if call not in done and function and not _follows(facts, function.body, divided):
-                    done.add(call)
-                    yield Edit(call.func, "it is told the steps of all ranks, n times the rank's own",
-                               lambda f: expression("torch/steps", {"count": f}, dl=facts.alias))  # fmt: skip
-            counted = [n for n in walk(value) if not calls and _counts(facts, n, counters)]
-            if counted and value not in done and not _follows(facts, value, divided):
-                done.add(value)
-                step, code = facts.script.code(counted[0]), facts.script.code(value)
-                yield Doubt(value, f"the rate follows {step}, which counts steps, and n ranks take 1/n of them", "high",
-                            f"{facts.alias}.steps(lambda {step}: {code})({step})")  # fmt: skip
+
+    def __init__(
+        self, facts: Facts | KerasFacts, counts: Tells, divided: Collection[cst.CSTNode] = (), skips: Tells = nothing
+    ) -> None:
+        """Follow what ``counts`` tells to be a number of updates so far; ``divided`` are counts of the rank's own.
+
+        What ``skips`` tells follows the number of ranks already.
+        """
+        self.facts = facts
+        self.flow = facts.flow
+        self.counts = counts
+        self.skips = skips
+        self.divided = set(divided)
+        loops = getattr(facts, "loops", ())
+        self.around = {facts.script.function_of(loop) for loop in loops}
+
+    def told(self, values: Iterable[cst.BaseExpression]) -> Iterator[Edit | Doubt]:
+        """Yield what changes in the computation of the rates ``values``, each judged by itself."""
+        found = [rate for rate in map(self.computed, values) if rate.reads]
+        own = {read for rate in found if self.is_own(rate) or self._runs_out(rate) for read in rate.reads}
+        done: set[cst.CSTNode] = set()
+        for rate in found:
+            for edit in self.measured(rate) if own.intersection(rate.reads) else self._serial(rate):
+                if edit.node not in done:
+                    done.add(edit.node)
+                    yield edit
+
+    def computed(self, *values: cst.BaseExpression) -> Computed:
+        """Return what ``values`` are computed from."""
+        return computed(self.flow, values, self.counts, self.skips, self.around)
+
+    def is_own(self, rate: Computed) -> bool:
+        """Tell whether the rank's own number of batches is among what ``rate`` is computed from."""
+        return any(n in self.divided or (isinstance(self.facts, Facts) and is_length_of_share(self.facts, n))
+                   for n in rate.nodes)  # fmt: skip
+
+    def _runs_out(self, rate: Computed) -> bool:
+        """Tell whether ``rate`` is a power of what is left: it must not fall below 0, as n steps at once might."""
+        return any(
+            isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Power) and self._steps(n.left)
+            and any(isinstance(m, cst.BinaryOperation) and isinstance(m.operator, cst.Subtract)
+                    for m in self.computed(n.left).nodes)
+            for n in rate.nodes)  # fmt: skip
+
+    def _serial(self, rate: Computed) -> Iterator[Edit | Doubt]:
+        for node in rate.nodes:
+            if isinstance(node, cst.Comparison) and isinstance(node.comparisons[0].operator, _TELLS_APART):
+                sides = (node.left, node.comparisons[0].comparator)
+                if any(self._steps(s) for s in sides) and not any(_is_zero(s) for s in sides):
+                    text = self.facts.script.code(node)
+                    yield Doubt(node, f"the rate changes where {text}, and n ranks take 1/n of the steps: they come "
+                                "by another number, or never", "high",
+                                f"compare with >= and {self.facts.alias}.steps(...)")  # fmt: skip
+                    return
+        for read in rate.reads:
+            yield Edit(read, "the rate follows the serial steps: n ranks do n of them at once", self._in_serial)
+
+    def _in_serial(self, step: cst.BaseExpression) -> cst.BaseExpression:
+        return expression("torch/serial_steps", {"step": step}, dl=self.facts.alias)
+
+    def measured(self, rate: Computed) -> Iterator[Edit]:
+        """Yield the division of the serial counts that ``rate`` compares the rank's own steps with."""
+        why = "the rate is computed from steps, and n ranks take 1/n of them"
+        terms = dict.fromkeys(term for node in rate.nodes for side in self._beside(node) for term in self._terms(side))
+        counts = dict.fromkeys(leaf for term in terms for leaf in leaves(self.flow, term) if self._is_serial(leaf))
+        for node in dict.fromkeys(n for count in counts for n in self._alike(rate, count)):
+            yield Edit(node, why, self._divided)
+
+    def _beside(self, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
+        """Yield what ``node`` compares a number of steps with: ``warm`` in ``step / warm`` and in ``step < warm``."""
+        match node:
+            case cst.BinaryOperation() if isinstance(node.operator, _JOINS):
+                sides = [node.left, node.right]
+            case cst.Comparison() if len(node.comparisons) == 1:
+                sides = [node.left, node.comparisons[0].comparator]
+            case _:
+                return
+        steps = [self._steps(side) for side in sides]
+        if steps == [True, False]:
+            yield sides[1]
+        elif steps == [False, True] and not isinstance(getattr(node, "operator", None), (cst.Divide, cst.FloorDivide)):
+            yield sides[0]
+
+    def _terms(self, node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+        """Yield the counts that ``node`` adds up: ``total`` and ``warm`` of ``max(1, float(total - warm))``."""
+        if isinstance(node, cst.Call) and self.facts.script.name_of(node.func) in _ALIKE:
+            for arg in node.args:
+                yield from self._terms(arg.value)
+        elif isinstance(node, cst.BinaryOperation) and isinstance(node.operator, (cst.Add, cst.Subtract)):
+            yield from self._terms(node.left)
+            yield from self._terms(node.right)
+        else:
+            yield node
+
+    def _is_serial(self, count: cst.BaseExpression) -> bool:
+        """Tell whether ``count`` may be a number of serial steps, and not the rank's own."""
+        number = isinstance(count, (cst.Integer, cst.Float)) and count.evaluated_value > 1
+        named = isinstance(count, (cst.Name, cst.Attribute, cst.Subscript, cst.BinaryOperation))
+        return (number or named) and not self.is_own(self.computed(count))
+
+    def _alike(self, rate: Computed, count: cst.BaseExpression) -> list[cst.BaseExpression]:
+        """Return ``count``, and what else in ``rate`` reads the same option or name."""
+        text = self.facts.script.code(count)
+        named = [n for n in rate.nodes if isinstance(n, (cst.Name, cst.Attribute))]
+        return [n for n in named if self.facts.script.code(n) == text] or [count]
+
+    def _divided(self, count: cst.BaseExpression) -> cst.BaseExpression:
+        return expression("torch/steps", {"count": count.with_changes(lpar=(), rpar=())}, dl=self.facts.alias)
+
+    def _steps(self, node: cst.CSTNode) -> bool:
+        """Tell whether ``node`` is computed from the steps so far."""
+        return isinstance(node, cst.BaseExpression) and bool(self.computed(node).reads)
 
 
-def _values(facts: Facts, value: cst.BaseExpression) -> list[cst.BaseExpression]:
-    """Return ``value``, and what it is assigned before where it is a name."""
+def _is_zero(node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.Integer) and node.evaluated_value == 0
+
+
+def of_groups(facts: Facts) -> Iterator[cst.BaseExpression]:
+    """Yield the rates that are written into the groups of PyTorch's optimizers; of a name, each that it is given."""
+    for node in facts.script.nodes:
+        if isinstance(node, cst.Assign) and is_groups_rate(facts, node.targets[0].target):
+            yield from ways(facts, node.value)
+
+
+def ways(facts: Facts | KerasFacts, value: cst.BaseExpression) -> list[cst.BaseExpression]:
+    """Return ``value``, or what it is assigned before where it is a name."""
     if not isinstance(value, cst.Name):
         return [value]
     bindings = facts.script.scopes[value].lookup(value.value)[0]
-    return [b.value for b in bindings if b.how == "assign" and b.value is not None and not b.path]
+    found = [b.written for b in bindings if b.how == "assign" and b.written is not None]
+    return found if found and len(found) == len(bindings) else [value]
 
 
-def _tells(facts: Facts, call: cst.Call, counters: Counters) -> bool:
-    """Tell whether ``call`` gives a function of this program the count of steps, and nothing else."""
-    alone = len(call.args) == 1 and call.args[0].keyword is None and not call.args[0].star
-    local = isinstance(facts.flow.definition(call.func), cst.FunctionDef)
-    return alone and local and _counts(facts, call.args[0].value, counters)
-
-
-def _counts(facts: Facts, node: cst.CSTNode, counters: Counters) -> bool:
-    return isinstance(node, cst.Name) and (facts.script.function_of(node), dotted(node)) in counters
-
-
-def _follows(facts: Facts, tree: cst.CSTNode, divided: set[cst.CSTNode]) -> bool:
-    """Tell whether ``tree`` reads a count that follows the number of ranks already."""
-    for n in walk(tree):
-        bindings = facts.script.scopes[n].lookup(n.value)[0] if isinstance(n, cst.Name) else []
-        if n in divided or any(b.value in divided for b in bindings):
-            return True
-    return from_length(facts, tree) and not all_samples(facts, tree)
+def compounded(facts: Facts) -> Iterator[Doubt]:
+    """Yield a doubt where the rate is multiplied at every update: ``group["lr"] *= 0.999``."""
+    for node in facts.script.nodes:
+        if not isinstance(node, cst.AugAssign) or not is_groups_rate(facts, node.target):
+            continue
+        around = innermost(facts, node)
+        over_groups = isinstance(around, cst.For) and around not in facts.loops
+        if each_update(facts, around if around is not None and over_groups else node):
+            factor = facts.script.code(node.value)
+            yield Doubt(node, "changes the rate at every batch, and n ranks take 1/n of the batches: it falls n times "
+                        "more slowly", "high", f"({factor}) ** {facts.alias}.serial_steps(1)")  # fmt: skip

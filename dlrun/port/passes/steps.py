@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
 
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
-from dlrun.port.facts.rates import resets
+from dlrun.port.facts.computed import computed, leaves
 from dlrun.port.insert import expression
-from dlrun.port.passes import milestones, step_rates
-from dlrun.port.passes.counts import all_samples, from_length
-from dlrun.port.program.script import argument, children, dotted, walk
+from dlrun.port.passes import milestones, own_schedules, step_rates
+from dlrun.port.passes.counters import attributes, counters, each_update, innermost, tells
+from dlrun.port.passes.counts import all_samples, is_own
+from dlrun.port.passes.step_rates import StepRates
+from dlrun.port.program.script import argument, children, dotted
 
 # Schedulers of schedulers, which step with them: where these are given.
 _OF_OTHERS = {"SequentialLR": 1, "ChainedScheduler": 0}
-# Scheduler arguments that count scheduler steps, or are functions of the count: (position, name).
+# Scheduler arguments that count scheduler steps: (position, name).
 COUNTS = {
     "StepLR": ((1, "step_size"),),
     "MultiStepLR": ((1, "milestones"),),
     "SequentialLR": ((2, "milestones"),),
-    "LambdaLR": ((1, "lr_lambda"),),
     "CosineAnnealingLR": ((1, "T_max"),),
     "CosineAnnealingWarmRestarts": ((1, "T_0"),),
     "OneCycleLR": ((2, "total_steps"), (4, "steps_per_epoch")),
@@ -30,11 +32,16 @@ COUNTS = {
     "PolynomialLR": ((1, "total_iters"),),
     "CyclicLR": ((3, "step_size_up"), (4, "step_size_down")),
     "get_constant_schedule_with_warmup": ((1, "num_warmup_steps"),),
+    "WarmupConstantSchedule": ((1, "warmup_steps"),),
     "get_scheduler": ((2, "num_warmup_steps"), (3, "num_training_steps")),
 } | {
     f"get_{kind}_schedule_with_warmup": ((1, "num_warmup_steps"), (2, "num_training_steps"))
     for kind in ("linear", "cosine", "cosine_with_hard_restarts", "polynomial_decay")
+} | {
+    f"Warmup{kind}Schedule": ((1, "warmup_steps"), (2, "t_total"))
+    for kind in ("Linear", "Cosine", "CosineWithHardRestarts")
 }
+_COUNTED = re.compile(r"^(num_)?((warm_?up|total|max|train|training|decay)_(steps|iters|iterations|updates)|t_total)$")
 
 
 def torch(facts: Facts) -> Iterator[Edit | Doubt]:
@@ -62,21 +69,39 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             node = node.with_changes(lpar=(), rpar=())
         return expression("torch/steps", {"count": node}, dl=facts.alias)
 
-    done: set[cst.CSTNode] = set()
-    for value, why in [*_scheduler_counts(facts), *bounds(facts)]:
-        node = _source(facts, value)
-        whole = all_samples(facts, node)
-        node = _of_an_epoch(facts, node) if whole else node
-        if node not in done and (whole or not from_length(facts, value)):
-            done.add(node)
+    found = dict(_counts(facts))
+    for node, why in found.items():
+        if not _follows(facts, node, found):
             yield Edit(node, why, divide)
-    known = set(counters(facts))
+    done: set[cst.CSTNode] = set(found)
+    known = set(counters(facts)) | set(attributes(facts))
     for value in milestones.torch(facts, known):
         if value not in done and not any(facts.script.inside(n, value) for n in done):
             done.add(value)
             yield Edit(value, "the rate changes at this step, and n ranks take 1/n of the steps", divide)
-    yield from step_rates.told(facts, resets(facts), known, done)
+    known |= milestones.numbers(facts, known)
+    yield from StepRates(facts, tells(facts, known), done).told(step_rates.of_groups(facts))
+    yield from step_rates.compounded(facts)
+    for call, name in _batchwise(facts):
+        yield from own_schedules.torch(facts, call, name, done)
     yield from _doubts(facts)
+    yield from _out_of_sight(facts, done)
+
+
+def _counts(facts: Facts) -> list[tuple[cst.BaseExpression, str]]:
+    """Return the counts of serial steps, where they are written, of schedulers and of loops."""
+    found: list[tuple[cst.BaseExpression, str]] = []
+    for value, why in [*_scheduler_counts(facts), *bounds(facts)]:
+        parts = leaves(facts.flow, value)
+        own = [part for part in parts if is_own(facts, part)]
+        for node in [part for part in parts if part not in own] if own else [_source(facts, value)]:
+            found.append((_of_an_epoch(facts, node) if all_samples(facts, node) else node, why))
+    return found
+
+
+def _follows(facts: Facts, node: cst.BaseExpression, divided: Collection[cst.CSTNode]) -> bool:
+    """Tell whether ``node`` is computed from another count that is ``divided``."""
+    return any(n in divided and n is not node for n in computed(facts.flow, [node]).nodes)
 
 
 def _scheduler_counts(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
@@ -84,6 +109,24 @@ def _scheduler_counts(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
         for position, keyword in COUNTS.get(name, ()):
             if (value := argument(call, keyword, position)) is not None:
                 yield value, f"{keyword} counts batches, and each rank sees 1/n of them"
+    for call in facts.optimizers:
+        if (value := argument(call, "t_total")) is not None:
+            yield value, "t_total counts steps, and n ranks take 1/n of them"
+
+
+def _out_of_sight(facts: Facts, found: Collection[cst.CSTNode]) -> Iterator[Doubt]:
+    """Yield counts of steps that go to schedules out of sight, each of which may be stepped in its own way."""
+    known = {call for call, _ in _batchwise(facts)}
+    for call in facts.script.calls:
+        name = facts.script.name_of(call.func)
+        if call in known or not name or name.startswith((".", "builtins.", "torch.optim.")):
+            continue
+        for arg in call.args:
+            counted = arg.keyword is not None and _COUNTED.search(arg.keyword.value)
+            if counted and arg.keyword is not None and arg.value not in found and not is_own(facts, arg.value):
+                keyword, code = arg.keyword.value, facts.script.code(arg.value)
+                yield Doubt(arg, f"{keyword} may count steps, of which n ranks take 1/n", "medium",
+                            f"{keyword}={facts.alias}.steps({code}), if it does")  # fmt: skip
 
 
 def _doubts(facts: Facts) -> Iterator[Doubt]:
@@ -107,7 +150,8 @@ def _batchwise(facts: Facts) -> Iterator[tuple[cst.Call, str]]:
     calls = facts.script.calls
     made = [o.node for c in calls if _steps_with_batch(facts, c) for o in facts.flow.origins(c.func.value)]  # type: ignore[attr-defined]
     for call in (found := [m for m in dict.fromkeys(made) if isinstance(m, cst.Call)]):
-        for name in [n.rsplit(".", 1)[-1] for n in facts.kinds.names(call.func)]:
+        found.extend(c for c in own_schedules.inner_calls(facts, call) if c not in found)
+        for name in own_schedules.names(facts, call):
             yield call, name
             inner = argument(call, "schedulers", _OF_OTHERS[name]) if name in _OF_OTHERS else None
             for origin in facts.flow.origins(inner) if inner is not None else ():
@@ -127,20 +171,18 @@ def _of_an_epoch(facts: Facts, count: cst.BaseExpression) -> cst.BaseExpression:
 
 
 def _steps_with_batch(facts: Facts, call: cst.Call) -> bool:
-    """Tell whether ``call`` steps a scheduler in the innermost loop in which an optimizer steps."""
+    """Tell whether ``call`` steps a scheduler with every batch: in the innermost loop in which an optimizer steps."""
     if not (isinstance(call.func, cst.Attribute) and call.func.attr.value == "step"):
         return False
     if facts.kinds.of(call.func.value) != "scheduler":
         return False
-    script = facts.script
-    mine = _loop(facts, call)
-    return any(
-        _loop(facts, s.node) is mine and script.function_of(s.node) is script.function_of(call) for s in facts.steps
-    )
-
-
-def _loop(facts: Facts, node: cst.CSTNode) -> cst.CSTNode | None:
-    return next((u for u in facts.script.above(node) if isinstance(u, (cst.For, cst.While, cst.FunctionDef))), None)
+    at: cst.CSTNode = call
+    loop = innermost(facts, at)
+    if isinstance(loop, cst.For) and dotted(loop.target) == dotted(call.func.value):
+        at, loop = loop, innermost(facts, loop)  # for scheduler in schedulers: scheduler.step()
+    function = facts.script.function_of(at)
+    beside = any(innermost(facts, s.node) is loop and facts.script.function_of(s.node) is function for s in facts.steps)
+    return beside or each_update(facts, at)
 
 
 def bounds(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
@@ -200,45 +242,12 @@ def _compared(test: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpression, cs
         yield test.left, test.comparisons[0]
 
 
-def counters(facts: Facts) -> Iterator[tuple[cst.CSTNode, str]]:
-    """Yield the functions and names of what goes up by 1 with every update."""
-    for loop in facts.loops:
-        assert isinstance(loop, (cst.For, cst.While))
-        if runs_inside(facts, loop.body):
-            continue
-        function = facts.script.function_of(loop)
-        for n in walk(loop.body):
-            adds = isinstance(n, cst.AugAssign) and isinstance(n.operator, cst.AddAssign) and _loop(facts, n) is loop
-            if isinstance(n, cst.AugAssign) and adds and isinstance(n.value, cst.Integer) and n.value.value == "1":
-                yield function, dotted(n.target)
-        if (number := _number(facts, loop)) is not None:
-            yield function, number.value
-
-
-def _number(facts: Facts, loop: cst.For | cst.While) -> cst.Name | None:
-    """Return ``i`` in ``for i, batch in enumerate(loader)``."""
-    if not isinstance(loop, cst.For) or not isinstance(loop.target, cst.Tuple) or not isinstance(loop.iter, cst.Call):
-        return None
-    first = loop.target.elements[0].value
-    numbers = facts.script.name_of(loop.iter.func) == "builtins.enumerate" and len(loop.iter.args) == 1
-    return first if numbers and isinstance(first, cst.Name) else None
-
-
 def _own(body: cst.CSTNode) -> Iterator[cst.CSTNode]:
     """Yield the nodes of ``body`` that belong to no loop and no function inside it."""
     for child in children(body):
         if not isinstance(child, (cst.For, cst.While, cst.FunctionDef, cst.Lambda)):
             yield child
             yield from _own(child)
-
-
-def runs_inside(facts: Facts, body: cst.CSTNode, depth: int = 4) -> bool:
-    """Tell whether running ``body`` runs another training loop: then its turns are epochs, not batches."""
-    for node in walk(body):
-        targets = facts.flow.targets(node) if depth and isinstance(node, cst.Call) else ()
-        if node in facts.loops or any(runs_inside(facts, t.body, depth - 1) for t in targets):
-            return True
-    return False
 
 
 def _source(facts: Facts, value: cst.BaseExpression) -> cst.BaseExpression:

@@ -16,11 +16,11 @@ from dlrun.port.passes import (
     estimator,
     keras_rate,
     own_rates,
+    own_schedules,
     recipe,
     schedules,
     session_start,
     sessions,
-    step_rates,
 )
 from dlrun.port.passes import finish as torch_finish
 from dlrun.port.passes import metrics as torch_metrics
@@ -214,18 +214,19 @@ def steps(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     """
     if facts.full_batch:
         return
-    yield from schedules.counts(facts, facts.optimizers)
+    divided = list(schedules.counts(facts, facts.optimizers))
+    yield from divided
+    done = {edit.node for edit in divided}
     if facts.style == "estimator":
         yield from estimator.steps(facts)
+        yield from own_schedules.tensorflow(facts, done)
         return
-    done: set[cst.CSTNode] = set()
     for value, why in torch_steps.bounds(facts):
         for node in sessions.sources(facts, value):
             if node not in done:
                 done.add(node)
                 yield Edit(node, why, partial(_divided, facts.alias))
-    set_by_hand = [found.node for found in keras_rate.assigned(facts) if isinstance(found.node, cst.BaseExpression)]
-    yield from step_rates.told(facts, set_by_hand, set(torch_steps.counters(facts)), done)
+    yield from own_schedules.tensorflow(facts, done)
     for call in facts.script.calls:
         if plain(facts.script.name_of(call.func)).endswith("StopAtStepHook"):
             last = argument(call, "last_step", 1) or argument(call, "num_steps", 0)

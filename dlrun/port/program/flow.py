@@ -173,7 +173,7 @@ class Flow(Calls):
                 return [(node.left, path), (node.right, path)]
             case cst.NamedExpr():
                 return [(node.value, path)]
-            case cst.ListComp() | cst.GeneratorExp() if path and path[0] == "each":
+            case cst.ListComp() | cst.GeneratorExp() if path and path[0] != "part":
                 return [(node.elt, path[1:])]
         return None
 

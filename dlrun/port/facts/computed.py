@@ -1,0 +1,127 @@
+"""What a value is computed from: backwards through names, arguments, attributes and the functions of the program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import libcst as cst
+
+from dlrun.port.program.flow import Flow
+from dlrun.port.program.script import Binding, children
+
+Tells = Callable[[cst.CSTNode], bool]
+_MOST = 3000  # nodes that are looked at
+
+
+@dataclass(frozen=True)
+class Computed:
+    """The nodes of what a value is computed from, tests around it too, and those that read what was asked for."""
+
+    nodes: tuple[cst.CSTNode, ...]
+    reads: tuple[cst.BaseExpression, ...]
+
+
+def nothing(node: cst.CSTNode) -> bool:
+    """Tell of no node that it is looked for."""
+    return False
+
+
+def computed(
+    flow: Flow, values: Sequence[cst.BaseExpression], reads: Tells = nothing, skips: Tells = nothing,
+    around: Collection[cst.CSTNode] = (),
+) -> Computed:  # fmt: skip
+    """Return what ``values`` are computed from, and where that ``reads`` what is looked for, which ends the search.
+
+    What ``skips`` tells is left out. The tests that choose between values are followed too, but for those in the
+    functions ``around``.
+    """
+    found: dict[cst.BaseExpression, None] = {}
+    nodes: dict[cst.CSTNode, None] = {}
+    todo = list(reversed(values))
+    while todo and len(nodes) < _MOST:
+        part = todo.pop()
+        for node in () if part in nodes else _down(flow, part, reads, skips):
+            nodes[node] = None
+            if reads(node):
+                found[node] = None  # type: ignore[index]
+            else:
+                todo.extend(_onward(flow, node, around))
+    return Computed(tuple(nodes), tuple(found))
+
+
+def _down(flow: Flow, node: cst.CSTNode, reads: Tells, skips: Tells) -> Iterator[cst.CSTNode]:
+    """Yield ``node`` and what is below it, but nothing below what is looked for, and no names of keywords.
+
+    The arguments of the program's own functions are left to the parameters that they become.
+    """
+    if skips(node):
+        return
+    yield node
+    if reads(node):
+        return
+    handed = isinstance(node, cst.Call) and bool(flow.targets(node))
+    for child in [node.func] if handed and isinstance(node, cst.Call) else children(node):
+        if isinstance(node, cst.Attribute) and child is node.attr:
+            continue
+        if not (isinstance(node, cst.Arg) and child is node.keyword):
+            yield from _down(flow, child, reads, skips)
+
+
+def _onward(flow: Flow, node: cst.CSTNode, around: Collection[cst.CSTNode]) -> Iterator[cst.BaseExpression]:
+    script = flow.script
+    if isinstance(node, cst.Call):
+        for function in flow.targets(node):
+            yield from of_function(flow, function, around)
+    bindings = script.bindings_of(node)
+    if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name) and node.value.value == "self":
+        owner = script.class_of(node)
+        bindings = script.attributes.get((owner, node.attr.value), []) if owner is not None else []
+    for binding in bindings:
+        yield from given(flow, binding)
+        if binding.how == "assign":
+            yield from _tests(flow, binding.node, around)
+
+
+def given(flow: Flow, binding: Binding) -> list[cst.BaseExpression]:
+    """Return what ``binding`` gives its name: the value, or what the calls of the function hand on."""
+    value = binding.written or binding.value
+    if binding.how != "param":
+        return [value] if binding.how == "assign" and value is not None else []
+    function = flow.script.scopes[binding.node].node
+    calls = flow.callers(function) if isinstance(function, cst.FunctionDef) else []
+    handed = [flow.argument(call, function, binding.name) or binding.value for call in calls]  # type: ignore[arg-type]
+    return [h for h in handed if h is not None]
+
+
+def of_function(
+    flow: Flow, function: cst.FunctionDef | cst.Lambda, around: Collection[cst.CSTNode] = ()
+) -> Iterator[cst.BaseExpression]:
+    """Yield what ``function`` returns, and the tests that choose between its values."""
+    if isinstance(function, cst.Lambda):
+        yield function.body
+        return
+    for value in flow.returns(function):
+        yield value
+        yield from _tests(flow, value, around)
+
+
+def _tests(flow: Flow, node: cst.CSTNode, around: Collection[cst.CSTNode]) -> Iterator[cst.BaseExpression]:
+    for up in flow.script.above(node):
+        if isinstance(up, (cst.FunctionDef, cst.Module)):
+            return
+        if isinstance(up, cst.If) and flow.script.function_of(up) not in around:
+            yield up.test
+
+
+def leaves(flow: Flow, value: cst.BaseExpression, depth: int = 6) -> list[cst.BaseExpression]:
+    """Return the expressions that ``value`` stands for: through names and parameters to where each is written."""
+    if depth and isinstance(value, (cst.Name, cst.Attribute)):
+        bindings = flow.script.bindings_of(value)
+        if isinstance(value, cst.Attribute) and isinstance(value.value, cst.Name) and value.value.value == "self":
+            owner = flow.script.class_of(value)
+            bindings = flow.script.attributes.get((owner, value.attr.value), []) if owner is not None else []
+        plain = [given(flow, b) for b in bindings if b.how == "param" or b.written is not None]
+        if plain and len(plain) == len(bindings) and all(plain):
+            return list(dict.fromkeys(leaf for values in plain for v in values for leaf in leaves(flow, v, depth - 1)))
+    return [value]

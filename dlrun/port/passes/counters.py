@@ -1,0 +1,107 @@
+"""Part of step "steps": which names and attributes count the updates so far."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import libcst as cst
+
+from dlrun.port.facts import Facts
+from dlrun.port.facts.computed import Tells
+from dlrun.port.program.script import dotted, walk
+
+Counters = set[tuple[cst.CSTNode, str]]  # functions and names, classes and attributes
+_DEPTH = 4
+
+
+def counters(facts: Facts) -> Iterator[tuple[cst.CSTNode, str]]:
+    """Yield the functions and names of what goes up by 1 with every update."""
+    for loop in facts.loops:
+        assert isinstance(loop, (cst.For, cst.While))
+        if runs_inside(facts, loop.body):
+            continue
+        function = facts.script.function_of(loop)
+        for n in walk(loop.body):
+            if isinstance(n, cst.AugAssign) and is_one_more(n) and innermost(facts, n) is loop:
+                yield function, dotted(n.target)
+        if (number := _number(facts, loop)) is not None:
+            yield function, number.value
+
+
+def _number(facts: Facts, loop: cst.For | cst.While) -> cst.Name | None:
+    """Return ``i`` in ``for i, batch in enumerate(loader)``."""
+    if not isinstance(loop, cst.For) or not isinstance(loop.target, cst.Tuple) or not isinstance(loop.iter, cst.Call):
+        return None
+    first = loop.target.elements[0].value
+    numbers = facts.script.name_of(loop.iter.func) == "builtins.enumerate" and len(loop.iter.args) == 1
+    return first if numbers and isinstance(first, cst.Name) else None
+
+
+def runs_inside(facts: Facts, body: cst.CSTNode, depth: int = _DEPTH) -> bool:
+    """Tell whether running ``body`` runs another training loop: then its turns are epochs, not batches."""
+    for node in walk(body):
+        targets = facts.flow.targets(node) if depth and isinstance(node, cst.Call) else ()
+        if node in facts.loops or any(runs_inside(facts, t.body, depth - 1) for t in targets):
+            return True
+    return False
+
+
+def innermost(facts: Facts, node: cst.CSTNode) -> cst.CSTNode | None:
+    """Return the innermost loop or function around ``node``."""
+    return next((u for u in facts.script.above(node) if isinstance(u, (cst.For, cst.While, cst.FunctionDef))), None)
+
+
+def each_update(facts: Facts, node: cst.CSTNode, depth: int = _DEPTH) -> bool:
+    """Tell whether ``node`` runs once with every batch: in the loop over them, or in a function called there."""
+    around = innermost(facts, node)
+    if isinstance(around, (cst.For, cst.While)):
+        return around in facts.loops and not runs_inside(facts, around.body)
+    calls = facts.flow.callers(around) if around is not None and depth else []
+    return bool(calls) and all(each_update(facts, call, depth - 1) for call in calls)
+
+
+def attributes(facts: Facts) -> Iterator[tuple[cst.CSTNode, str]]:
+    """Yield the classes and attributes of what goes up by 1 with every update: ``self.done += 1``."""
+    for (owner, name), bindings in facts.script.attributes.items():
+        adds = [b.node for b in bindings if isinstance(b.node, cst.AugAssign) and is_one_more(b.node)]
+        if adds and all(each_update(facts, n) for n in adds):
+            yield owner, name
+
+
+def variables(facts: Facts) -> Iterator[tuple[cst.CSTNode, str]]:
+    """Yield what TensorFlow counts up in a variable with every update: ``done.assign_add(1)``."""
+    for call in facts.script.calls:
+        if isinstance(call.func, cst.Attribute) and call.func.attr.value == "assign_add" and len(call.args) == 1:
+            one, name = call.args[0].value, call.func.value
+            scope = facts.script.scopes[name].lookup(name.value)[1] if isinstance(name, cst.Name) else None
+            if isinstance(one, cst.Integer) and one.value == "1" and scope is not None and each_update(facts, call):
+                yield scope.node, dotted(name)
+
+
+def is_one_more(node: cst.AugAssign) -> bool:
+    """Tell whether ``node`` adds 1."""
+    one = isinstance(node.value, cst.Integer) and node.value.value == "1"
+    return one and isinstance(node.operator, cst.AddAssign)
+
+
+def tells(facts: Facts, known: Collection[tuple[cst.CSTNode, str]]) -> Tells:
+    """Return what tells whether a node reads one of the counts that are ``known``."""
+    script = facts.script
+
+    def reads(node: cst.CSTNode) -> bool:
+        if isinstance(node, cst.Name):
+            scope = script.scopes[node].lookup(node.value)[1]
+            return scope is not None and (scope.node, node.value) in known
+        if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name) and node.value.value == "self":
+            return (script.class_of(node), node.attr.value) in known
+        if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add):  # epoch * len(loader) + i
+            sides = (node.left, node.right)
+            return any(map(reads, sides)) and any(_counts_batches(facts, side) for side in sides)
+        return False
+
+    return reads
+
+
+def _counts_batches(facts: Facts, node: cst.BaseExpression) -> bool:
+    return isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Multiply) and any(
+        isinstance(n, cst.Call) and facts.script.name_of(n.func) == "builtins.len" for n in walk(node))  # fmt: skip

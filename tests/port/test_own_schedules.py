@@ -1,0 +1,157 @@
+"""Rates that scripts compute from their steps: n ranks follow the serial run, n steps at once."""
+
+
+import re
+
+import pytest
+from running import ran
+
+from dlrun.port import Options, port
+
+TRAINS = '''
+import torch
+from torch.optim.lr_scheduler import LambdaLR, _LRScheduler
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Noam:
+    def __init__(self, factor, warmup, optimizer):
+        self.factor, self.warmup, self.optimizer, self._step = factor, warmup, optimizer, 0
+
+    def step(self):
+        self._step += 1
+        rate = self.rate()
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+
+    def rate(self, step=None):
+        if step is None:
+            step = self._step
+        return self.factor * min(step ** -0.5, step * self.warmup ** -1.5)
+
+
+class Poly(_LRScheduler):
+    def __init__(self, optimizer, most):
+        self.most = most
+        super().__init__(optimizer)
+
+    def get_lr(self):
+        return [base * (1 - self.last_epoch / self.most) ** 0.9 for base in self.base_lrs]
+
+
+def warmed(optimizer, warm_steps, total):
+    def factor(step):
+        if step < warm_steps:
+            return step / max(1, warm_steps)
+        return (total - step) / max(1, total - warm_steps)
+    return LambdaLR(optimizer, factor)
+
+
+def adjust(optimizer, step, most=24):
+    for group in optimizer.param_groups:
+        group["lr"] = 0.01 * 0.5 ** (step / 6) if step < 12 else 0.01 * (most - step) / most
+
+
+torch.manual_seed(0)
+x = torch.arange(48.0).reshape(24, 2) / 48
+model = torch.nn.Linear(2, 1)
+loader = DataLoader(TensorDataset(x, x[:, :1] * 3), batch_size=2)
+made = [torch.optim.SGD(model.parameters(), lr=0.01) for _ in range(4)]
+noam = Noam(0.01, 6, made[0])
+schedulers = [Poly(made[1], 24), warmed(made[2], 6, 2 * len(loader))]
+optimizer, ramp, decayed, adjusted = made
+rates, done = [], 0
+for epoch in range(2):
+    for a, b in loader:
+        adjust(adjusted, done)
+        loss = (model(a) - b).pow(2).mean()
+        model.zero_grad()
+        loss.backward()
+        noam.step()
+        ramp.step()
+        decayed.step()
+        adjusted.step()
+        done += 1
+        rates.append([group["lr"] for made in (noam.optimizer, ramp, decayed, adjusted) for group in made.param_groups])
+        for scheduler in schedulers:
+            scheduler.step()
+torch.save(rates, "last.pt")
+'''
+
+
+def test_hand_made_schedules_on_n_ranks_are_those_of_every_nth_serial_step(tmp_path):
+    (tmp_path / "train.py").write_text(TRAINS)
+    (tmp_path / "train_dist.py").write_text(port(TRAINS, Options(lr_scaling="none")).text)
+    _, serial = ran(tmp_path / "train.py", tmp_path / "serial")
+    assert ran(tmp_path / "train_dist.py", tmp_path / "alone")[1] == serial
+    assert len({tuple(rates) for rates in serial}) == 24
+    for ranks in (2, 3):
+        _, rates = ran(tmp_path / "train_dist.py", tmp_path / str(ranks), ranks)
+        assert [r[0] for r in rates] == pytest.approx([r[0] for r in serial[ranks - 1 :: ranks]])  # counts from 1
+        assert [r[1:] for r in rates] == [pytest.approx(r[1:]) for r in serial[::ranks]]
+
+
+def ported(source, keep):
+    """Return the lines of the port of ``source`` that match ``keep``."""
+    return [line.strip() for line in port(source).text.splitlines() if re.search(keep, line)]
+
+
+LOOP = """
+import torch
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(2, 1)
+loader = DataLoader(data, batch_size=8, shuffle=True)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+MADE
+done = 0
+for epoch in range(9):
+    for x, y in loader:
+        loss = (model(x) - y).pow(2).mean()
+        loss.backward()
+        opt.step()
+        sched.step()
+        done += 1
+        if 0 < args.most < done:
+            break
+"""
+WARMED = "sched = get_linear_schedule_with_warmup(opt, warm, total)\n"
+
+
+@pytest.mark.parametrize(
+    ("made", "written"),
+    [
+        # Each branch of a total, handed on or not, is divided once or not at all.
+        ("total = args.most if args.most > 0 else 9 * len(loader)", []),
+        (f"if args.most > 0:\n    total = args.most\nelse:\n    total = 9 * len(loader)\nwarm = 50\n{WARMED}",
+         ["total = dl.steps(args.most)", "warm = dl.steps(50)"]),
+        (f"def made(opt, total):\n    warm = total // 10\n    {WARMED}    return sched\nsched = made(opt, 9000)",
+         ["sched = get_linear_schedule_with_warmup(opt, dl.steps(warm), dl.steps(total))"]),
+        (f"total = 9000\nwarm = total // 10\n{WARMED}", ["total = dl.steps(9000)"]),
+        (f"total = 9 * len(loader)\nwarm = int(0.1 * total)\n{WARMED}", []),
+    ],
+)  # fmt: skip
+def test_counts_of_steps_are_divided_once_where_they_are_written(made, written):
+    source = LOOP.replace("MADE", f"from transformers import get_linear_schedule_with_warmup\n{made}")
+    assert ported(source, r"dl\.steps\((?!args.most <)") == written
+
+
+def test_a_count_that_goes_to_a_schedule_out_of_sight_is_doubted():
+    source = LOOP.replace("MADE", "import lab\nsched = lab.Ramp(opt, warmup_steps=50, total_steps=9 * len(loader))")
+    assert [d.write for d in port(source).doubts if "may count" in d.why] == ["warmup_steps=dl.steps(50), if it does"]
+
+
+def test_a_rate_that_is_multiplied_at_every_batch_or_made_of_the_one_before_is_doubted():
+    steps = "for group in opt.param_groups:\n            group['lr'] *= 0.99"
+    doubts = port(LOOP.replace("MADE", "").replace("sched.step()", steps)).doubts
+    assert [d.write for d in doubts if "at every batch" in d.why] == ["(0.99) ** dl.serial_steps(1)"]
+    body = "return [0.99 * group['lr'] for group in self.optimizer.param_groups]"
+    made = f"class Fall(torch.optim.lr_scheduler._LRScheduler):\n    def get_lr(self):\n        {body}\n"
+    assert [d for d in port(LOOP.replace("MADE", f"{made}sched = Fall(opt)")).doubts if "of the one before" in d.why]
+
+
+def test_a_rate_that_changes_at_one_step_is_doubted_where_ranks_may_pass_it_by():
+    body = "if self.last_epoch == 100:\n            return [0.01]\n        return self.base_lrs"
+    made = f"class Once(torch.optim.lr_scheduler._LRScheduler):\n    def get_lr(self):\n        {body}\n"
+    doubted = [d.why for d in port(LOOP.replace("MADE", f"{made}sched = Once(opt)")).doubts if d.danger == "high"]
+    assert doubted and "self.last_epoch == 100" in doubted[0]
