@@ -16,7 +16,19 @@ from dlrun.port.facts.tape import TapeGradients
 from dlrun.port.facts.torch import Gradients
 from dlrun.port.feeds import Feeds
 from dlrun.port.feeds.tensorflow import TapeFeeds
-from dlrun.port.passes import GRID, STEPS, caches, devices, kept, metrics, statistics, stopping, stretches
+from dlrun.port.passes import (
+    GRID,
+    STEPS,
+    caches,
+    devices,
+    kept,
+    metrics,
+    own_schedules,
+    statistics,
+    steps,
+    stopping,
+    stretches,
+)
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Script
 
@@ -31,6 +43,11 @@ PASSES.append(("torch", "stopping", stopping.torch))
 PASSES.append(("torch", "statistics", statistics.torch))
 PASSES.append(("torch", "stretches", stretches.torch))
 PASSES.append(("torch", "caches", caches.torch))
+PASSES.append(("keras", "schedules", own_schedules.keras))
+for of, run in (("torch", lambda facts: steps.torch(facts)),
+                ("tensorflow", lambda facts: own_schedules.tensorflow(facts, ()))):  # fmt: skip
+    run.__doc__ = getattr(own_schedules, of).__doc__
+    PASSES.append((of, "schedules", run))
 PASSES.append(("torch", "kept", lambda facts: kept.torch(metrics.Metrics(facts))))
 PASSES[-1][2].__doc__ = kept.torch.__doc__
 

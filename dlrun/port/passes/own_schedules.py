@@ -28,14 +28,14 @@ def torch(facts: Facts, call: cst.Call, name: str, divided: Collection[cst.CSTNo
     """Tell the function of a LambdaLR, or the own class that ``call`` makes, the serial steps of all ranks.
 
     Before:
-        scheduler = LambdaLR(opt, lambda step: 1 / (1 + step))
+        scheduler = torch.optim.lr_scheduler.LambdaLR(opt, lambda step: 1 / (1 + step))
         for x, y in DataLoader(data, shuffle=True):
             (model(x) - y).pow(2).mean().backward()
             opt.step()
             scheduler.step()
 
     After:
-        scheduler = LambdaLR(opt, dl.steps(lambda step: 1 / (1 + step)))
+        scheduler = torch.optim.lr_scheduler.LambdaLR(opt, dl.steps(lambda step: 1 / (1 + step)))
         for x, y in DataLoader(data, shuffle=True):
             (model(x) - y).pow(2).mean().backward()
             opt.step()
@@ -136,7 +136,7 @@ def tensorflow(facts: TensorFlowFacts, divided: Collection[cst.CSTNode]) -> Iter
                 loss = tf.reduce_mean(model(x) - y)
             opt.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
             step.assign_add(1)
-            opt.lr.assign(dl.lr_scale(0.1 * tf.minimum(1.0, dl.serial_steps(step) / 100)))
+            opt.lr.assign(0.1 * tf.minimum(1.0, dl.serial_steps(step) / 100))
     """
     script = facts.script
     given = [value for call in facts.optimizers if (value := schedules.rate_of(facts, call)) is not None]
@@ -165,19 +165,23 @@ def keras(facts: KerasFacts) -> Iterator[Edit | Doubt]:
 
     Before:
         class Ramp(keras.callbacks.Callback):
+            seen = 0
             def on_batch_begin(self, batch, logs=None):
-                K.set_value(self.model.optimizer.lr, 0.1 * min(1.0, self.seen / 100))
+                keras.backend.set_value(self.model.optimizer.lr, 0.1 * min(1.0, self.seen / 100))
             def on_batch_end(self, batch, logs=None):
                 self.seen += 1
         model.compile(opt)
+        model.fit(x, y, callbacks=[Ramp()])
 
     After:
         class Ramp(keras.callbacks.Callback):
+            seen = 0
             def on_batch_begin(self, batch, logs=None):
-                K.set_value(self.model.optimizer.lr, dl.lr_scale(0.1 * min(1.0, dl.serial_steps(self.seen) / 100)))
+                keras.backend.set_value(self.model.optimizer.lr, 0.1 * min(1.0, dl.serial_steps(self.seen) / 100))
             def on_batch_end(self, batch, logs=None):
                 self.seen += 1
         model.compile(opt)
+        model.fit(x, y, callbacks=[Ramp()])
     """
     script = facts.script
     known = {

@@ -230,7 +230,7 @@ def _is_part(facts: Facts, node: cst.If | cst.While) -> bool:
     ended = around[0] if around else None
     if isinstance(ended, (cst.For, cst.While)) and ended not in facts.loops:
         return True
-    return any(_loop(facts, s.node) is up for s in facts.steps for up in around[1:])
+    return any(innermost(facts, s.node) is up for s in facts.steps for up in around[1:])
 
 
 def _compared(test: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpression, cst.ComparisonTarget]]:
