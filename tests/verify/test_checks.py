@@ -231,6 +231,16 @@ def test_the_rate_follows_the_rule_that_the_port_names(lr: float, rules: list[st
     assert check.fault == fault
 
 
+@pytest.mark.parametrize(("factor", "status"), [(2, "passed"), (1, "failed"), (4, "failed")])
+def test_a_rate_that_the_script_computes_from_its_steps_is_that_of_every_nth_serial_one(factor, status) -> None:
+    calls = [event("return", fn="lr_scale", lr=0.1, result=0.2, rule="linear"), event("return", fn="serial_steps")]
+    for first in (0, 1):
+        serial = run([*epoch([[0, 1]]), *(step(k, 0.9, lr=0.1 * (k + 1)) for k in range(8))])
+        steps = [step(k, 0.9, lr=factor * serial.root.steps[2 * k + first].lr[0]) for k in range(4)]
+        check = rate.learning_rate(serial, run([*calls, *epoch([[0, 1]]), *steps], [*epoch([[2, 3]])]))
+        assert check.status == status
+
+
 def test_a_warm_up_starts_at_the_serial_rate() -> None:
     serial = run([*epoch([[0, 1]]), step(1, 0.9)])
     scaled = event("return", fn="lr_scale", lr=0.1, result=0.2, rule="linear")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from dlrun.verify.checks.data import batch_factor
-from dlrun.verify.trace import Run
+from dlrun.verify.trace import Run, Step
 from dlrun.verify.verdict import Check, failed, passed, skipped
 
 NAME = "learning rate"
@@ -17,6 +18,17 @@ def learning_rate(serial: Run, run: Run) -> Check:
     Linear scaling: Goyal et al., arXiv 1706.02677; sqrt: Krizhevsky, arXiv 1404.5997.
     """
     n = len(run.traces)
+    steps = serial.root.steps
+    if not any(run.root.returns("serial_steps")):
+        return _compared([rates[0] for rates in _rates(steps, run)], serial, run)
+    # A rate by serial steps is that of every n-th of them, counted from 1 or from 0.
+    every = (steps[n - 1 :: n], steps[::n])
+    checks = [_compared([at for rates in _rates(serially, run) for at in rates], serial, run) for serially in every]
+    return next((check for check in checks if check.status == "passed"), checks[0])
+
+
+def _compared(rates: list[tuple[str, float, float]], serial: Run, run: Run) -> Check:
+    n = len(run.traces)
     calls = list(run.root.returns("lr_scale"))
     rules = {call["rule"] for call in calls}
     grown = batch_factor(serial, run)
@@ -24,7 +36,7 @@ def learning_rate(serial: Run, run: Run) -> Check:
     promised = {factors.get(rule, 1.0) for rule in rules} if grown > 1 and rules else {1.0}
     warm = next(iter(run.root.returns("warmup")), None)
     found = []
-    for at, base, rate in _first_rates(serial, run):
+    for at, base, rate in rates:
         factor = rate / base * (n if warm else 1)
         found.append((base, rate, factor))
         lines = ", ".join(sorted({call.at for call in calls})) or at
@@ -42,13 +54,13 @@ def learning_rate(serial: Run, run: Run) -> Check:
     return passed(NAME, f"{base:g} on 1 rank, {base * factor:g} on {n} ({how}{ramp})")
 
 
-def _first_rates(serial: Run, run: Run) -> list[tuple[str, float, float]]:
-    """Return (line, serial rate, rate on n ranks) of each optimizer's groups, at its first step with a rate above 0."""
-    found: dict[tuple[int, int], tuple[str, float, float]] = {}
-    for a, b in zip(serial.root.steps, run.root.steps, strict=False):
+def _rates(steps: Sequence[Step], run: Run) -> list[list[tuple[str, float, float]]]:
+    """Return, of each optimizer's groups, (line, serial rate, rate on n ranks) at each step with a rate above 0."""
+    found: dict[tuple[int, int], list[tuple[str, float, float]]] = {}
+    for a, b in zip(steps, run.root.steps, strict=False):
         for group, (x, y) in enumerate(zip(a.lr, b.lr, strict=False)):
             if a.optimizer == b.optimizer and x > 0:
-                found.setdefault((a.optimizer, group), (b.at, x, y))
+                found.setdefault((a.optimizer, group), []).append((b.at, x, y))
     return list(found.values())
 
 

@@ -20,7 +20,7 @@ from dlrun.verify.tracer.training import Training
 FACE = "dl_comm.torch"
 # What may communicate, or changes what a port computes; prints and questions are not followed.
 FOLLOWED = ("init", "broadcast", "gradients", "shard", "stretch", "lr_scale", "warmup", "decay", "lars", "steps",
-            "reseed", "average", "save", "load", "barrier", "finalize", "rank0_first")  # fmt: skip
+            "serial_steps", "reseed", "average", "save", "load", "barrier", "finalize", "rank0_first")  # fmt: skip
 
 
 class Averaging:
@@ -83,6 +83,8 @@ class Averaging:
     def _steps(self, function: Any, count: int) -> tuple[Any, dict[str, Any]]:
         result = count if self.recorder.orders.global_batch else function(count)
         return result, {"count": number_of(count), "result": number_of(result)}
+
+    _serial_steps = _steps
 
     def _shard(self, function: Any, what: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         number, self._shards = self._shards, self._shards + 1

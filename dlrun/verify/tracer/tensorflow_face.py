@@ -21,7 +21,7 @@ from dlrun.verify.tracer.tapes import Tapes
 
 FACES = ("dl_comm.tensorflow", "dl_comm.keras")
 FOLLOWED = ("init", "broadcast_variables", "broadcast", "gradients", "shard", "stretch", "lr_scale", "warmup", "decay",
-            "lars", "steps", "reseed", "average", "barrier", "finalize", "rank0_first")  # fmt: skip
+            "lars", "steps", "serial_steps", "reseed", "average", "barrier", "finalize", "rank0_first")  # fmt: skip
 
 
 class Face:
@@ -119,6 +119,8 @@ class Face:
     def _steps(self, function: Any, count: Any) -> tuple[Any, dict[str, Any]]:
         result = count if self.recorder.orders.global_batch else function(count)
         return result, {"count": number_of(count), "result": number_of(result)}
+
+    _serial_steps = _steps
 
     def _stretch(self, function: Any, data: Any, axis: int = 0, multiple: int = 1) -> tuple[Any, dict[str, Any]]:
         result = function(data, axis, multiple)
