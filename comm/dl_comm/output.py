@@ -5,7 +5,8 @@ from __future__ import annotations
 import builtins
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, ParamSpec, TypeVar
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, ParamSpec, TypeVar, overload
 
 from dl_comm import CommError, _core
 from dl_comm.ranks import is_rank0, world
@@ -90,33 +91,56 @@ def rank0(function: Callable[P, R]) -> Callable[P, R | Any]:
     return nothing
 
 
-def rank0_first(function: Callable[P, R]) -> Callable[P, R]:
+_alone = False  # in a turn of its own, with the other ranks waiting
+
+
+@overload
+def rank0_first() -> AbstractContextManager[None]: ...
+@overload
+def rank0_first(function: Callable[P, R]) -> Callable[P, R]: ...
+def rank0_first(function: Callable[P, R] | None = None) -> Callable[P, R] | AbstractContextManager[None]:
     """Return a callable that calls ``function`` on rank 0, then on one rank of each node, then on the others.
 
     For downloads, caches and folders that the first to come makes and the others find, whether the disk is shared or
     the node's own: ``data = dl.rank0_first(MNIST)("data", download=True)``. Every rank gets its own result. When
     the function fails somewhere, the ranks still waiting raise ``dl_comm.CommError`` with that rank's error.
+
+    Without a function, ``with dl.rank0_first():`` does the same with the lines below it. All ranks come by; in its turn
+    a rank is alone, so nothing there may wait for the others, but for ``rank0_first`` itself, which then does not.
     """
+    if function is None:
+        return _turn()
 
     @functools.wraps(function)
     def ordered(*args: P.args, **kwargs: P.kwargs) -> R:
-        here = world()
-        if here.size == 1:
+        with _turn():
             return function(*args, **kwargs)
-        turn = 0 if here.rank == 0 else 1 if here.localrank == 0 else 2
-        for now in range(3):
-            failure: Exception | None = None
-            try:
-                if now == turn:
-                    result = function(*args, **kwargs)
-            except Exception as error:
-                failure = error
-            said = f"rank {here.rank} failed first: {type(failure).__name__}: {failure}" if failure else ""
-            failures = [text.decode() for text in _core.allgather_bytes(said.encode()) if text]
-            if failure is not None:
-                raise failure
-            if failures:
-                raise CommError(f"rank0_first: {failures[0]}")
-        return result
 
     return ordered
+
+
+@contextmanager
+def _turn() -> Iterator[None]:
+    """Wait for this rank's turn, and, after it, until all have had theirs."""
+    global _alone
+    here = world()
+    if here.size == 1 or _alone:
+        yield
+        return
+    turn = 0 if here.rank == 0 else 1 if here.localrank == 0 else 2
+    for now in range(3):
+        failure: Exception | None = None
+        if now == turn:
+            _alone = True
+            try:
+                yield
+            except Exception as error:
+                failure = error
+            finally:
+                _alone = False
+        said = f"rank {here.rank} failed first: {type(failure).__name__}: {failure}" if failure else ""
+        failures = [text.decode() for text in _core.allgather_bytes(said.encode()) if text]
+        if failure is not None:
+            raise failure
+        if failures:
+            raise CommError(f"rank0_first: {failures[0]}")

@@ -21,6 +21,7 @@ from dlrun.port.passes import (
     STEPS,
     caches,
     devices,
+    downloads,
     kept,
     metrics,
     own_schedules,
@@ -48,6 +49,7 @@ for of, run in (("torch", lambda facts: steps.torch(facts)),
                 ("tensorflow", lambda facts: own_schedules.tensorflow(facts, ()))):  # fmt: skip
     run.__doc__ = getattr(own_schedules, of).__doc__
     PASSES.append((of, "schedules", run))
+PASSES.append(("torch", "downloads", downloads.both))
 PASSES.append(("torch", "kept", lambda facts: kept.torch(metrics.Metrics(facts))))
 PASSES[-1][2].__doc__ = kept.torch.__doc__
 

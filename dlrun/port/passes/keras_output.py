@@ -12,6 +12,7 @@ from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.insert import expression
+from dlrun.port.passes import downloads
 from dlrun.port.passes import output as torch_output
 from dlrun.port.program.script import argument, dotted
 
@@ -42,9 +43,10 @@ def keras(facts: KerasFacts) -> Iterator[Edit | Doubt]:
         model.fit(x, y)
         dl.rank0(model.save)("model.keras")
     """
+    yield from downloads.both(facts)
     script, dl = facts.script, facts.alias
     saved = False
-    for call in script.calls:
+    for call in downloads.others(facts):
         name = script.name_of(call.func)
         method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
         own = bool(method) and (not name or name[0] == ".") and not facts.flow.targets(call)
@@ -81,9 +83,10 @@ def tensorflow(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
         dl.rank0(checkpoint.save)("weights")
         dl.rank0_first(checkpoint.restore)("weights-1")
     """
+    yield from downloads.both(facts)
     script, dl = facts.script, facts.alias
     saved = False
-    for call in script.calls:
+    for call in downloads.others(facts):
         name = plain(script.name_of(call.func))
         method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
         if _WRITES.search(name) or _PLOTS.search(name) or (_OPENS.search(name) and _writing(call)):

@@ -13,7 +13,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.insert import expression
-from dlrun.port.passes import caches, stopping
+from dlrun.port.passes import caches, downloads, stopping
 from dlrun.port.program.script import argument, dotted
 
 # Calls that write, and nothing else: rank 0 makes them, the arguments are evaluated on every rank.
@@ -35,7 +35,7 @@ _SAVES = re.compile(
 )
 _HUBS = re.compile(
     r"^(torchvision\.datasets\.[\w?]+|torchaudio\.datasets\.\w+|torchtext\.datasets\.\w+|torch\.hub\.load(_state_dict_from_url)?|"
-    r"urllib\.request\.urlretrieve|gdown\.download|kagglehub\.\w+|wget\.download|datasets\.load_dataset|"
+    r"(six\.moves\.)?urllib\.(request\.)?urlretrieve|gdown\.download|kagglehub\.\w+|wget\.download|datasets\.load_dataset|"
     r"sklearn\.datasets\.fetch_\w+)$"
 )
 _WRITING_MODES = re.compile(r"^[rbt]*[wax][+bt]*$")
@@ -52,8 +52,9 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     """
     yield from stopping.torch(facts)
     yield from caches.torch(facts)
+    yield from downloads.both(facts)
     dl = facts.alias
-    for call in facts.script.calls:
+    for call in downloads.others(facts):
         name = facts.script.name_of(call.func)
         if name == "torch.save":
             why = "rank 0 writes the file, whole or not at all"

@@ -222,18 +222,20 @@ def install(recorder: Recorder, graphs: Graphs) -> Sessions:
 
     def built(self: Any, *args: Any, **kwargs: Any) -> None:
         build(self, *args, **kwargs)
+        if type(self) is ops.Graph:  # not a function's
+            self._seed = given()
+
+    def given() -> int:
         seed = recorder.orders.seed
-        if type(self) is not ops.Graph:
-            return  # a function's
         if seed is None:  # deterministic ops want one; this one differs from run to run, as if there were none
-            self._seed = int.from_bytes(os.urandom(4), "little") >> 1
-        else:
-            self._seed = seed + (recorder.rank if recorder.orders.seed_by_rank else 0)
+            return int.from_bytes(os.urandom(4), "little") >> 1
+        return seed + (recorder.rank if recorder.orders.seed_by_rank else 0)
 
     def seeded(self: Any, seed: Any) -> None:
-        if type(self) is ops.Graph and not recorder.inside:
-            recorder.note("seed", generator="graph", fixed=seed is not None)
-        self._seed = seed
+        ours = type(self) is ops.Graph and seed is None  # what Estimators say that are given none
+        if type(self) is ops.Graph and not ours and not recorder.inside:
+            recorder.note("seed", generator="graph", fixed=True)
+        self._seed = given() if ours else seed
 
     ops.Graph.__init__, ops.Graph.seed, BaseSession.run = built, property(seeding.fget, seeded), ran
     tf.compat.v1.reset_default_graph()

@@ -1,0 +1,141 @@
+"""Part of step "output": a file that the script fetches, or makes, where it is missing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.edits import Edit
+from dlrun.port.facts import Facts
+from dlrun.port.facts.keras import KerasFacts
+from dlrun.port.facts.kinds_tensorflow import plain
+from dlrun.port.insert import expression, statements
+from dlrun.port.program.script import argument, walk
+
+_LOOKS = re.compile(r"^(os\.path\.(exists|isfile|isdir)|tensorflow\.(io\.)?gfile\.(exists|isdir|Exists|IsDirectory))$")
+_LOOKING_METHODS = ("exists", "is_file", "is_dir")
+_FETCHES = re.compile(
+    r"^((six\.moves\.)?urllib\.(request\.)?(urlretrieve|urlopen)|requests\.get|wget\.download|gdown\.\w+|kagglehub\.\w+|"
+    r"huggingface_hub\.\w*download)$"
+)
+_SHELLS = re.compile(r"^(os\.system|subprocess\.(run|call|check_call|check_output|Popen))$")
+_MAKES = re.compile(r"^(numpy\.(save|savez|savez_compressed|savetxt)|pickle\.dump|json\.dump|joblib\.dump)$")
+_TAKES = re.compile(r"^(numpy\.(load|loadtxt)|pickle\.load|json\.load|joblib\.load)$")
+# What may make ranks wait for each other: not to be done in turns.
+_TOGETHER = re.compile(
+    r"(^torch\.(load|save)$)|\.(fit|fit_generator|train_on_batch|backward|step|run|minimize|compile)$"
+)
+
+
+def both(facts: Facts | KerasFacts) -> Iterator[Edit]:
+    """Let rank 0 look and fetch before the others look: they would find half a file, or fetch it once more.
+
+    Before:
+        import os, urllib.request
+        if not os.path.exists("corpus.txt"):
+            urllib.request.urlretrieve(URL, "corpus.txt")
+
+    After:
+        import os, urllib.request
+        with dl.rank0_first():  # it finds out what is missing, and the others find it there
+            if not os.path.exists("corpus.txt"):
+                urllib.request.urlretrieve(URL, "corpus.txt")
+    """
+    script = facts.script
+    for node in turns(facts):
+        if isinstance(node, cst.If):
+            yield Edit(node, "rank 0 looks first, and fetches what is missing", lambda n: _in_turn(n, facts.alias))
+            continue
+        for call in facts.flow.callers(node):
+            if not any(script.inside(call, n) for n in turns(facts)):
+                yield Edit(call.func, "rank 0 looks first, and fetches what is missing",
+                           lambda f: expression("torch/rank0_first", {"call": f}, dl=facts.alias))  # fmt: skip
+
+
+def turns(facts: Facts | KerasFacts) -> list[cst.If | cst.FunctionDef]:
+    """Return the conditions, and functions that return early, that fetch or make files where they are missing.
+
+    None lies in another one; what trains, or would be in a loop that does, or in a worker process, is none of them.
+    """
+    script, found = facts.script, list[cst.If | cst.FunctionDef]()
+    for node in script.nodes:
+        if not isinstance(node, cst.If) or not _looks(facts, node.test) or any(script.inside(node, f) for f in found):
+            continue
+        home = script.function_of(node)
+        early = any(isinstance(n, cst.Return) for n in walk(node.body)) and home is not script.module
+        whole = home if early and isinstance(home, cst.FunctionDef) and not _fetches(facts, node) else node
+        if isinstance(script.parents[node], cst.If) or not (_fetches(facts, whole) or _caches(facts, whole)):
+            continue
+        if not _works_together(facts, whole):
+            found.append(whole)
+    return found
+
+
+def others(facts: Facts | KerasFacts) -> list[cst.Call]:
+    """Return the calls that are not made in turns: there whatever is missing is written, by whoever finds it so."""
+    alone = turns(facts)
+    return [call for call in facts.script.calls if not any(facts.script.inside(call, node) for node in alone)]
+
+
+def _in_turn(node: cst.If, dl: str) -> cst.With:
+    (line,) = statements("torch/in_turn", dl=dl)
+    assert isinstance(line, cst.With) and isinstance(line.body, cst.IndentedBlock)
+    body = line.body.with_changes(body=[node.with_changes(leading_lines=[])])
+    return line.with_changes(leading_lines=node.leading_lines, body=body)
+
+
+def _calls(facts: Facts | KerasFacts, node: cst.CSTNode, depth: int = 2) -> Iterator[cst.Call]:
+    """Yield the calls in ``node``, and in the functions that they run."""
+    for call in (n for n in walk(node) if isinstance(n, cst.Call)):
+        yield call
+        for target in facts.flow.targets(call) if depth else ():
+            yield from _calls(facts, target.body, depth - 1)
+
+
+def _looks(facts: Facts | KerasFacts, test: cst.BaseExpression) -> bool:
+    for call in (n for n in walk(test) if isinstance(n, cst.Call)):
+        name = facts.script.name_of(call.func)
+        method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+        if _LOOKS.search(plain(name)) or (name[:1] in ("", ".") and method in _LOOKING_METHODS and not call.args):
+            return True
+    return False
+
+
+def _fetches(facts: Facts | KerasFacts, node: cst.CSTNode) -> bool:
+    for call in _calls(facts, node):
+        name = facts.script.name_of(call.func)
+        shell = _SHELLS.search(name) and call.args and facts.script.code(call.args[0])
+        if _FETCHES.search(name) or (shell and re.search(r"\b(wget|curl)\b", shell)):
+            return True
+    return False
+
+
+def _caches(facts: Facts | KerasFacts, node: cst.CSTNode) -> bool:
+    """Tell whether one branch of a condition makes the file that the other one takes."""
+    if not isinstance(node, cst.If) or not isinstance(node.orelse, cst.Else):
+        return False
+    names = [{facts.script.name_of(c.func) for c in _calls(facts, branch)} for branch in (node.body, node.orelse.body)]
+    return any(any(map(_MAKES.search, a)) and any(map(_TAKES.search, b)) for a, b in (names, names[::-1]))
+
+
+def _works_together(facts: Facts | KerasFacts, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` trains, makes what the ranks share, or runs where not all ranks come by."""
+    script = facts.script
+    loops = facts.loops if isinstance(facts, Facts) else facts.drawn
+    above = list(script.above(node))
+    methods = [u.name.value for u in (node, *above) if isinstance(u, cst.FunctionDef)]
+    if any(u in loops for u in above) or any(m in ("__getitem__", "__iter__", "__next__") for m in methods):
+        return True
+    calls = list(_calls(facts, node, depth=3))
+    return any(
+        _TOGETHER.search(script.name_of(c.func) or f".{_method(c)}")
+        or facts.kinds.of_call(c) in ("loader", "optimizer", "scheduler")
+        or argument(c, "download") is not None
+        for c in calls
+    )
+
+
+def _method(call: cst.Call) -> str:
+    return call.func.attr.value if isinstance(call.func, cst.Attribute) else ""

@@ -1,0 +1,80 @@
+"""Files that a script fetches, or makes, where they are missing: rank 0 does, the others find them there."""
+
+import textwrap
+
+import pytest
+from small import SERIAL
+
+from dlrun.port import port
+
+FETCHED = """
+import os
+import urllib.request
+import requests
+def corpus(path):
+    if not os.path.exists(path):
+        with open(path, "wb") as file:
+            file.write(requests.get("https://example.org/corpus").content)
+    return open(path).read()
+text = corpus("corpus.txt")
+"""
+RETURNS = """
+import pathlib, urllib.request, zipfile
+def fetch(path):
+    if path.exists():
+        print("there")
+        return
+    urllib.request.urlretrieve("https://example.org/corpus", path)
+    zipfile.ZipFile(path).extractall()
+fetch(pathlib.Path("corpus.zip"))
+"""
+CACHED = """
+import os, numpy as np
+if os.path.isfile("x.npy"):
+    x = np.load("x.npy")
+else:
+    x = compute()
+    np.save("x.npy", x)
+"""
+SESSION = """
+import tensorflow as tf
+from six.moves import urllib
+if not tf.gfile.Exists("x.gz"):
+    path, _ = urllib.request.urlretrieve("https://example.org/x.gz", "x.gz")
+x = tf.placeholder(tf.float32, [None, 2])
+train = tf.train.AdamOptimizer(0.1).minimize(tf.reduce_mean(tf.layers.dense(x, 1)))
+with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    for i in range(0, len(data), 8):
+        session.run(train, {x: data[i:i + 8]})
+"""
+
+
+@pytest.mark.parametrize("source", [FETCHED + SERIAL, CACHED + SERIAL, SESSION], ids=["fetched", "cached", "session"])
+def test_a_rank_looks_for_a_file_once_rank_0_has_fetched_or_made_it(source):
+    before, after = source.splitlines(), port(source).text.splitlines()
+    at = next(i for i, line in enumerate(after) if "with dl.rank0_first():" in line)
+    body = [line.removeprefix("    ") for line in after[at + 1 :]]
+    first = before.index(body[0])
+    assert before[first].lstrip().startswith("if ")
+    assert body[:3] == before[first : first + 3]  # the lines themselves stay as they are
+
+
+def test_a_function_that_returns_where_the_file_is_there_runs_on_rank_0_first():
+    text = port(RETURNS + SERIAL).text
+    assert 'dl.rank0_first(fetch)(pathlib.Path("corpus.zip"))' in text
+    assert text.count("rank0_first") == 1
+
+
+MISSING = "if not os.path.exists('x'):\n    requests.get('x')\n"
+NOT_IN_TURNS = {
+    "a folder": "if not os.path.exists('x'):\n    os.makedirs('x')\n" + SERIAL,
+    "a worker process": "class X:\n    def __getitem__(self, i):\n" + textwrap.indent(MISSING, " " * 8) + SERIAL,
+    "a training loop": SERIAL + textwrap.indent(MISSING, "    "),
+    "training": MISSING + textwrap.indent(SERIAL, "    "),
+}
+
+
+@pytest.mark.parametrize("source", NOT_IN_TURNS.values(), ids=NOT_IN_TURNS)
+def test_what_needs_all_ranks_or_makes_no_file_is_not_done_in_turns(source):
+    assert "with dl.rank0_first()" not in port("import os, requests\n" + source).text
