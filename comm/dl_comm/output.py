@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import builtins
 import functools
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, ParamSpec, TypeVar, overload
 
 from dl_comm import CommError, _core
@@ -103,7 +104,8 @@ def rank0_first(function: Callable[P, R] | None = None) -> Callable[P, R] | Abst
 
     For downloads, caches and folders that the first to come makes and the others find, whether the disk is shared or
     the node's own: ``data = dl.rank0_first(MNIST)("data", download=True)``. Every rank gets its own result. When
-    the function fails somewhere, the ranks still waiting raise ``dl_comm.CommError`` with that rank's error.
+    the function fails somewhere, the other ranks raise an error of the same class that names the rank, so that a script
+    that goes on after it does so on all ranks; where there is no such class here, ``dl_comm.CommError``.
 
     Without a function, ``with dl.rank0_first():`` does the same with the lines below it. All ranks come by; in its turn
     a rank is alone, so nothing there may wait for the others, but for ``rank0_first`` itself, which then does not.
@@ -138,9 +140,28 @@ def _turn() -> Iterator[None]:
                 failure = error
             finally:
                 _alone = False
-        said = f"rank {here.rank} failed first: {type(failure).__name__}: {failure}" if failure else ""
-        failures = [text.decode() for text in _core.allgather_bytes(said.encode()) if text]
+        failures = [text for text in _core.allgather_bytes(_told(failure, here.rank).encode()) if text]
         if failure is not None:
             raise failure
         if failures:
-            raise CommError(f"rank0_first: {failures[0]}")
+            raise _again(*failures[0].decode().split("\n", 2))
+
+
+def _told(failure: Exception | None, rank: int) -> str:
+    """Return what the other ranks learn of ``failure``: the module and the name of its class, and its text."""
+    if failure is None:
+        return ""
+    kind = type(failure)
+    return f"{kind.__module__}\n{kind.__qualname__}\nrank0_first: rank {rank} failed first: {kind.__name__}: {failure}"
+
+
+def _again(module: str, name: str, text: str) -> Exception:
+    """Return an error of that class that says ``text``, or a CommError where there is none that can."""
+    kind = getattr(sys.modules.get(module), name, None)
+    if isinstance(kind, type) and issubclass(kind, Exception):
+        error = kind.__new__(kind)
+        error.args = (text,)
+        with suppress(Exception):
+            if str(error):
+                return error
+    return CommError(text)

@@ -64,8 +64,10 @@ def turns(facts: Facts | KerasFacts) -> list[cst.If | cst.FunctionDef]:
         if not isinstance(node, cst.If) or not _looks(facts, node.test) or any(script.inside(node, f) for f in found):
             continue
         home = script.function_of(node)
-        early = any(isinstance(n, cst.Return) for n in walk(node.body)) and home is not script.module
-        whole = home if early and isinstance(home, cst.FunctionDef) and not _fetches(facts, node) else node
+        early = any(isinstance(n, cst.Return) for n in walk(node.body))
+        whole: cst.If | cst.FunctionDef = node
+        if early and isinstance(home, cst.FunctionDef) and facts.flow.callers(home) and not _fetches(facts, node):
+            whole = home
         if isinstance(script.parents[node], cst.If) or not (_fetches(facts, whole) or _caches(facts, whole)):
             continue
         if not _works_together(facts, whole):

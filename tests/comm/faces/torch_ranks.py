@@ -204,16 +204,22 @@ def rank_0_goes_first():
             dl.rank0_first(file.touch)()
     assert found == (_r > 0)
 
-    def fail():
-        raise OSError("no disk")
+    class OddError(Exception):  # nothing that another rank could make
+        def __init__(self, code):
+            super().__init__(f"code {code}")
 
-    try:
-        dl.rank0_first(fail)()
-    except (OSError, CommError) as error:
-        assert "no disk" in str(error)
-        assert isinstance(error, OSError if _r == 0 else CommError)
-    else:
-        raise AssertionError("no error")
+    for error, elsewhere in ((OSError("no disk"), OSError), (OddError(3), CommError)):
+
+        def fail(error=error):
+            raise error
+
+        try:
+            dl.rank0_first(fail)()
+        except (OSError, OddError, CommError) as caught:
+            assert str(error) in str(caught)
+            assert caught is error if _r == 0 else type(caught) is elsewhere and "rank 0" in str(caught)
+        else:
+            raise AssertionError("no error")
 
 
 def threads_are_shared_among_ranks():
