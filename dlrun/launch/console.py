@@ -123,9 +123,9 @@ class Folded:
             self.rest, self.told, self.bar, self.open = b"", b"", False, False
 
 
-def complain(refusal: str, said: bytes) -> None:
-    """Say why the job could not be, and the last of what the launcher ``said``."""
-    print(f"dlrun: {refusal}", file=sys.stderr)
+def complain(refusal: str, hint: str, said: bytes) -> None:
+    """Say why the job could not be, what to do about it, if that is known, and the last of what the launcher said."""
+    print(f"dlrun: {refusal}", *([f"  {hint}"] if hint else []), sep="\n", file=sys.stderr)
     for line in said.decode(errors="replace").strip().splitlines()[-20:]:
         print(f"  | {line}", file=sys.stderr)
 

@@ -229,9 +229,17 @@ class Run:
         if failure or self.refusal or (serial and code == 0):
             self.console.end_line()
         if self.refusal:
-            complain(self.refusal, said)
+            complain(self.refusal, self._hint(), said)
         seconds = time.monotonic() - self.started
         return Result(code, self.run_dir, failure, seconds, self.signals.ended, serial and code == 0)
+
+    def _hint(self) -> str:
+        """Return what to look at where ranks on other nodes did not start."""
+        if self.plan.local or not self.home.missing():
+            return ""
+        here = Path(self.plan.cwd).absolute()
+        folders = [here] if self.run_dir.absolute().is_relative_to(here) else [here, self.run_dir.absolute()]
+        return f"every node must be there, and see {', '.join(map(str, folders))} and {sys.executable}"
 
     def _unfinished(self, code: int) -> str:
         if missing := self.home.missing():

@@ -31,8 +31,12 @@ def main(argv: list[str]) -> int:
     """Be one rank; return its exit code."""
     if len(argv) < 4 or argv[0] != "--spec" or argv[2] != "--":
         sys.exit("usage: python -m dlrun.rank --spec FILE -- script [args]; `dlrun launch` writes such lines")
-    with open(argv[1]) as file:  # noqa: PTH123 - pathlib costs 5 ms a rank
-        spec = json.load(file)
+    try:
+        with open(argv[1]) as file:  # noqa: PTH123 - pathlib costs 5 ms a rank
+            spec = json.load(file)
+    except OSError as error:
+        sys.exit(f"dlrun: {socket.gethostname()} cannot read {argv[1]} ({error.strerror}): the run directory must lie "
+                 "where every node sees it")  # fmt: skip
     for name, value in spec["inherit"].items():  # of the shell that dlrun was started in; what is set here stays
         os.environ.setdefault(name, value)
     os.environ.update(spec["env"])

@@ -120,6 +120,17 @@ def test_ranks_that_do_not_start_are_named(dlrun, any_mpiexec, tmp_path):
     assert re.search(r"launcher started rank \d of 2|1 of 3 ranks did not start within 20 s: rank 2", done.stderr)
 
 
+def test_where_no_rank_of_other_nodes_starts_what_they_must_see_is_said(dlrun, tmp_path):
+    (tmp_path / "t.py").write_text("")
+    (tmp_path / "mpiexec").write_text("#!/bin/sh\necho 'HYDRA build details:\n    Version: 4.0.2'\nexit 255\n")
+    (tmp_path / "mpiexec").chmod(0o755)
+    done = dlrun("-n", "2", "--hosts", "n1,n2", "--mpiexec", "./mpiexec", "t.py")
+    said = done.stderr.splitlines()
+    assert (done.returncode, said[0]) == (255, "dlrun: the launcher ended (exit code 255) before rank 0, 1 of 2 had "
+                                          "started"), said  # fmt: skip
+    assert said[1] == f"  every node must be there, and see {tmp_path} and {sys.executable}"
+
+
 HARD = "comma, 'quote' \"double\" $HOME %PATH% = \\ ünïcode\nsecond line"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -35,3 +36,11 @@ def test_of_a_crash_the_frames_of_the_script_are_shown_and_where_it_was(tmp_path
     said = [" 2%", "epoch 1", "Fatal Python error: Segmentation fault", '  File "train.py", line 3 in <module>']
     assert log.tail() == said
     assert crashed_at(said) == "train.py:3" and crashed_at(said[:2] + said[3:]) == ""
+
+
+def test_a_node_that_does_not_see_the_run_directory_says_so(tmp_path):
+    line = [sys.executable, "-m", "dlrun.rank", "--spec", "runs/spec.json", "--", "train.py"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (f"dlrun: {socket.gethostname()} cannot read runs/spec.json (No such file or directory): "
+                           "the run directory must lie where every node sees it\n")  # fmt: skip
