@@ -79,7 +79,7 @@ class Session {
   void check_usable() const;
   void check_root(int root) const;
   Team& team(int id);
-  GpuTeam* gpu_team(int id, const Message& message);
+  GpuTeam* gpu_team(int id, const Message& message, std::uintptr_t stream);
   GpuTeam* gpu_team_of(std::uint64_t ticket);
   void make_team(int id, int threads, int precision);
   void find_shared_memory();

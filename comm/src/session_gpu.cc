@@ -9,7 +9,7 @@
 namespace dl {
 
 // The team's GPU, which all ranks meet about at the team's first arrays on one; nullptr where there is nothing to do.
-GpuTeam* Session::gpu_team(int id, const Message& message) {
+GpuTeam* Session::gpu_team(int id, const Message& message, std::uintptr_t stream) {
   check_usable();
   const auto first = std::find_if(message.buffers.begin(), message.buffers.end(), [](const Buffer& one) { return one.count > 0; });
   if (size() == 1 || first == message.buffers.end()) return nullptr;
@@ -19,7 +19,7 @@ GpuTeam* Session::gpu_team(int id, const Message& message) {
     const auto found = gpu_teams_.find(id);
     if (found != gpu_teams_.end()) return found->second.get();
   }
-  auto made = std::make_unique<GpuTeam>(used, arena_, layout_, settings_, rank(), first->data);
+  auto made = std::make_unique<GpuTeam>(used, arena_, layout_, settings_, rank(), first->data, reinterpret_cast<Cuda::Stream>(stream));
   const std::lock_guard<std::mutex> lock(guard_);
   return (gpu_teams_[id] = std::move(made)).get();
 }
@@ -34,14 +34,14 @@ GpuTeam* Session::gpu_team_of(std::uint64_t ticket) {
 }
 
 std::uint64_t Session::allreduce_on_gpu(const Message& message, Op op, int id, std::uintptr_t stream) {
-  GpuTeam* const gpu = gpu_team(id, message);
+  GpuTeam* const gpu = gpu_team(id, message, stream);
   if (gpu == nullptr) return allreduce(message, op, id), 0;
   return gpu->allreduce(message, op, reinterpret_cast<Cuda::Stream>(stream)) << team_bits | static_cast<std::uint64_t>(id);
 }
 
 std::uint64_t Session::broadcast_on_gpu(const Message& message, int root, int id, std::uintptr_t stream) {
   check_root(root);
-  GpuTeam* const gpu = gpu_team(id, message);
+  GpuTeam* const gpu = gpu_team(id, message, stream);
   if (gpu == nullptr) return broadcast(message, root), 0;
   return gpu->broadcast(message, root, reinterpret_cast<Cuda::Stream>(stream)) << team_bits | static_cast<std::uint64_t>(id);
 }

@@ -1,6 +1,7 @@
 """Compare ways to average gradients, in one run: dl_comm, PyTorch's DistributedDataParallel with gloo, Horovod.
 
     dlrun launch -n 2 compare.py --model resnet50 --size 64 --batch-size 8
+    dlrun launch -n 2 --share-gpus compare.py --model resnet50 --size 224 --device cuda
 
 Each way trains a model of its own on the same images. They take turns, a few steps each, so that whatever else the
 machine does meets all alike; the first turn warms up. In the end all must hold the same parameters. "none" averages
@@ -25,7 +26,7 @@ class Way:
     def __init__(self, name, args):
         self.name, self.seconds = name, []
         torch.manual_seed(1)
-        self.net = self.model = MODELS[args.model](args.classes)
+        self.net = self.model = MODELS[args.model](args.classes).to(args.device)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
         self.average = self.leave = lambda: None
         if name.startswith("dl_comm"):
@@ -48,12 +49,18 @@ class Way:
 
     def turn(self, batches):
         """Train on this rank's batches; note the seconds that a step took until all ranks had taken it."""
-        dl.barrier()
-        start = time.perf_counter()
+        start = together()
         for images, labels in batches:
             self.step(images, labels)
-        dl.barrier()
-        self.seconds.append((time.perf_counter() - start) / len(batches))
+        self.seconds.append((together() - start) / len(batches))
+
+
+def together():
+    """Return the time when all ranks have come here, and their GPUs have done what they were given."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    dl.barrier()
+    return time.perf_counter()
 
 
 def join_gloo():
@@ -82,12 +89,10 @@ def ways(args):
 
 def averaging_alone(optimizer, times):
     """Return the seconds that averaging the gradients takes while nothing else happens."""
-    dl.barrier()
-    start = time.perf_counter()
+    start = together()
     for _ in range(times):
         dl.gradients(optimizer)
-    dl.barrier()
-    return (time.perf_counter() - start) / times
+    return (together() - start) / times
 
 
 def check(taking_part):
@@ -108,11 +113,13 @@ def main():
     parser.add_argument("--size", type=int, default=32, help="pixels along each side")
     parser.add_argument("--classes", type=int, default=1000)
     parser.add_argument("--batch-size", type=int, default=32, help="of each rank")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where each rank trains")
     parser.add_argument("--steps", type=int, default=5, help="steps a turn")
     parser.add_argument("--turns", type=int, default=9, help="turns of each way; the first is not counted")
     args = parser.parse_args()
 
     images, labels = synthetic_images(args.steps * args.batch_size * dl.get_nranks(), args.size, args.classes).tensors
+    images, labels = images.to(args.device), labels.to(args.device)
     mine = slice(dl.get_rank(), None, dl.get_nranks())
     batches = list(zip(images[mine].split(args.batch_size), labels[mine].split(args.batch_size), strict=True))
     taking_part = ways(args)
@@ -123,7 +130,8 @@ def main():
         alone.append(averaging_alone(taking_part[0].optimizer, args.steps))
     check(taking_part)
     n = dl.get_nranks()
-    title = f"{args.model}, {n} ranks, {args.batch_size} images of {args.size} x {args.size} a rank and step"
+    what = f"{args.batch_size} images of {args.size} x {args.size} a rank and step"
+    title = f"{args.model}, {n} ranks on {args.device}, {what}"
     counted = {way.name: way.seconds[1:] for way in taking_part}
     dl.print("\n" + table(title, n * args.batch_size, counted, alone[1:]))
     for way in taking_part:

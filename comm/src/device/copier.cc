@@ -28,7 +28,8 @@ Move summed_as(Dtype dtype) {
 
 }  // namespace
 
-Copier::Copier(const Gpu& gpu) : cuda_(gpu.cuda) {
+Copier::Copier(const Gpu& gpu, char* pinned) : cuda_(gpu.cuda), pinned_(pinned) {
+  if (pinned != nullptr) cuda_.host_pointer(&mapped_, pinned, 0);
   Cuda::Module module = nullptr;
   if (cuda_.load_module.code(&module, kernels) == 0) cuda_.kernel_of(&kernel_, module, "dl_move_pieces");
 }
@@ -66,9 +67,7 @@ void Copier::copy(Cuda::Stream stream, const Flat& flat, std::size_t first, std:
     how.back = back ? 1 : 0;
     how.array_shift = how.dense_shift = all % 4 == 0 ? 2 : log2(each);
     how.kind = how.array_shift;  // bytes, twos, fours
-    Cuda::Pointer mapped = 0;
-    cuda_.host_pointer(&mapped, dense, 0);
-    return by_kernel(stream, flat, first, n, mapped, how, over_the_link);
+    return by_kernel(stream, flat, first, n, mapped_ + static_cast<Cuda::Pointer>(dense - pinned_), how, over_the_link);
   }
   flat.stretches(first, n, [&](char* array, std::size_t some) {
     if (back) cuda_.copy_to_device(pointer(array), dense, some * each, stream);

@@ -14,8 +14,9 @@ namespace dl {
 
 class Copier {
  public:
-  // The GPU's context is current. Where the driver does not take the kernel, every array is copied by itself.
-  explicit Copier(const Gpu& gpu);
+  // The GPU's context is current. `pinned` is where the pinned memory begins, if there is any. Where the driver does not
+  // take the kernel, every array is copied by itself.
+  explicit Copier(const Gpu& gpu, char* pinned = nullptr);
 
   // Elements [first, first + n) of arrays on the GPU to pinned memory / back. Enqueued on `stream`.
   void gather(Cuda::Stream stream, const Flat& flat, std::size_t first, std::size_t n, char* dense);
@@ -33,6 +34,8 @@ class Copier {
                  Move how, unsigned most_blocks);
 
   const Cuda& cuda_;
+  char* pinned_;
+  Cuda::Pointer mapped_ = 0;       // where the GPU sees it
   Cuda::Kernel kernel_ = nullptr;  // nullptr: the driver refused it
 };
 

@@ -60,6 +60,14 @@ Gpu gpu_of(const Cuda& cuda, const void* address) {
   return gpu;
 }
 
+void refuse_capture(const Cuda& cuda, Cuda::Stream stream) {
+  int capturing = 0;
+  const int code = cuda.stream_capturing.code(stream, &capturing);
+  if (code == Cuda::capture_elsewhere || (code == 0 && capturing != 0))
+    throw CommError("the stream is being captured into a CUDA graph, whose replays would reduce nothing",
+                    "let the graph end before dl_comm is called, and begin another one after it");
+}
+
 void wait_for(const Cuda& cuda, Cuda::Event event) {
   for (int look = 0; cuda.event_query.allowing(Cuda::not_ready, event) != 0; ++look) {
     if (look < spins) std::this_thread::yield();

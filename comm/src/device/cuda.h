@@ -57,6 +57,8 @@ class Cuda {
   F<Stream, Event, unsigned> stream_wait_event{*this, "cuStreamWaitEvent"};
   F<Stream, Pointer, std::uint32_t, unsigned> stream_write{*this, "cuStreamWriteValue32_v2", Need::optional};  // 11.7
   F<Stream, Pointer, std::uint32_t, unsigned> stream_wait{*this, "cuStreamWaitValue32_v2", Need::optional};
+  F<Stream, int*> stream_capturing{*this, "cuStreamIsCapturing"};  // 0: it is not
+  static constexpr int capture_elsewhere = 906;                   // CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
   F<Stream, void (*)(void*), void*> launch_host{*this, "cuLaunchHostFunc"};
   F<Event*, unsigned> event_create{*this, "cuEventCreate"};
   F<Event, Stream> event_record{*this, "cuEventRecord"};
@@ -92,6 +94,9 @@ int device_of(const Cuda& cuda, const void* address);
 
 // That GPU.
 Gpu gpu_of(const Cuda& cuda, const void* address);
+
+// Throws CommError if the stream is being captured into a graph: its replays would reduce nothing, and wait for nobody.
+void refuse_capture(const Cuda& cuda, Cuda::Stream stream);
 
 // Returns once the GPU has come to the event. Its context is current.
 void wait_for(const Cuda& cuda, Cuda::Event event);

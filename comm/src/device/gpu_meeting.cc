@@ -67,11 +67,13 @@ std::string GpuTeam::until_all(const std::string& what, double seconds, const st
   }
 }
 
-std::vector<GpuPath> GpuTeam::ways(const void* address) {
+std::vector<GpuPath> GpuTeam::ways(const void* address, Cuda::Stream stream) {
   GpuFacts mine;
   try {
     gpu_ = std::make_unique<Gpu>(gpu_of(Cuda::load(settings_.cuda_library), address));
     mine.uuid = gpu_->uuid;
+    const Current here(*gpu_);
+    refuse_capture(gpu_->cuda, stream);
   } catch (const CommError& error) {
     mine.trouble = text_of(error);
   }
@@ -101,7 +103,7 @@ void GpuTeam::pin_memory() {
     try {
       gpu_->cuda.host_register(pinned_, bytes, mapped);
       for (std::size_t i = 0; i < threads; ++i)
-        pipelines_.push_back(std::make_unique<Pipeline>(*gpu_, settings_, pinned_ + i * each));
+        pipelines_.push_back(std::make_unique<Pipeline>(*gpu_, settings_, pinned_, i * each));
     } catch (const CommError& error) {
       throw CommError(std::to_string(bytes >> 10) + " KiB of pinned memory: " + text_of(error));
     }
@@ -193,7 +195,7 @@ std::string GpuTeam::join_ipc(bool by_hosts) {
     by_hosts_ = made.get();
     neighbours_ = std::move(made);
     blocks_ = std::make_unique<Blocks>(*gpu_, settings_, *neighbours_, scratch_);
-    copier_ = std::make_unique<Copier>(*gpu_);
+    copier_ = std::make_unique<Copier>(*gpu_, pinned_);
     return "";
   }).trouble;
   const std::size_t bytes = up(IpcInStreams::footprint(layout_.local_size()));

@@ -18,12 +18,13 @@ constexpr unsigned non_blocking = 1, no_timing = 2;  // CU_STREAM_NON_BLOCKING, 
 
 }  // namespace
 
-GpuTeam::GpuTeam(Team& team, Arena& arena, const Layout& layout, const Settings& settings, int rank, const void* address)
+GpuTeam::GpuTeam(Team& team, Arena& arena, const Layout& layout, const Settings& settings, int rank, const void* address,
+                 Cuda::Stream stream)
     : team_(team), arena_(arena), layout_(layout), settings_(settings), rank_(rank) {
-  const std::vector<GpuPath> all = ways(address);
+  const std::vector<GpuPath> all = ways(address, stream);
   const Cuda& cuda = gpu_->cuda;
   const Current here(*gpu_);
-  for (Cuda::Stream* stream : {&gathering_, &work_}) cuda.stream_create(stream, non_blocking);
+  for (Cuda::Stream* made : {&gathering_, &work_}) cuda.stream_create(made, non_blocking);
   for (Cuda::Event* event : {&ready_, &summed_, &carried_[0], &carried_[1]}) cuda.event_create(event, no_timing);
   pin_memory();
   std::string failed;
@@ -40,7 +41,7 @@ GpuTeam::GpuTeam(Team& team, Arena& arena, const Layout& layout, const Settings&
 double GpuTeam::divisor(Op op) const { return op == Op::mean ? static_cast<double>(layout_.node_of.size()) : 1.0; }
 
 std::uint64_t GpuTeam::allreduce(const Message& message, Op op, Cuda::Stream stream) {
-  check(message);
+  check(message, stream);
   if (on_the_gpus(message, op)) {
     if (by_hosts_)
       return by_a_thread(message, stream, [this, arrays = message.buffers, op](Lane&) { sum_on_gpus(work_, arrays, op); });
@@ -63,7 +64,7 @@ std::uint64_t GpuTeam::allreduce(const Message& message, Op op, Cuda::Stream str
 }
 
 std::uint64_t GpuTeam::broadcast(const Message& message, int root, Cuda::Stream stream) {
-  check(message);
+  check(message, stream);
   if (path_.way == Way::nccl)
     return among_gpus(message, stream, [&](Cuda::Stream work) {
       for (const Flat& flat : by_type(message.buffers)) nccl_->broadcast(work, flat, root);
@@ -186,8 +187,10 @@ void GpuTeam::throw_failure() {
 }
 
 // All arrays must lie on the GPU that the team was made for.
-void GpuTeam::check(const Message& message) {
+void GpuTeam::check(const Message& message, Cuda::Stream stream) {
   throw_failure();
+  const Current here(*gpu_);
+  refuse_capture(gpu_->cuda, stream);
   for (const Buffer& buffer : message.buffers) {
     if (buffer.count == 0) continue;
     const int ordinal = device_of(gpu_->cuda, buffer.data);

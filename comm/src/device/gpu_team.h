@@ -33,8 +33,10 @@ namespace dl {
 
 class GpuTeam {
  public:
-  // Collective. `address` lies on this rank's GPU. Throws CommError on every rank if on any of them this cannot be had.
-  GpuTeam(Team& team, Arena& arena, const Layout& layout, const Settings& settings, int rank, const void* address);
+  // Collective. `address` lies on this rank's GPU, where `stream` runs. Throws CommError on every rank if on any of them this
+  // cannot be had.
+  GpuTeam(Team& team, Arena& arena, const Layout& layout, const Settings& settings, int rank, const void* address,
+          Cuda::Stream stream);
 
   // Every rank's arrays, all on its GPU, become the combination over all ranks / rank `root`'s. Returns a ticket at once.
   std::uint64_t allreduce(const Message& message, Op op, Cuda::Stream stream);
@@ -70,7 +72,7 @@ class GpuTeam {
   };
   Answers ask(const std::string& what, const std::function<std::string()>& mine);
   Shared shared(const std::string& what, std::size_t bytes);
-  std::vector<GpuPath> ways(const void* address);
+  std::vector<GpuPath> ways(const void* address, Cuda::Stream stream);
   void pin_memory();
   std::string open(Way way);
   std::string join_nccl(bool all_ranks);
@@ -101,7 +103,7 @@ class GpuTeam {
   std::uint64_t start(const Message& message, const std::shared_ptr<Plan>& plan, Combine combine, Cuda::Stream stream,
                       const std::function<void(std::size_t sharers, Cuda::Event done)>& enqueue);
   void send(const Plan& plan, std::size_t begin, std::size_t end, std::size_t sharers, Cuda::Event after);
-  void check(const Message& message);
+  void check(const Message& message, Cuda::Stream stream);
   void remember(std::exception_ptr error);
   void throw_failure();
   Cuda::Event end_of(std::uint64_t ticket) const;

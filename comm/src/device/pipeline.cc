@@ -18,13 +18,13 @@ std::size_t slots(const Settings& settings) { return slots_of_a_stream * static_
 
 std::size_t Pipeline::footprint(const Settings& settings) { return slots(settings) * chunk_bytes(settings); }
 
-Pipeline::Pipeline(const Gpu& gpu, const Settings& settings, char* memory)
+Pipeline::Pipeline(const Gpu& gpu, const Settings& settings, char* pinned, std::size_t offset)
     : cuda_(gpu.cuda),
       chunk_(chunk_bytes(settings)),
       slots_(slots(settings)),
-      memory_(memory),
+      memory_(pinned + offset),
       signals_(gpu, 2 * slots_),
-      copier_(gpu),
+      copier_(gpu, pinned),
       // A function of the host that waits keeps the others waiting: then one pair of streams, in a fixed order.
       lanes_(signals_.in_stream() ? static_cast<std::size_t>(settings.num_cuda_streams) : 1),
       free_(slots_),

@@ -32,8 +32,9 @@ class Pipeline {
   static std::size_t footprint(const Settings& settings);
   static std::size_t chunk_bytes(const Settings& settings) { return settings.pipeline_chunk_kb * 1024; }
 
-  // `memory` is pinned. The GPU's context is current, here and in the calls of the framework's side.
-  Pipeline(const Gpu& gpu, const Settings& settings, char* memory);
+  // Its memory begins `offset` bytes into what begins at `pinned`. The GPU's context is current, here and in the calls of
+  // the framework's side.
+  Pipeline(const Gpu& gpu, const Settings& settings, char* pinned, std::size_t offset);
 
   // The framework's side; one thread at a time. Chunks are numbered from 1 on, modulo 2^32.
   std::uint32_t next() const { return sent_ + 1; }

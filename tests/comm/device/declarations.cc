@@ -20,6 +20,7 @@ CHECK(stream_create, cuStreamCreate);
 CHECK(stream_wait_event, cuStreamWaitEvent);
 CHECK(stream_write, cuStreamWriteValue32);
 CHECK(stream_wait, cuStreamWaitValue32);
+CHECK(stream_capturing, cuStreamIsCapturing);
 CHECK(launch_host, cuLaunchHostFunc);
 CHECK(event_create, cuEventCreate);
 CHECK(event_record, cuEventRecord);
@@ -43,4 +44,5 @@ static_assert((CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP) == 3)
 static_assert(CU_POINTER_ATTRIBUTE_MEMORY_TYPE == 2 && CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL == 9 && CU_MEMORYTYPE_DEVICE == 2);
 static_assert(sizeof(CUuuid) == sizeof(dl::Cuda::Uuid) && sizeof(CUdeviceptr) == sizeof(dl::Cuda::Pointer));
 static_assert(sizeof(CUipcMemHandle) == sizeof(dl::Cuda::IpcHandle) && CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS == 1);
-static_assert(CUDA_ERROR_NOT_READY == dl::Cuda::not_ready);
+static_assert(CUDA_ERROR_NOT_READY == dl::Cuda::not_ready && CU_STREAM_CAPTURE_STATUS_NONE == 0);
+static_assert(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT == dl::Cuda::capture_elsewhere);

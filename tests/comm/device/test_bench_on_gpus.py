@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
-from gpus import real_driver
+from gpus import HERE, real_driver
 
 from dlrun.bench.cases import Case
 from dlrun.bench.result import from_json
@@ -65,6 +66,19 @@ def test_tune_says_in_a_line_that_there_is_no_gpu(any_mpi, tmp_path):
     done = dlrun(tmp_path, *words, DL_COMM_CUDA_LIBRARY="/none/libcuda.so")
     assert done.returncode == 1
     assert "nothing can be measured on GPUs: rank 0: CUDA's driver is not here (/none/libcuda.so" in done.stderr
+
+
+def test_one_command_measures_all_that_needs_a_gpu(tmp_path):
+    command = [sys.executable, str(HERE / "measure.py"), "--dry-run"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    asked, commands = done.stdout.splitlines()[::2], done.stdout.splitlines()[1::2]
+    assert all(line.startswith("# ") for line in asked)
+    for step in ("-k real", "DL_COMM_GPU_PATH=staged", "DL_COMM_NUM_CUDA_STREAMS=4", "--model resnet50 --size 224"):
+        assert any(step in command for command in commands), done.stdout
+    files = [word for command in commands for word in shlex.split(command) if word.startswith(str(HERE.parents[2]))]
+    assert {Path(file).name for file in files if file.endswith(".py")} == {"compare.py"}
+    assert all(Path(file).exists() for file in files)
+    assert not list(tmp_path.iterdir())
 
 
 def test_chunks_and_streams_reach_the_speed_of_pinned_copies_on_a_real_gpu(any_mpi, tmp_path):

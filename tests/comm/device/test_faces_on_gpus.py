@@ -178,5 +178,6 @@ def test_no_thread_but_the_frameworks_calls_cuda_and_none_waits_for_it(fake_rank
     )
     ended = fake_ranks(2, program, DL_COMM_GPU_PATH="staged")
     calls = ["cuEventCreate", "cuEventRecord", "cuLaunchHostFunc", "cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2",
-             "cuStreamWaitEvent", "cuStreamWaitValue32_v2", "cuStreamWriteValue32_v2"]  # fmt: skip
+             "cuStreamIsCapturing", "cuStreamWaitEvent", "cuStreamWaitValue32_v2",
+             "cuStreamWriteValue32_v2"]  # fmt: skip
     assert ended.lines("rank") == [f"rank {r} did not wait: [True] on 1 thread {calls}" for r in (0, 1)], ended.output

@@ -84,7 +84,8 @@ TOGETHER = (
 """
 )
 
-ENQUEUED = {"cuEventCreate", "cuEventRecord", "cuStreamWaitEvent", "cuLaunchHostFunc", "cuLaunchKernel"}
+ENQUEUED = {"cuEventCreate", "cuEventRecord", "cuStreamWaitEvent", "cuLaunchHostFunc", "cuLaunchKernel",
+            "cuStreamIsCapturing"}  # fmt: skip
 STAGED = {"cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2", "cuStreamWaitValue32_v2", "cuStreamWriteValue32_v2"}
 NCCL = {"ncclGroupStart", "ncclGroupEnd", "ncclReduceScatter", "ncclAllGather"}
 IPC = {"cuStreamWaitValue32_v2", "cuStreamWriteValue32_v2", "cuMemcpyDtoDAsync_v2"}

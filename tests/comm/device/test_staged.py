@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 import pytest
+from dl_comm import CommError
 from gpus import Gpu
 
 TYPES = ["float64", "float32", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8"]
@@ -145,3 +148,24 @@ def test_over_several_nodes_and_with_a_second_opinion(threads, driver):
         assert np.allclose(mean_of(gpu, session, array), expected, rtol=1e-5, atol=1e-4)
 
     on_ranks(threads, driver, 4, body, hosts=["a", "a", "b", "b"], check=1e-3)
+
+
+def test_a_stream_that_is_captured_into_a_graph_is_refused_by_all_ranks(threads, fake):
+    def body(gpu, session, rank):
+        array = gpu.array(drawn(rank, 9000, "float32"), gpu.stream())
+        said = []
+        for stream in (array.stream, 0):  # CUDA refuses the default stream while another is captured
+            gpu.driver.fake_capture(ctypes.c_void_p(array.stream), 1)
+            with pytest.raises(CommError, match="the stream is being captured into a CUDA graph") as caught:
+                session.allreduce_on_gpu([(array.address, array.size, "float32")], "mean", 0, [], stream)
+            said.append(caught.value.message)
+            session.barrier()
+            gpu.driver.fake_capture(ctypes.c_void_p(array.stream), 0)
+            session.barrier()
+            mean = mean_of(gpu, session, array)
+        assert np.allclose(mean, sum(drawn(r, 9000, "float32") for r in (0, 1)) / 2, atol=1e-4)
+        return said
+
+    first, second = on_ranks(threads, fake(), 2, body)
+    assert first[0] == second[0]
+    assert first[0].startswith("rank 0 cannot reduce on its GPU: " + first[1])

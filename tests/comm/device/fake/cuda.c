@@ -202,8 +202,9 @@ int cuMemHostRegister_v2(void* address, size_t bytes, unsigned flags) {
 }
 
 int cuMemHostGetDevicePointer_v2(CUdeviceptr* mapped, void* address, unsigned flags) {
-  const int code = fake_called("cuMemHostGetDevicePointer_v2", 1);
-  if (code || flags || kind_of((CUdeviceptr)(uintptr_t)address, 1) != pinned) return code ? code : INVALID_VALUE;
+  const int code = fake_called("cuMemHostGetDevicePointer_v2", 1), place = place_of((CUdeviceptr)(uintptr_t)address, 1);
+  if (code || flags || place < 0 || memory[place].kind != pinned) return code ? code : INVALID_VALUE;
+  if (memory[place].start != (CUdeviceptr)(uintptr_t)address) return INVALID_VALUE;  // no word on what lies within
   *mapped = (CUdeviceptr)(uintptr_t)address;
   return 0;
 }
@@ -225,7 +226,7 @@ typedef struct Work {
 struct Stream {
   pthread_t thread;
   Work *first, *last;
-  int busy;
+  int busy, capturing;
   unsigned long random;
 };
 
@@ -288,6 +289,16 @@ int cuStreamCreate(CUstream* stream, unsigned flags) {
   const int code = fake_called("cuStreamCreate", 1);
   if (code || flags > 1) return code ? code : INVALID_VALUE;
   *stream = new_stream();
+  return 0;
+}
+
+// The stream is being captured into a graph from now on / not any more. The default one cannot be while another is.
+static int captures;
+void fake_capture(CUstream stream, int begins) { stream->capturing = begins; captures += begins ? 1 : -1; }
+int cuStreamIsCapturing(CUstream stream, int* status) {
+  const int code = fake_called("cuStreamIsCapturing", 1);
+  if (code || ((uintptr_t)stream <= 2 && captures)) return code ? code : 906;
+  *status = (uintptr_t)stream > 2 ? stream->capturing : 0;
   return 0;
 }
 
