@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from by_hand import averaged, epoch, event, note, optimizer, run, step
 
@@ -239,6 +241,20 @@ def test_a_rate_that_the_script_computes_from_its_steps_is_that_of_every_nth_ser
         steps = [step(k, 0.9, lr=factor * serial.root.steps[2 * k + first].lr[0]) for k in range(4)]
         check = rate.learning_rate(serial, run([*calls, *epoch([[0, 1]]), *steps], [*epoch([[2, 3]])]))
         assert check.status == status
+
+
+@pytest.mark.parametrize(("later", "fault"), [(0.05, "lost-scaling"), (0.1, "")])
+def test_a_rate_that_is_set_between_epochs_stays_scaled(later: float, fault: str) -> None:
+    def epochs(*rates: float) -> list[Event]:
+        made = [(i, epoch([[0, 1]], complete=False), step(i + 1, 0.9, lr=lr)) for i, lr in enumerate(rates)]
+        return [e for i, events, update in made for e in (*(numbered(e, i) for e in events), update)]
+
+    def numbered(e: Event, i: int) -> Event:
+        return replace(e, facts={**e.facts, "epoch": i})
+
+    scaled = event("return", fn="lr_scale", lr=0.1, result=0.2, rule="linear")
+    ported = [[scaled, *epochs(0.2, later)]] * 2
+    assert rate.learning_rate(run(epochs(0.1, 0.05)), run(*ported)).fault == fault
 
 
 def test_a_warm_up_starts_at_the_serial_rate() -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from dlrun.verify.checks.data import batch_factor
-from dlrun.verify.trace import Run, Step
+from dlrun.verify.trace import Run, Step, Trace
 from dlrun.verify.verdict import Check, failed, passed, skipped
 
 NAME = "learning rate"
@@ -20,7 +20,8 @@ def learning_rate(serial: Run, run: Run) -> Check:
     n = len(run.traces)
     steps = serial.root.steps
     if not any(run.root.returns("serial_steps")):
-        return _compared([rates[0] for rates in _rates(steps, run)], serial, run)
+        check = _compared([rates[0] for rates in _rates(steps, run)], serial, run)
+        return check if check.status != "passed" else _lost_later(serial, run) or check
     # A rate by serial steps is that of every n-th of them, counted from 1 or from 0.
     every = (steps[n - 1 :: n], steps[::n])
     checks = [_compared([at for rates in _rates(serially, run) for at in rates], serial, run) for serially in every]
@@ -62,6 +63,34 @@ def _rates(steps: Sequence[Step], run: Run) -> list[list[tuple[str, float, float
             if a.optimizer == b.optimizer and x > 0:
                 found.setdefault((a.optimizer, group), []).append((b.at, x, y))
     return list(found.values())
+
+
+def _lost_later(serial: Run, run: Run) -> Check | None:
+    """Return a check that failed because a later epoch begins with the serial rate, None where none does.
+
+    Of a warm-up, or a schedule that the port makes shorter, nothing can be said here.
+    """
+    shorter = any(call["count"] != call["result"] for call in run.root.returns("steps"))
+    if shorter or any(run.root.returns("warmup")):
+        return None
+    n, starts = len(run.traces), list(zip(_at_epochs(serial.root), _at_epochs(run.root), strict=False))
+    for number, (a, b) in enumerate(starts[1:], 2):
+        first = starts[0]
+        if not a.optimizer == b.optimizer == first[1].optimizer:
+            continue
+        for x, y, *before in zip(a.lr, b.lr, first[0].lr, first[1].lr, strict=False):
+            if x > 0 and math.isclose(x, y, rel_tol=1e-6) and not math.isclose(*before, rel_tol=1e-6):
+                times = before[1] / before[0]
+                finding = f"{y:g} on {n} ranks and on 1 in epoch {number}, {times:.4g} times as much in the first"
+                todo = "the rate that is set between the epochs has to be scaled, too, with dl.lr_scale()"
+                return failed(NAME, finding, todo, "lost-scaling", where=b.at, step=b.number)
+    return None
+
+
+def _at_epochs(trace: Trace) -> list[Step]:
+    """Return the first step of each training epoch."""
+    loaders = {epoch.loader for epoch in trace.epochs if epoch.trains}
+    return [s for s in trace.steps if any(e.kind == "epoch" and e["loader"] in loaders for e in s.before)]
 
 
 def _wrong(base: float, rate: float, factor: float, n: int, promised: float, lines: str, grown: int) -> Check:
