@@ -9,6 +9,7 @@ import libcst as cst
 
 from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.tape import TapeGradients
+from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import dotted, walk
 
 # Modules without weights: what they are given may well be trained.
@@ -72,7 +73,12 @@ def _is_network(loops: Loops, func: cst.BaseExpression) -> bool:
 
 def comes_from(loops: Loops, node: cst.CSTNode, made: set[cst.CSTNode]) -> bool:
     """Tell whether ``node`` is computed from one of ``made``, expressions or what binds names; not what is called."""
-    script, flow = loops.script, loops.flow
+    return made_of(loops.flow, node, made)
+
+
+def made_of(flow: Flow, node: cst.CSTNode, made: set[cst.CSTNode]) -> bool:
+    """Tell whether ``node`` is computed from one of ``made``."""
+    script = flow.script
     seen: set[cst.CSTNode] = set()
     expanded: set[cst.CSTNode] = set()
     todo: list[cst.CSTNode] = [node]

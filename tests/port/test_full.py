@@ -7,7 +7,9 @@ from small import refused
 
 from dlrun.port import port
 
-TRAINING = """import torch
+TRAINING = """import math
+
+import torch
 from torch import nn
 
 words = ["a dog barks", "a cat sleeps", "two birds sing loudly", "one fish", "no horse runs", "old men", "new songs"]
@@ -83,7 +85,31 @@ def equation():
     return net
 
 
-nets = [mean(), total(), searched(), equation()]
+class Energy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
+
+    def force(self, x, t):
+        return torch.autograd.grad(self.net(torch.cat([x, t], 1)).sum(), x, create_graph=True)[0]
+
+
+def motion():
+    model = Energy()
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    scale = 0.5 / math.pi
+    x = torch.tensor([[0.1 * i] for i in range(8)], requires_grad=True)
+    t = torch.ones(8, requires_grad=True).view(-1, 1)
+    wanted = torch.linspace(1, 2, 8).unsqueeze(1)
+    for step in range(3):
+        loss = (model.force(x, t) - scale * wanted).pow(2).mean()
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
+    return model
+
+
+nets = [mean(), total(), searched(), equation(), motion()]
 right = (nets[0](counts).argmax(1) == kinds).sum().item()
 print("right", right)
 torch.save([net.state_dict() for net in nets], "last.pt")
@@ -121,6 +147,12 @@ def test_arrays_of_different_terms_may_differ_in_length_those_of_one_may_not():
     text = port(TRAINING).text
     assert 'own_points = dl.shard(points, batch="global")' in text
     assert 'own_ends = dl.shard(ends, batch="global")' in text
+
+
+def test_inputs_with_gradients_of_their_own_are_cut_beside_what_they_are_compared_with():
+    text = port(TRAINING).text
+    assert 'x, t, wanted = dl.shard((x, t, wanted), batch="global")' in text
+    assert "scale = 0.5 / math.pi\n" in text
 
 
 def test_a_sum_is_that_over_all_ranks_samples_and_what_it_regularizes_counts_once():

@@ -44,6 +44,13 @@ def test_a_model_that_trains_by_a_method_starts_alike_before_the_loop_that_calls
     assert "self.update = dl.DistributedOptimizer(tf.train.AdamOptimizer(dl.lr_scale(1e-3))).minimize(" in text
 
 
+def test_the_steps_of_a_decay_that_is_part_of_a_sum_are_divided() -> None:
+    rate = "tf.train.exponential_decay(1e-3, counter, decay_steps=900, decay_rate=0.1) + floor"
+    text = port(ONE.replace("AdamOptimizer(1e-3)", f"AdamOptimizer({rate})")).text
+    assert "decay_steps=dl.steps(900)" in text
+    assert f"AdamOptimizer(dl.lr_scale({rate.replace('900', 'dl.steps(900)')}))" in text
+
+
 def test_each_session_in_which_a_loop_trains_starts_alike() -> None:
     source = ONE.replace('model = Model(sess, "a")', 'model, critic = Model(sess, "a"), Model(other, "b")')
     text = port(source.replace("c, _ = model.train(", "critic.train(rows[i * 8 : i * 8 + 8]); model.train(")).text

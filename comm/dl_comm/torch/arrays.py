@@ -19,13 +19,24 @@ class Share(Subset[Any]):
 def shard_sequence(data: Any, rank: int, n: int, batch: str = "local", equal: bool = True) -> Any:
     """Return the entries of ``data`` that are rank ``rank``'s."""
     check_equal_lengths(data)
-    if isinstance(data, (Tensor, np.ndarray)):
+    if isinstance(data, Tensor):
+        return _as_before(data, data[positions(len(data), rank, n, batch, equal)])
+    if isinstance(data, np.ndarray):
         return data[positions(len(data), rank, n, batch, equal)]
     if hasattr(data, "iloc"):
         return data.iloc[positions(len(data), rank, n, batch, equal)]
     if isinstance(data, (list, tuple, range)):
         return [data[i] for i in positions(len(data), rank, n, batch, equal)]
     return Share(data, positions(len(data), rank, n))
+
+
+def _as_before(data: Tensor, share: Tensor) -> Tensor:
+    """Return ``share``, cut out of ``data``: as an input with gradients of its own, as ``data`` or its base is.
+
+    Each of many backward passes could go through the cut only once.
+    """
+    made = data if data._base is None else data._base
+    return share.detach().requires_grad_() if data.requires_grad and made.is_leaf else share
 
 
 def check_equal_lengths(data: Any) -> None:

@@ -9,6 +9,7 @@ from functools import cached_property
 import libcst as cst
 
 from dlrun.port.facts.kinds import Kinds
+from dlrun.port.inputs import made_of
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Binding, Scope, dotted, walk
 
@@ -26,6 +27,7 @@ _RANDOM = re.compile(
 _WEIGHTS = ("weight", "pos_weight", "class_weight", "class_weights")  # of a loss: one for each class
 _DRAWS = ("randrange", "randint", "random", "shuffle", "sample", "choice", "choices", "uniform", "gauss")
 _PLAIN = (cst.Integer, cst.Float, cst.SimpleString, cst.Comparison, cst.ConcatenatedString, cst.Lambda)
+_CONSTANTS = ("numpy.pi", "math.pi", "torch.pi", "numpy.e", "math.e")
 _NUMBERS = ("torch.device", "builtins.len", "builtins.int", "builtins.float", "builtins.range", "time.time")
 
 
@@ -190,14 +192,14 @@ class Wholes:
         """Tell whether ``name`` is a number, a text, a device or a parameter rather than data."""
         for origin in self.flow.origins(name):
             node = origin.node
-            if isinstance(node, _PLAIN):
+            if isinstance(node, _PLAIN) or self._is_number(node):
                 return True
             if isinstance(node, cst.Call):
                 called = self.script.name_of(node.func)
                 if called in _NUMBERS or called.endswith(("parse_args", "Parameter")):
                     return True
                 if any(a.keyword is not None and a.keyword.value == "requires_grad" for a in node.args):
-                    return True
+                    return not self._is_input(name, node)
                 if isinstance(node.func, cst.Attribute) and node.func.attr.value in ("requires_grad_", "item"):
                     return True
             if isinstance(node, cst.DictComp) and isinstance(node.value, (cst.Name, *_PLAIN)):
@@ -207,3 +209,21 @@ class Wholes:
             ):
                 return True
         return False
+
+    def _is_number(self, node: cst.CSTNode) -> bool:
+        """Tell whether ``node`` is computed from numbers alone: ``0.01 / np.pi``."""
+        if isinstance(node, cst.UnaryOperation):
+            return self._is_number(node.expression)
+        if isinstance(node, cst.BinaryOperation):
+            return self._is_number(node.left) and self._is_number(node.right)
+        return isinstance(node, (cst.Integer, cst.Float)) or self.script.name_of(node) in _CONSTANTS
+
+    def _is_input(self, name: cst.Name, made: cst.Call) -> bool:
+        """Tell whether the tensor ``made`` with a gradient goes into a module, and so is no weight: ``net(x)``."""
+        given = [a.value for c in self.script.calls if self._runs_module(c.func) for a in c.args]
+        return name.value not in self._trained and any(made_of(self.flow, value, {made}) for value in given)
+
+    def _runs_module(self, func: cst.BaseExpression) -> bool:
+        """Tell whether ``func`` is a module, or a method of one that computes: ``model.time_derivative``."""
+        method = isinstance(func, cst.Attribute) and self.kinds.of(func.value) == "module"
+        return self.kinds.of(func) == "module" or (method and bool(self.flow.definition(func)))

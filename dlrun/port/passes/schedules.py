@@ -95,7 +95,7 @@ def scaling(facts: KerasFacts | TensorFlowFacts) -> Callable[[cst.BaseExpression
 def _counts(facts: KerasFacts | TensorFlowFacts, value: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpression, str]]:
     for call, known in _made(facts, value):
         yield from ((n, name) for at, name in known.counts for n in _given(call, ((at, name),)) if _is_whole(facts, n))
-    for call in _calls(facts, value):
+    for call in _calls(facts, value, parts=True):
         if match := _DECAYS.search(facts.script.name_of(call.func)):
             first = {"piecewise_constant": (1, "boundaries"), "piecewise_constant_decay": (1, "boundaries"),
                      "cosine_decay_restarts": (2, "first_decay_steps")}.get(match[2], (2, "decay_steps"))  # fmt: skip
@@ -114,8 +114,14 @@ def _made(facts: KerasFacts | TensorFlowFacts, value: cst.BaseExpression) -> lis
     return [(call, SCHEDULES[match[2]]) for call, match in named if match and match[2] in SCHEDULES]
 
 
-def _calls(facts: KerasFacts | TensorFlowFacts, value: cst.BaseExpression) -> list[cst.Call]:
-    return [o.node for o in facts.flow.origins(value) if isinstance(o.node, cst.Call)]
+def _calls(facts: KerasFacts | TensorFlowFacts, value: cst.BaseExpression, parts: bool = False) -> list[cst.Call]:
+    """Return the calls behind ``value``; with ``parts``, also behind the terms of a sum: ``decay(...) + 1e-6``."""
+    made = [o.node for o in facts.flow.origins(value)]
+    found = [node for node in made if isinstance(node, cst.Call)]
+    for node in made:
+        sides = (node.left, node.right) if parts and isinstance(node, cst.BinaryOperation) else ()
+        found += [call for side in sides for call in _calls(facts, side, parts)]
+    return found
 
 
 def _given(call: cst.Call, wanted: _Arguments) -> list[cst.BaseExpression]:
