@@ -52,8 +52,11 @@ def settle(plan: LaunchPlan, site: Site) -> LaunchPlan:
         notes += (f"how many ranks a node takes is not said (--per-node): {launcher.backend} decides",)
     per_node = plan.per_node or (math.ceil(ranks / nodes) if known else None)
     show = tuple(range(ranks)) if plan.show is None else plan.show
-    return replace(plan, ranks=ranks, launcher=launcher, pmi=pmi, nodes=nodes, per_node=per_node, kind=kind, show=show,
-                   local=local, notes=plan.notes + notes)  # fmt: skip
+    program = plan.program
+    if kind == "command" and "/" not in program[0] and Path(plan.cwd, program[0]).is_file():
+        program = (f"./{program[0]}", *program[1:])  # as a script is: that of this folder, before any on PATH
+    return replace(plan, program=program, ranks=ranks, launcher=launcher, pmi=pmi, nodes=nodes, per_node=per_node,
+                   kind=kind, show=show, local=local, notes=plan.notes + notes)  # fmt: skip
 
 
 def _check_placement(plan: LaunchPlan, site: Site, ranks: int, backend: str, local: bool) -> None:

@@ -31,7 +31,11 @@ def run(program: list[str], kind: str, report: int) -> NoReturn:
     for number in EARLY_WARNINGS:  # batch systems send them to every process of a job; the watcher passes them on
         signal.signal(number, signal.SIG_IGN)
     if kind == "command":
-        os.execvp(program[0], program)
+        try:
+            os.execvp(program[0], program)
+        except OSError as error:
+            os.write(2, f"dlrun: {program[0]} does not start: {error.strerror}\n".encode())
+            os._exit(126)
     file = f"{os.environ['DLRUN_RUN_DIR']}/rank-{os.environ['DLRUN_RANK']}.stack"
     stack = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)  # stays open to the end
     faulthandler.register(STACK_SIGNAL, stack, all_threads=False)

@@ -47,12 +47,12 @@ def efficiency(panel: Any, study: Study, table: list[Row]) -> None:
     panel.set_ylim(0, max(110, *(105 * row.efficiency for row in table)))
 
 
-def time_to_accuracy(panel: Any, study: Study, table: list[Row]) -> None:
+def time_to_accuracy(panel: Any, study: Study, table: list[Row], target: float) -> None:
     """Seconds until the target accuracy over ranks."""
     for mode in study.modes():
         chosen = [row for row in table if row.mode == mode and row.to_target is not None]
         panel.plot([r.ranks for r in chosen], [r.to_target for r in chosen], "o-", color=COLOURS[mode], label=mode)
-    panel.set_ylabel("seconds to the target accuracy")
+    panel.set_ylabel(f"seconds to accuracy {target:.4g}")
     panel.set_ylim(bottom=0)
 
 
@@ -84,8 +84,8 @@ def figures(study: Study, target: float | None) -> dict[str, Any]:
         "throughput": lambda panel: throughput(panel, study, table),
         "efficiency": lambda panel: efficiency(panel, study, table),
     }
-    if any(row.to_target is not None for row in table):
-        wanted["time-to-accuracy"] = lambda panel: time_to_accuracy(panel, study, table)
+    if target is not None and any(row.to_target is not None for row in table):
+        wanted["time-to-accuracy"] = lambda panel: time_to_accuracy(panel, study, table, target)
     if points:
         wanted["accuracy"] = lambda panel: curves(panel, study, "accuracy")
     if any(p.loss is not None for p in points):

@@ -131,6 +131,18 @@ def test_one_rank_needs_no_launcher(dlrun):
     assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("#!/bin/sh\necho of this folder\n", (0, "of this folder\n", "")),
+     ("#!/no/interpreter\n", (126, "", "dlrun: ./ls does not start: No such file or directory"))],
+)  # fmt: skip
+def test_a_program_of_this_folder_comes_before_one_on_path_and_says_why_it_does_not_start(dlrun, tmp_path, text, said):
+    (tmp_path / "ls").write_text(text)
+    (tmp_path / "ls").chmod(0o755)
+    done = dlrun("-n", "1", "--backend", "local", "ls")
+    assert (done.returncode, done.stdout, done.stderr.partition("\n")[0]) == said
+
+
 def test_logs_of_a_run_that_is_not_there_are_refused_in_two_lines(said):
     told = ["dlrun: there is no run directory nowhere", "  leave it out for the latest run in dlrun-runs"]
     assert said("logs", "nowhere") == (1, told)
