@@ -91,6 +91,12 @@ def nothing_to_share(feeds: Feeds) -> DlrunError | None:
             "from out of sight: they cannot be cut before the loop. Nothing was written.",
             "Run over the positions, `for i in range(0, len(x), batch_size)`, or feed the loop from a DataLoader.",
         )
+    if feeds.unfed is not None:
+        return DlrunError(
+            f"{script.place(feeds.unfed)}: this loop takes the same samples whole in every step, and another one is fed "
+            "with batches: with its rate scaled each rank would compute the same update. Nothing was written.",
+            "Train in two scripts, or feed this loop from a DataLoader, too.",
+        )
     if not feeds.found and not feeds.counted and not feeds.episodes:
         return DlrunError(
             f"{script.place(feeds.loops.ends[0])}: found no samples to share among the ranks: the loop around this "

@@ -39,6 +39,19 @@ def test_a_script_without_a_training_loop_says_what_was_looked_for():
     assert "optimizer.step()" in error.hint
 
 
+def test_a_full_batch_beside_a_training_in_batches_is_refused_what_a_batch_is_compared_with_is_not():
+    probe = """codes, kinds = model(x).detach(), torch.tensor([0, 1])
+probe = torch.nn.Linear(1, 2)
+opt = torch.optim.SGD(probe.parameters(), lr=0.1)
+for step in range(9):
+    torch.nn.functional.cross_entropy(probe(codes), kinds).backward()
+    opt.step()
+"""
+    assert "train.py:11: this loop takes the same samples whole in every step" in refused(SERIAL + probe).message
+    several = LOOP.replace("    (model", "    for k in range(3):\n        (model").replace("    opt.step", "        opt.step")
+    assert "dl.shard(DataLoader(data, shuffle=True))" in port(HEAD + "z = torch.ones(4, 2)\n" + several).text
+
+
 def test_a_port_of_a_port_is_refused_as_already_ported():
     assert "already ported: line 3" in refused(port(SERIAL).text).message
 

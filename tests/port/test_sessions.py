@@ -48,6 +48,8 @@ def test_the_steps_of_a_decay_that_is_part_of_a_sum_are_divided() -> None:
     rate = "tf.train.exponential_decay(1e-3, counter, decay_steps=900, decay_rate=0.1) + floor"
     text = port(ONE.replace("AdamOptimizer(1e-3)", f"AdamOptimizer({rate})")).text
     assert "decay_steps=dl.steps(900)" in text
+    falling = ONE.replace("AdamOptimizer(1e-3)", "AdamOptimizer(rate)").replace("\nclass", "\nrate = 1e-3\nclass")
+    assert "AdamOptimizer(dl.lr_scale(rate))" in port(falling + "    rate = rate * 0.5\n").text
     assert f"AdamOptimizer(dl.lr_scale({rate.replace('900', 'dl.steps(900)')}))" in text
 
 

@@ -24,6 +24,20 @@ def test_the_model_is_broadcast_where_it_is_only_a_parameter():
     assert "for x, y in dl.shard(loader):" in text
 
 
+def test_a_model_that_each_turn_makes_anew_starts_alike_after_it_is_made():
+    before = SERIAL.replace("import torch\n", "import torch\nother = torch.nn.Linear(2, 2)\n")
+    text = port(before + """for fold in range(3):
+    probe = torch.nn.Linear(2, 1)
+    best = torch.optim.SGD(probe.parameters(), lr=0.1)
+    for epoch in range(9):
+        for x, y in DataLoader(folds[fold], shuffle=True):
+            (probe(other(x)) - y).pow(2).mean().backward()
+            best.step()
+""").text
+    assert "    dl.broadcast(model, other, probe, opt, best)  # every rank" in text or "probe" in text.split("broadcast(")[2]
+    assert text.index("best = torch") < text.rindex("dl.broadcast(") < text.index("for epoch in range(9)")
+
+
 def test_fixed_gpus_become_this_ranks_gpu():
     text = port(
         "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '0'\n"

@@ -138,6 +138,8 @@ class Loops:
             if not loops and node is not way[0] and fallback is None:
                 continue
             for loop in reversed(loops):
+                if self._makes_model(loop, end):
+                    continue  # another model in each turn: it is in sight before a loop further in
                 models, optimizers = self._in_sight(function, loop, functions)
                 alone = optimizers and fallback is None and not self._modules_made_in(functions)
                 if models or alone:
@@ -145,6 +147,20 @@ class Loops:
                 if optimizers and fallback is None:
                     fallback = Top(loop, optimizers, optimizers)
         return fallback
+
+    def _makes_model(self, loop: cst.CSTNode, end: cst.CSTNode) -> bool:
+        """Tell whether ``loop`` makes, for the update ``end``, an optimizer and the model whose weights that gets."""
+        script = self.script
+        made = [o.node for call, optimizer in self.gradients.step_calls if call is end
+                for o in self.flow.origins(optimizer)]  # fmt: skip
+        given = [n for c in made if isinstance(c, cst.Call) and script.inside(c, loop)
+                 for a in c.args[:1] for n in walk(a.value) if isinstance(n, cst.Name)]  # fmt: skip
+        return any(self._is_model_of(loop, name) for name in given)
+
+    def _is_model_of(self, loop: cst.CSTNode, name: cst.Name) -> bool:
+        """Tell whether ``name`` is a module that is made in ``loop`` alone."""
+        made = [b.node for b in self.script.scopes[name].lookup(name.value)[0] if b.how == "assign"]
+        return self.kinds.of(name) == "module" and bool(made) and all(self.script.inside(n, loop) for n in made)
 
     def _modules_made_in(self, functions: list[cst.FunctionDef | cst.Module]) -> bool:
         return any(

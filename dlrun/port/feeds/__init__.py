@@ -15,7 +15,8 @@ from dlrun.port.feeds.carried import Carried, hands_on
 from dlrun.port.feeds.draws import Draws, plays
 from dlrun.port.feeds.full import FullBatches
 from dlrun.port.feeds.iterated import Iterated
-from dlrun.port.feeds.positions import counts_too, mentions, picks_samples
+from dlrun.port.feeds.positions import counts_too, mentions, moving, picks_samples
+from dlrun.port.feeds.wholes import Wholes
 from dlrun.port.inputs import comes_from
 from dlrun.port.program.script import Binding, dotted, walk
 
@@ -63,6 +64,8 @@ class Feeds(FullBatches):
         if not self.found and not self.counted and not self.carried.by_loop:
             for turn in innermost:
                 self._whole(turn)
+        else:
+            self.unfed = next((loop for loop in innermost if loop not in self.counted and self._is_unfed(loop)), None)
 
     def ranges(self) -> tuple[tuple[cst.CSTNode, cst.BaseExpression | None], ...]:
         """Return the loops that draw a batch a turn, with what those with ``for`` count."""
@@ -70,6 +73,7 @@ class Feeds(FullBatches):
 
     # -- loops over something -----------------------------------------------------------------------------------
 
+    unfed: cst.CSTNode | None = None  # a loop that takes the same samples in every turn, beside others that are fed
     _fed: set[cst.CSTNode]
     _at: cst.For | cst.While | None = None  # the loop at hand
 
@@ -123,6 +127,15 @@ class Feeds(FullBatches):
         above = [[u for n in reversed(way) for u in self.script.above(n) if u in self.loops.training] for way in ways]
         outer = [us[us.index(loop) + 1 :] for us in above if loop in us]
         return bool(outer) and all(any(u in drawn or self._is_dealt(u) for u in us) for us in outer)
+
+    def _is_unfed(self, loop: cst.For | cst.While) -> bool:
+        """Tell whether neither ``loop`` nor one around it takes other samples in each turn, but the same arrays whole."""
+        if self._is_dealt(loop) or self._is_part(loop, self.counted) or isinstance(loop, cst.While):
+            return False
+        known = set(self.loops.gradients.backwards)
+        losses = [self._loss(c) for c in dict.fromkeys(self.draws.reached(loop.body)) if c in known]
+        wholes = Wholes(self.kinds, loop, losses) if self.iterated.counts(self.iterated.of(loop)) else None
+        return wholes is not None and bool(wholes.arrays) and not any(moving(loop, name) for name in wholes.arrays)
 
     def _is_dealt(self, loop: cst.CSTNode) -> bool:
         """Tell whether ``loop`` runs over what is dealt out."""

@@ -116,12 +116,13 @@ def _made(facts: KerasFacts | TensorFlowFacts, value: cst.BaseExpression) -> lis
 
 def _calls(facts: KerasFacts | TensorFlowFacts, value: cst.BaseExpression, parts: bool = False) -> list[cst.Call]:
     """Return the calls behind ``value``; with ``parts``, also behind the terms of a sum: ``decay(...) + 1e-6``."""
-    made = [o.node for o in facts.flow.origins(value)]
-    found = [node for node in made if isinstance(node, cst.Call)]
-    for node in made:
+    made = dict.fromkeys(o.node for o in facts.flow.origins(value))
+    for node in (todo := list(made)):
         sides = (node.left, node.right) if parts and isinstance(node, cst.BinaryOperation) else ()
-        found += [call for side in sides for call in _calls(facts, side, parts)]
-    return found
+        new = [o.node for side in sides for o in facts.flow.origins(side) if o.node not in made]
+        made.update(dict.fromkeys(new))
+        todo += new
+    return [node for node in made if isinstance(node, cst.Call)]
 
 
 def _given(call: cst.Call, wanted: _Arguments) -> list[cst.BaseExpression]:
