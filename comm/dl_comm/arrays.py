@@ -34,7 +34,7 @@ def fresh(array: Any) -> Any:
     if is_torch(array):
         detached = array.detach()
         dense = detached.to_dense() if detached.is_sparse else detached
-        return dense.clone().contiguous() if dense.device.type in ("cpu", "cuda") else dense.cpu().contiguous()
+        return dense.clone().contiguous() if dense.is_cpu or is_on_gpu(dense.contiguous()) else dense.cpu().contiguous()
     if is_on_gpu(array):
         if not hasattr(array, "copy"):
             kind = type(array).__name__

@@ -42,7 +42,7 @@ def is_on_gpu(array: Any) -> bool:
         return False
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(array, torch.Tensor):
-        if not array.is_cuda or array.layout != torch.strided:
+        if not array.is_cuda or torch.version.cuda is None or array.layout != torch.strided:  # None: it is ROCm's
             return False
         return array.is_contiguous() and str(array.dtype).removeprefix("torch.") in CORE_TYPES
     return hasattr(array, "__cuda_array_interface__") or lies_on_cuda(array)

@@ -17,8 +17,8 @@ _teams: dict[torch.device, int] = {}
 
 
 def is_on_gpu(tensor: Tensor) -> bool:
-    """Whether the core reduces this tensor where it lies on a GPU."""
-    return tensor.is_cuda
+    """Whether the core reduces this tensor where it lies: on a GPU of CUDA's. ROCm's tensors say ``is_cuda``, too."""
+    return tensor.is_cuda and torch.version.cuda is not None
 
 
 def current_stream(where: torch.device) -> int:

@@ -89,7 +89,12 @@ bool NcclTeam::sums(Dtype dtype, Op op) {
 template <class Enqueue>
 void NcclTeam::grouped(Enqueue enqueue) {
   nccl_.group_start();
-  enqueue();
+  try {
+    enqueue();
+  } catch (const CommError&) {
+    nccl_.group_end.code();  // else NCCL would hold back what others call in this thread
+    throw;
+  }
   int state = nccl_.group_end.allowing(Nccl::in_progress);
   const auto begun = std::chrono::steady_clock::now();
   while (state == Nccl::in_progress) {

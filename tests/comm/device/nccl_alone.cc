@@ -1,4 +1,6 @@
 // One rank and NCCL on one GPU: `nccl_alone CUDA NCCL PREFIX` joins a communicator of size 1 as a GpuTeam does, and sums on it.
+#include <dlfcn.h>
+
 #include <chrono>
 #include <cstdio>
 #include <thread>
@@ -14,6 +16,20 @@ constexpr std::size_t count = 100'003;
 constexpr unsigned pinned = 1, non_blocking = 1, no_timing = 2;
 
 char* host(dl::Cuda::Pointer address) { return reinterpret_cast<char*>(static_cast<std::uintptr_t>(address)); }
+
+// Whether no group is left open where an operation is refused; the fake refuses it when told to, and counts its groups.
+bool closes_groups(dl::NcclTeam& team, const char* library, dl::Cuda::Stream stream, const dl::Flat& flat) {
+  void* const fake = dlopen(library, RTLD_NOW | RTLD_NOLOAD);
+  const auto fail = fake == nullptr ? nullptr : reinterpret_cast<void (*)(const char*, int, int)>(dlsym(fake, "fake_fail"));
+  if (fail == nullptr) return true;
+  fail("ncclAllReduce", 1, 2);
+  try {
+    team.all_reduce(stream, flat, dl::Op::sum);
+    return false;
+  } catch (const dl::CommError&) {
+    return reinterpret_cast<int (*)()>(dlsym(fake, "fake_open_groups"))() == 0;
+  }
+}
 
 int run(const char* cuda_library, const char* nccl_library, const char* prefix) {
   const dl::Cuda& cuda = dl::Cuda::load(cuda_library);
@@ -57,6 +73,7 @@ int run(const char* cuda_library, const char* nccl_library, const char* prefix) 
   dl::wait_for(cuda, end);
   for (std::size_t i = 0; i < count; ++i)
     if (numbers[i] != static_cast<float>(i) / 4) return std::printf("number %zu is %g\n", i, static_cast<double>(numbers[i])), 1;
+  if (!closes_groups(team, nccl_library, stream, flat)) return std::puts("a group is left open"), 1;
   return std::printf("right by NCCL %d\n", nccl.version()), 0;
 }
 

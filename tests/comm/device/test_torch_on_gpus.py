@@ -55,6 +55,29 @@ def test_as_on_the_cpu(said_over_the_fake, path, check):
     assert f"dl_comm: arrays on GPUs are reduced by {path}" in said
 
 
+def test_tensors_of_rocm_are_copied_to_the_host(monkeypatch):
+    torch = pytest.importorskip("torch")
+    from dl_comm import arrays, device
+    from dl_comm.torch import gpu
+
+    class OnGpu(torch.Tensor):
+        """A tensor on a GPU, as ROCm's are, too: they say that they are CUDA's."""
+
+        is_cuda, is_cpu = True, False
+
+    tensor = torch.arange(3.0).as_subclass(OnGpu)
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    assert gpu.is_on_gpu(tensor)
+    assert device.is_on_gpu(tensor)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert not gpu.is_on_gpu(tensor)
+    assert not device.is_on_gpu(tensor)
+    copied = []
+    monkeypatch.setattr(OnGpu, "cpu", lambda self: copied.append(self) or torch.zeros(3), raising=False)
+    assert not device.is_on_gpu(arrays.fresh(tensor))
+    assert len(copied) == 1
+
+
 @cache
 def said_on_a_real_gpu(n: int, path: str) -> str:
     return launched(n, FACES / "run_checks.py", *(HERE / file for file in ON_A_REAL_GPU), DL_COMM_GPU_PATH=path)
