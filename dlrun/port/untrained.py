@@ -93,7 +93,7 @@ def nothing_to_share(feeds: Feeds) -> DlrunError | None:
         )
     if feeds.unfed is not None:
         return DlrunError(
-            f"{script.place(feeds.unfed)}: this loop takes the same samples whole in every step, and another one is fed "
+            f"{script.place(feeds.unfed)}: this loop takes the same samples whole in every step, beside one fed "
             "with batches: with its rate scaled each rank would compute the same update. Nothing was written.",
             "Train in two scripts, or feed this loop from a DataLoader, too.",
         )

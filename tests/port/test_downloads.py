@@ -78,3 +78,29 @@ NOT_IN_TURNS = {
 @pytest.mark.parametrize("source", NOT_IN_TURNS.values(), ids=NOT_IN_TURNS)
 def test_what_needs_all_ranks_or_makes_no_file_is_not_done_in_turns(source):
     assert "with dl.rank0_first()" not in port("import os, requests\n" + source).text
+
+
+def test_pictures_films_and_foreign_logs_are_written_by_rank_0_also_where_they_save_themselves():
+    text = port(
+        f"""from PIL import Image
+from matplotlib.animation import FuncAnimation
+import tensorflow as tf
+log = tf.summary.FileWriter("runs")
+{SERIAL}picture = Image.fromarray(pixels)
+picture.save("a.png")
+Image.fromarray(pixels).convert("L").save("b.png")
+FuncAnimation(figure, draw, frames=9).save("c.gif")
+model.save("mine")
+"""
+    ).text
+    assert 'log = dl.rank0(tf.summary.FileWriter)("runs")' in text
+    assert 'dl.rank0(picture.save)("a.png")' in text
+    assert 'dl.rank0(Image.fromarray(pixels).convert("L").save)("b.png")' in text
+    assert 'dl.rank0(FuncAnimation(figure, draw, frames=9).save)("c.gif")' in text
+    assert '\nmodel.save("mine")' in text  # a method of the script's own model
+
+
+def test_a_folder_that_must_be_new_is_made_by_rank_0_before_the_others_find_it():
+    text = port(f"import os\n{SERIAL}os.makedirs(folder, exist_ok=False)\nos.makedirs(other, exist_ok=True)\n").text
+    assert "dl.rank0_first(os.makedirs)(folder, exist_ok=not dl.is_rank0())" in text
+    assert "\nos.makedirs(other, exist_ok=True)" in text

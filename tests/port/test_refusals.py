@@ -48,7 +48,7 @@ for step in range(9):
     opt.step()
 """
     assert "train.py:11: this loop takes the same samples whole in every step" in refused(SERIAL + probe).message
-    several = LOOP.replace("    (model", "    for k in range(3):\n        (model").replace("    opt.step", "        opt.step")
+    several = LOOP.replace("    (model", "    for k in range(3):\n        (model").replace("    opt", "        opt")
     assert "dl.shard(DataLoader(data, shuffle=True))" in port(HEAD + "z = torch.ones(4, 2)\n" + several).text
 
 

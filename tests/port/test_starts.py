@@ -34,7 +34,7 @@ def test_a_model_that_each_turn_makes_anew_starts_alike_after_it_is_made():
             (probe(other(x)) - y).pow(2).mean().backward()
             best.step()
 """).text
-    assert "    dl.broadcast(model, other, probe, opt, best)  # every rank" in text or "probe" in text.split("broadcast(")[2]
+    assert "probe" in text.split("dl.broadcast(")[2].split(")")[0]
     assert text.index("best = torch") < text.rindex("dl.broadcast(") < text.index("for epoch in range(9)")
 
 
@@ -47,6 +47,9 @@ def test_fixed_gpus_become_this_ranks_gpu():
     assert "os.environ.setdefault('CUDA_VISIBLE_DEVICES', '0')" in text
     assert "x.to('cuda')" in text
     assert "model.cuda()," in text
+    for chosen in ('f"cuda:{gpu}"', '"cuda:" + str(gpu)', '"cuda:%d" % gpu', '"cuda:{}".format(gpu)'):
+        assert 'model.to("cuda")' in port(SERIAL + f"model.to({chosen})\n").text
+    assert 'print(f"cuda:{i} of {n}")' in port(SERIAL + 'print(f"cuda:{i} of {n}")\n').text
     assert "device_ids=[torch.cuda.current_device()] if torch.cuda.is_available() else None)" in text
 
 

@@ -129,7 +129,7 @@ class Feeds(FullBatches):
         return bool(outer) and all(any(u in drawn or self._is_dealt(u) for u in us) for us in outer)
 
     def _is_unfed(self, loop: cst.For | cst.While) -> bool:
-        """Tell whether neither ``loop`` nor one around it takes other samples in each turn, but the same arrays whole."""
+        """Tell whether ``loop`` takes the same arrays whole in every turn, and no loop around it deals out others."""
         if self._is_dealt(loop) or self._is_part(loop, self.counted) or isinstance(loop, cst.While):
             return False
         known = set(self.loops.gradients.backwards)

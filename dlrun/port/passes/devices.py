@@ -31,6 +31,8 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     for node in script.nodes:
         if isinstance(node, cst.SimpleString) and _NUMBERED.search(str(node.evaluated_value)):
             yield Edit(node, "this rank's GPU, not one for all", _unnumbered)
+        elif _chosen(node):
+            yield Edit(node, "this rank's GPU, not one for all", lambda _: cst.SimpleString('"cuda"'))
     yield from masks(facts)
     for call in script.calls:
         name = script.name_of(call.func)
@@ -46,6 +48,20 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             elif first.keyword is None and any(w in dotted(first.value).lower() for w in ("gpu", "device_id", "rank")):
                 yield Doubt(call, f"GPU number {script.code(first.value)}: all ranks would take the same", "medium",
                             f"{script.code(call.func)}()")  # fmt: skip
+
+
+def _chosen(node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` names a GPU by a computed number: ``f"cuda:{gpu}"``, ``"cuda:" + str(gpu)``."""
+    match node:
+        case cst.FormattedString(parts=[cst.FormattedStringText(value="cuda:"), cst.FormattedStringExpression()]):
+            return True
+        case cst.BinaryOperation(left=cst.SimpleString() as text, operator=cst.Add()):
+            return text.evaluated_value == "cuda:"
+        case cst.BinaryOperation(left=cst.SimpleString() as text, operator=cst.Modulo()):
+            return text.evaluated_value in ("cuda:%d", "cuda:%s", "cuda:%i")
+        case cst.Call(func=cst.Attribute(value=cst.SimpleString() as text, attr=cst.Name("format"))):
+            return text.evaluated_value in ("cuda:{}", "cuda:{:d}", "cuda:{0}")
+    return False
 
 
 def _unnumbered(node: cst.SimpleString) -> cst.SimpleString:

@@ -22,7 +22,8 @@ WRITES = re.compile(
     r"torchvision\.utils\.save_image|json\.dump|pickle\.dump|yaml\.dump|imageio\.(imwrite|mimsave|imsave)|cv2\.imwrite|"
     r"shutil\.(copy|copyfile|copy2|copytree|move|rmtree)|os\.(remove|unlink|rename|rmdir|replace)|scipy\.io\.savemat|"
     r"joblib\.dump|torch\.onnx\.export|plotly\.io\.write_image|"
-    r"torch\.utils\.tensorboard(\.writer)?\.SummaryWriter|tensorboardX\.SummaryWriter|safetensors\.torch\.save_file|"
+    r"torch\.utils\.tensorboard(\.writer)?\.SummaryWriter|tensorboardX\.SummaryWriter|"
+    r"tensorflow\.(summary\.(FileWriter|create_file_writer)|train\.SummaryWriter)|safetensors\.torch\.save_file|"
     r"tensorboard_logger\.(configure|log_value)|neptune\.\w+|mlflow\.\w+|csv\.writer|sys\.stdout\.write|logging\.(handlers\.\w*)?FileHandler|matplotlib\.pyplot\.imsave)$"
 )
 _FIGURES = ("savefig", "write_image", "write_html", "to_csv", "to_pickle", "to_excel", "to_json", "write_text",
@@ -37,6 +38,10 @@ _HUBS = re.compile(
     r"^(torchvision\.datasets\.[\w?]+|torchaudio\.datasets\.\w+|torchtext\.datasets\.\w+|torch\.hub\.load(_state_dict_from_url)?|"
     r"(six\.moves\.)?urllib\.(request\.)?urlretrieve|gdown\.download|kagglehub\.\w+|wget\.download|datasets\.load_dataset|"
     r"sklearn\.datasets\.fetch_\w+)$"
+)
+# What makes pictures and films, which save themselves.
+_PICTURES = re.compile(
+    r"^(PIL\.Image\.\w+|matplotlib\.animation\.\w+Animation|torchvision\.transforms\.(functional\.)?\w*pil\w*)$", re.I
 )
 _WRITING_MODES = re.compile(r"^[rbt]*[wax][+bt]*$")
 
@@ -136,7 +141,19 @@ def _method_writes(facts: Facts | KerasFacts, call: cst.Call, name: str) -> bool
     if not isinstance(call.func, cst.Attribute) or (name and not name.startswith(".")):
         return False
     texts = call.func.attr.value == "to_json" and not call.args  # the text itself
-    return call.func.attr.value in _FIGURES and not texts
+    picture = call.func.attr.value == "save" and _is_picture(facts, call.func.value)
+    return picture or (call.func.attr.value in _FIGURES and not texts)
+
+
+def _is_picture(facts: Facts | KerasFacts, node: cst.BaseExpression) -> bool:
+    """Tell whether ``node`` is a picture or a film: ``Image.fromarray(x)``, also where it is changed on the way."""
+    for origin in facts.flow.origins(node):
+        made = origin.node
+        while isinstance(made, cst.Call):
+            if _PICTURES.search(facts.script.name_of(made.func)):
+                return True
+            made = made.func.value if isinstance(made.func, cst.Attribute) else made.func
+    return False
 
 
 def _opens_to_write(call: cst.Call, name: str) -> bool:
@@ -159,7 +176,11 @@ def _downloads(call: cst.Call, name: str) -> bool:
 def _folders(facts: Facts | KerasFacts, call: cst.Call, name: str) -> Iterator[Edit | Doubt]:
     """Yield what keeps ranks from tripping over a folder that another rank has just made."""
     exist = argument(call, "exist_ok")
-    if name in ("os.makedirs", "os.mkdir") and exist is None:
+    if exist is not None and dotted(exist) == "False":
+        first = partial(expression, "torch/rank0_first", dl=facts.alias)
+        yield Edit(call.func, "rank 0 makes the folder, which must be new", lambda f: first({"call": f}))
+        yield Edit(exist, "the others find it", lambda _: expression("torch/not_rank0", dl=facts.alias))
+    elif name in ("os.makedirs", "os.mkdir") and exist is None:
 
         def make(node: cst.Call) -> cst.Call:
             func = node.func
