@@ -168,6 +168,45 @@ for epoch in range(3):
     assert "val_loader = DataLoader(other, batch_size=8)" in text
 
 
+def test_what_some_ranks_may_not_come_to_is_averaged_by_none():
+    text = port(f"""import gymnasium as gym
+{HEAD}{MADE}
+env, returns, losses, state = gym.make("CartPole-v1"), [], [], start()
+for update in range(100):
+    for t in range(32):
+        state, reward, done, cut, info = env.step(model(state).argmax().item())
+        if done or cut:
+            returns.append(reward)
+    loss = model(state).mean()
+    loss.backward()
+    opt.step()
+    losses.append(loss.item())
+    if returns:
+        print("with returns", loss.item())
+    if losses:
+        print("always", loss.item())
+""").text
+    assert 'print("with returns", loss.item())' in text
+    assert 'print("always", dl.average(loss.item()))' in text
+
+
+def test_a_position_that_a_global_keeps_and_that_begins_anew_is_asked_in_turn():
+    text = port(f"""{HEAD}{MADE}
+at = 0
+def batch(size):
+    global at
+    rows = []
+    for _ in range(size):
+        rows.append(words[at])
+        at = (at + 1) % len(words)
+    return torch.tensor(rows), torch.randn(size, 1)
+for step in range(900):
+        x, y = batch(8)
+        {UPDATE}""").text
+    assert "x, y = dl.shard(batch)(8)" in text
+    assert "range(dl.steps(900))" in text
+
+
 def test_an_environment_of_ones_own_is_played_on_each_rank_and_its_episodes_are_not_cut():
     ported = port(f"""{HEAD}import random
 class Corridor:

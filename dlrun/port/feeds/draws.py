@@ -77,7 +77,7 @@ class Draws:
         """Tell whether ``function`` returns what lies at a position that it moves on in an attribute or a global."""
         outer = self.script.scopes[function.body].outer
         moved: set[str] = set()
-        counted: set[str] = set()  # of these, those that go up: self.at += 1
+        counted: set[str] = set()  # of these, those that go up: self.at += 1, at = (at + 1) % n
         for n in walk(function.body):
             target = n.target if isinstance(n, cst.AugAssign) else None
             if isinstance(n, cst.Assign):
@@ -85,7 +85,8 @@ class Draws:
             name = dotted(target) if target is not None else ""
             if name.startswith("self.") or name in outer:
                 moved.add(name)
-                counted |= {name} if isinstance(n, cst.AugAssign) else set()
+                on = isinstance(n, cst.AugAssign) or (isinstance(n, cst.Assign) and self._names(n.value, {name}))
+                counted |= {name} if on else set()
         if not moved or not self.flow.returns(function):
             return False
         known = set(moved)

@@ -209,7 +209,23 @@ class Metrics:
                 if not self._is_record(side, up)
             ):
                 return False
+            if isinstance(up, cst.If) and any(self._fills_apart(part) for part in _parts(up.test)):
+                return False
         return True
+
+    def _fills_apart(self, tested: cst.BaseExpression) -> bool:
+        """Tell whether ``tested`` is a list that some ranks may have filled: under ``if done:``, which each decides."""
+        bound = self.script.scopes[tested].lookup(tested.value)[0] if isinstance(tested, cst.Name) else []
+        if not bound or not all(isinstance(b.written, cst.List) and not b.written.elements for b in bound):
+            return False
+        fills = [c for c in self.script.calls if dotted(c.func) == f"{dotted(tested)}.append"]
+        return any(isinstance(up, cst.If) and any(self._made_in_loop(part) for part in _parts(up.test))
+                   for call in fills for up in self.script.above(call))  # fmt: skip
+
+    def _made_in_loop(self, tested: cst.BaseExpression) -> bool:
+        """Tell whether ``tested`` is a name that a training loop gives another value in each turn."""
+        bound = self.script.scopes[tested].lookup(tested.value)[0] if isinstance(tested, cst.Name) else []
+        return any(up in self.facts.loops for b in bound if b.path for up in self.script.above(b.node))
 
     # -- what is shown ------------------------------------------------------------------------------------------
 
@@ -264,3 +280,12 @@ def _is_place(node: cst.BaseExpression) -> bool:
         index = node.slice[0].slice
         return isinstance(index, cst.Index) and isinstance(index.value, cst.SimpleString)
     return isinstance(node, (cst.Name, cst.Attribute))
+
+
+def _parts(test: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """Yield what ``test`` joins with ``and``, ``or`` and ``not``."""
+    if isinstance(test, cst.BooleanOperation):
+        yield from _parts(test.left)
+        yield from _parts(test.right)
+    else:
+        yield test.expression if isinstance(test, cst.UnaryOperation) else test
