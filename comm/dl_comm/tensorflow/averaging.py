@@ -28,6 +28,9 @@ def gradients(grads: Any, team: int = 0) -> Any:
     that a session runs each call of this function makes an op that counts by itself), and how often the time waited
     is reported. The rows of ``IndexedSlices`` are always this call's.
 
+    Where every rank has a GPU, and NCCL, CUDA IPC or MPI connects them, floats are reduced on the GPUs (see
+    :mod:`dl_comm.tensorflow.gpu`); in sessions, and everything else, on the host.
+
     The sum is formed in rank order, so all ranks get the same bits. When the ranks bring different gradients, every
     rank gets an error (in a graph, at run time) that names the first one that differs.
     """
