@@ -91,6 +91,23 @@ for epoch in range(3):
     assert "if i % 10 == 0:" in text
 
 
+@pytest.mark.parametrize("end", ["min(len(x), (i + 1) * 8)", "np.min([len(x), (i + 1) * 8])", "ends_at(i)"])
+def test_the_end_of_a_batch_moves_with_its_begin_whatever_computes_it(end):
+    text = port(f"""import numpy as np, torch
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for i in range(len(x) // 8 + 1):
+    begin = i * 8
+    end = {end}
+    (model(x[begin:end]) - y[begin:end]).pow(2).mean().backward()
+    opt.step()
+    print("batch", i)
+""").text
+    assert "begin = own_i * 8\n" in text
+    assert f"end = {end.replace('i ', 'own_i ').replace('(i)', '(own_i)')}\n" in text
+    assert 'print("batch", i)' in text
+
+
 def test_batches_picked_by_number_are_dealt_out_beside_other_updates_in_the_same_turn():
     text = port("""import numpy as np, keras
 d, g = keras.Sequential([keras.layers.Dense(1)]), keras.Sequential([keras.layers.Dense(1)])

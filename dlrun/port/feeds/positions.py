@@ -37,7 +37,7 @@ def counts_too(flow: Flow, loop: cst.For) -> tuple[cst.Name, ...]:
     name, names = loop.target.value, {loop.target.value}
     index: list[cst.Assign] = []  # assignments of positions: start = step * size % len(x)
     for n in walk(loop.body):
-        if isinstance(n, cst.Assign) and mentions(n.value, names) and _is_number(flow, n.value):
+        if isinstance(n, cst.Assign) and mentions(n.value, names) and _may_be_position(n.value):
             target = n.targets[0].target
             if isinstance(target, cst.Name) and _only_picks(flow, loop, target.value):
                 names.add(target.value)
@@ -78,6 +78,11 @@ def _is_number(flow: Flow, value: cst.CSTNode) -> bool:
     plain = ("builtins.len", "builtins.min", "builtins.max", "builtins.int")
     texts = any(isinstance(n, (cst.SimpleString, cst.FormattedString)) for n in walk(value))
     return not texts and all(flow.script.name_of(c.func) in plain for c in calls)
+
+
+def _may_be_position(value: cst.CSTNode) -> bool:
+    """Tell whether ``value`` may be a number, by whatever function it is computed: ``np.min([(i + 1) * size, n])``."""
+    return not any(isinstance(n, (cst.SimpleString, cst.FormattedString, cst.Subscript)) for n in walk(value))
 
 
 def moving(loop: cst.For | cst.While, name: str) -> bool:
