@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from dlrun.bench.cases import Case
@@ -107,6 +109,15 @@ def to_json(bench: Bench) -> dict[str, Any]:
         {**asdict(c), "median": c.median, "p95": c.p95, "bus_bandwidth": c.bus_bandwidth} for c in bench.cells
     ]
     return {"format": FORMAT, "dtype": bench.dtype, "machine": bench.machine, "absent": bench.absent, "cells": cells}
+
+
+def read(path: Path) -> Bench:
+    """Read the file that `dlrun bench --out` wrote; raises DlrunError where it is none."""
+    try:
+        value = json.loads(path.read_text())
+    except ValueError:
+        value = None
+    return from_json(value, str(path))
 
 
 def from_json(value: Any, source: str) -> Bench:

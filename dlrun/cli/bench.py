@@ -52,13 +52,13 @@ def allreduce(
     """
     from dlrun.bench.cases import cases, sizes_from_text
     from dlrun.bench.compare import comparison, same_type
-    from dlrun.bench.result import from_json, summary, tables, to_json
+    from dlrun.bench.result import read, summary, tables, to_json
     from dlrun.bench.run import joined, usable_cores
     from dlrun.errors import DlrunError
     from dlrun.launch import LaunchPlan
     from dlrun.progress import Progress
 
-    earlier = from_json(json.loads(compare.read_text()), str(compare)) if compare else None
+    earlier = read(compare) if compare else None
     if earlier:
         same_type(earlier, dtype)
     chosen = cases(
@@ -74,6 +74,8 @@ def allreduce(
     progress = Progress(len(chosen) * len(counts))
     parts = [_measure(chosen, n, dtype, seconds, names, plan, progress, i, device) for i, n in enumerate(counts)]
     bench = joined(parts)
+    if not bench.cells:
+        raise DlrunError("nothing was measured", "\n  ".join(f"{way}: {why}" for way, why in bench.absent.items()))
     if as_json:
         click.echo(json.dumps(to_json(bench)))
     else:

@@ -29,6 +29,7 @@ def command(source: Path, out: Path | None, steps: str | None) -> None:
 
 def show(source: Path, out: Path | None, steps: str | None) -> None:
     """Print the summary of a trace or of a run directory; write the trace where `out` is given."""
+    from dlrun.errors import DlrunError
     from dlrun.timeline.rings import between
     from dlrun.timeline.summary import summary
     from dlrun.timeline.trace import to_chrome
@@ -36,7 +37,11 @@ def show(source: Path, out: Path | None, steps: str | None) -> None:
     tracks = _tracks(source)
     if steps:
         first, last = window(steps)
+        there = sorted(set().union(*(track.steps() for track in tracks)))
         tracks = [between(track, first, last) for track in tracks]
+        if there and not any(track.steps() for track in tracks):
+            raise DlrunError(f"--steps {steps}: no such step was recorded",
+                             f"{source} holds steps {there[0]} to {there[-1]}")  # fmt: skip
     if out:
         out.write_text(json.dumps(to_chrome(tracks)) + "\n")
     click.echo(summary(tracks))

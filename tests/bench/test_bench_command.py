@@ -31,9 +31,17 @@ def test_every_cell_of_a_real_run_is_exact_and_the_files_are_written(tmp_path: P
     assert all(len(c.seconds) >= 5 and c.best > 0 for c in result.cells)
     assert "exact" in done.stdout
     assert "WRONG" not in done.stdout
-    again = bench(tmp_path, "-n", "2", "--sizes", "4", "--models", "none", "--ways", "MPI", "--compare", "now.json")
+    again = bench(tmp_path, "-n", "2", "--sizes", "4", "--models", "none", "--ways", "MPI,foo",
+                  "--compare", "now.json")  # fmt: skip
     assert again.returncode == 0, again.stderr
     assert "before/now" in again.stdout
+    assert "not measured: foo (there is no such way; known are dl_comm, " in again.stdout
+
+
+def test_where_no_way_can_run_that_is_an_error(tmp_path: Path) -> None:
+    done = bench(tmp_path, "-n", "1", "--sizes", "4", "--models", "none", "--ways", "foo")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("dlrun: nothing was measured\n  foo: there is no such way; known are dl_comm, ")
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64", "int8"])

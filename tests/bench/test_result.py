@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dlrun.bench.compare import comparison
-from dlrun.bench.result import Bench, Cell, from_json, percentile, summary, tables, to_json
+from dlrun.bench.result import Bench, Cell, from_json, percentile, read, summary, tables, to_json
 from dlrun.bench.table import aligned, seconds_as_text, significant
 from dlrun.errors import DlrunError
 
@@ -59,7 +59,10 @@ def test_json_gives_the_same_value_back() -> None:
     assert from_json(json.loads(json.dumps(to_json(bench()))), "x.json") == bench()
 
 
-def test_a_file_that_is_no_bench_is_named() -> None:
+def test_a_file_that_is_no_bench_is_named(tmp_path: Path) -> None:
+    (tmp_path / "y.json").write_text("no JSON")
+    with pytest.raises(DlrunError, match=r"y\.json holds no results"):
+        read(tmp_path / "y.json")
     with pytest.raises(DlrunError, match=r"x\.json holds no results"):
         from_json({"format": "other"}, "x.json")
 

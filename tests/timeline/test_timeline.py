@@ -7,7 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from dlrun.cli import main
 from dlrun.errors import DlrunError
 from dlrun.timeline.rings import Event, Track, ahead, between, read_all
 from dlrun.timeline.summary import costs, overlap, own_seconds, shares, summary
@@ -108,6 +110,13 @@ def test_a_window_of_steps_keeps_those_alone() -> None:
     kept = between(FAST, 1, 3)
     assert [e.ticket for e in kept.events if e.kind == "mark"] == [0, 1, 2]
     assert [round(e.end, 3) for e in kept.events if e.kind == "allreduce"] == [0.02, 0.03]
+
+
+def test_a_window_without_steps_is_refused_with_the_steps_that_there_are(tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text(json.dumps(to_chrome([FAST, SLOW])))
+    done = CliRunner().invoke(main, ["timeline", str(tmp_path / "t.json"), "--steps", "90:91"])
+    told = f"dlrun: --steps 90:91: no such step was recorded\n  {tmp_path / 't.json'} holds steps 1 to 3\n"
+    assert (done.exit_code, done.output) == (1, told)
 
 
 def test_clocks_of_other_nodes_are_aligned_also_when_they_drift() -> None:

@@ -60,7 +60,7 @@ def reasons_against(names: Sequence[str], dtype: str) -> dict[str, str]:
     """Which of the ways cannot run here, and why: tried on one element, and agreed among the ranks."""
     against: dict[str, str] = {}
     for name in names:
-        reason = ""
+        reason = "" if name in WAYS else f"there is no such way; known are {', '.join(WAYS)}"
         try:
             if name == "horovod":
                 import horovod.torch  # noqa: F401
