@@ -10,6 +10,7 @@ pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch
 
 import torch
 
+from dlrun.verify.runs import Task, execute, orders
 from dlrun.verify.tracer.by_hand import ByHand, leaves
 from dlrun.verify.tracer.tensors import tensor_note
 
@@ -55,3 +56,32 @@ def test_what_an_optimizer_changes_is_no_step_by_hand() -> None:
     weight.data.sub_(1)
     by_hand.settle(dict)
     assert journal.steps == 0
+
+
+SCRIPT = """import dl_comm.torch as dl
+import torch
+dl.init()
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(2):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = model(torch.ones(3, 2))
+    opt.zero_grad()
+    torch.nn.functional.mse_loss(y.float(), torch.tensor([[1.0], [2.0], [1.0]])).backward()
+    model.weight.grad.clamp_(-0.1, 0.1)
+    dl.gradients(opt)
+    opt.step()
+"""
+
+
+def test_targets_autocast_and_gradients_that_are_changed_by_hand_are_noted(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    done = execute(Task("run", tmp_path / "train.py", (), 1, tmp_path / "runs" / "run", orders(2, 2), {}, 60.0))
+    assert done.whole, done.log
+    one, two, three = done.root.first("loss")["rows"]["target"]
+    assert one == three != two
+    assert done.root.first("autocast")["type"] == "bfloat16"
+    weight, bias = next(done.root.returns("gradients"))["made"]
+    assert weight["norm"] > 0.2
+    assert bias is None

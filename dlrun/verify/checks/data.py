@@ -43,7 +43,9 @@ def shards(identity: Run, run: Run) -> Check:
         todo = "shard with dl.shard(), which pads every rank to the same number of batches"
         return failed(NAME, finding, todo, "uneven-steps", **place, rank=other)
     sizes = ", ".join(str(len(set(share))) for share in shares)
-    finding = f"{n} disjoint shards of {sizes} cover the {len(set(whole))} samples"
+    twice = sum(len(set(share)) for share in shares) - len({i for share in shares for i in share})
+    finding = f"{n} {'' if twice else 'disjoint '}shards of {sizes} cover the {len(set(whole))} samples"
+    finding += f"; {twice} of them are read twice, for shares of equal length" if twice else ""
     return (
         _covered(identity, run, whole, shares, first) or _leak(identity, run, shares, first[0]) or passed(NAME, finding)
     )

@@ -58,19 +58,22 @@ def uses(trace: Trace) -> list[Use]:
     owners: dict[int, list[int]] = {}
     averages: dict[int, tuple[int, Any, Any, Any, Event | None]] = {}
     backward, clip = (-1, None), (-1, None)  # type: tuple[int, Event | None], tuple[int, Event | None]
+    backwards = 0  # since the last step: of several, what a script adds up itself is seen only in part
     for i, event in enumerate(trace.events):
         if event.kind == "backward":
-            backward = (i, event)
+            backward, backwards = (i, event), backwards + 1
         elif event.kind in ("clip", "unscale"):
             clip = (i, event)
         elif event.kind == "return" and event["fn"] == "gradients":
             before = clip[1] if clip[0] > backward[0] else None
-            made = event.facts.get("made", [None] * len(event["ids"]))
+            made = event.facts.get("made") if backwards == 1 else None
+            made = made or [None] * len(event["ids"])
             for key, raw, own, mean in zip(event["ids"], made, event["before"], event["after"], strict=True):
                 averages[key] = (i, raw, own, mean, before)
         elif event.kind == "optimizer":
             owners[event["optimizer"]] = event["ids"]
         elif event.kind == "step":
+            backwards = 0
             names = trace.names[event["optimizer"]]
             for position, key in enumerate(owners[event["optimizer"]]):
                 use = Use(event["step"], event.at, names[position], event["grads"][position])

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from dlrun.verify.tracer.importing import REPLICATE, AfterImport, followed, number_of
+from dlrun.verify.tracer.importing import REPLICATE, AfterImport, changed, followed, number_of
 from dlrun.verify.tracer.loaders import Loaders
 from dlrun.verify.tracer.recorder import Recorder
 from dlrun.verify.tracer.stretches import stretch_note
@@ -54,9 +54,9 @@ class Averaging:
         result = function(what, *args, **kwargs)
         after = [tensor_note(_gradient(t)) for t in tensors]
         self.training.by_hand.look()
-        ids, made = [self.training.number(t) for t in tensors], [self.training.made.get(id(t)) for t in tensors]
-        changed = [m if m and b and m["hash"] != b["hash"] else None for m, b in zip(made, before, strict=True)]
-        return result, {"ids": ids, "made": changed, "before": before, "after": after}
+        made = [changed(self.training.made.get(id(t)), note) for t, note in zip(tensors, before, strict=True)]
+        ids = [self.training.number(t) for t in tensors]
+        return result, {"ids": ids, "made": made, "before": before, "after": after}
 
     def _save(self, function: Any, what: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         tensors = {name: {"kind": "saved", "note": tensor_note(t)} for name, t in named_tensors("", what)}

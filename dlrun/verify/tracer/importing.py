@@ -25,6 +25,11 @@ def number_of(value: Any) -> float | None:
         return None
 
 
+def changed(made: dict[str, Any] | None, now: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return the note of a gradient as it was computed, where it is another now."""
+    return made if made and now and made["hash"] != now["hash"] else None
+
+
 def followed(recorder: Recorder, name: str, function: Callable[..., Any], act: Callable[..., Any] | None) -> Any:
     """Return one of dl_comm's functions that notes its calls by the script, and its returns.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -34,21 +34,28 @@ class Tapes:
         self._optimizers: dict[int, tuple[int, Any]] = {}
         self._trained: set[int] = set()
         self._made: dict[int, tuple[int, Any]] = {}  # gradient -> its variable's number
+        self.computed: dict[int, Any] = {}  # by variable: its gradient, as the last tape computed it
+        self._latest: list[tuple[int, Any]] = []  # the variables of the last tape, each with its number
 
     def number(self, variable: Any) -> int:
         """Return a small number for a variable, the same one each time."""
         own = native(variable)
         return self._variables.setdefault(id(own), (len(self._variables), own))[0]
 
-    def remember(self, gradients: Any, numbers: list[int | None]) -> None:
+    def remember(self, gradients: Any, numbers: Sequence[int | None]) -> None:
         """Keep whose gradients these tensors are."""
         for gradient, number in zip(gradients, numbers, strict=False):
             if gradient is not None and number is not None:
                 self._made[id(gradient)] = (number, gradient)
 
     def owners(self, gradients: Any) -> list[int | None]:
-        """Return whose gradients these tensors are, where it is known."""
-        return [self._made[id(g)][0] if id(g) in self._made else None for g in gradients]
+        """Return whose gradients these tensors are, where it is known.
+
+        What a script computed of gradients is taken for those of the variables of the last tape, if they fit.
+        """
+        known = [self._made[id(g)][0] if id(g) in self._made else None for g in gradients]
+        fit = [getattr(g, "shape", None) for g in gradients] == [v.shape for _, v in self._latest]
+        return [number for number, _ in self._latest] if fit and known.count(None) == len(known) else known
 
     def gradient(self, compute: Callable[..., Any], tape: Any, args: Any, kwargs: Any) -> Any:
         """Compute gradients; where they are those of variables, an update is being made."""
@@ -62,7 +69,10 @@ class Tapes:
         self.data.backward()
         self.recorder.note("backward")
         found = compute(tape, *args, **kwargs)
-        self.remember(tf.nest.flatten(found), [self.number(s) for s in sources])
+        self._latest = [(self.number(s), native(s)) for s in sources]
+        numbers, gradients = [number for number, _ in self._latest], tf.nest.flatten(found)
+        self.remember(gradients, numbers)
+        self.computed |= {number: array_note(g) for number, g in zip(numbers, gradients, strict=False)}
         return found
 
     def forward(self, call: Callable[..., Any], layer: Any, args: Any, kwargs: Any) -> Any:

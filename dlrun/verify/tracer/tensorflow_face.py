@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from dlrun.verify.tracer.arrays import array_note, native
 from dlrun.verify.tracer.datasets import DataSets
-from dlrun.verify.tracer.importing import REPLICATE, AfterImport, followed, number_of
+from dlrun.verify.tracer.importing import REPLICATE, AfterImport, changed, followed, number_of
 from dlrun.verify.tracer.recorder import Recorder
 from dlrun.verify.tracer.stretches import stretch_note
 from dlrun.verify.tracer.tapes import Tapes
@@ -101,6 +101,7 @@ class Face:
         known = [i for i, owner in enumerate(owners) if owner is not None]
         return result, {
             "ids": [owners[i] for i in known],
+            "made": [changed(self.tapes.computed.get(owners[i] or 0), before[i]) for i in known],
             "before": [before[i] for i in known],
             "after": [array_note(means[i]) for i in known],
         }

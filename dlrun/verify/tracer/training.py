@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.optim.optimizer import (
     Optimizer,
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
 
+from dlrun.verify.tracer import calls
 from dlrun.verify.tracer.by_hand import ByHand, leaves
 from dlrun.verify.tracer.loaders import Loaders
 from dlrun.verify.tracer.randomness import Draws, states
@@ -22,8 +22,6 @@ from dlrun.verify.tracer.recorder import Recorder
 from dlrun.verify.tracer.tensors import batch_digest, rows, tensor_note
 
 NOISE = (nn.modules.dropout._DropoutNd, nn.RReLU)
-LOSSES = ("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy",
-          "binary_cross_entropy_with_logits", "kl_div", "poisson_nll_loss")  # fmt: skip
 NORMS = (nn.modules.batchnorm._BatchNorm,)
 
 
@@ -180,12 +178,12 @@ def install(recorder: Recorder, draws: Draws, loaders: Loaders) -> Training:
     for name in ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm"):
         for module in (nn.utils, nn.utils.clip_grad):
             if hasattr(module, name):
-                _note_calls(recorder, module, name, "clip")
+                calls.note(recorder, module, name, "clip")
     for scaler in {torch.amp.GradScaler, torch.cuda.amp.GradScaler}:
-        _note_calls(recorder, scaler, "unscale_", "unscale")
-    _note_metric(recorder)
-    _note_precision(recorder)
-    _note_targets(training)
+        calls.note(recorder, scaler, "unscale_", "unscale")
+    calls.note_metric(recorder)
+    calls.note_precision(recorder)
+    calls.note_targets(training.target)
     return training
 
 
@@ -209,57 +207,3 @@ def _differentiable(step: Callable[..., Any]) -> Callable[..., Any]:
             return step(self, *args, **kwargs)
 
     return made
-
-
-def _note_calls(recorder: Recorder, owner: Any, name: str, kind: str) -> None:
-    """Wrap a function so that each call by the script leaves an event of this kind."""
-    function = getattr(owner, name)
-
-    @functools.wraps(function)
-    def noted(*args: Any, **kwargs: Any) -> Any:
-        if not recorder.inside and getattr(args[0] if args else None, "_enabled", True):
-            recorder.note(kind, function=name)
-        with recorder.aside():
-            return function(*args, **kwargs)
-
-    setattr(owner, name, noted)
-
-
-def _note_precision(recorder: Recorder) -> None:
-    """Note the types to which autocast rounds what is computed under it."""
-    enter: Callable[[Any], Any] = torch.autocast.__enter__
-    known: set[Any] = set()
-
-    @functools.wraps(enter)
-    def noted(self: Any) -> Any:
-        if self._enabled and self.fast_dtype not in known:
-            known.add(self.fast_dtype)
-            recorder.note("autocast", type=str(self.fast_dtype).removeprefix("torch."))
-        return enter(self)
-
-    torch.autocast.__enter__ = noted  # type: ignore[method-assign]
-
-
-def _note_targets(training: Training) -> None:
-    """Note what losses that are functions compare with, as a model's inputs are noted; modules are followed anyway."""
-    for name in LOSSES:
-        function = getattr(nn.functional, name)
-
-        @functools.wraps(function)
-        def noted(*args: Any, function: Callable[..., Any] = function, **kwargs: Any) -> Any:
-            training.target(args[1] if len(args) > 1 else kwargs.get("target"))
-            return function(*args, **kwargs)
-
-        setattr(nn.functional, name, noted)
-
-
-def _note_metric(recorder: Recorder) -> None:
-    """Note the metric by which ReduceLROnPlateau decides."""
-    step = ReduceLROnPlateau.step
-
-    @functools.wraps(step)
-    def noted(self: Any, metrics: Any, *args: Any, **kwargs: Any) -> Any:
-        recorder.note("decision", what="ReduceLROnPlateau.step", values={"metric": float(metrics)})
-        return step(self, metrics, *args, **kwargs)
-
-    ReduceLROnPlateau.step = noted  # type: ignore[method-assign]

@@ -1,0 +1,70 @@
+"""Functions of PyTorch that leave a note when the script calls them: clipping, losses, autocast, a plateau's metric."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from dlrun.verify.tracer.recorder import Recorder
+
+LOSSES = ("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy",
+          "binary_cross_entropy_with_logits", "kl_div", "poisson_nll_loss")  # fmt: skip
+
+
+def note(recorder: Recorder, owner: Any, name: str, kind: str) -> None:
+    """Wrap a function so that each call by the script leaves an event of this kind."""
+    function = getattr(owner, name)
+
+    @functools.wraps(function)
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        if not recorder.inside and getattr(args[0] if args else None, "_enabled", True):
+            recorder.note(kind, function=name)
+        with recorder.aside():
+            return function(*args, **kwargs)
+
+    setattr(owner, name, noted)
+
+
+def note_precision(recorder: Recorder) -> None:
+    """Note the types to which autocast rounds what is computed under it."""
+    enter: Callable[[Any], Any] = torch.autocast.__enter__
+    known: set[Any] = set()
+
+    @functools.wraps(enter)
+    def noted(self: Any) -> Any:
+        if self._enabled and self.fast_dtype not in known:
+            known.add(self.fast_dtype)
+            recorder.note("autocast", type=str(self.fast_dtype).removeprefix("torch."))
+        return enter(self)
+
+    torch.autocast.__enter__ = noted  # type: ignore[method-assign]
+
+
+def note_targets(compared: Callable[[Any], None]) -> None:
+    """Hand on what losses that are functions compare with; those that are modules are followed as modules."""
+    for name in LOSSES:
+        function = getattr(nn.functional, name)
+
+        @functools.wraps(function)
+        def noted(*args: Any, function: Callable[..., Any] = function, **kwargs: Any) -> Any:
+            compared(args[1] if len(args) > 1 else kwargs.get("target"))
+            return function(*args, **kwargs)
+
+        setattr(nn.functional, name, noted)
+
+
+def note_metric(recorder: Recorder) -> None:
+    """Note the metric by which ReduceLROnPlateau decides."""
+    step = ReduceLROnPlateau.step
+
+    @functools.wraps(step)
+    def noted(self: Any, metrics: Any, *args: Any, **kwargs: Any) -> Any:
+        recorder.note("decision", what="ReduceLROnPlateau.step", values={"metric": float(metrics)})
+        return step(self, metrics, *args, **kwargs)
+
+    ReduceLROnPlateau.step = noted  # type: ignore[method-assign]
