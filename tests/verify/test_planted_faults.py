@@ -52,8 +52,6 @@ FAULTS = [
         follow=APART,
     ),
     Fault("stale-gradient", (("        optimizer.zero_grad()\n", ""),), "identity", where="optimizer.step()"),
-    Fault("double-scaling", (("dl.lr_scale(args.lr)", "dl.lr_scale(dl.lr_scale(args.lr))"),), "learning rate"),
-    Fault("unsharded-loader", ((SHARD, ""),), "shards", where="in train_loader"),
     Fault(
         "uneven-steps",
         ((SHARD, BY_HAND),),
@@ -82,9 +80,6 @@ FAULTS = [
         "same steps",
         where="if loss.item() < best",
     ),
-    Fault("save-by-every-rank", (("dl.save(", "torch.save("),), "one writer", where="torch.save"),
-    Fault("missing-broadcast", (("dl.broadcast(model, optimizer)\n", ""),), "broadcast", where="optimizer.step()"),
-    Fault("equal-seeds", (("dl.reseed()\n", ""),), "own random numbers", ("--dropout", "0.5"), where="model(inputs)"),
     Fault(
         "metric-mean-of-means",
         (
@@ -97,6 +92,14 @@ FAULTS = [
         "metrics",
         where="dl.average(",
     ),
+]
+
+TOGETHER = [  # each shows in a check of its own
+    Fault("double-scaling", (("dl.lr_scale(args.lr)", "dl.lr_scale(dl.lr_scale(args.lr))"),), "learning rate"),
+    Fault("unsharded-loader", ((SHARD, ""),), "shards", where="in train_loader"),
+    Fault("save-by-every-rank", (("dl.save(", "torch.save("),), "one writer", where="torch.save"),
+    Fault("missing-broadcast", (("dl.broadcast(model, optimizer)\n", ""),), "broadcast", where="optimizer.step()"),
+    Fault("equal-seeds", (("dl.reseed()\n", ""),), "own random numbers", where="model(inputs)"),
 ]
 
 
@@ -120,6 +123,20 @@ def test_a_planted_fault_is_reported_as_itself(fault, prove, port) -> None:
     assert found.todo
     line = text.splitlines()[int(found.where.rpartition(":")[2]) - 1]
     assert fault.where in line
+
+
+def test_faults_that_have_nothing_to_do_with_each_other_are_reported_together(prove, port) -> None:
+    text = port
+    for fault in TOGETHER:
+        text = mutated(text, fault)
+    verdict = prove(text, "--dropout", "0.5")
+    failed = {check.name: check for check in verdict.checks if check.status == "failed"}
+    print(*failed.values(), sep="\n")
+    assert {name: check.fault for name, check in failed.items()} == {fault.check: fault.name for fault in TOGETHER}
+    for fault in TOGETHER:
+        found = failed[fault.check]
+        assert found.todo
+        assert fault.where in text.splitlines()[int(found.where.rpartition(":")[2]) - 1]
 
 
 def test_the_right_port_is_proved(prove, port) -> None:
