@@ -177,3 +177,29 @@ for epoch in range(9):
     opt.step()
 """
     assert "trains on one whole graph" in refused(source).message
+
+
+HANDED_ON = """
+import random, torch
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+def batches(data):
+    random.seed(0)
+    random.shuffle(data)
+    for x in data:
+        yield x
+def epoch(made, count):
+    for _ in range(count):
+        opt.zero_grad()
+        model(next(made)).sum().backward()
+        opt.step()
+for _ in range(3):
+    order = batches(samples)
+    epoch(order, len(samples))
+"""
+
+
+def test_a_generator_is_shared_where_it_is_made_though_another_function_draws_from_it():
+    assert "order = dl.shard(batches(samples))" in port(HANDED_ON).text
+    direct = HANDED_ON.replace("    order = batches(samples)\n", "").replace("epoch(order,", "epoch(batches(samples),")
+    assert "epoch(dl.shard(batches(samples)), " in port(direct).text

@@ -63,6 +63,10 @@ class Draws:
         if isinstance(node, cst.Name):
             bindings = self.script.scopes[node].lookup(node.value)[0]
             made = bindings[0].value if len(bindings) == 1 and not bindings[0].path else None
+            home = self.script.function_of(node)
+            if [b.how for b in bindings] == ["param"] and isinstance(home, cst.FunctionDef):
+                given = [self.flow.argument(call, home, node.value) for call in self.flow.callers(home)]
+                return self.generator(given[0]) if len(given) == 1 and given[0] is not None else None
         if isinstance(made, cst.Call):
             for function in self.flow.targets(made):
                 if any(isinstance(n, cst.Yield) and self.script.function_of(n) is function for n in walk(function)):
