@@ -1,0 +1,185 @@
+"""What is asked of ranks that share the data, on traces written by hand: shares, rates, decisions, noise, files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from by_hand import epoch, event, optimizer, run, step
+
+from dlrun.verify.checks import data, ranks, rate
+from dlrun.verify.trace import Event
+
+
+def test_disjoint_shards_that_cover_the_data_pass() -> None:
+    serial = run(epoch([[0, 1]], [[2, 3]]))
+    assert data.shards(serial, run(epoch([[0, 2]]), epoch([[1, 3]]))).status == "passed"
+
+
+def test_padding_to_equal_lengths_is_allowed() -> None:
+    serial = run(epoch([[0, 1, 2]]))
+    check = data.shards(serial, run(epoch([[0, 2]]), epoch([[1, 0]])))
+    assert check.status == "passed"
+    assert check.finding == "2 shards of 2, 2 cover the 3 samples; 1 of them are read twice, for shares of equal length"
+
+
+@pytest.mark.parametrize(
+    ("shards", "fault"),
+    [
+        (([[0, 1], [2, 3]], [[0, 1], [2, 3]]), "unsharded-loader"),
+        (([[3, 1], [2, 0]], [[0, 1], [2, 3]]), "unsharded-loader"),
+        (([[0, 2], [1]], [[3]]), "uneven-steps"),
+        (([[0]], [[1]]), "lost-samples"),
+    ],
+)
+def test_wrong_shards_are_named(shards: tuple[list[list[int]], ...], fault: str) -> None:
+    serial = run(epoch([[0, 1], [2, 3]]))
+    assert data.shards(serial, run(*(epoch(s) for s in shards))).fault == fault
+
+
+def test_contiguous_stretches_in_whole_batches_cover_a_stream_and_others_lose_samples() -> None:
+    serial = run(epoch([[0, 1], [2, 3], [4, 5], [6, 7], [8]]))
+    stretches = run(epoch([[0, 1], [2, 3]]), epoch([[4, 5], [6, 7]]))
+    assert data.shards(serial, stretches).status == "passed"
+    dealt = run(epoch([[0, 2], [4, 6]]), epoch([[1, 3], [5, 7]]))
+    assert data.shards(serial, dealt).fault == "lost-samples"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "fault"),
+    [
+        ([(6, "all", "a"), (6, "all", "b")], ""),
+        ([(6, "all", "a"), (6, "other", "b")], "overlapping-shards"),
+        ([(6, "all", "a"), (6, "all", "a")], "unsharded-loader"),
+        ([(3, "all", "a"), (3, "all", "b")], "lost-samples"),
+    ],
+)
+def test_a_stream_is_cut_into_equal_stretches(ranks: list[tuple[int, str, str]], fault: str) -> None:
+    def cut(part: int, whole: str, mine: str) -> Event:
+        return event("return", fn="stretch", length=13, part=part, whole=whole, mine=mine)
+
+    traces = [[optimizer(), cut(*rank), step(1, 0.9, grad=grad)] for rank, grad in zip(ranks, (0.2, 0.8), strict=True)]
+    check = data.shards(run([optimizer(), step(1, 0.9)]), run(*traces))
+    assert check.fault == fault
+    assert fault or check.finding.startswith("2 contiguous stretches of 6 of 13 entries")
+
+
+def test_draws_with_replacement_prove_no_cover_and_whole_repetitions_do() -> None:
+    drawn, repeated = run(epoch([[0, 0], [1, 2]])), run(epoch([[0, 1], [0, 1]]))
+    assert data.shards(drawn, run(epoch([[0, 0]]), epoch([[2, 3]]))).status == "n/a"
+    assert data.shards(drawn, run(epoch([[0, 1]]), epoch([[0, 2]]))).status == "passed"
+    assert data.shards(repeated, run(epoch([[0, 0]]), epoch([[1, 1]]))).status == "passed"
+
+
+def test_ranks_with_other_splits_overlap() -> None:
+    serial = run(epoch([list(range(8))]))
+    check = data.shards(serial, run(epoch([[0, 1], [2, 3]]), epoch([[0, 1], [2, 9]])))
+    assert check.fault == "overlapping-shards"
+
+
+def test_testing_on_what_another_rank_trains_on_is_a_leak() -> None:
+    def tested(i: int) -> list[Event]:
+        begun = event("epoch", epoch=1, loader=1, data=0, size=100)
+        return [begun, event("batch", epoch=1, indices=[i], hash="t"), event("over", epoch=1)]
+
+    serial = run([*epoch([[0, 1]], [[2, 3]]), *tested(9)])
+    port = run([*epoch([[0, 2]]), *tested(9)], [*epoch([[1, 3]]), *tested(0)])
+    assert data.shards(serial, port).fault == "leaking-split"
+
+
+@pytest.mark.parametrize(
+    ("lr", "rules", "fault"),
+    [
+        (0.2, ["linear"], ""),
+        (0.4, ["linear", "linear"], "double-scaling"),
+        (0.1, ["linear"], "lost-scaling"),
+        (0.1 * 2**0.5, ["sqrt"], ""),
+        (0.3, ["linear"], "other-rate"),
+        (0.1, [], ""),
+    ],
+)
+def test_the_rate_follows_the_rule_that_the_port_names(lr: float, rules: list[str], fault: str) -> None:
+    serial = run([*epoch([[0, 1]]), step(1, 0.9)])
+    scaled = [event("return", fn="lr_scale", lr=0.1, result=lr, rule=rule) for rule in rules]
+    check = rate.learning_rate(serial, run([*scaled, *epoch([[0, 1]]), step(1, 0.9, lr=lr)], [*epoch([[2, 3]])]))
+    assert check.fault == fault
+
+
+@pytest.mark.parametrize(("factor", "status"), [(2, "passed"), (1, "failed"), (4, "failed")])
+def test_a_rate_that_the_script_computes_from_its_steps_is_that_of_every_nth_serial_one(factor, status) -> None:
+    calls = [event("return", fn="lr_scale", lr=0.1, result=0.2, rule="linear"), event("return", fn="serial_steps")]
+    for first in (0, 1):
+        serial = run([*epoch([[0, 1]]), *(step(k, 0.9, lr=0.1 * (k + 1)) for k in range(8))])
+        steps = [step(k, 0.9, lr=factor * serial.root.steps[2 * k + first].lr[0]) for k in range(4)]
+        check = rate.learning_rate(serial, run([*calls, *epoch([[0, 1]]), *steps], [*epoch([[2, 3]])]))
+        assert check.status == status
+
+
+@pytest.mark.parametrize(("later", "fault"), [(0.05, "lost-scaling"), (0.1, "")])
+def test_a_rate_that_is_set_between_epochs_stays_scaled(later: float, fault: str) -> None:
+    def epochs(*rates: float) -> list[Event]:
+        made = [(i, epoch([[0, 1]], complete=False), step(i + 1, 0.9, lr=lr)) for i, lr in enumerate(rates)]
+        return [e for i, events, update in made for e in (*(numbered(e, i) for e in events), update)]
+
+    def numbered(e: Event, i: int) -> Event:
+        return replace(e, facts={**e.facts, "epoch": i})
+
+    scaled = event("return", fn="lr_scale", lr=0.1, result=0.2, rule="linear")
+    ported = [[scaled, *epochs(0.2, later)]] * 2
+    assert rate.learning_rate(run(epochs(0.1, 0.05)), run(*ported)).fault == fault
+
+
+def test_a_warm_up_starts_at_the_serial_rate() -> None:
+    serial = run([*epoch([[0, 1]]), step(1, 0.9)])
+    scaled = event("return", fn="lr_scale", lr=0.1, result=0.2, rule="linear")
+    calls = [scaled, event("return", fn="warmup", lr=[0.2])]
+    check = rate.learning_rate(serial, run([*calls, *epoch([[0, 1]]), step(1, 0.9, lr=0.1)], epoch([[2, 3]])))
+    assert check.status == "passed"
+    assert "warm-up" in check.finding
+
+
+def test_weights_that_agree_by_their_seeds_alone_are_no_broadcast() -> None:
+    check = ranks.broadcast(run([optimizer(broadcast=False)], [optimizer(broadcast=False)]))
+    assert check.fault == "missing-broadcast"
+    assert "equal seeds" in check.finding
+
+
+def test_weights_that_one_rank_sets_after_the_broadcast_are_found() -> None:
+    check = ranks.broadcast(run([optimizer(1.0)], [optimizer(2.0)]))
+    assert check.fault == "missing-broadcast"
+    assert "weight was broadcast, and differs between the ranks at the first step" in check.finding
+
+
+def test_a_condition_that_differs_between_ranks_is_found_before_anyone_leaves() -> None:
+    both = [[event("decision", "t.py:5", what="bad > 3", values={"bad": bad}), step(1, 0.9)] for bad in (1.0, 2.0)]
+    check = ranks.steps(run(*both))
+    assert (check.fault, check.where) == ("rank-dependent-exit", "t.py:5")
+
+
+def test_a_plateau_on_one_ranks_metric_is_found() -> None:
+    both = [[event("decision", what="ReduceLROnPlateau.step", values={"metric": m})] for m in (1.0, 2.0)]
+    assert ranks.steps(run(*both)).fault == "rank-dependent-rate"
+
+
+def test_a_hang_says_where_each_rank_waits() -> None:
+    waiting = [step(1, 0.9), event("call", "t.py:7", fn="gradients")]
+    check = ranks.steps(run(waiting, [event("end")], hung=True))
+    assert check.fault == "uneven-steps"
+    assert "dl.gradients() at t.py:7 after 1 steps" in check.finding
+    assert "rank 1 ended after 0 steps" in check.finding
+
+
+def test_equal_noise_is_found_only_where_noise_is_drawn() -> None:
+    def made(state: str, drew: list[str]) -> list[Event]:
+        return [event("forward", drew=drew, hash="h"), step(1, 0.9, states={"torch": state})]
+
+    assert ranks.own_noise(run(made("a", ["torch"]), made("a", ["torch"]))).fault == "equal-seeds"
+    assert ranks.own_noise(run(made("a", ["torch"]), made("b", ["torch"]))).status == "passed"
+    assert ranks.own_noise(run(made("a", []), made("a", []))).status == "n/a"
+
+
+def test_a_file_moved_into_place_by_rank_0_has_one_writer() -> None:
+    written = event("file", path="/w/tmp", how="write", was="")
+    moved = [written, event("file", path="/w/m.pt", how="write", was="/w/tmp")]
+    assert ranks.one_writer(run(moved, [])).status == "passed"
+    assert ranks.one_writer(run(moved, moved)).fault == "save-by-every-rank"
