@@ -91,6 +91,13 @@ def nothing_to_share(feeds: Feeds) -> DlrunError | None:
             "from out of sight: they cannot be cut before the loop. Nothing was written.",
             "Run over the positions, `for i in range(0, len(x), batch_size)`, or feed the loop from a DataLoader.",
         )
+    if feeds.numbered is not None:
+        what = script.code(feeds.numbered)
+        return DlrunError(
+            f"{script.place(feeds.numbered)}: {what} is picked by the number of the batch, which each rank counts in "
+            "its own share: it would belong to another batch. Nothing was written.",
+            "Go through both together: for x, y in zip(xs, ys).",
+        )
     if feeds.unfed is not None:
         return DlrunError(
             f"{script.place(feeds.unfed)}: this loop takes the same samples whole in every step, beside one fed "

@@ -39,6 +39,14 @@ def test_a_script_without_a_training_loop_says_what_was_looked_for():
     assert "optimizer.step()" in error.hint
 
 
+def test_targets_picked_by_the_number_of_a_batch_are_refused_records_are_not():
+    loop = LOOP.replace("for x, y in DataLoader(data, shuffle=True)", "for i, x in enumerate(DataLoader(data))")
+    error = refused(HEAD + loop.replace("model(x) - y", "torch.nn.MSELoss()(model(x), targets[i])"))
+    assert "train.py:6: targets[i] is picked by the number of the batch" in error.message
+    record = loop.replace("    opt.step()", "    opt.step()\n    print(names[i])\n    seen[i] = x")
+    assert "enumerate(dl.shard(DataLoader(data)))" in port(HEAD + record).text
+
+
 def test_a_full_batch_beside_a_training_in_batches_is_refused_what_a_batch_is_compared_with_is_not():
     probe = """codes, kinds = model(x).detach(), torch.tensor([0, 1])
 probe = torch.nn.Linear(1, 2)

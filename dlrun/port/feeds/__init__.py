@@ -73,6 +73,7 @@ class Feeds(FullBatches):
 
     # -- loops over something -----------------------------------------------------------------------------------
 
+    numbered: cst.CSTNode | None = None  # samples picked by the number of a batch, which each rank counts for itself
     unfed: cst.CSTNode | None = None  # a loop that takes the same samples in every turn, beside others that are fed
     _fed: set[cst.CSTNode]
     _at: cst.For | cst.While | None = None  # the loop at hand
@@ -92,6 +93,8 @@ class Feeds(FullBatches):
                     self._picked(loop, iterated)
             else:
                 self._of_iterated(loop, iterated)
+        if len(self.found) > before:
+            self.numbered = self.numbered or self._by_number(loop)
         reached = list(self.draws.reached(loop.body)) if self._is_innermost(loop) else []
         drawn = [given for c in reached if (given := self.iterated.advanced(c)) is not None]
         for iterator in drawn:
@@ -206,11 +209,25 @@ class Feeds(FullBatches):
 
     def _reaches_loss(self) -> bool:
         """Tell whether what the loop at hand goes through is given to a model, to a loss, or to a session."""
-        loop = self._at
-        calls = [n for n in walk(loop.body) if isinstance(n, cst.Call)] if loop is not None else []
+        return self._at is not None and self._computed_with({self._at})
+
+    def _by_number(self, loop: cst.For | cst.While) -> cst.CSTNode | None:
+        """Return what goes with a batch, picked by its number: ``y[i]`` for ``i, x in enumerate(xs)``."""
+        target = loop.target if isinstance(loop, cst.For) else None
+        counted = isinstance(loop, cst.For) and self.script.code(loop.iter).startswith("enumerate(")
+        first = target.elements[0].value if isinstance(target, cst.Tuple) and counted else None
+        if not isinstance(first, cst.Name):
+            return None
+        picked = [n for n in walk(loop.body) if isinstance(n, cst.Subscript) and mentions(n.slice[0], {first.value})
+                  and not isinstance(self.script.parents[n], cst.AssignTarget)]  # fmt: skip
+        return next((n for n in picked if self._computed_with({n})), None)
+
+    def _computed_with(self, made: set[cst.CSTNode]) -> bool:
+        """Tell whether one of ``made`` is given to a model, to a loss, or to a session in the loop at hand."""
+        calls = [n for n in walk(self._at.body) if isinstance(n, cst.Call)] if self._at is not None else []
         given = [a.value for c in calls if self.kinds.of(c.func) in ("module", "loss") for a in c.args]
         given += [value for c in calls for value in self._fed_by(c)]
-        return loop is not None and any(comes_from(self.loops, value, {loop}) for value in given)
+        return any(comes_from(self.loops, value, made) for value in given)
 
     def _fed_by(self, call: cst.Call) -> tuple[cst.BaseExpression, ...]:
         """Return what ``call`` feeds into a graph."""

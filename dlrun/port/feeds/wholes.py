@@ -27,6 +27,8 @@ _RANDOM = re.compile(
 _WEIGHTS = ("weight", "pos_weight", "class_weight", "class_weights")  # of a loss: one for each class
 _DRAWS = ("randrange", "randint", "random", "shuffle", "sample", "choice", "choices", "uniform", "gauss")
 _PLAIN = (cst.Integer, cst.Float, cst.SimpleString, cst.Comparison, cst.ConcatenatedString, cst.Lambda)
+# Methods of modules that compute nothing with what they are given.
+_KEEPS = ("load_state_dict", "to", "train", "register_buffer", "register_parameter", "add_module", "apply")
 _CONSTANTS = ("numpy.pi", "math.pi", "torch.pi", "numpy.e", "math.e")
 _NUMBERS = ("torch.device", "builtins.len", "builtins.int", "builtins.float", "builtins.range", "time.time")
 
@@ -225,5 +227,7 @@ class Wholes:
 
     def _runs_module(self, func: cst.BaseExpression) -> bool:
         """Tell whether ``func`` is a module, or a method of one that computes: ``model.time_derivative``."""
-        method = isinstance(func, cst.Attribute) and self.kinds.of(func.value) == "module"
-        return self.kinds.of(func) == "module" or (method and bool(self.flow.definition(func)))
+        method = isinstance(func, cst.Attribute) and func.attr.value not in _KEEPS
+        return self.kinds.of(func) == "module" or (
+            isinstance(func, cst.Attribute) and method and self.kinds.of(func.value) == "module"
+        )
