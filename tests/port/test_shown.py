@@ -1,5 +1,6 @@
 """Numbers that are shown or decide: what is summed up, averaged, or left alone."""
 
+from running import ran
 from small import SERIAL
 
 from dlrun.port import port
@@ -149,3 +150,79 @@ def test_a_number_that_is_kept_and_shown_is_averaged_once_where_it_is_bound():
 def test_the_mean_is_rounded_and_not_the_parts():
     text = port(HISTORY.replace("    history.append", "    history")).text
     assert "print(epoch, round(dl.average(error), 4), again)" in text
+
+
+RUNS = """
+import math
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+class Meter:
+    def __init__(self):
+        self.val, self.sum, self.count, self.avg = 0, 0, 0, 0
+
+    def update(self, val, n):
+        self.val, self.sum, self.count = val, self.sum + val * n, self.count + n
+        self.avg = self.sum / self.count
+
+def right(outputs, y):
+    return (outputs.argmax(1) == y).float().mean()
+
+class Trainer:
+    def __init__(self, model):
+        self.model = model
+        self.opt = torch.optim.SGD(model.parameters(), lr=0.0)
+
+    def update(self, x, y):
+        outputs = self.model(x)
+        loss = torch.nn.functional.cross_entropy(outputs, y)
+        self.opt.zero_grad()
+        loss.backward()
+        self.opt.step()
+        return outputs, loss
+
+    def perplexity(self):
+        total = 0.0
+        for x, y in loader:
+            total += self.update(x, y)[1].item()
+        return math.exp(total / len(loader))
+
+    def train(self):
+        losses, tops, seen, correct = Meter(), Meter(), 0, 0
+        for x, y in loader:
+            outputs, loss = self.update(x, y)
+            losses.update(loss.item(), x.size(0))
+            tops.update(right(outputs, y).item(), x.size(0))
+            seen += x.size(0)
+            correct += (outputs.argmax(1) == y).sum().item()
+        print("loss {loss.avg:.5f} right {0:.5f} of {top.avg:.5f}".format(correct / seen, loss=losses, top=tops))
+        print("{} of {}".format(correct, seen))
+        return losses.avg
+
+torch.manual_seed(0)
+x = torch.randn(24, 4)
+loader = DataLoader(TensorDataset(x, (x.sum(1) > 0).long()), batch_size=2)
+trainer = Trainer(torch.nn.Linear(4, 2))
+loss = trainer.train()
+print(f"loss {loss:.5f} perplexity {trainer.perplexity():.5f}")
+torch.save(x, "last.pt")
+"""
+
+
+def test_what_n_ranks_show_are_the_numbers_of_all_samples(tmp_path):
+    text = port(RUNS).text
+    assert '"loss {loss_avg:.5f} right {0:.5f} of {top_avg:.5f}".format(dl.average(correct / seen), ' in text
+    assert "loss_avg=dl.average(losses.avg), top_avg=dl.average(tops.avg)))" in text
+    assert 'print("{} of {}".format(dl.total(correct), dl.total(seen)))' in text
+    assert "        return math.exp(dl.average(total / len(loader)))\n" in text
+    (tmp_path / "train.py").write_text(RUNS)
+    (tmp_path / "train_dist.py").write_text(text)
+    shown, _ = ran(tmp_path / "train.py", tmp_path / "serial")
+    for ranks in (0, 2, 3):
+        assert ran(tmp_path / "train_dist.py", tmp_path / str(ranks), ranks)[0] == shown
+
+
+def test_a_format_that_shows_an_object_itself_is_left_as_it_is():
+    text = port(RUNS.replace("{loss.avg:.5f}", "{loss.avg:.5f} {loss}")).text
+    assert '{loss.avg:.5f} {loss} right {0:.5f} of {top_avg:.5f}".format(' in text
+    assert "loss=losses, top_avg=dl.average(tops.avg)" in text

@@ -13,7 +13,7 @@ from dlrun.port.facts.formats import numbers
 from dlrun.port.facts.scalars import Scalars
 from dlrun.port.facts.taint import Taint
 from dlrun.port.insert import expression, statements
-from dlrun.port.passes import doubts, kept, statistics, totals
+from dlrun.port.passes import doubts, kept, meters, statistics, totals
 from dlrun.port.passes.sums import Sums
 from dlrun.port.program.script import children, dotted, walk
 
@@ -67,6 +67,7 @@ class Metrics:
         self.trained: Taint = facts.trained  # ... because it comes from a rank's own training batches
         self.scalar = Scalars(facts.kinds, [step.node for step in facts.steps])
         self.sums = Sums(facts)
+        self.inner: set[cst.CSTNode] = set()  # what functions compute a perplexity from, averaged there
         self.formatted: set[cst.CSTNode] = set()  # what is shown as a number
         self.averaged: dict[tuple[cst.CSTNode, str], int] = {}  # the names, and from where on
 
@@ -231,19 +232,33 @@ class Metrics:
 
     def shown(self) -> Iterator[Edit | Doubt]:
         """Yield averages for numbers from training batches that are printed or logged."""
-        training = {self.script.function_of(loop) for loop in self.facts.loops}
+        training = self._around([self.script.function_of(loop) for loop in self.facts.loops])
         for call in self.script.calls:
             logs = isinstance(call.func, cst.Attribute) and call.func.attr.value in _LOGS
             if not logs and not self.script.name_of(call.func).endswith(("builtins.print", ".log_value")):
                 continue
             if self.script.function_of(call) in training and self.all_ranks(call):
                 self.formatted.update(numbers(call))
-                for arg in call.args:
-                    for value in self.values(arg.value):
-                        if self.sums.alone(value):
-                            yield Edit(value, "the sum over the ranks, not rank 0's own", self.totalled)
-                        else:
-                            yield Edit(value, "the mean over the ranks, not rank 0's own", self.wrapped)
+                yield from meters.shown(self, call)
+                yield from meters.counts(self, call)
+                for value in (v for arg in call.args for v in self.values(arg.value)):
+                    if self.sums.alone(value):
+                        yield Edit(value, "the sum over the ranks, not rank 0's own", self.totalled)
+                    elif (curved := self.curved(value)) is None:
+                        yield Edit(value, "the mean over the ranks, not rank 0's own", self.wrapped)
+                    elif curved not in self.inner:
+                        self.inner.add(curved)
+                        yield Edit(curved, "of the mean over the ranks, not the mean of rank's own", self.wrapped)
+
+    def _around(self, functions: list[cst.FunctionDef | cst.Module]) -> set[cst.CSTNode]:
+        """Return ``functions`` and those that call them, directly or not."""
+        found: set[cst.CSTNode] = set()
+        while functions:
+            function = functions.pop()
+            if function not in found:
+                found.add(function)
+                functions.extend(self.script.function_of(call) for call in self.facts.flow.callers(function))
+        return found
 
     def values(self, node: cst.CSTNode) -> list[cst.BaseExpression]:
         """Return the largest numbers within ``node`` that come from a rank's own training batches."""
@@ -262,6 +277,17 @@ class Metrics:
         if isinstance(node, (cst.Arg, cst.Attribute, cst.Subscript)):
             return self.values(node.value)  # the name of a keyword or an attribute is no value, nor is an index
         return [value for child in children(node) for value in self.values(child)]
+
+    def curved(self, value: cst.BaseExpression) -> cst.BaseExpression | None:
+        """Return what the function that ``value`` comes from takes the exponential (or a root) of, at its one end."""
+        made = [o.node for o in self.facts.flow.origins(value)]
+        only = made[0] if len(made) == 1 else None
+        if not isinstance(only, cst.Call) or self.script.name_of(only.func) not in _CURVED or not only.args:
+            return None
+        function = self.script.function_of(only)
+        ends = isinstance(self.script.parents[only], cst.Return) and function is not self.script.function_of(value)
+        inner = only.args[0].value
+        return inner if ends and self.all_ranks(only) and self.trained(inner) else None
 
     def _is_averaged(self, node: cst.BaseExpression) -> bool:
         function, order = self.script.function_of(node), self.script.order

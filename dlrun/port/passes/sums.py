@@ -10,6 +10,8 @@ from dlrun.port.facts import Facts
 from dlrun.port.passes import counts
 from dlrun.port.program.script import Binding, dotted, walk
 
+_DEALT = ("loader", "named", "iterable")
+
 
 class Sums:
     """Knows in which loops numbers are summed up, and which counts are of all samples and not of this rank's."""
@@ -48,6 +50,31 @@ class Sums:
         if not isinstance(total, cst.Name) or any(self._divides(b) for b in self._bindings(total)):
             return False
         return self.in_training(total) and self._of_a_share(total, total)
+
+    def counted(self, name: cst.Name) -> bool:
+        """Tell whether ``name`` adds up the sizes of a rank's training batches, and is nothing else."""
+        bindings = self._bindings(name)
+        adds = [b.node for b in bindings if isinstance(b.node, cst.AugAssign)]
+        begins = [b.written for b in bindings if not isinstance(b.node, cst.AugAssign)]
+        zero = all(isinstance(v, cst.Integer) and v.value == "0" for v in begins)
+        return bool(adds) and zero and all(self._adds_a_batch(n) for n in adds)
+
+    def _adds_a_batch(self, node: cst.AugAssign) -> bool:
+        """Tell whether ``node`` adds the size of what the loop around it takes from a shared loader."""
+        loop = next((u for u in self.script.above(node) if isinstance(u, (cst.For, cst.While))), None)
+        dealt = isinstance(loop, cst.For) and loop in self.facts.loops and any(
+            self._runs_over(loop, f.node, f.names) for f in self.facts.feeds if f.how in _DEALT)  # fmt: skip
+        if not dealt or not isinstance(loop, cst.For) or self.facts.options.batch == "global":
+            return False
+        taken = {n.value for n in walk(loop.target) if isinstance(n, cst.Name)}
+        match node.value:
+            case cst.Call(func=cst.Name(value="len"), args=[cst.Arg(value=cst.Name(value=of))]):
+                return of in taken
+            case cst.Call(func=cst.Attribute(cst.Name(of), cst.Name("size")), args=[cst.Arg(value=at)]):
+                return of in taken and self.script.code(at) == "0"
+            case cst.Subscript(value=cst.Attribute(cst.Name(of), cst.Name("shape")), slice=[at]):
+                return of in taken and self.script.code(at) == "0"
+        return False
 
     def _divides(self, binding: Binding) -> bool:
         """Tell whether the name becomes something else than a sum here: ``total = total / len(loader)``."""
