@@ -80,7 +80,7 @@ def _onward(flow: Flow, node: cst.CSTNode, around: Collection[cst.CSTNode]) -> I
     for binding in bindings:
         yield from given(flow, binding)
         if binding.how == "assign":
-            yield from _tests(flow, binding.node, around)
+            yield from tests(flow, binding.node, around)
 
 
 def given(flow: Flow, binding: Binding) -> list[cst.BaseExpression]:
@@ -103,10 +103,11 @@ def of_function(
         return
     for value in flow.returns(function):
         yield value
-        yield from _tests(flow, value, around)
+        yield from tests(flow, value, around)
 
 
-def _tests(flow: Flow, node: cst.CSTNode, around: Collection[cst.CSTNode]) -> Iterator[cst.BaseExpression]:
+def tests(flow: Flow, node: cst.CSTNode, around: Collection[cst.CSTNode]) -> Iterator[cst.BaseExpression]:
+    """Yield the tests on which it depends whether ``node`` runs in its function, which is none of those ``around``."""
     for up in flow.script.above(node):
         if isinstance(up, (cst.FunctionDef, cst.Module)):
             return

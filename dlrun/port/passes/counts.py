@@ -38,9 +38,12 @@ def _is_whole(facts: Facts, counted: cst.BaseExpression) -> bool:
         return True
     if any(name in f.names for f in facts.feeds if f.how in ("named", "arrays", "stretches")):
         return False
+    dealt = {f.node for f in facts.feeds}
+    dealt |= {f.node.value for f in facts.feeds if isinstance(f.node, cst.Assign)}
+    if any(o.node in dealt for o in facts.flow.origins(counted)):
+        return False
     if facts.kinds.of(counted) == "loader":
-        dealt = {f.node for f in facts.feeds}
-        return not any(o.node in dealt for o in facts.flow.origins(counted))
+        return True
     return all(_bound_outside(facts, n) for n in walk(counted) if isinstance(n, cst.Name))
 
 

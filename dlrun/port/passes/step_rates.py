@@ -9,7 +9,7 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
-from dlrun.port.facts.computed import Computed, Tells, computed, leaves, nothing
+from dlrun.port.facts.computed import Computed, Tells, computed, leaves, nothing, tests
 from dlrun.port.facts.rates import is_groups_rate
 from dlrun.port.insert import expression
 from dlrun.port.passes.counters import each_update, innermost
@@ -47,7 +47,8 @@ class StepRates:
 
     def told(self, values: Iterable[cst.BaseExpression]) -> Iterator[Edit | Doubt]:
         """Yield what changes in the computation of the rates ``values``, each judged by itself."""
-        found = [rate for rate in map(self.computed, values) if rate.reads]
+        found = [self.computed(value, *tests(self.flow, value, self.around)) for value in values]
+        found = [rate for rate in found if rate.reads]
         own = {read for rate in found if self.is_own(rate) or self._runs_out(rate) for read in rate.reads}
         done: set[cst.CSTNode] = set()
         for rate in found:
@@ -90,12 +91,12 @@ class StepRates:
         return expression("torch/serial_steps", {"step": step}, dl=self.facts.alias)
 
     def measured(self, rate: Computed) -> Iterator[Edit]:
-        """Yield the division of the serial counts that ``rate`` compares the rank's own steps with."""
+        """Yield the division of the serial counts that ``rate`` compares the rank's own steps with, where it does."""
         why = "the rate is computed from steps, and n ranks take 1/n of them"
         terms = dict.fromkeys(term for node in rate.nodes for side in self._beside(node) for term in self._terms(side))
-        counts = dict.fromkeys(leaf for term in terms for leaf in leaves(self.flow, term) if self._is_serial(leaf))
-        for node in dict.fromkeys(n for count in counts for n in self._alike(rate, count)):
-            yield Edit(node, why, self._divided)
+        for term in terms:
+            if term not in self.divided and all(map(self._is_serial, leaves(self.flow, term))):
+                yield Edit(term, why, self._divided)
 
     def _beside(self, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
         """Yield what ``node`` compares a number of steps with: ``warm`` in ``step / warm`` and in ``step < warm``."""
@@ -128,12 +129,6 @@ class StepRates:
         number = isinstance(count, (cst.Integer, cst.Float)) and count.evaluated_value > 1
         named = isinstance(count, (cst.Name, cst.Attribute, cst.Subscript, cst.BinaryOperation))
         return (number or named) and not self.is_own(self.computed(count))
-
-    def _alike(self, rate: Computed, count: cst.BaseExpression) -> list[cst.BaseExpression]:
-        """Return ``count``, and what else in ``rate`` reads the same option or name."""
-        text = self.facts.script.code(count)
-        named = [n for n in rate.nodes if isinstance(n, (cst.Name, cst.Attribute))]
-        return [n for n in named if self.facts.script.code(n) == text] or [count]
 
     def _divided(self, count: cst.BaseExpression) -> cst.BaseExpression:
         return expression("torch/steps", {"count": count.with_changes(lpar=(), rpar=())}, dl=self.facts.alias)
