@@ -9,6 +9,7 @@ import libcst as cst
 
 from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.tape import TapeGradients
+from dlrun.port.facts.torch import Gradients
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import dotted, walk
 
@@ -33,6 +34,30 @@ def trained_input(loops: Loops) -> cst.CSTNode | None:
         if _is_network(loops, call.func) and any(comes_from(loops, arg.value, made) for arg in call.args):
             return trained[0]
     return None
+
+
+def looked_at(gradients: Gradients) -> cst.Name | None:
+    """Return the input of a network of which the script takes the gradient: an attack's image, a dream's picture."""
+    script = gradients.script
+    given = {(script.scopes[n], n.value) for call in script.calls if _is_of_network(gradients, call.func)
+             for arg in call.args for n in walk(arg.value) if isinstance(n, cst.Name)}  # fmt: skip
+    for node in script.nodes:
+        taken: list[cst.CSTNode] = []
+        if isinstance(node, cst.Attribute) and node.attr.value == "grad":
+            taken = [node.value]
+        elif isinstance(node, cst.Call) and script.name_of(node.func) == "torch.autograd.grad" and len(node.args) > 1:
+            taken = list(walk(node.args[1].value))
+        for n in taken:
+            if isinstance(n, cst.Name) and (script.scopes[n], n.value) in given:
+                return n
+    return None
+
+
+def _is_of_network(gradients: Gradients, func: cst.BaseExpression) -> bool:
+    """Tell whether ``func`` is a module or a part of one: ``model.features[:10]``."""
+    while gradients.kinds.of(func) != "module" and isinstance(func, (cst.Attribute, cst.Subscript)):
+        func = func.value
+    return gradients.kinds.of(func) == "module" and not isinstance(func, cst.Call)
 
 
 def _tensors(loops: Loops) -> Iterator[cst.BaseExpression | None]:

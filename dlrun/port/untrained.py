@@ -10,7 +10,7 @@ import libcst as cst
 from dlrun.errors import DlrunError
 from dlrun.port.facts.torch import Gradients
 from dlrun.port.feeds import Feeds
-from dlrun.port.inputs import meta_learning, trained_input
+from dlrun.port.inputs import looked_at, meta_learning, trained_input
 from dlrun.port.program.script import Script
 
 _MOST, _LONGEST = 100, 1_000_000  # files beside a module that are looked into, and bytes of one
@@ -144,6 +144,12 @@ def _one_by_one(feeds: Feeds, node: cst.CSTNode) -> bool:
 def no_loop(gradients: Gradients) -> DlrunError:
     """Return the error for a script in which nothing trains: what was looked for, and where."""
     script = gradients.script
+    if (node := looked_at(gradients)) is not None:
+        return DlrunError(
+            f"{script.place(node)}: takes the gradient of {node.value}, which goes into a network: it changes what the "
+            "network looks at (an attack, a picture), and trains no weights. Nothing was written.",
+            "Give each rank samples of its own: dlrun launch -n 4 SCRIPT, with the samples chosen by the rank.",
+        )
     others = [file for file in script.files.values() if file != script.name]
     looked = f"Looked for `optimizer.step()` and for updates from `.grad` in {len(script.calls)} calls"
     if others:

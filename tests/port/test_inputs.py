@@ -124,6 +124,24 @@ def test_a_picture_that_a_network_looks_at_is_no_model():
     assert "trains picture, which goes into a network that stays as it is" in refused(TENSORFLOW_STYLE).message
 
 
+LOOKED_AT = """
+import torch
+from torchvision import models
+model = models.vgg16()
+x = torch.rand(1, 3, 64, 64, requires_grad=True)
+for i in range(20):
+    loss = model.features[:10](x).norm()
+"""
+
+
+def test_a_script_that_takes_the_gradient_of_its_pictures_alone_is_refused_with_the_reason():
+    for taken in ("g = torch.autograd.grad(loss, [x])[0]", "loss.backward()\n    g = x.grad.data"):
+        error = refused(f"{LOOKED_AT}    {taken}\n    x.data += 0.1 * g / g.abs().mean()\n")
+        assert "takes the gradient of x, which goes into a network" in str(error)
+    error = refused(f"{LOOKED_AT}    loss.backward()\n    print(model.classifier[0].weight.grad.norm())\n")
+    assert "gradients are computed" in str(error)
+
+
 def test_weights_of_ones_own_and_codes_beside_a_network_are_trained_as_ever():
     own = """import torch
 x, y = load()
