@@ -149,7 +149,8 @@ def check_counts(plan: LaunchPlan, ranks: int) -> None:
             raise DlrunError(f"{option} {value}: {why}", f"give {option} {least} or more")
     slots = [host.slots for host in plan.hosts if host.slots is not None]
     if plan.hosts and len(slots) == len(plan.hosts) and sum(slots) < ranks:
-        raise DlrunError(f"-n {ranks} ranks, and the {len(slots)} hosts named take {sum(slots)}",
+        hosts = f"{len(slots)} hosts named take" if len(slots) > 1 else "one host named takes"
+        raise DlrunError(f"-n {ranks} ranks, and the {hosts} {sum(slots)}",
                          f"give -n {sum(slots)}, or more slots per host")  # fmt: skip
     outside = [rank for rank in plan.show or () if rank >= ranks]
     if outside:
