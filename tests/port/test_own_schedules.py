@@ -133,7 +133,34 @@ WARMED = "sched = get_linear_schedule_with_warmup(opt, warm, total)\n"
 )  # fmt: skip
 def test_counts_of_steps_are_divided_once_where_they_are_written(made, written):
     source = LOOP.replace("MADE", f"from transformers import get_linear_schedule_with_warmup\n{made}")
-    assert ported(source, r"dl\.steps\((?!args.most <)") == written
+    assert ported(source, r"= .*dl\.steps\(") == written
+
+
+@pytest.mark.parametrize(
+    ("end", "written"),
+    [
+        ("0 < args.most < done", "0 < dl.steps(args.most) < done"),
+        ("args.most <= done", "dl.steps(args.most) <= done"),
+        ("args.most > 0 and done > args.most", "args.most > 0 and done > dl.steps(args.most)"),
+        ("args.most >= done", "args.most >= done"),  # ends after the first step
+    ],
+)
+def test_a_count_of_steps_that_ends_the_training_is_divided_on_either_side_of_its_comparison(end, written):
+    source = LOOP.replace("MADE", "").replace("0 < args.most < done", end).replace("sched.step()", "")
+    assert ported(source, "if ") == [f"if {written}:"]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "written"),
+    [
+        ("int(args.most / len(loader) + 0.5)", "int(dl.steps(args.most) / len(loader) + 0.5)"),
+        ("args.most // (len(data) // 8)", "args.most // (len(data) // 8)"),  # the length of all
+        ("args.most", "args.most"),
+    ],
+)
+def test_a_count_of_steps_that_the_length_of_a_share_turns_into_epochs_is_divided(epochs, written):
+    source = LOOP.replace("MADE", f"epochs = {epochs}").replace("range(9)", "range(epochs)").replace("sched.step()", "")
+    assert ported(source, "epochs = ") == [f"epochs = {written}"]
 
 
 def test_a_count_that_goes_to_a_schedule_out_of_sight_is_doubted():

@@ -124,3 +124,23 @@ def test_half_of_what_trains_is_refused_with_the_file_to_port_in_its_place(old, 
     with pytest.raises(DlrunError, match=reason) as refused:
         read_and_port(tmp_path / "net.py")
     assert "Port main.py, which imports it: dlrun port main.py" in refused.value.hint
+
+
+BRANCHES = """
+import tensorflow.compat.v1 as tf
+from privacy import noisy
+x = tf.placeholder(tf.float32, [None, 3])
+if FLAGS.private:
+    optimizer = noisy.NoisyAdam(learning_rate=0.1)
+else:
+    optimizer = tf.train.AdamOptimizer(0.1)
+update = optimizer.minimize(tf.reduce_mean(tf.layers.dense(x, 1) ** 2))
+with tf.Session() as sess:
+    sess.run(tf.global_variables_initializer())
+    for i in range(len(rows) // 8):
+        sess.run(update, feed_dict={x: rows[i * 8 : i * 8 + 8]})
+"""
+
+
+def test_an_optimizer_of_a_foreign_class_averages_where_it_takes_anothers_place() -> None:
+    assert port(BRANCHES).text.count("    optimizer = dl.DistributedOptimizer(optimizer)") == 2

@@ -136,13 +136,15 @@ class TapeGradients(Gradients):
         return tuple(found)
 
     def wrapped(self) -> tuple[cst.Call, ...]:
-        """Return the constructors of optimizers that average by themselves: their gradients are not in sight."""
+        """Return the constructors of optimizers that average by themselves: their gradients are not in sight.
+
+        What takes the place of an optimizer in one branch is another one, of whatever class.
+        """
         found: dict[cst.Call, None] = {}
         for call, optimizer in self.builders:
             if not calls_method(call, "minimize") and call.args and self.behind(call.args[0].value):
                 continue
-            for origin in self.flow.origins(optimizer):
-                made = origin.node
-                if isinstance(made, cst.Call) and self.kinds.of_call(made) == "optimizer":
-                    found.setdefault(made)
+            made = [o.node for o in self.flow.origins(optimizer) if isinstance(o.node, cst.Call)]
+            if any(self.kinds.of_call(call) == "optimizer" for call in made):
+                found.update(dict.fromkeys(made))
         return tuple(found)

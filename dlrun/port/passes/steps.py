@@ -12,7 +12,7 @@ from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import computed, leaves
 from dlrun.port.insert import expression
 from dlrun.port.passes import milestones, own_schedules, step_rates
-from dlrun.port.passes.counters import attributes, counters, each_update, innermost, tells
+from dlrun.port.passes.counters import attributes, counters, each_update, innermost, runs_inside, tells
 from dlrun.port.passes.counts import all_samples, is_own
 from dlrun.port.passes.step_rates import StepRates
 from dlrun.port.program.script import argument, children, dotted
@@ -42,6 +42,10 @@ COUNTS = {
     for kind in ("Linear", "Cosine", "CosineWithHardRestarts")
 }
 _COUNTED = re.compile(r"^(num_)?((warm_?up|total|max|train|training|decay)_(steps|iters|iterations|updates)|t_total)$")
+
+_DIVIDES = (cst.Divide, cst.FloorDivide)
+_AFTER, _BEFORE = (cst.GreaterThan, cst.GreaterThanEqual), (cst.LessThan, cst.LessThanEqual)
+_TURNED = dict(zip((*_AFTER, *_BEFORE), (*_BEFORE, *_AFTER), strict=True))  # as seen from the other side
 
 
 def torch(facts: Facts) -> Iterator[Edit | Doubt]:
@@ -201,6 +205,18 @@ def bounds(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
                 yield target.comparator, why
     for bound in _ends(facts):
         yield bound, why
+    for count in _epochs(facts):
+        yield count, "a count of steps, which the length of a rank's share turns into epochs"
+
+
+def _epochs(facts: Facts) -> Iterator[cst.BaseExpression]:
+    """Yield the counts of steps that give a loop its epochs: ``range(iterations // len(loader))``."""
+    for loop in facts.loops:
+        if isinstance(loop, cst.For) and runs_inside(facts, loop.body):
+            for node in computed(facts.flow, [loop.iter]).nodes:
+                divides = isinstance(node, cst.BinaryOperation) and isinstance(node.operator, _DIVIDES)
+                if divides and is_own(facts, node.right) and not is_own(facts, node.left):  # type: ignore[attr-defined]
+                    yield node.left  # type: ignore[attr-defined]
 
 
 def _ends(facts: Facts) -> Iterator[cst.BaseExpression]:
@@ -213,11 +229,10 @@ def _ends(facts: Facts) -> Iterator[cst.BaseExpression]:
         inside = any(up in facts.loops for up in (node, *facts.script.above(node)))
         if not inside or not (leaves or isinstance(node, cst.While)) or _is_part(facts, node):
             continue
-        for left, target in _compared(node.test):
-            after = isinstance(target.operator, (cst.GreaterThan, cst.GreaterThanEqual, cst.Equal))
-            before = isinstance(target.operator, (cst.LessThan, cst.LessThanEqual))
-            if (after if leaves else before) and (facts.script.function_of(node), dotted(left)) in known:
-                yield target.comparator
+        for left, how, right in _compared(node.test):
+            ends = issubclass(how, (*_AFTER, cst.Equal) if leaves else _BEFORE)
+            if ends and (facts.script.function_of(node), dotted(left)) in known:
+                yield right
 
 
 def _is_part(facts: Facts, node: cst.If | cst.While) -> bool:
@@ -233,13 +248,18 @@ def _is_part(facts: Facts, node: cst.If | cst.While) -> bool:
     return any(innermost(facts, s.node) is up for s in facts.steps for up in around[1:])
 
 
-def _compared(test: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpression, cst.ComparisonTarget]]:
-    """Yield the two sides of the comparisons that ``test`` joins with ``and`` and ``or``."""
+def _compared(test: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpression, type, cst.BaseExpression]]:
+    """Yield what the comparisons that ``test`` joins with ``and`` and ``or`` set against each other, from each side."""
     if isinstance(test, cst.BooleanOperation):
         yield from _compared(test.left)
         yield from _compared(test.right)
-    elif isinstance(test, cst.Comparison) and len(test.comparisons) == 1:
-        yield test.left, test.comparisons[0]
+    elif isinstance(test, cst.Comparison):
+        left = test.left
+        for target in test.comparisons:
+            how, right = type(target.operator), target.comparator
+            yield left, how, right
+            yield right, _TURNED.get(how, how), left
+            left = right
 
 
 def _own(body: cst.CSTNode) -> Iterator[cst.CSTNode]:
