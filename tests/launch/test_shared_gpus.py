@@ -49,7 +49,9 @@ def test_ranks_that_share_gpus_are_told_so():
     assert "3 ranks share 1 GPU;" in notes(3, None, replace(SITE, gpus=1))
 
 
-def test_nothing_is_said_where_gpus_suffice_or_there_are_none():
-    assert "GPU" not in notes(2, 1) + notes(2, None) + notes(4, None, replace(SITE, gpus=0)) + notes(
-        4, 1, replace(SITE, gpus=0)
-    )
+def test_gpus_that_are_asked_for_and_not_there_are_told():
+    assert "dlrun sees no GPU on n1, and gives the ranks none" in notes(4, 1, replace(SITE, gpus=0))
+
+
+def test_nothing_is_said_where_gpus_suffice_or_none_are_asked_for():
+    assert "GPU" not in notes(2, 1) + notes(2, None) + notes(4, None, replace(SITE, gpus=0))
