@@ -8,13 +8,13 @@ from typing import Any
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.passes import (
+    averages,
     broadcast,
     finish,
     gradients,
     keras,
     keras_output,
     keras_rate,
-    metrics,
     output,
     rate,
     shard,
@@ -55,7 +55,7 @@ GRID: Mapping[str, Mapping[str, Pass]] = {
         "shard": shard.torch,
         "rate": rate.torch,
         "steps": steps.torch,
-        "metrics": metrics.torch,
+        "metrics": averages.torch,
         "output": output.torch,
         "finish": finish.torch,
     },

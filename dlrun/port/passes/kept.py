@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.insert import expression, statements
 from dlrun.port.passes.counters import runs_inside
+from dlrun.port.passes.metrics import Metrics
 from dlrun.port.program.script import Binding
-
-if TYPE_CHECKING:
-    from dlrun.port.passes.metrics import Metrics
 
 _KEEPS = ("append", "update", "writerow", "setdefault")
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 import libcst as cst
 
 from dlrun.port.edits import Edit
 from dlrun.port.facts.torch import calls_method
+from dlrun.port.passes.metrics import Metrics
 from dlrun.port.program.script import walk
-
-if TYPE_CHECKING:
-    from dlrun.port.passes.metrics import Metrics
 
 _FIELD = re.compile(r"\{(\w+)\.(avg|val|value|mean|average|global_avg|smoothed_value)(?=[:!}])")
 

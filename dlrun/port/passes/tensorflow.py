@@ -12,6 +12,7 @@ from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.insert import expression, statements
 from dlrun.port.passes import (
+    decisions,
     devices,
     estimator,
     keras_rate,
@@ -21,13 +22,14 @@ from dlrun.port.passes import (
     schedules,
     session_start,
     sessions,
+    shown,
+    totals,
 )
 from dlrun.port.passes import finish as torch_finish
-from dlrun.port.passes import metrics as torch_metrics
 from dlrun.port.passes import shard as torch_shard
 from dlrun.port.passes import start as torch_start
 from dlrun.port.passes import steps as torch_steps
-from dlrun.port.passes import totals as torch_totals
+from dlrun.port.passes.metrics import Metrics
 from dlrun.port.program.script import argument, dotted, walk
 
 
@@ -261,10 +263,10 @@ def metrics(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     if facts.style == "estimator":
         yield from estimator.metrics(facts)
         return
-    found = torch_metrics.Metrics(facts)
-    yield from torch_totals.torch(found)
-    yield from found.decisions()
-    yield from found.shown()
+    found = Metrics(facts)
+    yield from totals.torch(found)
+    yield from decisions.torch(found)
+    yield from shown.torch(found)
     yield from sessions.parts(facts)
 
 

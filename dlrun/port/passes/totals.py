@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts.taint import Taint
 from dlrun.port.insert import statements
-
-if TYPE_CHECKING:
-    from dlrun.port.passes.metrics import Metrics
+from dlrun.port.passes.metrics import Metrics
 
 _WHY = "a sum over this rank's samples, divided by the number of all samples"
 _TWICE = "where n does not divide the samples, up to n - 1 are dealt out twice an epoch, and counted twice here"

@@ -1,0 +1,42 @@
+"""Step "metrics": what is shown is the mean over the ranks, and what decides is the same on all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts import Facts
+from dlrun.port.passes import decisions, doubts, kept, shown, statistics, totals
+from dlrun.port.passes.metrics import Metrics
+
+
+def torch(facts: Facts) -> Iterator[Edit | Doubt]:
+    """Average a metric before a plateau scheduler, an early stop or a best checkpoint reads it, and what is printed.
+
+    Before:
+        model, best = torch.nn.Linear(2, 1), 0
+        for epoch in range(9):
+            opt.step()
+            accuracy = model(x).mean().item()
+            if accuracy > best:
+                best = accuracy
+                break
+
+    After:
+        model, best = torch.nn.Linear(2, 1), 0
+        for epoch in range(9):
+            opt.step()
+            accuracy = model(x).mean().item()
+            accuracy = dl.average(accuracy)  # mean over the ranks: all ranks decide alike
+            if accuracy > best:
+                best = accuracy
+                break
+    """
+    if doubts.uneven(facts) is None:  # else the ranks do not come to the same places together
+        metrics = Metrics(facts)
+        yield from totals.torch(metrics)
+        yield from kept.torch(metrics)
+        yield from decisions.torch(metrics)
+        yield from shown.torch(metrics)
+    yield from statistics.torch(facts)
+    yield from doubts.torch(facts)

@@ -1,0 +1,136 @@
+"""Part of step "metrics": what stops, keeps or steers the training is the same on all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts.taint import Taint
+from dlrun.port.insert import statements
+from dlrun.port.passes.metrics import Metrics
+from dlrun.port.program.script import dotted, walk
+
+_ORDER = (cst.LessThan, cst.LessThanEqual, cst.GreaterThan, cst.GreaterThanEqual)
+_LEAVES = (cst.Break, cst.Continue, cst.Return, cst.Raise)
+
+
+def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
+    """Yield averages for metrics that stop, keep, or steer the training."""
+    for call in metrics.script.calls:
+        func = call.func
+        if isinstance(func, cst.Attribute) and func.attr.value == "step" and call.args:
+            value = call.args[0].value
+            steers = metrics.facts.kinds.of(func.value) == "scheduler" and metrics.local(value)
+            if (_is_plateau(metrics, func.value) or steers) and not metrics.is_averaged(value):
+                yield Edit(value, "schedulers must see one value, or the ranks' rates drift apart", metrics.wrapped)
+    for node in metrics.script.nodes:
+        if isinstance(node, (cst.If, cst.While)) and _decides(metrics, node):
+            yield from _finite(metrics, node)
+            tests = [n for n in walk(node.test) if isinstance(n, cst.Comparison)]
+            yield from (found for test in tests for found in _decision(metrics, node, test))
+        elif isinstance(node, cst.Assign) and _is_flag(metrics, node):
+            tests = [n for n in walk(node.value) if isinstance(n, cst.Comparison)]
+            yield from (found for test in tests for found in _decision(metrics, node, test))
+
+
+def _finite(metrics: Metrics, node: cst.If | cst.While) -> Iterator[Edit | Doubt]:
+    """Yield averages inside tests for NaN and infinity, which a mean over the ranks passes on."""
+    for call in (n for n in walk(node.test) if isinstance(n, cst.Call)):
+        tests = metrics.script.name_of(call.func).endswith((".isnan", ".isinf", ".isfinite"))
+        if tests and call.args and metrics.local(call.args[0].value) and metrics.all_ranks(node):
+            yield Edit(call.args[0].value, "if one rank's value is not finite, all ranks must act", metrics.wrapped)
+
+
+def _is_plateau(metrics: Metrics, scheduler: cst.BaseExpression) -> bool:
+    return any(
+        isinstance(o.node, cst.Call) and metrics.script.name_of(o.node.func).endswith("ReduceLROnPlateau")
+        for o in metrics.facts.flow.origins(scheduler)
+    )
+
+
+def _decides(metrics: Metrics, node: cst.If | cst.While) -> bool:
+    """Tell whether the outcome stops, keeps or steers something: not per sample, and not only for show."""
+    loops = [u for u in metrics.script.above(node) if isinstance(u, (cst.For, cst.While)) and _same(metrics, u, node)]
+    if any(loop not in metrics.facts.loops for loop in loops):
+        return False
+    if isinstance(node, cst.While):
+        return node in metrics.facts.loops
+    tested = {dotted(n) for n in walk(node.test) if isinstance(n, (cst.Name, cst.Attribute))}
+    for n in walk(node):
+        if isinstance(n, _LEAVES):
+            return True
+        if isinstance(n, cst.Assign) and any(dotted(m) in tested for t in n.targets for m in walk(t.target)):
+            return True
+        if isinstance(n, cst.Attribute) and n.attr.value in ("state_dict", "param_groups", "save", "step"):
+            return True
+        if isinstance(n, cst.Call) and "save" in dotted(n.func):
+            return True
+    return False
+
+
+def _same(metrics: Metrics, one: cst.CSTNode, other: cst.CSTNode) -> bool:
+    return metrics.script.function_of(one) is metrics.script.function_of(other)
+
+
+def _is_flag(metrics: Metrics, node: cst.Assign) -> bool:
+    """Tell whether ``node`` keeps the outcome of a comparison of numbers: ``is_best = accuracy > best``."""
+    if not isinstance(node.value, (cst.Comparison, cst.BooleanOperation)):
+        return False
+    sides = [s for n in walk(node.value) if isinstance(n, cst.Comparison) for s in _sides(n)]
+    name = dotted(node.targets[0].target)
+    used = any(
+        isinstance(n, cst.If) and name in {dotted(m) for m in walk(n.test)} for n in metrics.script.nodes
+    ) or name.startswith("is_best")
+    numbers = name == "is_best" or all(metrics.scalar(s) or metrics.is_record(s, node) for s in sides)
+    return bool(name) and used and numbers
+
+
+def _sides(test: cst.Comparison) -> list[cst.BaseExpression]:
+    ordered = all(isinstance(c.operator, _ORDER) for c in test.comparisons)
+    return [test.left, *(c.comparator for c in test.comparisons)] if ordered else []
+
+
+def _decision(metrics: Metrics, node: cst.CSTNode, test: cst.Comparison) -> Iterator[Edit | Doubt]:
+    anchor = node
+    while (up := metrics.script.parents[anchor]) and isinstance(up, cst.If) and up.orelse is anchor:
+        anchor = up  # an elif is decided where its chain begins
+    for side in _sides(test):
+        if not (metrics.local(side) or _timed(metrics, side, node)) or metrics.is_record(side, node):
+            continue
+        text = metrics.script.code(side)
+        if not metrics.all_ranks(anchor):
+            why = f"{text}: ranks may decide differently, below a condition that differs too"
+            write = f"{text} = {metrics.facts.alias}.average({text}) where every rank comes by"
+            yield Doubt(side, why, "high", write)
+        elif isinstance(node, cst.While) or not _is_place(side):
+            yield Edit(side, "all ranks must decide alike", metrics.wrapped)
+            for n in walk(node) if isinstance(node, cst.If) else ():
+                if isinstance(n, cst.Assign) and metrics.script.code(n.value) == text:
+                    yield Edit(n.value, "what is kept is what was compared", metrics.wrapped)
+        elif (key := (metrics.script.function_of(anchor), text)) not in metrics.averaged:
+            metrics.averaged[key] = metrics.script.order[anchor]
+            yield Edit(metrics.script.line_of(anchor), f"{text}: all ranks must decide alike",
+                       before=statements("torch/average_statement", dl=metrics.facts.alias, name=text))  # fmt: skip
+
+
+def _timed(metrics: Metrics, side: cst.BaseExpression, node: cst.CSTNode) -> bool:
+    """Tell whether ``side`` is read from the clock, and ends the training: each rank's own clock."""
+    ends = isinstance(node, cst.While) or any(isinstance(n, (cst.Break, cst.Return)) for n in walk(node))
+    inside = any(up in metrics.facts.loops for up in (node, *metrics.script.above(node)))
+    return ends and inside and metrics.facts.unequal(side) and _clock(metrics)(side)
+
+
+def _clock(metrics: Metrics) -> Taint:
+    """Return what is read from the clock."""
+    seeds = [c for c in metrics.script.calls if metrics.script.name_of(c.func).startswith(("time.", "datetime."))]
+    return Taint(metrics.script, metrics.facts.kinds, seeds)
+
+
+def _is_place(node: cst.BaseExpression) -> bool:
+    """Tell whether a value can be assigned to ``node``: a name, an attribute, an entry under a text."""
+    if isinstance(node, cst.Subscript) and isinstance(node.value, cst.Name) and len(node.slice) == 1:
+        index = node.slice[0].slice
+        return isinstance(index, cst.Index) and isinstance(index.value, cst.SimpleString)
+    return isinstance(node, (cst.Name, cst.Attribute))
