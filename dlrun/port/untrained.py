@@ -61,6 +61,21 @@ def nothing_to_share(feeds: Feeds) -> DlrunError | None:
             "which the ranks' mean would mix. Nothing was written.",
             "Give each rank tasks of its own, and average what the outer loop learns from them by hand: dl.average().",
         )
+    if (reason := _uncut(feeds)) is not None:
+        return reason
+    if not feeds.found and not feeds.counted and not feeds.episodes:
+        return DlrunError(
+            f"{script.place(feeds.loops.ends[0])}: found no samples to share among the ranks: the loop around this "
+            "update runs over no data set, takes no slices of arrays and draws nothing at random. Nothing was written.",
+            "Every rank would compute the same update. Feed the loop from a data set (DataLoader, tf.data.Dataset), or "
+            "from slices, x[i:i + size], and port again.",
+        )
+    return None
+
+
+def _uncut(feeds: Feeds) -> DlrunError | None:
+    """Return the error for samples that the script has, and that cannot be cut into shares."""
+    script = feeds.script
     if feeds.carried.uncut is not None:
         state, why = feeds.carried.uncut
         return DlrunError(
@@ -103,13 +118,6 @@ def nothing_to_share(feeds: Feeds) -> DlrunError | None:
             f"{script.place(feeds.unfed)}: this loop takes the same samples whole in every step, beside one fed "
             "with batches: with its rate scaled each rank would compute the same update. Nothing was written.",
             "Train in two scripts, or feed this loop from a DataLoader, too.",
-        )
-    if not feeds.found and not feeds.counted and not feeds.episodes:
-        return DlrunError(
-            f"{script.place(feeds.loops.ends[0])}: found no samples to share among the ranks: the loop around this "
-            "update runs over no data set, takes no slices of arrays and draws nothing at random. Nothing was written.",
-            "Every rank would compute the same update. Feed the loop from a data set (DataLoader, tf.data.Dataset), or "
-            "from slices, x[i:i + size], and port again.",
         )
     return None
 

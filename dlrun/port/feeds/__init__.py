@@ -42,6 +42,7 @@ class Feeds(FullBatches):
         self._generators: list[cst.FunctionDef] = []  # functions that make the batches of training loops
         self.found: dict[cst.CSTNode, Feed] = {}
         self.counted: list[cst.For | cst.While] = []
+        self._fed: set[cst.CSTNode] = set()  # loops that run over what is dealt out
         # Where an environment is played, every rank makes samples of its own: there is nothing to deal out.
         self.episodes = any(b.target.split(".")[0] in _PLAYS for b in self.script.imports())
         self.episodes = self.episodes or any(plays(self.kinds, n) for n in self.script.nodes)
@@ -75,13 +76,10 @@ class Feeds(FullBatches):
 
     numbered: cst.CSTNode | None = None  # samples picked by the number of a batch, which each rank counts for itself
     unfed: cst.CSTNode | None = None  # a loop that takes the same samples in every turn, beside others that are fed
-    _fed: set[cst.CSTNode]
     _at: cst.For | cst.While | None = None  # the loop at hand
 
     def _of_loop(self, loop: cst.For | cst.While) -> None:
         self._at = loop
-        if not hasattr(self, "_fed"):
-            self._fed = set()
         before = len(self.found)
         if isinstance(loop, cst.For):
             iterated, source = self.iterated.of(loop), self.iterated.source(loop.iter)
