@@ -1,8 +1,9 @@
-"""The one error that users see."""
+"""The one error that users see, and what it says of a script that is not there."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import IO, Any
 
 import click
@@ -27,3 +28,14 @@ class DlrunError(click.ClickException):
         click.echo(f"dlrun: {self.message}", file=out)
         if self.hint:
             click.echo(f"  {self.hint}", file=out)
+
+
+def no_script(path: Path) -> DlrunError:
+    """Return the error for a script that is not there, with the one of nearly its name that is."""
+    import difflib
+
+    folder = path.parent
+    names = sorted(p.name for p in folder.glob("*.py")) if folder.is_dir() else []
+    close = difflib.get_close_matches(path.name, names, n=1)
+    hint = f"did you mean {folder / close[0]}?" if close else f"looked in {folder.absolute()}"
+    return DlrunError(f"there is no script {path}", hint)

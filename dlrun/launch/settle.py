@@ -8,7 +8,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from dlrun.errors import DlrunError
+from dlrun.errors import DlrunError, no_script
 from dlrun.launch.backends import BACKENDS
 from dlrun.launch.plan import LaunchPlan
 from dlrun.launch.site import Launcher, Site, family_of, flux_nodes, pmi_types, recognise
@@ -118,18 +118,7 @@ def kind_of(plan: LaunchPlan) -> str:
         return "command"
     if path.is_dir():
         raise DlrunError(f"{script} is a folder, and no script", "a package's name goes after -m")
-    near = _near(path)
-    raise DlrunError(f"there is no script {script}", f"did you mean {near}?" if near else
-                     f"looked in {path.parent.absolute()}")  # fmt: skip
-
-
-def _near(script: Path) -> str:
-    import difflib
-
-    folder = script.parent
-    names = sorted(p.name for p in folder.glob("*.py")) if folder.is_dir() else []
-    close = difflib.get_close_matches(script.name, names, n=1)
-    return str(folder / close[0]) if close else ""
+    raise no_script(path)
 
 
 def check_counts(plan: LaunchPlan, ranks: int) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import libcst as cst
 
-from dlrun.errors import DlrunError
+from dlrun.errors import DlrunError, no_script
 from dlrun.port import port
 from dlrun.port.facts import Options
 from dlrun.port.observing import Observed
@@ -30,6 +30,8 @@ def read_and_port(path: Path, options: Options | None = None, seen: Observed | N
     """
     try:
         source = path.read_bytes()
+    except FileNotFoundError:
+        raise no_script(path) from None
     except OSError as error:
         raise DlrunError(f"{path}: cannot be read: {error.strerror}.", "Name the training script.") from None
     return port(source, options, str(path), path, seen)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dlrun.errors import DlrunError
+from dlrun.errors import DlrunError, no_script
 from dlrun.verify.checks import data, metrics, ranks, repeat, whole
 from dlrun.verify.checks.same import same
 from dlrun.verify.compare import compare, ran
@@ -191,7 +191,7 @@ def refuse(job: Job) -> None:
         raise DlrunError(f"--steps {job.steps}: a fault can hide in one step", "give --steps 2 or more")
     for script in (job.serial, job.port):
         if not script.is_file():
-            raise DlrunError(f"there is no script {script}", "usage: dlrun verify train.py train_dist.py")
+            raise no_script(script)
     imports = _imports(job.serial)
     other = next((name for name in OTHER_FRAMEWORKS if name in imports), None)
     if other and not imports & {"torch", "tensorflow", "keras"}:

@@ -8,8 +8,9 @@ from click.testing import CliRunner
 from small import SERIAL
 
 from dlrun.cli.port import command
+from dlrun.errors import DlrunError
 from dlrun.port import Options, port
-from dlrun.port.files import port_file
+from dlrun.port.files import port_file, read_and_port
 
 
 def test_a_script_whose_name_dl_is_taken_gets_another_alias():
@@ -47,6 +48,13 @@ def test_check_tells_by_its_exit_code_whether_the_output_would_change(tmp_path):
     assert not (tmp_path / "train_dist.py").exists()
     assert run.invoke(command, [str(script)]).exit_code == 0
     assert run.invoke(command, ["--check", str(script)]).exit_code == 0
+
+
+def test_a_script_that_is_not_there_is_said_with_the_one_that_is(tmp_path):
+    (tmp_path / "train.py").write_text(SERIAL)
+    with pytest.raises(DlrunError, match=r"there is no script .*trian\.py") as refused:
+        read_and_port(tmp_path / "trian.py")
+    assert refused.value.hint == f"did you mean {tmp_path / 'train.py'}?"
 
 
 def test_json_lists_edits_and_doubts_by_line(tmp_path):
