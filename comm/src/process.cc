@@ -80,6 +80,7 @@ Session& join(const std::string& mpi_library, const std::string& prefix) {
   auto world = find_world(here, settings, mpi_library, prefix);
   here.session = std::make_unique<Session>(std::move(world), std::move(settings));
   here.pid = getpid();
+  if (here.mpi != nullptr && here.mpi->family() == MpiFamily::mpich) unlink_segments_of_mpich();
   answer_launch();
   return *here.session;
 }

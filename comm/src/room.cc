@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <initializer_list>
 #include <limits>
 
@@ -42,6 +43,14 @@ void warn_of_too_little_room(const std::function<const char*(const char*)>& look
   if (number(look, {"MPI_LOCALRANKID", "DLRUN_LOCAL_RANK"}, 0) == 0) std::fputs(text.c_str(), stderr);
   std::fflush(stderr);
   usleep(500'000);
+}
+
+void unlink_segments_of_mpich() {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    const std::size_t at = line.find("/dev/shm/mpich_shm_");
+    if (at != std::string::npos) unlink(line.c_str() + at);  // where another rank was first, its line ends in " (deleted)"
+  }
 }
 
 }  // namespace dl
