@@ -29,7 +29,8 @@ def wheel(session: nox.Session, extra: str) -> str:
     """Return what pip installs the project from, with this extra: a wheel, which the first session builds for all."""
     if not _built:
         shutil.rmtree(WHEELS, ignore_errors=True)
-        session.run("python", "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(WHEELS), ".", silent=True)
+        strict = {"SKBUILD_CMAKE_DEFINE": "DL_WERROR=ON"}
+        session.run("python", "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(WHEELS), ".", silent=True, env=strict)
         _built.extend(WHEELS.glob("*.whl"))
     return f"{_built[0]}[{extra}]"
 

@@ -111,11 +111,12 @@ void* search(const Launcher& launcher, const std::string& named, const std::stri
   if (!prefix.empty()) prefixes.push_back(prefix);
   for (MpiFamily family : families) {
     for (const std::string& folder : prefixes)
-      for (const std::string& file : file_names(family)) {
-        const std::string path = folder + "/lib/" + file;
-        if (access(path.c_str(), R_OK) == 0)
-          if (void* library = open_library(path)) return library;
-      }
+      for (const char* place : {"/lib/", "/lib64/"})
+        for (const std::string& file : file_names(family)) {
+          const std::string path = folder + place + file;
+          if (access(path.c_str(), R_OK) == 0)
+            if (void* library = open_library(path)) return library;
+        }
     for (const std::string& file : file_names(family))
       if (void* library = open_library(file)) return library;
   }

@@ -12,6 +12,7 @@ variable that the user has set stays as it is.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -52,15 +53,14 @@ class Profile:
 
 
 def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """The name of this machine's CPU."""
-    import platform  # imported where it is needed, as some others here: every launch pays for this module
-
+    """The name of this machine's CPU; ARM's have numbers: 'aarch64 0x41 0xd4f', the implementer and the part."""
     try:
-        lines = cpuinfo.read_text().splitlines()
+        lines = [line.partition(":") for line in cpuinfo.read_text().splitlines()]
     except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.lower().startswith(("model name", "cpu model"))]
-    return names[0] if names else platform.processor()
+        lines = []
+    said = {name.strip().lower(): value.strip() for name, _, value in reversed(lines)}
+    numbers = [said[name] for name in ("cpu implementer", "cpu part") if name in said]
+    return said.get("model name") or said.get("cpu model") or " ".join([os.uname().machine, *numbers])
 
 
 def graphics(drivers: Path = Path("/proc/driver/nvidia/gpus")) -> str:

@@ -19,7 +19,8 @@ def test_ranks_as_threads_are_right_under_the_sanitizer(sanitizer):
     if not shutil.which("cmake"):
         pytest.skip("cmake is not installed")
     build = str(ROOT / "build" / f"sanitize-{sanitizer.split(',')[0]}")
-    options = ["-DDL_PYTHON=OFF", "-DDL_TESTS=ON", f"-DDL_SANITIZE={sanitizer}", "-DCMAKE_BUILD_TYPE=RelWithDebInfo"]
+    options = ["-DDL_PYTHON=OFF", "-DDL_TESTS=ON", "-DDL_WERROR=ON", f"-DDL_SANITIZE={sanitizer}"]
+    options += ["-DCMAKE_BUILD_TYPE=RelWithDebInfo"]
     subprocess.run(["cmake", "-S", str(ROOT / "comm"), "-B", build, *options], check=True, timeout=60)
     subprocess.run(["cmake", "--build", build, "-j2", "--target", "ranks_as_threads"], check=True, timeout=900)
     ended = subprocess.run(

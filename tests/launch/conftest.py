@@ -25,8 +25,7 @@ def mpiexec(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(autouse=True)
 def debian_mpich(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Debian calls MPICH's library libmpich.so.12; mpi4py asks for libmpi.so.12, as everybody else calls it."""
-    library = Path("/usr/lib/x86_64-linux-gnu/libmpich.so.12")
-    if library.exists():
+    for library in Path("/usr/lib").glob("*-linux-gnu/libmpich.so.12"):
         folder = tmp_path_factory.mktemp("lib")
         (folder / "libmpi.so.12").symlink_to(library)
         monkeypatch.setenv("LD_LIBRARY_PATH", f"{os.environ.get('LD_LIBRARY_PATH', '')}:{folder}".lstrip(":"))

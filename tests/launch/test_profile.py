@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -70,6 +71,9 @@ def test_profiles_lie_in_the_users_configuration() -> None:
 def test_the_machine_is_read_from_its_own_files(tmp_path: Path) -> None:
     (tmp_path / "cpuinfo").write_text("processor : 0\nmodel name\t: Some CPU @ 2 GHz\n")
     assert processor(tmp_path / "cpuinfo") == "Some CPU @ 2 GHz"
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd4f\n")
+    assert processor(tmp_path / "cpuinfo") == f"{os.uname().machine} 0x41 0xd4f"
+    assert processor(tmp_path / "none") == os.uname().machine
     for bus in ("0000:01", "0000:02"):
         (tmp_path / bus).mkdir()
         (tmp_path / bus / "information").write_text("Model: \t\t NVIDIA A100\nIRQ: 1\n")
