@@ -109,11 +109,12 @@ def _plan(script: str, args: tuple[str, ...], hosts: str, hostfile: str, env: tu
     from dlrun.launch import LaunchPlan
     from dlrun.launch.hosts import hostfile as read
     from dlrun.launch.hosts import hosts as parse
+    from dlrun.launch.plan import program
 
     if hosts and hostfile:
         raise DlrunError("--hosts and --hostfile are both given", "give one of them")
     return LaunchPlan(
-        (script, *args),
+        program(script, *args),
         hosts=read(hostfile) if hostfile else parse(hosts),
         env=tuple(_variable(text) for text in env),
         show=_ranks(show),

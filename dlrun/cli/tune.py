@@ -57,6 +57,7 @@ def command(ranks: int, budget: str, validate: bool, profile: bool, script: tupl
     from dlrun.bench.run import PROGRAMS
     from dlrun.errors import DlrunError
     from dlrun.launch import LaunchPlan, prepare
+    from dlrun.launch.plan import program
     from dlrun.progress import Progress
     from dlrun.tune.journal import Journal
     from dlrun.tune.report import Measure
@@ -65,8 +66,8 @@ def command(ranks: int, budget: str, validate: bool, profile: bool, script: tupl
 
     if bool(script) + bool(options["model"]) + bool(options["sizes_file"]) != 1:
         raise click.UsageError("give one of SCRIPT, --model and --sizes-file")
-    program = script or (str(PROGRAMS / "allreduce.py"),)
-    plan = LaunchPlan(program, ranks, backend=options["backend"], per_node=options["per_node"], tuned=False)
+    words = program(*(script or (str(PROGRAMS / "allreduce.py"),)))
+    plan = LaunchPlan(words, ranks, backend=options["backend"], per_node=options["per_node"], tuned=False)
     settled, _ = prepare(plan)
     name = Path(script[0]).stem if script else options["model"] or options["sizes_file"].stem
     path = options["journal"] or Path(f"dlrun-tune-{name}-n{ranks}{'-validate' if validate else ''}.jsonl")

@@ -103,6 +103,12 @@ def test_dry_run_prints_the_line_for_any_launcher_and_runs_nothing(dlrun, tmp_pa
     assert sorted(p.name for p in tmp_path.iterdir()) == ["train.py"]
 
 
+def test_two_dashes_before_a_scripts_arguments_are_dlruns_as_with_the_other_verbs(dlrun):
+    words = ("-n", "2", "--backend", "aprun", "--per-node", "2", "--dry-run", "train.py", "--", "--lr", "1", "--", "x")
+    done = dlrun(*words)
+    assert done.stdout.endswith("-- train.py --lr 1 -- x\n"), done.stderr
+
+
 def test_without_any_launcher_dry_run_still_prints_and_a_launch_says_what_to_install(dlrun, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     import sys
