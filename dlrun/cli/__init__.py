@@ -25,7 +25,8 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)  # errors of writing, which name no file
 class _Verbs(click.Group):
     """A group whose commands are the modules of ``VERBS``, each holding a command named ``command``.
 
-    What the system refuses about a file of the user's is an error like any other: a line, and no traceback.
+    What the system refuses about a file of the user's is an error like any other: a line, and no traceback. So is
+    Ctrl-C, where the verb does not answer it itself.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -59,6 +60,9 @@ class _Verbs(click.Group):
                 raise
             place = f"{error.filename}: " if error.filename is not None else ""
             raise DlrunError(f"{place}{error.strerror}") from error
+        except KeyboardInterrupt:
+            click.echo("\ndlrun: interrupted", err=True)
+            raise click.exceptions.Exit(130) from None
 
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})

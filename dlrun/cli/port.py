@@ -92,6 +92,8 @@ def command(
 
     if out_dir and output:
         raise click.UsageError("--out-dir and -o exclude each other: a folder, or one file.")
+    if args and not (observing or proving):
+        raise click.UsageError(f"{' '.join(args)}: the script's arguments go with --observe or --verify, which run it.")
     options = _options(chosen)
     with working(f"watching the first steps of {script}"):
         seen = observe(script, args, observe_steps) if observing else None

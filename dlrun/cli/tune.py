@@ -114,9 +114,9 @@ def _head(settled: LaunchPlan, space: Space, seen: Look | None, options: dict[st
     """What makes a journal that of this search."""
     from dlrun.launch.profile import key_of
 
-    said = {k: str(v) for k, v in options.items() if k not in ("journal", "backend")}
-    axes = [asdict(axis) for axis in space.axes]
-    return {"key": asdict(key_of(settled)), "axes": axes, **said, **more, "seen": asdict(seen) if seen else None}
+    said = {k: str(v) for k, v in options.items() if k not in ("journal", "backend", "params", "chosen") and v}
+    axes = {axis.name: axis.values for axis in space.axes}
+    return {"key": asdict(key_of(settled)), **said, **more, "axes": axes, "seen": asdict(seen) if seen else None}
 
 
 def _space(

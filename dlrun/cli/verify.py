@@ -94,5 +94,5 @@ def prove(job: Job, as_json: bool = False, keep: Path | None = None) -> int:
     if as_json:
         click.echo(json.dumps(verdict.as_dict(), indent=2))
     else:
-        click.echo("\n" + conclusion(verdict, job.serial.name, job.port.name, job.ranks))
+        click.echo("\n" + conclusion(verdict, str(job.serial), str(job.port), job.ranks))
     return 0 if verdict.proved else 1

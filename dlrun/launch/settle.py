@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from dlrun.launch.site import Launcher, Site, family_of, flux_nodes, pmi_types, 
 
 # Launchers that take hosts, but not a number of ranks for each.
 _EVEN = ("aprun", "pals", "flux")
+_SOURCES = (".c", ".cc", ".cpp", ".cxx", ".cu", ".f", ".f90", ".go", ".rs")  # of programs that are compiled first
 
 
 def settle(plan: LaunchPlan, site: Site) -> LaunchPlan:
@@ -112,13 +114,31 @@ def kind_of(plan: LaunchPlan) -> str:
         return "module"
     script = plan.program[0]
     path = Path(plan.cwd, script)
+    if path.is_file() and not script.endswith((".py", ".pyw")):
+        if os.access(path, os.X_OK):
+            return "command"
+        _is_python(path, script)
     if path.is_file():
-        return "script" if script.endswith((".py", ".pyw")) or not os.access(path, os.X_OK) else "command"
+        return "script"
     if "/" not in script and not script.endswith(".py") and shutil.which(script):
         return "command"
     if path.is_dir():
         raise DlrunError(f"{script} is a folder, and no script", "a package's name goes after -m")
     raise no_script(path)
+
+
+def _is_python(path: Path, name: str) -> None:
+    """Raise DlrunError where the file of another ending is no Python script, and so nothing that could be run."""
+    import ast
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        source = path.suffix.lower() in _SOURCES
+        hint = "compile it, and launch the program" if source else f"if it is a program: chmod +x {name}"
+        raise DlrunError(f"{name} is no Python script, and it is not executable", hint) from None
 
 
 def check_counts(plan: LaunchPlan, ranks: int) -> None:

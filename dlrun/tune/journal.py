@@ -62,13 +62,12 @@ class Journal:
             path.write_text("".join(whole))
 
     def _check(self, found: dict[str, Any], head: dict[str, Any]) -> None:
-        for name in {**head, **found}:
-            if found.get(name) != head.get(name):
-                raise DlrunError(
-                    f"{self.path} is the journal of another search: its {name} is {found.get(name)}, "
-                    f"now it is {head.get(name)}",
-                    "name another file with --journal, or delete this one",
-                )
+        if found != head:
+            name, then, now = _difference(found, head)
+            raise DlrunError(
+                f"{self.path} is the journal of another search: {name} was {_shown(then)}, and is {_shown(now)} now",
+                "name another file with --journal, or delete this one",
+            )
 
     def add(self, outcome: Outcome) -> None:
         """Keep one more outcome, on the disk before this returns."""
@@ -77,3 +76,15 @@ class Journal:
             file.flush()
             os.fsync(file.fileno())
         self.outcomes.append(outcome)
+
+
+def _difference(found: Any, head: Any, name: str = "") -> tuple[str, Any, Any]:
+    """Return what two heads differ in first: its name, and both values."""
+    if not (isinstance(found, dict) and isinstance(head, dict)):
+        return name, found, head
+    name = next(n for n in {**head, **found} if found.get(n) != head.get(n))
+    return _difference(found.get(name), head.get(name), name)
+
+
+def _shown(value: Any) -> str:
+    return "not set" if value in (None, "", []) else ", ".join(value) if isinstance(value, list) else str(value)

@@ -9,10 +9,13 @@ from click.testing import CliRunner
 
 from dlrun.cli import VERBS, main
 
+FILES = {"train.py": "print('trained')\n", "average.c": "int main() { return 0; }\n", "run.sh": "./average --often\n"}
+
 
 @pytest.fixture(autouse=True)
-def script(tmp_path):  # type: ignore
-    (tmp_path / "train.py").write_text("print('trained')\n")
+def folder(tmp_path):  # type: ignore
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
 
 
 @pytest.fixture
@@ -46,6 +49,8 @@ def said(tmp_path, monkeypatch):  # type: ignore
         (["train.py", "-n", "2"], "how many ranks is not said, and there is no batch job to ask; -n after train.py is "
          "that script's own", "say so: dlrun launch -n 2 train.py"),
         (["-n", "2", "."], ". is a folder, and no script", "a package's name goes after -m"),
+        (["-n", "2", "average.c"], "average.c is no Python script, and it is not", "compile it, and launch"),
+        (["-n", "2", "run.sh"], "run.sh is no Python script, and it is not", "if it is a program: chmod +x run.sh"),
         (["-n", "2", "--gpus", "0", "train.py"], "--gpus 0: a rank is kept from GPUs by", "give --gpus 1 or more"),
         (["-n", "2", "--silence", "-1", "train.py"], "--silence -1: a node gets", "give --silence 1 or more"),
         (["-n", "2", "--start-timeout", "nan", "train.py"], "--start-timeout nan: ranks get", "give --start-timeout 1"),
@@ -76,7 +81,7 @@ def test_a_wrong_option_is_named(said, words, what, todo):
 def test_a_file_that_cannot_be_written_in_the_end_is_refused_in_the_beginning(said, tmp_path, words):
     code, lines = said(*words)
     assert code == 2 and lines[-1].endswith("There is no folder 'none'.")
-    assert [p.name for p in tmp_path.iterdir()] == ["train.py"]
+    assert {p.name for p in tmp_path.iterdir()} == FILES.keys()
 
 
 def test_what_the_system_refuses_about_a_file_is_said_without_a_traceback(said):
@@ -100,7 +105,7 @@ def test_dry_run_prints_the_line_for_any_launcher_and_runs_nothing(dlrun, tmp_pa
     assert done.returncode == 0
     assert done.stdout.startswith("aprun -n 64 -N 4 -cc none -b ")
     assert done.stdout.endswith("-- train.py --lr 0.1\n")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["train.py"]
+    assert {p.name for p in tmp_path.iterdir()} == FILES.keys()
 
 
 def test_two_dashes_before_a_scripts_arguments_are_dlruns_as_with_the_other_verbs(dlrun):
@@ -129,7 +134,7 @@ def test_a_launch_by_a_launcher_that_is_not_here_starts_nothing(dlrun, tmp_path)
     said = done.stderr.splitlines()
     assert (done.returncode, said[0]) == (1, "dlrun: no jsrun launcher is here"), done.stderr
     assert len(said) == 2
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["train.py"]
+    assert {p.name for p in tmp_path.iterdir()} == FILES.keys()
 
 
 def test_one_rank_needs_no_launcher(dlrun):

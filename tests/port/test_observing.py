@@ -95,3 +95,5 @@ def test_the_command_observes_with_the_arguments_after_the_dashes(script):
     result = CliRunner().invoke(command, ["--observe", str(script), "--", "--fast"])
     assert result.exit_code == 0, result.output
     assert "dl.gradients(rule)" in script.with_name("train_dist.py").read_text()
+    refused = CliRunner().invoke(command, [str(script), "--", "--fast"])
+    assert refused.exit_code == 2 and "--fast: the script's arguments go with --observe or --verify" in refused.output

@@ -171,6 +171,12 @@ def test_a_search_resumed_after_any_line_ends_with_the_same_table(torn: bool, tm
 
 
 def test_the_journal_of_another_search_is_refused_and_the_difference_named(tmp_path: Path) -> None:
-    Journal(tmp_path / "tune.jsonl", {"ranks": 4})
-    with pytest.raises(DlrunError, match="its ranks is 4, now it is 8"):
-        Journal(tmp_path / "tune.jsonl", {"ranks": 8})
+    head = {"key": {"mpi": "MPICH", "ranks": 4}, "axes": {"--lr": ("0.1", "0.2")}}
+    Journal(tmp_path / "tune.jsonl", head)
+    for other, difference in (
+        ({**head, "key": {"mpi": "MPICH", "ranks": 8}}, "ranks was 4, and is 8 now"),
+        ({**head, "axes": {"--lr": ("0.1",)}}, "--lr was 0.1, 0.2, and is 0.1 now"),
+        ({**head, "metric": "loss (.*)"}, r"metric was not set, and is loss \(\.\*\) now"),
+    ):
+        with pytest.raises(DlrunError, match=difference):
+            Journal(tmp_path / "tune.jsonl", other)
