@@ -63,7 +63,8 @@ def measure(
 
     def listen(event: dict[str, Any]) -> None:
         if event["event"] == "missing":
-            raise DlrunError(f"nothing can be measured on GPUs: {event['why']}", "leave out --device cuda")
+            raise DlrunError(f"nothing can be measured on GPUs: {event['why']}",
+                             "ask for a machine that has some, or leave out --device cuda")  # fmt: skip
         if event["event"] in ("start", "path"):
             start.update(event)
         elif event["event"] == "cell":

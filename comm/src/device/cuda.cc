@@ -16,7 +16,8 @@ constexpr int spins = 2000;  // looks at an event before the thread begins to sl
 }  // namespace
 
 Cuda::Cuda(const std::string& named)
-    : loaded_("CUDA's driver", {named.empty() ? "libcuda.so.1" : named}, "DL_COMM_CUDA_LIBRARY") {
+    : loaded_("CUDA's driver", {named.empty() ? "libcuda.so.1" : named}, "DL_COMM_CUDA_LIBRARY",
+              "that of CUDA 10.0 (410)") {
   init(0);
 }
 

@@ -6,8 +6,8 @@
 
 namespace dl {
 
-Loaded::Loaded(const char* what, const std::vector<std::string>& names, const char* variable)
-    : what_(what), variable_(variable) {
+Loaded::Loaded(const char* what, const std::vector<std::string>& names, const char* variable, const char* oldest)
+    : what_(what), variable_(variable), oldest_(oldest) {
   std::string why;
   for (const std::string& name : names) {
     handle_ = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -28,7 +28,8 @@ void Loaded::refuse(const char* function, const std::string& why) const {
 }
 
 void Loaded::lack(const char* function) const {
-  throw CommError(what_ + " is too old: " + path_ + " has no " + function, "name another library by " + variable_);
+  throw CommError(what_ + " is too old: " + path_ + " has no " + function,
+                  oldest_ + " or later is needed; " + variable_ + " names another library");
 }
 
 }  // namespace dl

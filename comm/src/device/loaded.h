@@ -11,7 +11,8 @@ namespace dl {
 class Loaded {
  public:
   // Loads the first of `names` that there is. Throws CommError that says why the last did not load, and names `variable`.
-  Loaded(const char* what, const std::vector<std::string>& names, const char* variable);
+  // `oldest` is the first release that has all required functions.
+  Loaded(const char* what, const std::vector<std::string>& names, const char* variable, const char* oldest);
 
   void* find(const char* function) const;  // nullptr if it is not there
   const std::string& path() const { return path_; }
@@ -22,7 +23,7 @@ class Loaded {
   [[noreturn]] void lack(const char* function) const;
 
  private:
-  std::string what_, variable_, path_;
+  std::string what_, variable_, oldest_, path_;
   void* handle_ = nullptr;
 };
 

@@ -47,7 +47,8 @@ char* memory(Cuda::Pointer address) { return reinterpret_cast<char*>(static_cast
 
 }  // namespace
 
-Nccl::Nccl(const std::string& named, const std::string& prefix) : loaded_("NCCL", places(named, prefix), "DL_COMM_NCCL_LIBRARY") {
+Nccl::Nccl(const std::string& named, const std::string& prefix)
+    : loaded_("NCCL", places(named, prefix), "DL_COMM_NCCL_LIBRARY", "2.14") {
   get_version(&version_);
   if (version_ < oldest)
     throw CommError("NCCL " + version_text(version_) + " (" + loaded_.path() + ") is older than 2.14",

@@ -85,6 +85,13 @@ def cells(file: Path) -> list[str]:
     ]
 
 
+def no_gpu() -> str:
+    """Return why nothing can be measured here, or ""; asked in a process of its own, which frees the GPU again."""
+    probe = "from dlrun.bench.programs.cuda import Gpu; Gpu()"
+    asked = subprocess.run((sys.executable, "-c", probe), capture_output=True, text=True, check=False)
+    return asked.stderr.splitlines()[-1].removeprefix("OSError: ") if asked.returncode else ""
+
+
 def run(step: Step, folder: Path, environment: dict[str, str]) -> list[str]:
     """Run a step in the folder; what the report says of it."""
     begun = time.monotonic()
@@ -92,6 +99,8 @@ def run(step: Step, folder: Path, environment: dict[str, str]) -> list[str]:
     done = subprocess.run(step.command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
     took = f"{time.monotonic() - begun:.0f} s"
     ended = "" if done.returncode == 0 else f", FAILED with code {done.returncode}"
+    if "pytest" in step.command and not ended and " passed" not in done.stdout.splitlines()[-1]:
+        ended = ", FAILED: no test ran"
     output = done.stdout if done.returncode == 0 else done.stdout + done.stderr
     shown = cells(folder / step.result) if step.result and not ended else output.splitlines()[-60:]
     return [f"## {step.asked}", f"$ {step.line()}   ({took}{ended})", *shown, ""]
@@ -108,6 +117,9 @@ def main() -> int:
     if options.dry_run:
         print("\n".join(f"# {step.asked}\n{step.line()}" for step in todo))
         return 0
+    if not options.rehearse and (why := no_gpu()):
+        print(f"Nothing can be measured here: {why}.\n  Run this on a machine with a GPU, or with --rehearse.")
+        return 1
     folder = options.out.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -78,6 +78,10 @@ def test_one_command_measures_all_that_needs_a_gpu(tmp_path):
     files = [word for command in commands for word in shlex.split(command) if word.startswith(str(HERE.parents[2]))]
     assert {Path(file).name for file in files if file.endswith(".py")} == {"compare.py"}
     assert all(Path(file).exists() for file in files)
+    env = {**os.environ, "DL_COMM_CUDA_LIBRARY": "/none/libcuda.so"}
+    none = subprocess.run(command[:-1], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert none.returncode == 1
+    assert none.stdout.startswith("Nothing can be measured here: CUDA's driver is not here (/none/libcuda.so"), none
     assert not list(tmp_path.iterdir())
 
 
