@@ -126,7 +126,7 @@ class Runs:
 
     def sharded(self) -> Run:
         """Run the port as it is."""
-        return self._port("sharded", self.job.ranks, seed_by_rank=True)
+        return self._port("sharded", self.job.ranks, seed_by_rank=True, lineage=True)
 
     def metrics(self, serial: Run, again: Run, identity: Run, broken: bool) -> Check:
         """Run the port with the training replicated and evaluations sharded, where there are such."""

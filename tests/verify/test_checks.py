@@ -212,9 +212,17 @@ def holding(value: float, kind: str, saved: float | None = None) -> list[Event]:
 
 @pytest.mark.parametrize(
     ("kind", "fault"),
-    [("copy", "copies-differ"), ("slot", "slots-differ"), ("buffer", "buffers-differ"), ("statistics", "")],
+    [
+        ("copy", "copies-differ"),
+        ("slot", "slots-differ"),
+        ("buffer", "buffers-differ"),
+        ("statistics", ""),
+        ("memory", ""),
+    ],
 )
-def test_copies_slots_and_buffers_must_agree_and_statistics_are_each_ranks_own(kind: str, fault: str) -> None:
+def test_copies_slots_and_buffers_must_agree_and_statistics_and_memories_are_each_ranks_own(
+    kind: str, fault: str
+) -> None:
     check = held(run(holding(1.0, kind), holding(1.5, kind)))
     assert check.fault == fault
     assert "model.x" in check.finding

@@ -75,12 +75,6 @@ FAULTS = [
         follow=("replicate", "sharded run"),
     ),
     Fault(
-        "rank-dependent-exit",
-        (("if val_loss < best:", "if loss.item() < best:"), ("best, bad = val_loss", "best, bad = loss.item()")),
-        "same steps",
-        where="if loss.item() < best",
-    ),
-    Fault(
         "metric-mean-of-means",
         (
             ("test_loader = DataLoader(test_set, batch_size=10)", "test_loader = dl.shard(DataLoader(test_set, 10))"),
@@ -94,6 +88,25 @@ FAULTS = [
     ),
 ]
 
+LOSS = "loss = nn.functional.cross_entropy(model(inputs), targets)\n"
+LATER = [
+    Fault(
+        "rank-dependent-exit",
+        (("if val_loss < best:", "if loss.item() < best:"), ("best, bad = val_loss", "best, bad = loss.item()")),
+        "same steps",
+        where="if loss.item() < best",
+    ),
+    Fault(
+        "state-differs",
+        (
+            ("for epoch in", "center = torch.zeros(8)\nfor epoch in"),
+            (LOSS, LOSS + "        loss = loss + 0 * (inputs - center).sum()\n"),
+            (STEP, STEP + "        center.mul_(0.9).add_(0.1 * inputs.mean(dim=0))\n"),
+        ),
+        "state and copies",
+        where="center.mul_",
+    ),
+]
 TOGETHER = [  # each shows in a check of its own
     Fault("double-scaling", (("dl.lr_scale(args.lr)", "dl.lr_scale(dl.lr_scale(args.lr))"),), "learning rate"),
     Fault("unsharded-loader", ((SHARD, ""),), "shards", where="in train_loader"),
@@ -125,15 +138,16 @@ def test_a_planted_fault_is_reported_as_itself(fault, prove, port) -> None:
     assert fault.where in line
 
 
-def test_faults_that_have_nothing_to_do_with_each_other_are_reported_together(prove, port) -> None:
+@pytest.mark.parametrize(("faults", "args"), [(TOGETHER, ("--dropout", "0.5")), (LATER, ())])
+def test_faults_that_have_nothing_to_do_with_each_other_are_reported_together(faults, args, prove, port) -> None:
     text = port
-    for fault in TOGETHER:
+    for fault in faults:
         text = mutated(text, fault)
-    verdict = prove(text, "--dropout", "0.5")
+    verdict = prove(text, *args)
     failed = {check.name: check for check in verdict.checks if check.status == "failed"}
     print(*failed.values(), sep="\n")
-    assert {name: check.fault for name, check in failed.items()} == {fault.check: fault.name for fault in TOGETHER}
-    for fault in TOGETHER:
+    assert {name: check.fault for name, check in failed.items()} == {fault.check: fault.name for fault in faults}
+    for fault in faults:
         found = failed[fault.check]
         assert found.todo
         assert fault.where in text.splitlines()[int(found.where.rpartition(":")[2]) - 1]

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from dlrun.verify.checks.carried import carried
 from dlrun.verify.trace import Event, Run
 from dlrun.verify.verdict import Check, distance, failed, passed, skipped
 
 NAME = "state and copies"
 # What all ranks compute alike, with its fault; batch norm's statistics alone may come from a rank's own samples.
 SHARED = {"slot": "slots-differ", "copy": "copies-differ", "buffer": "buffers-differ"}
+OWN = {"statistics": "batch norm's statistics are", "memory": "buffers that keep samples, as a queue does, are"}
 WHAT = {"slot": "the optimizer's state", "copy": "a copy", "buffer": "a buffer of the model"}
 Difference = tuple[str, str, int, float]  # name, kind, rank, size
 
 
 def held(run: Run, cause: str = "") -> Check:
     """Compare what the ranks hold after the last step. ``cause``: the failed check that explains a difference."""
+    if differs := carried(run, NAME, cause):
+        return differs
     events = [trace.first("held") for trace in run.traces]
     if not all(events) or not events[0]["tensors"]:  # type: ignore[index]
         return skipped(NAME, "nothing is held besides the parameters" if all(events) else "a rank was not seen to end")
@@ -40,13 +44,17 @@ def held(run: Run, cause: str = "") -> Check:
 
 
 def _own(run: Run, apart: list[Difference]) -> str:
-    """Say which statistics are each rank's own, and what becomes of them in files."""
-    name, _, rank, size = max(apart, key=lambda difference: difference[3])
-    said = f"{len(apart)} batch norm's statistics are each rank's own ({name} differs by {size:.1e} on rank {rank})"
+    """Say which statistics and memories are each rank's own, and what becomes of them in files."""
+    said = []
+    for kind, what in OWN.items():
+        if mine := [difference for difference in apart if difference[1] == kind]:
+            name, _, rank, size = max(mine, key=lambda difference: difference[3])
+            said.append(f"{len(mine)} {what} each rank's own ({name} differs by {size:.1e} on rank {rank})")
+    told = ", ".join(said)
     saved = _apart(saves) if all(saves := [trace.last("saved") for trace in run.traces]) else None  # type: ignore[arg-type]
     if saved is None:
-        return said
-    return f"{said}, saved are rank 0's" if saved else f"{said}, and the same on all ranks where they are saved"
+        return told
+    return f"{told}, saved are rank 0's" if saved else f"{told}, and the same on all ranks where they are saved"
 
 
 def _apart(events: list[Event]) -> list[Difference]:

@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-from dlrun.verify.trace import Event, Run, Trace
+from dlrun.verify.trace import Event, Run, Step, Trace
 from dlrun.verify.verdict import Check, distance, failed, passed, skipped
 
 START, EQUAL, STEPS, NOISE, FILES = "broadcast", "same parameters", "same steps", "own random numbers", "one writer"
@@ -149,9 +149,39 @@ def own_noise(run: Run) -> Check:
             todo = "call dl.reseed() before the training loop, after the model is built"
             at = next((e.at for e in together[0].before if e.kind == "forward"), together[0].at)
             return failed(NOISE, finding, todo, "equal-seeds", where=at, step=together[0].number)
+    for line, alike in _draws_of_the_script(run).items():
+        if alike:
+            finding = f"all ranks draw the same noise at {line}, from a generator of the script's own, in each step"
+            todo = "seed that generator with a number of the rank's own, such as seed + dl.get_rank()"
+            return failed(NOISE, finding, todo, "equal-seeds", where=line)
+        drew.add(f"the generator at {line}")
     if not drew:
-        return skipped(NOISE, "none are drawn from the shared generators while training")
+        return skipped(NOISE, "none are drawn while training")
     return passed(NOISE, f"each rank draws its own from {' and '.join(sorted(drew))}")
+
+
+def _draws_of_the_script(run: Run) -> dict[str, bool]:
+    """Return the lines that draw noise for one step after another, and whether all ranks draw the same there."""
+    found: dict[str, bool] = {}
+    before: dict[int, dict[str, list[str]]] = {}  # by optimizer
+    for together in zip(*(trace.steps for trace in run.traces), strict=False):
+        draws = [_drawn(step) for step in together]
+        for line, mine in draws[0].items():
+            if line in before.get(together[0].optimizer, {}):
+                found[line] = found.get(line, True) and all(other.get(line) == mine for other in draws)
+        before[together[0].optimizer] = draws[0]
+    return found
+
+
+def _drawn(step: Step) -> dict[str, list[str]]:
+    """Return what was drawn for a step from generators of the script's own, by line."""
+    found: dict[str, list[str]] = {}
+    for event in step.before:
+        for line, drawn in event["noise"] if event.kind == "carried" else ():
+            found.setdefault(line, []).append(drawn)
+        if event.kind == "draw":
+            found.setdefault(event.at, []).append(event["hash"])
+    return found
 
 
 def _training_draws(before: tuple[Event, ...], drew: tuple[str, ...]) -> set[str]:

@@ -15,18 +15,18 @@ import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
-from dlrun.verify.tracer.randomness import states
+from dlrun.verify.tracer.lineage import is_of_user
 from dlrun.verify.tracer.recorder import is_user_file
 from dlrun.verify.tracer.tensors import tensor_note
 from dlrun.verify.tracer.training import NORMS, Training
 
 STATISTICS = re.compile(r"(running|moving)_")  # of a batch norm of the script's own
-Held = tuple[str, str, torch.Tensor]  # name, kind (slot, copy, statistics, buffer), value
+Held = tuple[str, str, torch.Tensor]  # name, kind (slot, copy, statistics, memory, buffer), value
 
 
 def note_held(training: Training, space: dict[str, Any], stopped: TracebackType | None) -> None:
     """Note what is held in the script's globals, and in the variables of the functions that it was stopped in."""
-    training.by_hand.settle(states)
+    training.settle()
     spaces = [space]
     while stopped is not None:
         if is_user_file(stopped.tb_frame.f_code.co_filename):
@@ -44,14 +44,14 @@ def note_held(training: Training, space: dict[str, Any], stopped: TracebackType 
 def _in_names(names: dict[str, Any], training: Training) -> Iterator[Held]:
     for name, value in list(names.items()):
         yield from _in_value(name, value, training)
-        if not isinstance(value, (nn.Module, Optimizer, type)) and _is_of_user(value):
+        if not isinstance(value, (nn.Module, Optimizer, type)) and is_of_user(value):
             for part, inner in list(getattr(value, "__dict__", {}).items()):
                 yield from _in_value(f"{name}.{part}", inner, training)
 
 
 def _in_value(name: str, value: Any, training: Training) -> Iterator[Held]:
     if isinstance(value, nn.Module):
-        yield from _in_module(name, value)
+        yield from _in_module(name, value, training)
     elif isinstance(value, Optimizer):
         for parameter, state in value.state.items():
             for key, part in state.items() if isinstance(state, dict) else ():
@@ -61,19 +61,16 @@ def _in_value(name: str, value: Any, training: Training) -> Iterator[Held]:
         for key, part in value.items():  # the shadow of a moving average
             if isinstance(part, torch.Tensor):
                 yield f"{name}[{key!r}]", "copy", part
+    elif isinstance(value, (dict, list, tuple)) and training.is_shadow(value):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield f"{name}[{key!r}]", "copy", part
 
 
-def _in_module(name: str, module: nn.Module) -> Iterator[Held]:
+def _in_module(name: str, module: nn.Module, training: Training) -> Iterator[Held]:
     for key, parameter in module.named_parameters():
         yield f"{name}.{key}", "copy", parameter
     for prefix, part in module.named_modules():
         for key, buffer in part.named_buffers(recurse=False):
-            kind = "statistics" if isinstance(part, NORMS) or STATISTICS.match(key) else "buffer"
+            statistics = isinstance(part, NORMS) or STATISTICS.match(key)
+            kind = "statistics" if statistics else "memory" if training.is_memory(buffer) else "buffer"
             yield ".".join(word for word in (name, prefix, key) if word), kind, buffer
-
-
-def _is_of_user(value: Any) -> bool:
-    import sys
-
-    module = sys.modules.get(type(value).__module__)
-    return type(value).__module__ == "__main__" or is_user_file(getattr(module, "__file__", None) or "<none>")

@@ -8,6 +8,7 @@ import sys
 from hashlib import blake2b
 from typing import Any
 
+from dlrun.verify.tracer import generators
 from dlrun.verify.tracer.recorder import Recorder, is_user_file
 
 
@@ -84,7 +85,7 @@ def install(recorder: Recorder) -> Draws:
         _note_seeding(recorder, tf.compat.v2.random, "set_seed", "tensorflow")
     _note_seeding(recorder, random, "seed", "random")
     _note_seeding(recorder, numpy.random, "seed", "numpy")
-    _fix_numpy_generators(recorder, numpy)
+    generators.install(recorder)
     seed = recorder.orders.seed
     if seed is None and tf:  # deterministic ops want a seed; this one differs from run to run, as if there were none
         with recorder.aside():
@@ -115,19 +116,3 @@ def _note_seeding(recorder: Recorder, module: Any, name: str, generator: str, fi
             return seeding(*args, **kwargs)
 
     setattr(module, name, noted)
-
-
-def _fix_numpy_generators(recorder: Recorder, numpy: Any) -> None:
-    """Note ``default_rng()`` and ``RandomState()`` without a seed; seed them where the orders have a seed."""
-    for name in ("default_rng", "RandomState"):
-        make = getattr(numpy.random, name)
-
-        def made(seed: Any = None, *args: Any, make: Any = make, name: str = name, **kwargs: Any) -> Any:
-            if seed is None and not recorder.inside:
-                if is_user_file(sys._getframe(1).f_code.co_filename):  # not what a library has for itself
-                    recorder.note("seed", generator=f"numpy.random.{name}", fixed=False)
-                seed = recorder.orders.seed
-            return make(seed, *args, **kwargs)
-
-        if name == "default_rng":  # RandomState is a class that libraries test against: left as it is
-            numpy.random.default_rng = made

@@ -34,6 +34,7 @@ class Orders:
     framework: str = "torch"  # or "tensorflow", which is Keras, too
     seed: int | None = None  # seeds what the script does not seed
     seed_by_rank: bool = False  # ... with seed + rank, as unseeded ranks would differ
+    lineage: bool = False  # follow what training keeps from step to step
     global_batch: bool = False  # keep the serial global batch: local batch = B / n, learning rate not scaled
     training_loaders: tuple[int, ...] = ()  # the DataLoaders of the script, by order of creation, that feed backward()
     training_shards: tuple[int, ...] | None = None  # calls of dl.shard, by order, that stay replicated: the rest shards

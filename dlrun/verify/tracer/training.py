@@ -16,6 +16,7 @@ from torch.optim.optimizer import (
 
 from dlrun.verify.tracer import calls
 from dlrun.verify.tracer.by_hand import ByHand, leaves
+from dlrun.verify.tracer.lineage import KEPT, Lineage, kind_of
 from dlrun.verify.tracer.loaders import Loaders
 from dlrun.verify.tracer.randomness import Draws, states
 from dlrun.verify.tracer.recorder import Recorder
@@ -42,6 +43,8 @@ class Training:
         self._rates: list[float] = []
         self.made: dict[int, Any] = {}  # the gradient of each parameter, as the last backward left it
         self.by_hand = ByHand(recorder, self._described)
+        self.lineage = Lineage(recorder, self._is_parameter)
+        self._rounds: dict[int, int] = {}  # steps of each optimizer
         self.broadcast: set[int] = set()  # ids and addresses of tensors that dl_comm has broadcast
 
     def number(self, tensor: torch.Tensor) -> int:
@@ -69,7 +72,7 @@ class Training:
             return call(module, *args, **kwargs)
         for name, parameter in module.named_parameters():
             self._names.setdefault(id(parameter), name)
-        self.by_hand.settle(states)
+        self.settle()
         before = states()
         self._depth += 1
         try:
@@ -91,11 +94,19 @@ class Training:
         if not self._depth and not self.recorder.inside and torch.is_grad_enabled():
             self.recorder.note("loss", rows=rows((), {"target": target}))
 
+    def settle(self) -> None:
+        """Note an update that was made by hand, where one was."""
+        steps = self.recorder.steps
+        self.by_hand.settle(states)
+        if self.recorder.steps > steps:
+            self.lineage.stepped(self.recorder.steps)
+
     def before_step(self, optimizer: Optimizer, *_: Any) -> None:
         """Note that a step begins; on an optimizer's first step, its parameters."""
         if id(optimizer) in self._stepping:
             return  # a step of a subclass calling its base's
         self._stepping.add(id(optimizer))
+        self.lineage.paused = True
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         if id(optimizer) not in self._optimizers:
             number = len(self._optimizers)
@@ -125,6 +136,9 @@ class Training:
         if id(optimizer) not in self._stepping:
             return
         self._stepping.discard(id(optimizer))
+        self.lineage.paused = False
+        self._rounds[id(optimizer)] = self._rounds.get(id(optimizer), 0) + 1
+        self.lineage.stepped(min(self._rounds.values()))
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.recorder.steps += 1
         self.recorder.note(
@@ -138,6 +152,26 @@ class Training:
             drew=self._drew(),
         )
 
+    def _is_parameter(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is trained: its value comes from averaged gradients."""
+        return isinstance(tensor, nn.Parameter) or (tensor.is_leaf and tensor.requires_grad)
+
+    def is_shadow(self, value: Any) -> bool:
+        """Whether a list, tuple or dict keeps a tensor for each parameter of an optimizer from step to step."""
+        parts = list(value.values() if isinstance(value, dict) else value)
+        if not parts or not all(isinstance(part, torch.Tensor) for part in parts):
+            return False
+        groups = [optimizer.param_groups for _, optimizer in self._optimizers.values()]
+        trained = [[p for group in g for p in group["params"]] for g in groups] or [self.by_hand.parameters]
+        shapes, values = [part.shape for part in parts], [self.lineage.of(part) for part in parts]
+        kept = all(v is not None and (v.born < v.round or v.accumulates) for v in values)
+        return kept and any(shapes == [p.shape for p in parameters] for parameters in trained)
+
+    def is_memory(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is known to keep what it was given, as a queue does, and not to compute itself on."""
+        value = self.lineage.of(tensor)
+        return value is not None and value.round > 0 and kind_of(value) == KEPT
+
     def _drew(self) -> list[str]:
         drew = self.draws.collect()
         return drew if self.recorder.steps > 1 or self.loaders.fed else []  # else the model was built since
@@ -147,6 +181,8 @@ def install(recorder: Recorder, draws: Draws, loaders: Loaders) -> Training:
     """Put the instruments into modules, autograd, optimizers, schedulers and the functions that clip."""
     training = Training(recorder, draws, loaders)
     _leave_compiler_out()
+    if recorder.orders.lineage:
+        training.lineage.__enter__()  # type: ignore[no-untyped-call]
     call, backward, zero = nn.Module.__call__, torch.autograd.backward, Optimizer.zero_grad
 
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -154,7 +190,7 @@ def install(recorder: Recorder, draws: Draws, loaders: Loaders) -> Training:
 
     @functools.wraps(backward)
     def noted_backward(*args: Any, **kwargs: Any) -> Any:
-        training.by_hand.settle(states)
+        training.settle()
         if recorder.done:
             recorder.stop()
         loaders.backward()
@@ -163,6 +199,7 @@ def install(recorder: Recorder, draws: Draws, loaders: Loaders) -> Training:
         result = backward(*args, **kwargs)
         training.by_hand.reached(reached)
         training.made.update({id(p): tensor_note(p.grad) for p in reached})
+        training.lineage.backward(args[0] if args else kwargs["tensors"])
         return result
 
     @functools.wraps(zero)

@@ -1,0 +1,90 @@
+"""Random generators that the script makes for itself: whether it seeds them, and the noise that it draws from them.
+
+A generator that every rank seeds alike gives all of them the same noise; an order of samples has to be the same. So
+draws of numbers are noted, draws of orders are not. PyTorch's generators are followed in ``lineage``.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import sys
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from dlrun.verify.tracer.recorder import Recorder, is_user_file
+
+NOISE = ("beta", "betavariate", "binomial", "exponential", "gamma", "gauss", "gumbel", "laplace", "lognormal", "normal",
+         "normalvariate", "poisson", "rand", "randn", "random", "random_sample", "standard_normal",
+         "uniform")  # fmt: skip
+
+
+def install(recorder: Recorder) -> None:
+    """Follow the generators of NumPy and ``random`` that the script makes from now on."""
+    _follow_default_rng(recorder)
+    _follow_classes(recorder)
+
+
+def _follow_default_rng(recorder: Recorder) -> None:
+    make, watched = (
+        np.random.default_rng,
+        type("Generator", (np.random.Generator,), _noted(recorder, np.random.Generator)),
+    )
+
+    @functools.wraps(make)
+    def made(seed: Any = None) -> Any:
+        users = _by_user(recorder)
+        generator = make(_seed(recorder, seed, "numpy.random.default_rng", users))
+        return watched(generator.bit_generator) if users else generator
+
+    np.random.default_rng = made
+
+
+def _follow_classes(recorder: Recorder) -> None:
+    """Put classes in the place of ``RandomState`` and ``random.Random``; what is one of these is one of theirs."""
+    for module, name in ((np.random, "RandomState"), (random, "Random")):
+        plain = getattr(module, name)
+        alike = type(f"Any{name}", (type,), {"__instancecheck__": lambda _, it, plain=plain: isinstance(it, plain)})
+        known = f"{module.__name__}.{name}"
+
+        def init(self: Any, seed: Any = None, plain: Any = plain, known: str = known) -> None:
+            plain.__init__(self, _seed(recorder, seed, known, _by_user(recorder)))
+
+        setattr(
+            module,
+            name,
+            alike(name, (plain,), {"__init__": init, "__module__": module.__name__, **_noted(recorder, plain)}),
+        )
+
+
+def _seed(recorder: Recorder, seed: Any, known: str, users: bool) -> Any:
+    """Return the seed for a generator: the orders' where there is none, which is noted of the script's own."""
+    if seed is None and not recorder.inside:
+        if users:  # not what a library has for itself
+            recorder.note("seed", generator=known, fixed=False)
+        return recorder.orders.seed
+    return seed
+
+
+def _by_user(recorder: Recorder) -> bool:
+    return not recorder.inside and is_user_file(sys._getframe(2).f_code.co_filename)
+
+
+def _noted(recorder: Recorder, plain: Any) -> dict[str, Callable[..., Any]]:
+    """Return the methods of a generator that draw noise, each noting what it drew for the script."""
+
+    def noted(draw: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(draw)
+        def drawn(self: Any, *args: Any, **kwargs: Any) -> Any:
+            found = draw(self, *args, **kwargs)
+            if _by_user(recorder):
+                digest = blake2b(np.ascontiguousarray(found).tobytes(), digest_size=8).hexdigest()
+                recorder.note("draw", hash=digest)
+            return found
+
+        return drawn
+
+    return {name: noted(getattr(plain, name)) for name in NOISE if hasattr(plain, name)}

@@ -1,0 +1,236 @@
+"""What training computes in one step and uses in a later one, besides parameters: class centers, queues, shadows.
+
+A rank's parameters come from averaged gradients; a tensor that the script keeps from step to step does not. So each
+operation of PyTorch's is followed, from values to what is made of them, and when a loss goes backward it is known
+which values of earlier steps are in it: they are noted under the names that the script has for them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from dlrun.verify.tracer.recorder import Recorder, is_user_file, user_frame
+from dlrun.verify.tracer.tensors import digest, tensor_note
+
+MOVES = {"__getitem__", "__setitem__", "cat", "concat", "stack", "roll", "clone", "detach", "to", "float", "cpu",
+         "reshape", "contiguous", "gather", "index_select", "take", "split", "chunk", "copy_", "index_copy_", "flip",
+         "masked_scatter_", "where", "repeat", "index_put_", "cuda"}  # fmt: skip
+RENEWS = {"zero_", "fill_", "copy_", "normal_", "uniform_", "set_"}  # nothing of the old value stays
+REDUCES = {"mean", "sum", "median", "std", "var", "amax", "amin", "nanmean", "nansum", "logsumexp", "index_add",
+           "index_add_", "scatter_add", "scatter_add_", "index_reduce", "index_reduce_", "scatter_reduce",
+           "scatter_reduce_"}  # fmt: skip
+KEPT = "kept"
+NAMED = 200  # of the script's names that are followed at most
+
+
+@dataclass(eq=False)
+class Value:
+    """What is in a tensor and its views: the rounds of its making and last change, and what of earlier rounds is in it.
+
+    ``made_of``: by arithmetic; ``holds``: copied, as into a queue. ``reduced``: a sum or mean over samples is in it.
+    ``accumulates``: its new value is computed from its old one, round after round. ``noise``: draws of generators of
+    the script's own, (line, hash of what was drawn).
+    """
+
+    born: int
+    round: int
+    made_of: frozenset[Value] = frozenset()
+    holds: frozenset[Value] = frozenset()
+    reduced: bool = False
+    accumulates: bool = False
+    generation: int = 0  # of values that were made of a value of an earlier round, which was made so, ...
+    noise: frozenset[tuple[str, str]] = frozenset()
+    at: str = ""
+    name: str = ""
+    note: dict[str, Any] | None = field(default=None, repr=False)
+
+
+class Lineage(TorchFunctionMode):
+    """Follows values through PyTorch's functions. ``round`` counts how often all optimizers have stepped."""
+
+    def __init__(self, recorder: Recorder, is_parameter: Callable[[torch.Tensor], bool]) -> None:
+        super().__init__()
+        self.recorder, self._is_parameter = recorder, is_parameter
+        self.round, self.paused = 0, False
+        self._values: Any = WeakTensorKeyDictionary()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call the function, and keep what its result is made of."""
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if not (self.paused or self.recorder.inside):
+            self._follow(getattr(func, "__name__", ""), args, kwargs, result)
+        return result
+
+    def of(self, tensor: torch.Tensor) -> Value | None:
+        """Return what is known of a tensor's value; None of a parameter, and of what no function has made."""
+        found: Value | None = self._values.get(tensor)
+        return found
+
+    def _follow(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
+        given = [*args, *kwargs.values()]
+        inputs = [t for t in _tensors(given) if not self._is_parameter(t)]
+        known = [value for t in inputs if (value := self._values.get(t)) is not None]
+        target = args[0] if args and isinstance(args[0], torch.Tensor) else None
+        if name == "__setitem__" or (name.endswith("_") and not name.endswith("__") and result is target is not None):
+            if target is not None and not self._is_parameter(target):
+                self._changed(name, target, known, kwargs)
+            return
+        for output in _tensors([result]):
+            if self._is_parameter(output) or any(output is t for t in inputs):
+                continue
+            source = next((t for t in inputs if _shares(output, t)), None)
+            if source is not None:
+                self._values[output] = self._values.setdefault(source, Value(self.round, self.round))
+                continue
+            value = self._values[output] = self._made(name, known, _over_samples(name, args, kwargs))
+            value.noise = self._noise(name, known, output, kwargs)
+            value.accumulates = value.generation > 1
+            value.at = self._line() if value.made_of or value.reduced else ""
+
+    def _made(self, name: str, known: list[Value], over_samples: bool) -> Value:
+        """Return what a function makes of these values."""
+        old = frozenset(v for v in known if v.round and (v.born < self.round or v.accumulates))
+        made_of: frozenset[Value] = frozenset().union(*(v.made_of for v in known))
+        holds: frozenset[Value] = old.union(*(v.holds for v in known))
+        value = Value(self.round, self.round, made_of, holds)
+        value.reduced = over_samples or any(v.reduced for v in known)
+        value.generation = max((v.generation for v in known), default=0)
+        if name not in MOVES:
+            value.made_of, value.holds = made_of | holds, frozenset()
+            value.generation = max([value.generation, *(v.generation + 1 for v in holds)])
+        return value
+
+    def _changed(self, name: str, target: torch.Tensor, known: list[Value], kwargs: Any) -> None:
+        """Note that a tensor was changed in place."""
+        value = self._values.setdefault(target, Value(self.round, self.round))
+        made = self._made(name, [v for v in known if v is not value], name in REDUCES)
+        if name in RENEWS:
+            value.born, value.made_of, value.holds = self.round, made.made_of, made.holds
+            value.reduced, value.accumulates = made.reduced, value in made.made_of
+        else:
+            again = 0 < value.round < self.round or value.accumulates
+            value.accumulates |= (again and name not in MOVES) or value in made.made_of
+            value.made_of, value.holds = value.made_of | made.made_of, value.holds | made.holds
+            value.reduced |= made.reduced
+        value.noise = self._noise(name, known, target, kwargs)
+        value.generation = max(value.generation, made.generation)
+        value.round, value.at = self.round, self._line()
+
+    def _noise(self, name: str, known: list[Value], output: torch.Tensor, kwargs: Any) -> frozenset[tuple[str, str]]:
+        """Return the draws in an output; numbers that count something, such as an order, are none."""
+        if not (output.is_floating_point() or output.dtype == torch.bool) or name == "__getitem__":
+            return frozenset()
+        found: frozenset[tuple[str, str]] = frozenset().union(*(v.noise for v in known if v.round == self.round))
+        if kwargs.get("generator") is not None and output.is_floating_point():
+            found |= {(self._line(), digest(output))}
+        return found
+
+    def _line(self) -> str:
+        frame = user_frame()
+        return f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}" if frame else ""
+
+    def stepped(self, round: int) -> None:
+        """After a step: keep the names and contents of what the script has kept."""
+        self.round = round
+        found: dict[Value, tuple[str, torch.Tensor]] = {}
+        for name, tensor in named():
+            value = self._values.get(tensor)
+            if value is not None and value.round > 0 and len(found) < NAMED:
+                found[value] = (name, tensor)
+        for value, (name, tensor) in found.items():
+            value.name, value.note = name, tensor_note(tensor)
+
+    def backward(self, roots: Any) -> None:
+        """A loss goes backward: note what is in it of earlier rounds, and of the script's own generators.
+
+        What was only kept, as a queue keeps samples, is left out: that is a rank's own.
+        """
+        given = roots if isinstance(roots, (list, tuple)) else [roots]
+        losses = [value for root in given if isinstance(root, torch.Tensor) and (value := self._values.get(root))]
+        used = frozenset().union(*(v.made_of | v.holds for v in losses))
+        kept = {
+            value.name: {"kind": kind_of(value), "note": value.note, "at": value.at}
+            for value in sorted((v for v in used if v.note and kind_of(v) != KEPT), key=lambda v: (v.round, v.name))
+        }
+        noise = sorted(frozenset().union(*(v.noise for v in losses)))
+        if kept or noise:
+            self.recorder.note("carried", tensors=kept, noise=noise if self.round else [])
+
+
+def kind_of(value: Value) -> str:
+    """Return ``accumulated``, ``reduced`` (over samples), or ``kept``, as a queue keeps what it was given."""
+    return "accumulated" if value.accumulates else "reduced" if value.reduced else KEPT
+
+
+def named() -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors to which the script's running functions, and its globals, have a name, and those names."""
+    frame = sys._getframe(1)
+    spaces: list[dict[str, Any]] = []
+    while frame is not None:
+        if is_user_file(frame.f_code.co_filename):
+            spaces += [frame.f_locals, frame.f_globals]
+        frame = frame.f_back  # type: ignore[assignment]
+    seen: set[int] = set()
+    for space in spaces:
+        if id(space) not in seen:
+            seen.add(id(space))
+            for name, value in list(space.items()):
+                yield from _below(name, value, 2)
+
+
+def _below(name: str, value: Any, depth: int) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    elif depth and isinstance(value, (list, tuple)) and len(value) <= NAMED:
+        for i, item in enumerate(value):
+            yield from _below(f"{name}[{i}]", item, depth - 1)
+    elif depth and isinstance(value, dict) and len(value) <= NAMED:
+        for key, item in value.items():
+            yield from _below(f"{name}[{key!r}]", item, depth - 1)
+    elif isinstance(value, torch.nn.Module):
+        for key, buffer in value.named_buffers():
+            yield f"{name}.{key}", buffer
+        for prefix, part in value.named_modules():
+            for key, item in vars(part).items():
+                if isinstance(item, torch.Tensor):
+                    yield ".".join(word for word in (name, prefix, key) if word), item
+    elif depth and hasattr(value, "__dict__") and is_of_user(value):
+        for key, item in list(vars(value).items()):
+            yield from _below(f"{name}.{key}", item, depth - 1)
+
+
+def is_of_user(value: Any) -> bool:
+    """Whether a value is of a class that the script, or a module of its own, defines."""
+    module = type(value).__module__
+    return module == "__main__" or is_user_file(getattr(sys.modules.get(module), "__file__", None) or "<none>")
+
+
+def _tensors(values: Iterable[Any], depth: int = 2) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif depth and isinstance(value, (list, tuple)):
+            yield from _tensors(value, depth - 1)
+
+
+def _shares(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors are views of the same memory."""
+    try:
+        return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
+    except (RuntimeError, NotImplementedError):  # sparse ones, and those of function transforms
+        return False
+
+
+def _over_samples(name: str, args: Any, kwargs: Any) -> bool:
+    """Whether a function reduces along the first axis, where the samples are."""
+    dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+    axes = dim if isinstance(dim, (tuple, list)) else [dim]
+    return name in REDUCES and any(axis is None or (isinstance(axis, int) and axis == 0) for axis in axes)

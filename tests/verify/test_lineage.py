@@ -1,0 +1,79 @@
+"""What a loss has in it of earlier steps, and how that came about: followed through PyTorch's functions."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+
+from dlrun.verify.tracer import lineage  # noqa: E402
+
+DATA = torch.arange(24.0).reshape(6, 4) / 24
+
+
+def followed(before: str, term: str, after: str = "") -> dict[str, Any]:
+    """Train five steps: ``before`` once, then in each the loss with ``term``, and ``after``. Returns the last note."""
+    noted: dict[str, Any] = {}
+    recorder = SimpleNamespace(inside=0, note=lambda kind, **facts: noted.update(facts), aside=nullcontext)
+    weight = torch.ones(4, requires_grad=True)
+    line = lineage.Lineage(recorder, lambda t: t is weight)  # type: ignore[arg-type]
+    space = {"torch": torch, "weight": weight, "data": DATA.clone(), "line": line}
+    space["step"] = lambda: line.stepped(line.round + 1)
+    body = (
+        f"    feat = data * weight\n    loss = feat.mean() + {term}\n    line.backward(loss)\n    step()\n    {after}\n"
+    )
+    with line:
+        exec(compile(f"{before}\nfor i in range(5):\n{body}", "train.py", "exec"), space)
+    return noted
+
+
+@pytest.mark.parametrize(
+    ("before", "term", "after", "kind"),
+    [
+        (
+            "state = torch.zeros(4)",
+            "(feat - state).sum()",
+            "state.mul_(0.9).add_(0.1 * feat.detach()[0])",
+            "accumulated",
+        ),
+        (
+            "state = torch.zeros(4)",
+            "(feat - state).sum()",
+            "state = 0.9 * state + 0.1 * feat.detach()[0]",
+            "accumulated",
+        ),
+        ("state = torch.zeros(2, 4)", "(feat - state[[1]]).sum()", "state[1] += feat.detach()[0]", "accumulated"),
+        ("state = torch.zeros(2, 4)", "(feat - state[1]).sum()", "state[1] = feat.detach().mean(0)", "reduced"),
+        ("state = torch.zeros(2, 4)", "(feat @ state.T).sum()", "state[i % 2] = feat.detach()[0]", None),
+        ("state = torch.ones(9, 4)", "(feat @ state.T).sum()", "state = torch.cat([state[6:], feat.detach()])", None),
+    ],
+)
+def test_what_is_kept_between_steps_is_told_from_what_is_computed_on(before, term, after, kind, monkeypatch) -> None:
+    monkeypatch.setattr(lineage, "is_user_file", lambda name: name == "train.py")
+    noted = followed(before, term, after)
+    assert {name: entry["kind"] for name, entry in noted.get("tensors", {}).items()} == (
+        {"state": kind} if kind else {}
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "term", "after"),
+    [
+        ("total = torch.zeros(())", "0", "total += loss.detach()"),
+        ("scale = torch.full((4,), 2.0)", "(feat * scale).sum()", ""),
+        ("buffer = torch.zeros(6, 4)", "buffer.copy_(data).mul_(2).sum()", ""),
+    ],
+)
+def test_sums_for_the_eye_constants_and_scratch_space_are_nothing_that_training_keeps(before, term, after, monkeypatch):
+    monkeypatch.setattr(lineage, "is_user_file", lambda name: name == "train.py")
+    assert followed(before, term, after).get("tensors", {}) == {}
+
+
+def test_noise_of_a_generator_that_is_given_is_followed_and_an_order_is_none() -> None:
+    own = "own = torch.Generator().manual_seed(1)"
+    assert followed(own, "(feat + torch.randn(4, generator=own)).sum()")["noise"]
+    assert not followed(own, "feat[torch.randperm(6, generator=own)].sum()").get("noise")
