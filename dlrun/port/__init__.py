@@ -147,6 +147,7 @@ def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
         tops=loops.tops(),
         feeds=tuple(feeds.found.values()),
         carries=tuple(feeds.carried.dealt),
+        lengths=tuple(feeds.uses.lengths(feeds.found.values()) if options.batch == "local" else ()),
         permutations=tuple(feeds.permutations()),
         optimizers=loops.gradients.constructors(),
         loops=tuple(loops.training),

@@ -157,3 +157,51 @@ def test_a_list_of_training_samples_is_dealt_out_and_a_method_of_that_name_calls
     module = "import torch\ndef train(model, opt, loader):\n    model.train()\n    for x in loader:\n" \
              "        model(x).mean().backward()\n        opt.step()\n"  # fmt: skip
     assert "nothing in this file calls train()" in port(module).report()
+
+
+BOTH = """
+import torch
+from torch.utils.data import DataLoader
+
+def make(train):
+    return DataLoader(data(train), batch_size=4, shuffle=train)
+
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+train_loader, test_loader = make(True), make(False)
+for epoch in range(2):
+    for i, (x, y) in enumerate(train_loader):
+        loss = (model(x) - y).pow(2).mean()
+        loss.backward()
+        if i % 3 == 2 or i + 1 == len(train_loader):
+            opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    "evaluation",
+    [
+        "for x, y in test_loader:\n    print(model.forward(x).mean())",
+        "print(sum(model(x).sum() for x, _ in test_loader))",
+        "x, y = next(iter(test_loader))\nprint(model(x))",
+        "from measures import evaluate\nevaluate(model, test_loader)",
+    ],
+)
+def test_of_the_loaders_of_one_function_the_trained_one_is_cut_where_it_is_made_and_the_others_stay_whole(evaluation):
+    text = port(BOTH + evaluation).text
+    assert "train_loader, test_loader = dl.shard(make(True)), make(False)" in text
+    assert text.count("dl.shard(") == 1
+
+
+def test_a_loader_that_is_evaluated_too_is_cut_at_the_loop_which_counts_its_own_batches():
+    text = port(BOTH + "for x, y in train_loader:\n    print(model.forward(x).mean(), len(train_loader))").text
+    assert "enumerate(dl.shard(train_loader))" in text
+    assert "i + 1 == len(dl.shard(train_loader)):" in text
+    assert text.count("dl.shard(") == 2
+
+
+def test_an_iterator_of_a_loader_that_is_evaluated_too_is_made_of_its_share():
+    loop = "    batches = iter(train_loader)\n    for i in range(9):\n        x, y = next(batches)\n"
+    drawn = BOTH.replace("    for i, (x, y) in enumerate(train_loader):\n", loop)
+    text = port(drawn + "for x, y in train_loader:\n    print(model(x).mean())").text
+    assert "batches = iter(dl.shard(train_loader))" in text

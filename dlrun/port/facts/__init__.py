@@ -140,6 +140,7 @@ class Facts:
     tops: tuple[Top, ...] = ()
     feeds: tuple[Feed, ...] = ()
     carries: tuple[cst.CSTNode, ...] = ()  # assignments that hand a hidden state from batch to batch
+    lengths: tuple[cst.Call, ...] = ()  # calls of len() of a loader, whole elsewhere, that count a rank's own batches
     permutations: tuple[cst.Call, ...] = ()  # the calls that draw an order for loops over indices
     optimizers: tuple[cst.Call, ...] = ()  # the calls that make them
     loops: tuple[cst.CSTNode, ...] = ()  # all loops that run an update

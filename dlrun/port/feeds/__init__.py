@@ -16,6 +16,7 @@ from dlrun.port.feeds.draws import Draws, plays
 from dlrun.port.feeds.full import FullBatches
 from dlrun.port.feeds.iterated import Iterated
 from dlrun.port.feeds.positions import counts_too, mentions, moving, picks_samples
+from dlrun.port.feeds.uses import Uses
 from dlrun.port.feeds.wholes import Wholes
 from dlrun.port.inputs import comes_from
 from dlrun.port.program.script import Binding, dotted, walk
@@ -36,8 +37,8 @@ class Feeds(FullBatches):
         self.kinds = loops.kinds
         self.draws = Draws(loops)
         self.iterated = Iterated(loops.flow)
+        self.uses = Uses(loops, self.draws)
         self._sites = Sites(loops)
-        self._whole_too: set[cst.CSTNode] = set()  # loaders that a function gets from the calls that do not train
         self._orders: set[cst.CSTNode] = set()  # names of positions in a random order, which loops run over
         self._generators: list[cst.FunctionDef] = []  # functions that make the batches of training loops
         self.found: dict[cst.CSTNode, Feed] = {}
@@ -118,7 +119,7 @@ class Feeds(FullBatches):
         innermost = self._is_innermost(loop)
         totals = any(isinstance(n, cst.Attribute) and n.attr.value == "dataset" for n in walk(loop.body))
         trains, evaluates = ([], []) if totals else self._sites.split(loop, iterated)
-        self._whole_too.update(o.node for e in evaluates for o in self.flow.origins(e))
+        self.uses.whole.extend(evaluates)
         for given in trains or [iterated]:
             self._feed(self.iterated.source(given), innermost=innermost)
 
@@ -172,10 +173,11 @@ class Feeds(FullBatches):
             if isinstance(behind, cst.BaseExpression) and behind is not made:  # it = loader.__iter__()
                 self._feed(behind, drawn, innermost)
             elif isinstance(made, cst.Call) and self.kinds.of_call(made) == "loader":
-                if not self._evaluated(made) and not self._in_comprehension(made):
-                    self.found.setdefault(made, Feed(made, "loader"))
-                elif not drawn:
-                    self.found.setdefault(iterated, Feed(iterated, "iterable"))
+                place = self.uses.place(made, iterated) if not self._in_comprehension(made) else None
+                if place is not None:
+                    self.found.setdefault(place, Feed(place, "loader"))
+                elif (own := self.uses.iterator(made, iterated) if drawn else iterated) is not None:
+                    self.found.setdefault(own, Feed(own, "iterable"))
             elif drawn:
                 if isinstance(made, cst.Call) and origin.whole and self._may_be_batches(made, iterated):
                     self.found.setdefault(made, Feed(made, "loader"))
@@ -262,7 +264,8 @@ class Feeds(FullBatches):
                 return None
         if isinstance(made, cst.Call) and self.script.name_of(made.func).startswith(("numpy.", "torch.", "sklearn.")):
             return None
-        if not isinstance(made, cst.Call) or self.flow.definition(made.func) is not None or self._evaluated(made):
+        if (not isinstance(made, cst.Call) or self.flow.definition(made.func) is not None
+                or self.uses.looked_at(made)):  # fmt: skip
             return None
         holders: list[Binding] = []
         for scope in {id(s): s for s in self.script.scopes.values()}.values():
@@ -286,19 +289,6 @@ class Feeds(FullBatches):
             plain = ("builtins.", "numpy.arange", "numpy.linspace", "torch.arange", "itertools.count")
             return not called.startswith(plain) and not called.endswith(_NO_BATCHES)
         return bool(re.search(_BATCHES, name, re.IGNORECASE))
-
-    def _evaluated(self, loader: cst.CSTNode) -> bool:
-        """Tell whether a loop that does not train runs over ``loader`` too."""
-        others = [n for n in self.script.nodes if isinstance(n, cst.For) and n not in self.loops.training]
-        return loader in self._whole_too or any(
-            self._computes(n.body)
-            and any(o.node is loader and o.whole for o in self.flow.origins(self.iterated.source(n.iter)))
-            for n in others
-        )
-
-    def _computes(self, body: cst.CSTNode) -> bool:
-        """Tell whether the body of a loop runs a model (and is not, say, a plot of the first batch)."""
-        return any(isinstance(n, cst.Call) and self.kinds.of(n.func) == "module" for n in walk(body))
 
     # -- loops over positions in arrays -------------------------------------------------------------------------
 

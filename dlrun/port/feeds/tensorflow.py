@@ -47,9 +47,6 @@ class TapeFeeds(Feeds):
         else:
             super()._feed(iterated, drawn, innermost)
 
-    def _computes(self, body: cst.CSTNode) -> bool:
-        return False
-
     def _loss(self, backward: cst.Call) -> cst.BaseExpression:
         return backward.args[0].value if backward.args else backward.func
 

@@ -34,13 +34,15 @@ def all_samples(facts: Facts, node: cst.CSTNode, depth: int = 0) -> bool:
 def _is_whole(facts: Facts, counted: cst.BaseExpression) -> bool:
     """Tell whether every rank holds all of ``counted``: it is dealt out at the loop, or cut out of what is."""
     name = dotted(counted)
+    if any(call.args[0].value is counted for call in facts.lengths):
+        return False
     if any(name and name == dotted(f.node) for f in facts.feeds if f.how == "iterable"):
         return True
     if any(name in f.names for f in facts.feeds if f.how in ("named", "arrays", "stretches")):
         return False
     dealt = {f.node for f in facts.feeds}
     dealt |= {f.node.value for f in facts.feeds if isinstance(f.node, cst.Assign)}
-    if any(o.node in dealt for o in facts.flow.origins(counted)):
+    if dealt.intersection(facts.flow.through(counted)):
         return False
     if facts.kinds.of(counted) == "loader":
         return True

@@ -58,6 +58,8 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             yield Edit(feed.node, deals if facts.options.batch == "global" else why, share)
         elif feed.how in ("arrays", "array"):
             yield from full.arrays(facts, feed)
+    for call in facts.lengths:
+        yield Edit(call.args[0].value, "this rank's batches, not all of the loader's", wrap)
     yield from stretches.torch(facts)
     for call in facts.permutations:
         yield from _one_order(facts, call)

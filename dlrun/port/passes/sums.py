@@ -152,10 +152,11 @@ class Sums:
     def _is_length_of_feed(self, node: cst.CSTNode) -> bool:
         feeds = {feed.node for feed in self.facts.feeds if feed.how != "iterable"}
         names = {name for feed in self.facts.feeds for name in feed.names}
+        own = [call.args[0].value for call in self.facts.lengths]
         return any(
-            self.facts.kinds.of(counted) == "loader"
+            counted in own
             or (isinstance(counted, cst.Name) and counted.value in names)
-            or any(o.node in feeds for o in self.facts.flow.origins(counted))
+            or not feeds.isdisjoint(self.facts.flow.through(counted))
             for counted in self._counted(node)
         )
 
@@ -173,7 +174,7 @@ class Sums:
         parts = [n for n in walk(loop.iter) if isinstance(n, (cst.Name, cst.Attribute, cst.Call))]
         return any(
             (isinstance(part, cst.Name) and part.value in names)
-            or any(o.node is feed for o in self.facts.flow.origins(part))
+            or feed in self.facts.flow.through(part)
             for part in parts
         )
 

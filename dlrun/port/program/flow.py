@@ -40,6 +40,7 @@ class Flow(Calls):
         """Index the functions and the call sites of ``script``."""
         super().__init__(script)
         self._known: dict[State, tuple[Origin, ...]] = {}
+        self._ways: dict[cst.CSTNode, tuple[cst.CSTNode, ...]] = {}
         self._busy: dict[State, object] = {}  # what is being followed, with the variable that it names
         self._cut = False
         self._callers: dict[cst.CSTNode, list[cst.Call]] | None = None
@@ -135,6 +136,19 @@ class Flow(Calls):
         if outermost or not self._cut:
             self._known[key] = result
         return result
+
+    def through(self, node: cst.CSTNode) -> tuple[cst.CSTNode, ...]:
+        """Return the expressions that the value of ``node`` passes whole, from itself back to where it is made."""
+        if node not in self._ways:
+            seen: dict[State, None] = {(node, ()): None}
+            todo: list[State] = [(node, ())]
+            while todo and len(seen) < 2000:
+                at, part = todo.pop()
+                new = [s for s in (self._onward(at, part) or ()) if s not in seen] if len(part) < 6 else []
+                seen.update(dict.fromkeys(new))
+                todo.extend(reversed(new))
+            self._ways[node] = tuple(at for at, part in seen if not part)
+        return self._ways[node]
 
     def _variable(self, node: cst.CSTNode) -> object:
         """Return what is one and the same wherever the variable ``node`` is named: ten turns of ``net = net(n)``."""

@@ -1,0 +1,147 @@
+"""What else happens to the batches of a loader that is trained on, and so where it may be cut into shares."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+
+import libcst as cst
+
+from dlrun.port.facts import Feed
+from dlrun.port.facts.loops import Loops
+from dlrun.port.feeds.draws import Draws
+from dlrun.port.feeds.positions import mentions
+from dlrun.port.program.script import dotted, walk
+
+# Foreign functions that go through a loader for what it holds; others may make batches of it, or know its length.
+_LOOKS = re.compile(
+    r"(^|_|\.)(eval(uate)?|valid(ate)?|test|predict|infer|accuracy|score|metrics?|embed|features?|update_bn|calibrate)",
+    re.IGNORECASE,
+)
+_KEEPS = ("append", "extend", "add", "update")
+_STAYS = ("train", "eval", "to", "cuda", "cpu", "parameters", "zero_grad", "state_dict", "requires_grad_", "modules")
+
+
+class Uses:
+    """Tells where the batches of loaders are evaluated, collected or counted, and where they are trained on alone."""
+
+    def __init__(self, loops: Loops, draws: Draws) -> None:
+        """Answer for the script of ``loops``."""
+        self.loops = loops
+        self.script = loops.script
+        self.flow = loops.flow
+        self.kinds = loops.kinds
+        self.draws = draws
+        self.iterated = draws.iterated
+        self.whole: list[cst.BaseExpression] = []  # what a function that trains, too, gets from calls that do not
+
+    def place(self, loader: cst.Call, iterated: cst.BaseExpression) -> cst.BaseExpression | None:
+        """Return the call behind ``iterated`` that may be cut: that which makes ``loader``, or a function that does.
+
+        It is the nearest to the loader whose value nothing but training looks at; None where there is none.
+        """
+        others = [through for other in self._others() if loader in (through := self.flow.through(other))]
+        if not others:
+            return loader
+        way = [n for n in self.flow.through(iterated) if isinstance(n, cst.Call) and not any(n in o for o in others)]
+        made = [n for n in way if self.flow.targets(n) and loader in self.flow.through(n)]
+        return made[-1] if made else None
+
+    def iterator(self, loader: cst.Call, drawn: cst.BaseExpression) -> cst.BaseExpression | None:
+        """Return what the iterator ``drawn`` is made of, an expression of its own: ``loader`` in ``iter(loader)``."""
+        for node in self.flow.through(drawn):
+            above = self.script.parents.get(node)
+            call = self.script.parents.get(above) if isinstance(above, cst.Arg) else None
+            inner = isinstance(call, cst.Call) and self.iterated.source(call) is not call
+            if inner and isinstance(node, (cst.Name, cst.Attribute)) and loader in self.flow.through(node):
+                return node
+        return None
+
+    def looked_at(self, made: cst.CSTNode) -> bool:
+        """Tell whether something that does not train looks at the batches of what ``made`` returns."""
+        return any(made in self.flow.through(other) for other in self._others())
+
+    def lengths(self, feeds: Iterable[Feed]) -> Iterator[cst.Call]:
+        """Yield the calls ``len(loader)`` beside loops that take a share of a loader which stays whole elsewhere.
+
+        They count the loop's own batches: in the loop itself, and in its function where nothing else goes through it.
+        """
+        lens = [c for c in self.script.calls if self.script.name_of(c.func) == "builtins.len" and len(c.args) == 1]
+        for feed in feeds:
+            loop = next((u for u in self.script.above(feed.node) if u in self.loops.training), None)
+            name = dotted(feed.node)
+            if feed.how != "iterable" or not name or loop is None or self.kinds.of(feed.node) != "loader":
+                continue
+            home = self.script.function_of(loop)
+            alone = not any(dotted(o) == name and self.script.function_of(o) is home for o in self._others())
+            for call in lens:
+                near = self.script.function_of(call) is home and (alone or self.script.inside(call, loop))
+                if near and dotted(call.args[0].value) == name:
+                    yield call
+
+    def _others(self) -> Iterator[cst.BaseExpression]:
+        yield from self._seen
+        yield from self.whole
+
+    @cached_property
+    def _seen(self) -> list[cst.BaseExpression]:
+        """The expressions that stand for batches that no update follows from."""
+        found: list[cst.BaseExpression] = []
+        for node in self.script.nodes:
+            if isinstance(node, cst.For):
+                trains = node in self.loops.training or node in self.loops.accumulating
+                found.extend([] if trains or not self._works(node.body) else [self.iterated.source(node.iter)])
+            elif isinstance(node, (cst.ListComp, cst.GeneratorExp)):
+                computes = self._computes(node.elt) and not self.loops.gradients.runs_backward(node.elt)
+                found.extend([self.iterated.source(node.for_in.iter)] if computes else [])
+            elif isinstance(node, cst.Call):
+                found.extend(self._given(node))
+                found.extend(self._drawn(node))
+        return found
+
+    @cached_property
+    def _trained(self) -> set[cst.Call]:
+        """The calls that training loops may come to."""
+        return {call for loop in self.loops.training for call in self.draws.reached(loop.body)}
+
+    def _drawn(self, call: cst.Call) -> Iterator[cst.BaseExpression]:
+        """Yield what ``call`` takes a batch from that goes into a model, and into no update."""
+        iterator = self.iterated.advanced(call)
+        if iterator is None or call in self._trained:
+            return
+        statement = self.script.statement_of(call)
+        targets = [t.target for t in statement.targets] if isinstance(statement, cst.Assign) else []
+        names = {n.value for t in targets for n in walk(t) if isinstance(n, cst.Name)}
+        home = self.script.function_of(call)
+        calls = [c for c in self.script.calls if self.script.function_of(c) is home]
+        if any(mentions(a, names) for c in calls if self._computes(c) for a in c.args):
+            yield self.iterated.source(iterator)
+
+    def _given(self, call: cst.Call) -> Iterator[cst.BaseExpression]:
+        """Yield what ``call`` hands to a function out of sight that evaluates, as its name says."""
+        name = self.script.name_of(call.func) or dotted(call.func)
+        foreign = not name.startswith("builtins.") and not self.kinds.of_call(call) and not self.flow.targets(call)
+        if foreign and _LOOKS.search(dotted(call.func).rsplit(".", 1)[-1]):
+            yield from (a.value for a in call.args if isinstance(a.value, (cst.Name, cst.Attribute, cst.Subscript)))
+
+    def _works(self, body: cst.CSTNode) -> bool:
+        """Tell whether the body of a loop runs a model, adds up, or keeps: it is no plot of the first batch."""
+        leaves = any(isinstance(n, cst.Break) for n in walk(body))
+        return self._computes(body) or (not leaves and any(map(self._keeps, walk(body))))
+
+    def _keeps(self, node: cst.CSTNode) -> bool:
+        called = node.func if isinstance(node, cst.Call) else None
+        return isinstance(node, cst.AugAssign) or (isinstance(called, cst.Attribute) and called.attr.value in _KEEPS)
+
+    def _computes(self, node: cst.CSTNode, depth: int = 3) -> bool:
+        """Tell whether running ``node`` runs a model, also by a method of its own or in a function of the script."""
+        for call in (n for n in walk(node) if isinstance(n, cst.Call)):
+            method = call.func if isinstance(call.func, cst.Attribute) else None
+            if self.kinds.of(call.func) == "module":
+                return True
+            if method is not None and method.attr.value not in _STAYS and self.kinds.of(method.value) == "module":
+                return True
+            if depth and any(self._computes(f.body, depth - 1) for f in self.flow.targets(call)):
+                return True
+        return False
