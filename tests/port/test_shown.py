@@ -3,7 +3,7 @@
 from running import ran
 from small import SERIAL
 
-from dlrun.port import port
+from dlrun.port import Options, port
 
 EVALUATED = """
 import torch
@@ -226,3 +226,41 @@ def test_a_format_that_shows_an_object_itself_is_left_as_it_is():
     text = port(RUNS.replace("{loss.avg:.5f}", "{loss.avg:.5f} {loss}")).text
     assert '{loss.avg:.5f} {loss} right {0:.5f} of {top_avg:.5f}".format(' in text
     assert "loss=losses, top_avg=dl.average(tops.avg)" in text
+
+
+RATES = """
+import time
+import torch
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+train_loader = DataLoader(data, batch_size=batch_size, shuffle=True)
+test_loader = DataLoader(data)
+
+def tested():
+    start, tested = time.time(), 0
+    for x, y in test_loader:
+        tested += len(x)
+    return tested / (time.time() - start), batch_size / (time.time() - start)
+
+start, seen, words = time.time(), 0, 0
+for i, (x, y) in enumerate(train_loader):
+    loss = (model(x) - y).pow(2).mean()
+    loss.backward()
+    opt.step()
+    seen += x.size(0)
+    words += x.numel()
+    took = time.time() - start
+    print(seen / took, words / took, 10 * batch_size / took)
+    print(i / took, took / seen, len(data) / took, tested())
+"""
+
+
+def test_samples_per_second_of_the_training_are_those_of_all_ranks_and_other_rates_stay():
+    text = port(RATES).text
+    assert text.count("get_nranks") == 3
+    assert (
+        "print(dl.get_nranks() * seen / took, dl.get_nranks() * words / took, dl.get_nranks() * 10 * batch_size / took)"
+    ) in text
+    text = port(RATES, Options(batch="global")).text  # where the rank takes a part of each batch
+    assert "print(dl.get_nranks() * seen / took, dl.get_nranks() * words / took, 10 * batch_size / took)" in text

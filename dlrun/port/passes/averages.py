@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
-from dlrun.port.passes import decisions, doubts, kept, shown, statistics, totals
+from dlrun.port.passes import decisions, doubts, kept, shown, statistics, throughput, totals
 from dlrun.port.passes.metrics import Metrics
 
 
@@ -38,5 +38,6 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
         yield from kept.torch(metrics)
         yield from decisions.torch(metrics)
         yield from shown.torch(metrics)
+        yield from throughput.torch(metrics)
     yield from statistics.torch(facts)
     yield from doubts.torch(facts)

@@ -39,6 +39,10 @@ class Metrics:
         """Return the sum of ``node`` over the ranks."""
         return expression("torch/total", {"value": node}, dl=self.facts.alias)
 
+    def of_all_ranks(self, node: cst.BaseExpression) -> cst.BaseExpression:
+        """Return n times ``node``, a count that is alike on all ranks."""
+        return expression("torch/of_all_ranks", {"count": node}, dl=self.facts.alias)
+
     def is_record(self, side: cst.BaseExpression, node: cst.CSTNode) -> bool:
         """Tell whether ``side`` is a best-so-far, which only ever takes a value that was compared with it."""
         name = dotted(side)

@@ -66,14 +66,17 @@ class Sums:
             self._runs_over(loop, f.node, f.names) for f in self.facts.feeds if f.how in _DEALT)  # fmt: skip
         if not dealt or not isinstance(loop, cst.For) or self.facts.options.batch == "global":
             return False
-        taken = {n.value for n in walk(loop.target) if isinstance(n, cst.Name)}
-        match node.value:
+        return any(self.is_size(node.value, n.value) for n in walk(loop.target) if isinstance(n, cst.Name))
+
+    def is_size(self, node: cst.CSTNode, batch: str) -> bool:
+        """Tell whether ``node`` is the number of samples in what ``batch`` names."""
+        match node:
             case cst.Call(func=cst.Name(value="len"), args=[cst.Arg(value=cst.Name(value=of))]):
-                return of in taken
+                return of == batch
             case cst.Call(func=cst.Attribute(cst.Name(of), cst.Name("size")), args=[cst.Arg(value=at)]):
-                return of in taken and self.script.code(at) == "0"
+                return of == batch and self.script.code(at) == "0"
             case cst.Subscript(value=cst.Attribute(cst.Name(of), cst.Name("shape")), slice=[at]):
-                return of in taken and self.script.code(at) == "0"
+                return of == batch and self.script.code(at) == "0"
         return False
 
     def _divides(self, binding: Binding) -> bool:

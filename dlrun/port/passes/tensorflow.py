@@ -23,6 +23,7 @@ from dlrun.port.passes import (
     session_start,
     sessions,
     shown,
+    throughput,
     totals,
 )
 from dlrun.port.passes import finish as torch_finish
@@ -267,6 +268,7 @@ def metrics(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     yield from totals.torch(found)
     yield from decisions.torch(found)
     yield from shown.torch(found)
+    yield from throughput.torch(found)
     yield from sessions.parts(facts)
 
 
