@@ -1,5 +1,19 @@
-"""For all tests: on a machine with a single GPU, jobs of several ranks start nevertheless."""
+"""For all tests: ranks share a machine's single GPU, and the report ends with what was seen over several machines."""
 
 import os
 
-os.environ.setdefault("DLRUN_SHARE_GPUS", "1")
+import pytest
+
+os.environ.setdefault("DLRUN_SHARE_GPUS", "1")  # jobs of several ranks start nevertheless
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show how every failure ended, under every launcher over several machines."""
+    reports = [report for outcome in ("passed", "failed") for report in terminalreporter.getreports(outcome)]
+    rows = [value for report in reports for name, value in report.user_properties if name == "end"]
+    if rows:
+        terminalreporter.section("how jobs over several machines ended")
+        terminalreporter.line("| event | started by | exit code | seconds | processes left | said |")
+        terminalreporter.line("|---|---|---|---|---|---|")
+        for row in sorted(rows):
+            terminalreporter.line(str(row))

@@ -71,15 +71,3 @@ def lab() -> Iterator[Lab]:
         pytest.skip(f"the Slurm lab did not come up: {started.stderr.strip().splitlines()[-1:]}")
     yield cluster
     subprocess.run([cluster.down], env=cluster.env, timeout=60, check=False)
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show how every failure ended, under every launcher over several machines."""
-    reports = [report for outcome in ("passed", "failed") for report in terminalreporter.getreports(outcome)]
-    rows = [value for report in reports for name, value in report.user_properties if name == "end"]
-    if rows:
-        terminalreporter.section("how jobs over several machines ended")
-        terminalreporter.line("| event | started by | exit code | seconds | processes left | said |")
-        terminalreporter.line("|---|---|---|---|---|---|")
-        for row in sorted(rows):
-            terminalreporter.line(str(row))
