@@ -57,6 +57,41 @@ stopper = EarlyStopping()
     assert "value = dl.average(value)  # mean over the ranks: all ranks decide alike" in text
 
 
+def test_what_ranks_may_come_to_unequally_often_is_averaged_by_none():
+    text = port(f"""{HEAD}
+class Net(torch.nn.Module):
+    def forward(self, x):
+        x = x.sum(1, keepdim=True)
+        if x.max() > 9:
+            x = torch.zeros_like(x)
+        return x
+def bonds(distance):
+    if distance < 1.2:
+        return 1
+    return 0
+def stable(points):
+    return sum(bonds((p - q).norm()) for p in points for q in points)
+{MADE}{LOADER}
+net = Net()
+{EPOCHS}    print(stable(net(model(held))))
+""").text
+    assert "dl.average(x" not in text
+    assert "distance < 1.2" in text
+    assert "distance = dl" not in text
+
+
+def test_what_a_function_makes_twice_is_two_models():
+    text = port(f"""{HEAD}
+def build():
+    return torch.nn.Linear(2, 1)
+model, loader = build(), DataLoader(data, batch_size=8, shuffle=True)
+average = build()
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+{EPOCHS}        for a, p in zip(average.parameters(), model.parameters()): a.data.mul_(0.9).add_(0.1 * p.data)
+""").text
+    assert "dl.broadcast(model, average, opt)" in text
+
+
 def test_a_table_of_functions_makes_the_optimizer():
     ported = port(f"""{HEAD}
 def plain(params, lr): return torch.optim.SGD(params, lr=lr)
@@ -74,6 +109,7 @@ opt = TABLE[kind](model.parameters(), 0.1)
     [
         ("while True:\n    for x, y in loader:", "step += 1\n        if step >= most: break", "most = dl.steps(500)"),
         ("while step < most:\n    for x, y in loader:", "step += 1", "most = dl.steps(500)"),
+        ("while 1:\n    for x, y in loader:", "step = step + 1\n        if step > most: break", "most = dl.steps(500)"),
         ("while 1:\n    for i, (x, y) in enumerate(loader):", "if i == args.n: break", "i == dl.steps(args.n):"),
     ],
 )

@@ -10,6 +10,7 @@ import libcst as cst
 from dlrun.port.facts import Top
 from dlrun.port.facts.copies import copied
 from dlrun.port.facts.torch import LOOPS, Gradients
+from dlrun.port.program.flow import Origin
 from dlrun.port.program.script import Scope, dotted, walk
 
 Frame = cst.FunctionDef | cst.Module
@@ -276,7 +277,8 @@ class Loops:
         for name, node in candidates:
             kind = self.kinds.of(node)
             made = tuple(self.flow.origins(node))
-            key = (name,) if not made or any(self._makes_many(o.node) for o in made) else made
+            own = not made or any(self._makes_many(o.node) for o in made) or self._is_anew(node, made)
+            key = (name,) if own else made
             owner = self.script.class_of(node) if kind == "" and name.count(".") == 1 and name[:5] != "self." else None
             copies = owner is not None and name.rsplit(".", 1)[-1] in self._copied(owner)
             if kind == "module" or name in self._by_hand or copies:
@@ -288,6 +290,14 @@ class Loops:
             ):
                 optimizers.setdefault(key, name)
         return tuple(modules.values()), tuple(optimizers.values())
+
+    def _is_anew(self, node: cst.CSTNode, made: tuple[Origin, ...]) -> bool:
+        """Tell whether a function of the script makes what ``node`` stands for: with each call another object."""
+        values = [node]
+        if isinstance(node, cst.Name):
+            values = [b.value for b in self.script.scopes[node].lookup(node.value)[0] if b.value is not None]
+        ends = {origin.node for origin in made}
+        return any(isinstance(v, cst.Call) and v not in ends and self.flow.targets(v) for v in values)
 
     def _makes_many(self, node: cst.CSTNode) -> bool:
         """Tell whether ``node`` is an element of a comprehension: each of its values is an object of its own."""

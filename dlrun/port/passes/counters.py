@@ -8,7 +8,7 @@ import libcst as cst
 
 from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import Tells
-from dlrun.port.program.script import dotted, walk
+from dlrun.port.program.script import added, dotted, walk
 
 Counters = set[tuple[cst.CSTNode, str]]  # functions and names, classes and attributes
 _DEPTH = 4
@@ -22,8 +22,8 @@ def counters(facts: Facts) -> Iterator[tuple[cst.CSTNode, str]]:
             continue
         function = facts.script.function_of(loop)
         for n in walk(loop.body):
-            if isinstance(n, cst.AugAssign) and is_one_more(n) and innermost(facts, n) is loop:
-                yield function, dotted(n.target)
+            if is_one_more(n) and innermost(facts, n) is loop:
+                yield function, dotted(added(n)[0])  # type: ignore[index]
         if (number := _number(facts, loop)) is not None:
             yield function, number.value
 
@@ -63,7 +63,7 @@ def each_update(facts: Facts, node: cst.CSTNode, depth: int = _DEPTH) -> bool:
 def attributes(facts: Facts) -> Iterator[tuple[cst.CSTNode, str]]:
     """Yield the classes and attributes of what goes up by 1 with every update: ``self.done += 1``."""
     for (owner, name), bindings in facts.script.attributes.items():
-        adds = [b.node for b in bindings if isinstance(b.node, cst.AugAssign) and is_one_more(b.node)]
+        adds = [b.node for b in bindings if is_one_more(b.node)]
         if adds and all(each_update(facts, n) for n in adds):
             yield owner, name
 
@@ -78,10 +78,10 @@ def variables(facts: Facts) -> Iterator[tuple[cst.CSTNode, str]]:
                 yield scope.node, dotted(name)
 
 
-def is_one_more(node: cst.AugAssign) -> bool:
-    """Tell whether ``node`` adds 1."""
-    one = isinstance(node.value, cst.Integer) and node.value.value == "1"
-    return one and isinstance(node.operator, cst.AddAssign)
+def is_one_more(node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` adds 1: ``step += 1``, ``step = step + 1``."""
+    found = added(node)
+    return found is not None and isinstance(found[1], cst.Integer) and found[1].value == "1"
 
 
 def tells(facts: Facts, known: Collection[tuple[cst.CSTNode, str]]) -> Tells:

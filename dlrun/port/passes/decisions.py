@@ -13,6 +13,8 @@ from dlrun.port.passes.metrics import Metrics
 from dlrun.port.program.script import dotted, walk
 
 _ORDER = (cst.LessThan, cst.LessThanEqual, cst.GreaterThan, cst.GreaterThanEqual)
+_TURNS = (cst.For, cst.While, cst.ListComp, cst.GeneratorExp, cst.DictComp)
+_DEPTH = 4
 _LEAVES = (cst.Break, cst.Continue, cst.Return, cst.Raise)
 
 
@@ -52,8 +54,7 @@ def _is_plateau(metrics: Metrics, scheduler: cst.BaseExpression) -> bool:
 
 def _decides(metrics: Metrics, node: cst.If | cst.While) -> bool:
     """Tell whether the outcome stops, keeps or steers something: not per sample, and not only for show."""
-    loops = [u for u in metrics.script.above(node) if isinstance(u, (cst.For, cst.While)) and _same(metrics, u, node)]
-    if any(loop not in metrics.facts.loops for loop in loops):
+    if _apart(metrics, node):
         return False
     if isinstance(node, cst.While):
         return node in metrics.facts.loops
@@ -70,13 +71,26 @@ def _decides(metrics: Metrics, node: cst.If | cst.While) -> bool:
     return False
 
 
-def _same(metrics: Metrics, one: cst.CSTNode, other: cst.CSTNode) -> bool:
-    return metrics.script.function_of(one) is metrics.script.function_of(other)
+def _apart(metrics: Metrics, node: cst.CSTNode, depth: int = _DEPTH) -> bool:
+    """Tell whether ranks may come to ``node`` more or less often than others: in a loop that does not train, or there
+    called; in a method of a module, which any of them may run on something else."""
+    script, loops = metrics.script, metrics.facts.loops
+    function = script.function_of(node)
+    around = [u for u in script.above(node) if isinstance(u, (*_TURNS, cst.FunctionDef))]
+    own = around[: next((i for i, u in enumerate(around) if isinstance(u, cst.FunctionDef)), len(around))]
+    if any(loop not in loops for loop in own):
+        return True
+    if not isinstance(function, cst.FunctionDef) or not depth or any(script.function_of(x) is function for x in loops):
+        return False
+    owner = script.class_of(function)
+    if owner is not None and metrics.facts.kinds.of_bases(metrics.facts.flow.bases(owner)) == "module":
+        return all(script.function_of(step.node) is not function for step in metrics.facts.steps)
+    return any(_apart(metrics, call, depth - 1) for call in metrics.facts.flow.callers(function))
 
 
 def _is_flag(metrics: Metrics, node: cst.Assign) -> bool:
     """Tell whether ``node`` keeps the outcome of a comparison of numbers: ``is_best = accuracy > best``."""
-    if not isinstance(node.value, (cst.Comparison, cst.BooleanOperation)):
+    if _apart(metrics, node) or not isinstance(node.value, (cst.Comparison, cst.BooleanOperation)):
         return False
     sides = [s for n in walk(node.value) if isinstance(n, cst.Comparison) for s in _sides(n)]
     name = dotted(node.targets[0].target)

@@ -46,7 +46,10 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
         for value in metrics.values(sink):
             binding = _binding(metrics, value)
             if binding is None:
-                yield Edit(value, why, metrics.wrapped)
+                if metrics.sums.alone(value):
+                    yield Edit(value, "kept over the epochs: the sum over the ranks, not rank 0's", metrics.totalled)
+                else:
+                    yield Edit(value, why, metrics.wrapped)
                 continue
             metrics.averaged[script.function_of(value), script.code(value)] = script.order[binding.node]
             if not binding.path and binding.value is not None:

@@ -186,7 +186,7 @@ def keras(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     script = facts.script
     known = {
         key for key, bindings in script.attributes.items()
-        if any(isinstance(b.node, cst.AugAssign) and is_one_more(b.node) and _of_batches(facts, b.node)
+        if any(is_one_more(b.node) and _of_batches(facts, b.node)
                for b in bindings)}  # fmt: skip
 
     def counts(node: cst.CSTNode) -> bool:

@@ -8,7 +8,7 @@ import libcst as cst
 
 from dlrun.port.facts import Facts
 from dlrun.port.passes import counts
-from dlrun.port.program.script import Binding, dotted, walk
+from dlrun.port.program.script import Binding, added, dotted, walk
 
 _DEALT = ("loader", "named", "iterable")
 
@@ -28,7 +28,7 @@ class Sums:
     def only(self, total: cst.BaseExpression) -> bool:
         """Tell whether all that is a rank's own in ``total`` are names that are added to: numbers or arrays."""
         own = [n for n in walk(total) if isinstance(n, cst.Name) and self.facts.trained(n)]
-        return bool(own) and all(any(isinstance(b.node, cst.AugAssign) for b in self._bindings(n)) for n in own)
+        return bool(own) and all(any(_adds(b) for b in self._bindings(n)) for n in own)
 
     def elsewhere(self, node: cst.CSTNode) -> bool:
         """Tell whether ``node`` is summed up in loops that do not train, over data that every rank sees whole."""
@@ -54,19 +54,20 @@ class Sums:
     def counted(self, name: cst.Name) -> bool:
         """Tell whether ``name`` adds up the sizes of a rank's training batches, and is nothing else."""
         bindings = self._bindings(name)
-        adds = [b.node for b in bindings if isinstance(b.node, cst.AugAssign)]
-        begins = [b.written for b in bindings if not isinstance(b.node, cst.AugAssign)]
+        adds = [b.node for b in bindings if _adds(b)]
+        begins = [b.written for b in bindings if not _adds(b)]
         zero = all(isinstance(v, cst.Integer) and v.value == "0" for v in begins)
         return bool(adds) and zero and all(self._adds_a_batch(n) for n in adds)
 
-    def _adds_a_batch(self, node: cst.AugAssign) -> bool:
+    def _adds_a_batch(self, node: cst.CSTNode) -> bool:
         """Tell whether ``node`` adds the size of what the loop around it takes from a shared loader."""
         loop = next((u for u in self.script.above(node) if isinstance(u, (cst.For, cst.While))), None)
         dealt = isinstance(loop, cst.For) and loop in self.facts.loops and any(
             self._runs_over(loop, f.node, f.names) for f in self.facts.feeds if f.how in _DEALT)  # fmt: skip
         if not dealt or not isinstance(loop, cst.For) or self.facts.options.batch == "global":
             return False
-        return any(self.is_size(node.value, n.value) for n in walk(loop.target) if isinstance(n, cst.Name))
+        size = (added(node) or (node, node))[1]
+        return any(self.is_size(size, n.value) for n in walk(loop.target) if isinstance(n, cst.Name))
 
     def is_size(self, node: cst.CSTNode, batch: str) -> bool:
         """Tell whether ``node`` is the number of samples in what ``batch`` names."""
@@ -81,15 +82,18 @@ class Sums:
 
     def _divides(self, binding: Binding) -> bool:
         """Tell whether the name becomes something else than a sum here: ``total = total / len(loader)``."""
-        if isinstance(binding.node, cst.AugAssign):  # `mean += loss / len(loader)` is a mean, too
-            parts = [n for n in walk(binding.node.value) if isinstance(n, cst.BinaryOperation)]
+        grown = added(binding.node)
+        if isinstance(binding.node, cst.AugAssign) and grown is None:
+            return True  # another operator
+        if grown is not None:  # `mean += loss / len(loader)` is a mean, too
+            parts = [n for n in walk(grown[1]) if isinstance(n, cst.BinaryOperation)]
             shares = [n.right for n in parts if isinstance(n.operator, cst.Divide)]
             known = self.bounds(binding.node)
             whole = all(
                 self.text(n) in known or (counts.all_samples(self.facts, n) and not self._is_length_of_feed(n))
                 for n in shares
             )
-            return not isinstance(binding.node.operator, cst.AddAssign) or not whole
+            return not whole
         return binding.value is not None and any(isinstance(n, cst.BinaryOperation) for n in walk(binding.value))
 
     def bounds(self, node: cst.CSTNode) -> set[str]:
@@ -114,7 +118,7 @@ class Sums:
         loops: list[cst.CSTNode | None] = []
         for name in (n for n in walk(node) if isinstance(n, cst.Name) and self.facts.trained(n)):
             for binding in self._bindings(name):
-                if isinstance(binding.node, cst.AugAssign) and isinstance(binding.node.operator, cst.AddAssign):
+                if _adds(binding):
                     above = (u for u in self.script.above(binding.node) if u not in self.facts.accumulating)
                     loops.append(next((u for u in above if isinstance(u, (cst.For, cst.While))), None))
         return loops
@@ -122,10 +126,11 @@ class Sums:
     def _adds_samples(self, total: cst.CSTNode) -> bool:
         """Tell whether what is added to ``total`` grows with the number of samples: ``loss.item() * len(x)``."""
         names = [n for n in walk(total) if isinstance(n, cst.Name) and self.facts.trained(n)]
-        added = [b.node.value for n in names for b in self._bindings(n) if isinstance(b.node, cst.AugAssign)]
-        weighted = [isinstance(v, cst.BinaryOperation) and isinstance(v.operator, cst.Multiply) for v in added]
-        summed = [".sum(" in self.script.code(v) for v in added]
-        return bool(added) and all(a or b for a, b in zip(weighted, summed, strict=True))
+        grown = [added(b.node) for n in names for b in self._bindings(n)]
+        terms = [found[1] for found in grown if found is not None]
+        weighted = [isinstance(v, cst.BinaryOperation) and isinstance(v.operator, cst.Multiply) for v in terms]
+        summed = [".sum(" in self.script.code(v) for v in terms]
+        return bool(terms) and all(a or b for a, b in zip(weighted, summed, strict=True))
 
     def _bindings(self, name: cst.Name) -> list[Binding]:
         return self.script.scopes[name].lookup(name.value)[0]
@@ -186,6 +191,11 @@ class Sums:
         names = [] if count is total else [n for n in walk(count) if isinstance(n, cst.Name)]
         known = [b.node for n in names for b in self._bindings(n)]
         begun = [b.node for n in walk(total) if isinstance(n, cst.Name) for b in self._bindings(n)]
-        begun = [node for node in begun if not isinstance(node, cst.AugAssign)]
+        begun = [node for node in begun if added(node) is None]
         own = count is not total and self.facts.local(count)
         return not own and not any(self.script.inside(n, loop) for n in (count, *known, *begun))
+
+
+def _adds(binding: Binding) -> bool:
+    """Tell whether ``binding`` adds to what the name stands for."""
+    return added(binding.node) is not None

@@ -181,3 +181,15 @@ def argument(call: cst.Call, keyword: str, position: int = -1) -> cst.BaseExpres
     if 0 <= position < len(plain) and not any(a.star for a in call.args[: position + 1]):
         return plain[position].value
     return None
+
+
+def added(node: cst.CSTNode) -> tuple[cst.BaseExpression, cst.BaseExpression] | None:
+    """Return a name and what is added to it: of ``total += loss``, and of ``total = total + loss``, which is alike."""
+    match node:
+        case cst.AugAssign(operator=cst.AddAssign()):
+            return node.target, node.value
+        case cst.Assign(targets=[cst.AssignTarget(target=target)], value=cst.BinaryOperation(left, cst.Add(), right)):
+            for one, other in ((left, right), (right, left)):
+                if dotted(target) and dotted(target) == dotted(one):
+                    return target, other
+    return None
