@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -20,6 +21,17 @@ from dlrun.launch.site import Site, family_of, look
 
 _SHM_LEAST = 64 << 20  # bytes
 _PROBE = "import dl_comm; dl_comm.init_mpi(); print(dl_comm.get_nranks())"
+_ASK_TORCH = """
+import json, warnings
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    import torch
+    kinds = [kind for kind in (torch.cuda, getattr(torch, "xpu", None)) if kind and kind.is_available()]
+    seen = sum(kind.device_count() for kind in kinds)
+built = torch.version.cuda or torch.version.hip or getattr(torch.version, "xpu", None)
+why = str(said[-1].message).partition(". ")[0] if said and built else "" if built else "it is built for the CPU"
+print(json.dumps([torch.__version__, seen, why]))
+"""
 
 
 @dataclass(frozen=True)
@@ -45,6 +57,8 @@ def examine() -> Iterator[Finding]:
     else:
         yield Finding("batch job", "note", "none; dlrun launch runs on this machine, or on --hosts")
     yield from _frameworks()
+    if site.gpus and importlib.util.find_spec("torch"):
+        yield _torch_on_gpus(site.gpus)
     yield from _launchers(site)
     yield _two_ranks(site)
 
@@ -80,6 +94,20 @@ def _frameworks() -> Iterator[Finding]:
     else:
         yield Finding("frameworks", "note", "neither torch nor tensorflow", 'pip install "dlrun[torch]"')
     yield _dl_comm(importlib.util.find_spec("dl_comm"))
+
+
+def _torch_on_gpus(gpus: int) -> Finding:
+    """Whether torch can use the GPUs: a driver too old for it, or a build for the CPU, lets it train without them."""
+    asked = subprocess.run([sys.executable, "-c", _ASK_TORCH], capture_output=True, text=True, timeout=120, check=False)
+    if asked.returncode:
+        last = (asked.stderr.strip().splitlines() or ["no word"])[-1]
+        return Finding("torch on GPUs", "bad", f"torch cannot be imported: {last}", "install it anew")
+    version, seen, why = json.loads(asked.stdout.splitlines()[-1])
+    if not seen:
+        todo = "install a PyTorch built for them; nvidia-smi shows the newest CUDA that a driver takes"
+        because = f": {why}" if why else ""
+        return Finding("torch on GPUs", "bad", f"torch {version} can use none of the {gpus}{because}", todo)
+    return Finding("torch on GPUs", "ok", f"torch {version} can use {seen}")
 
 
 def _dl_comm(package: ModuleSpec | None) -> Finding:

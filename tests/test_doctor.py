@@ -45,6 +45,23 @@ def test_two_masks_for_amd_gpus_are_bad():
     assert finding.state == "bad" and finding.todo == "unset all but ROCR_VISIBLE_DEVICES"
 
 
+def test_a_torch_that_can_use_none_of_the_gpus_is_bad(tmp_path, monkeypatch):
+    cuda = "def is_available():\n    import warnings\n    warnings.warn('The driver is too old (found 12040). Go to')\n"
+    for name, version, word in (
+        ("cpu", "cuda = hip = None\n", "it is built for the CPU"),
+        ("old", "cuda, hip = '13.0', None\n", "The driver is too old (found 12040)"),
+    ):
+        package = tmp_path / name / "torch"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text("from torch import cuda, version\n__version__ = '2.13.0'\n")
+        (package / "version.py").write_text(version)
+        (package / "cuda.py").write_text(cuda if name == "old" else "def is_available(): return False\n")
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path / name))
+        finding = doctor._torch_on_gpus(4)
+        assert (finding.state, finding.what) == ("bad", f"torch 2.13.0 can use none of the 4: {word}")
+        assert "built for them" in finding.todo
+
+
 def test_a_library_that_is_no_mpi_is_bad(tmp_path):
     (tmp_path / "libmpi.so").write_bytes(b"no library at all")
     site = look({"DL_COMM_MPI_LIBRARY": str(tmp_path / "libmpi.so"), "PATH": ""})
