@@ -46,7 +46,7 @@ def command(
       dlrun verify train.py train_dist.py
       dlrun verify train.py train_dist.py -n 4 -- --batch-size 32
 
-    Exit code 0 means proved.
+    Exit code 0 means proved, 1 not proved, 2 that nothing was judged: the serial script fails by itself, say.
     """
     from dlrun.verify import Job
 
@@ -54,14 +54,18 @@ def command(
 
 
 def prove(job: Job, as_json: bool = False, keep: Path | None = None) -> int:
-    """Verify, show the checks as they come (or all as JSON), and return the exit code."""
+    """Verify, show the checks as they come (or all as JSON), and return the exit code.
+
+    Raises ``DlrunError`` with exit code 2 where nothing was judged.
+    """
     import json
     import shutil
     import tempfile
     import threading
 
     from dlrun.progress import Progress
-    from dlrun.verify import verify
+    from dlrun.errors import DlrunError
+    from dlrun.verify import Verdict, verify
     from dlrun.verify.report import conclusion, line
     from dlrun.verify.runs import execute
 
@@ -87,6 +91,11 @@ def prove(job: Job, as_json: bool = False, keep: Path | None = None) -> int:
 
     try:
         verdict = verify(job, folder, say, act)
+    except DlrunError as error:
+        error.exit_code = 2
+        if as_json:
+            click.echo(json.dumps({**Verdict(()).as_dict(), "error": error.message, "hint": error.hint}, indent=2))
+        raise
     finally:
         progress.clear()
         if keep is None:

@@ -8,6 +8,7 @@ from dlrun.verify.checks import data, gradients, ranks, rate
 from dlrun.verify.checks.held import held
 from dlrun.verify.checks.reached import reached
 from dlrun.verify.checks.same import same
+from dlrun.verify.checks.shown import numbers_shown
 from dlrun.verify.trace import Run
 from dlrun.verify.verdict import Check, failed, skipped
 
@@ -41,8 +42,7 @@ def _sharded(serial: Run, identity: Run, sharded: Run) -> list[Check]:
     checks = [start, mean, equal, state, shards]
     checks += [data.global_batch(serial, sharded), rate.learning_rate(serial, sharded)]
     checks += [ranks.own_noise(sharded), steps, ranks.one_writer(sharded)]
-    if left := reached(sharded):
-        checks.append(left)
+    checks += [remark for remark in (None if cause else numbers_shown(sharded), reached(sharded)) if remark]
     if sharded.error and not sharded.hung:
         rank, event = sharded.error
         told = next((check.name for check in checks if check.fault), "")

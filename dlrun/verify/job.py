@@ -6,8 +6,9 @@ import ast
 import tokenize
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from dlrun.errors import DlrunError, no_script
@@ -82,6 +83,7 @@ class Runs:
     job: Job
     folder: Path
     act: Callable[[Task], Run] = execute
+    unwanted: Event = field(default_factory=Event)  # set: all runs are to be ended
 
     def serial(self) -> tuple[Run, Run]:
         """Run the serial script twice. An epoch is cut short after half of the steps, unless the script minds."""
@@ -163,7 +165,11 @@ class Runs:
         """Make two runs at the same time."""
         with ThreadPoolExecutor(2) as pool:
             first, second = pool.submit(one), pool.submit(two)
-            return first.result(), second.result()
+            try:
+                return first.result(), second.result()
+            except BaseException:  # Ctrl-C, which the runs do not see
+                self.unwanted.set()
+                raise
 
     @property
     def cut(self) -> int:
@@ -180,7 +186,9 @@ class Runs:
     def _run(self, name: str, script: Path, n: int, cut: int, env: dict[str, str], **more: Any) -> Run:
         given = orders(self.job.steps, cut, seed=self.job.seed, framework=framework_of(self.job.port), **more)
         env = {"DL_COMM_TIMEOUT_S": str(self.job.stall * 2), **env}
-        return self.act(Task(name, script, self.job.args, n, self.folder / name, given, env, self.job.stall))
+        return self.act(
+            Task(name, script, self.job.args, n, self.folder / name, given, env, self.job.stall, self.unwanted)
+        )
 
 
 def refuse(job: Job) -> None:

@@ -7,10 +7,11 @@ import textwrap
 
 import click
 
-from dlrun.verify.checks.reached import NAME
+from dlrun.verify.checks import reached, shown
 from dlrun.verify.verdict import Check, Verdict
 
 WIDTH = 20
+REMARKS = (reached.NAME, shown.NAME)
 MARKS = {"passed": ("✓", "green"), "failed": ("✗", "red"), "n/a": ("·", "bright_black")}
 
 
@@ -36,9 +37,9 @@ def conclusion(verdict: Verdict, serial: str, port: str, ranks: int) -> str:
     """Return the last line: proved or not, and why."""
     passed = sum(check.status == "passed" for check in verdict.checks)
     if verdict.proved:
-        left = [check.name for check in verdict.checks if check.status == "n/a" and check.name != NAME]
+        left = [check.name for check in verdict.checks if check.status == "n/a" and check.name not in REMARKS]
         rest = f"; not applicable: {', '.join(left)}" if left else ""
-        far = "" if all(check.name != NAME for check in verdict.checks) else "as far as it was reached, "
+        far = "" if all(check.name != reached.NAME for check in verdict.checks) else "as far as it was reached, "
         return click.style("proved", fg="green", bold=True) + (
             f"  {far}{port} on {ranks} ranks does what {serial} does ({passed} checks passed{rest})"
         )

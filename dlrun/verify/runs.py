@@ -7,10 +7,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ class Task:
     orders: Mapping[str, Any]
     env: Mapping[str, str]
     stall: float  # seconds without any event after which the run counts as hung
+    unwanted: threading.Event = field(default_factory=threading.Event, compare=False)  # set: the run is to be ended
 
 
 def execute(task: Task) -> Run:
@@ -86,7 +88,7 @@ def _wait(process: subprocess.Popen[bytes], task: Task) -> bool:
                 size, since = total, now
             quiet = now - since
             patience = task.stall if size else max(task.stall, START)
-            if quiet > patience or (quiet > QUICK and _are_stuck(files)):
+            if task.unwanted.is_set() or quiet > patience or (quiet > QUICK and _are_stuck(files)):
                 return True
         return False
     finally:

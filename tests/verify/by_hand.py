@@ -19,7 +19,8 @@ def event(kind: str, at: str = "train.py:1", **facts: object) -> Event:
 
 
 def optimizer(start: float = 1.0, broadcast: bool = True) -> Event:
-    return event("optimizer", optimizer=0, names=["weight"], ids=[0], broadcast=[broadcast], params=[note(start)])
+    facts = {"names": ["weight"], "ids": [0], "broadcast": [broadcast], "params": [note(start)]}
+    return event("optimizer", optimizer=0, type="SGD", **facts)
 
 
 def step(number: int, after: float, grad: float = 0.5, lr: float = 0.1, **facts: object) -> Event:

@@ -11,7 +11,7 @@ pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch
 import torch
 
 from dlrun.verify.runs import Task, execute, orders
-from dlrun.verify.tracer.by_hand import ByHand, leaves
+from dlrun.verify.tracer.by_hand import ByHand, leaves, rate
 from dlrun.verify.tracer.tensors import tensor_note
 
 
@@ -85,3 +85,12 @@ def test_targets_autocast_and_gradients_that_are_changed_by_hand_are_noted(tmp_p
     weight, bias = next(done.root.returns("gradients"))["made"]
     assert weight["norm"] > 0.2
     assert bias is None
+
+
+@pytest.mark.parametrize(("momentum", "rates"), [(0.0, [0.25]), (0.9, [])])
+def test_the_rate_of_an_update_by_hand_is_seen_where_it_takes_a_multiple_of_the_gradient(momentum, rates) -> None:
+    before, gradient = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.5, -1.0, 2.0])
+    after = before - 0.25 * gradient - momentum * torch.tensor([1.0, 0.0, 0.0])
+    notes = ([tensor_note(t), None] for t in (before, after, gradient))
+    found = rate(*notes)
+    assert found == pytest.approx(rates)

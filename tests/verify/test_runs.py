@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from dlrun.cli.verify import command
-from dlrun.verify.runs import _are_stuck, scratch
+from dlrun.verify.runs import Task, _are_stuck, execute, orders, scratch
 
 TRAIN = """
 import torch
@@ -80,6 +80,13 @@ def test_ranks_are_stuck_where_some_are_done_and_the_others_need_them(
     assert _are_stuck(files) is stuck
 
 
+def test_runs_that_nobody_waits_for_any_more_are_ended(folder: Path) -> None:
+    Path("a.py").write_text("import time\ntime.sleep(3600)\n")
+    task = Task("serial", Path("a.py"), (), 1, folder / "runs" / "serial", orders(2, 1), {}, 3600.0)
+    task.unwanted.set()
+    assert execute(task).hung
+
+
 def test_files_that_a_script_writes_over_stay_as_they_are(folder: Path) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
     Path("model.pt").write_text("three weeks of training")
@@ -108,7 +115,7 @@ def test_unseeded_random_numbers_are_named_instead_of_the_port(folder: Path) -> 
 def test_a_serial_script_that_fails_is_the_users_to_repair(folder: Path) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
     code, said = verify(script("a.py", loop="1 / 0"), script("b.py", head="import dl_comm.torch\n"))
-    assert code == 1
+    assert code == 2
     assert "a.py fails: ZeroDivisionError: division by zero (a.py:10)" in said
 
 
@@ -117,7 +124,7 @@ def test_other_frameworks_are_refused_in_one_line(folder: Path, framework: str) 
     Path("a.py").write_text(f"import {framework}\n")
     Path("b.py").write_text(f"import {framework}\nimport dl_comm\n")
     code, said = verify("a.py", "b.py")
-    assert code == 1
+    assert code == 2
     assert "dlrun verify covers PyTorch, TensorFlow and Keras" in said
 
 
@@ -134,5 +141,9 @@ def test_what_cannot_be_verified_is_refused(folder: Path, words: list[str], expe
     script("a.py")
     Path("broken.py").write_text("x ==\n")
     code, said = verify(*words)
-    assert code == 1
+    assert code == 2
     assert expected in said
+    code, said = verify(*words, "--json")
+    verdict = json.loads(said[: said.index("}") + 1])
+    assert (code, verdict["proved"]) == (2, False)
+    assert expected in verdict["error"]

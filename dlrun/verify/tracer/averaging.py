@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from dlrun.verify.tracer.importing import REPLICATE, AfterImport, changed, followed, number_of
+from dlrun.verify.tracer.importing import REPLICATE, AfterImport, changed, followed, number_of, showing
 from dlrun.verify.tracer.loaders import Loaders
 from dlrun.verify.tracer.recorder import Recorder
 from dlrun.verify.tracer.stretches import stretch_note
@@ -33,6 +33,7 @@ class Averaging:
     def wrap(self, face: ModuleType) -> None:
         """Put a wrapper around each function that a port calls."""
         self.recorder.note("face")
+        vars(face)["print"] = showing(self.recorder, vars(face)["print"])
         parts = [module for name, module in sys.modules.items() if name.startswith(f"{FACE}.")]
         for name in FOLLOWED:
             if function := getattr(face, name, None):

@@ -9,6 +9,7 @@ import torch
 
 from dlrun.verify.tracer.recorder import Recorder
 from dlrun.verify.tracer.tensors import digest, tensor_note
+from dlrun.verify.verdict import values
 
 NUMBER = 0  # of the optimizer that these updates stand for: there is no other
 
@@ -26,6 +27,7 @@ class ByHand:
         self._facts: dict[str, Any] = {}  # of the parameters, before their first step
         self._before: list[str] = []
         self._grads: list[Any] = []
+        self._params: list[Any] = []  # as the last step left them
 
     def reached(self, parameters: list[torch.Tensor]) -> None:
         """A backward was made that reached these parameters; the first one tells which are followed."""
@@ -49,17 +51,36 @@ class ByHand:
         self._before = []
         if not self.recorder.steps:
             self.recorder.note("optimizer", optimizer=NUMBER, type="by hand", **self._facts)
+            self._params = self._facts["params"]
         self.recorder.steps += 1
+        before, self._params = self._params, [tensor_note(p) for p in self.parameters]
         self.recorder.note(
             "step",
             step=self.recorder.steps,
             optimizer=NUMBER,
-            lr=[],
+            lr=rate(before, self._params, self._grads),
             grads=self._grads,
-            params=[tensor_note(p) for p in self.parameters],
+            params=self._params,
             states=states(),
             drew=[],
         )
+
+
+def rate(before: list[Any], after: list[Any], gradients: list[Any]) -> list[float]:
+    """Return the learning rate of an update, from notes: how much of its gradient was subtracted from each parameter.
+
+    Nothing where an update is not its gradient times a number, one for all parameters, as momentum's is not.
+    """
+    change: list[float] = []
+    gradient: list[float] = []
+    for p, q, g in zip(before, after, gradients, strict=True):
+        if g is not None:
+            change += [x - y for x, y in zip(values(p), values(q), strict=True)]
+            gradient += values(g)
+    square = sum(g * g for g in gradient)
+    times = sum(c * g for c, g in zip(change, gradient, strict=True)) / (square or 1.0)
+    apart = sum((c - times * g) ** 2 for c, g in zip(change, gradient, strict=True))
+    return [times] if times > 0 and apart < 1e-6 * times**2 * square else []
 
 
 def leaves(roots: Any) -> Iterable[torch.Tensor]:

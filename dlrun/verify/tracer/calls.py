@@ -16,8 +16,8 @@ LOSSES = ("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", 
           "binary_cross_entropy_with_logits", "kl_div", "poisson_nll_loss")  # fmt: skip
 
 
-def note(recorder: Recorder, owner: Any, name: str, kind: str) -> None:
-    """Wrap a function so that each call by the script leaves an event of this kind."""
+def note(recorder: Recorder, owner: Any, name: str, kind: str, then: Callable[[], None] = lambda: None) -> None:
+    """Wrap a function so that each call by the script leaves an event of this kind, and ``then`` is called."""
     function = getattr(owner, name)
 
     @functools.wraps(function)
@@ -25,7 +25,9 @@ def note(recorder: Recorder, owner: Any, name: str, kind: str) -> None:
         if not recorder.inside and getattr(args[0] if args else None, "_enabled", True):
             recorder.note(kind, function=name)
         with recorder.aside():
-            return function(*args, **kwargs)
+            result = function(*args, **kwargs)
+            then()
+        return result
 
     setattr(owner, name, noted)
 

@@ -49,6 +49,17 @@ def followed(recorder: Recorder, name: str, function: Callable[..., Any], act: C
     return noted
 
 
+def showing(recorder: Recorder, show: Callable[..., Any]) -> Any:
+    """Return dl_comm's ``print`` that also notes, on every rank, what it would print there."""
+
+    @functools.wraps(show)
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        recorder.note("shown", text=(kwargs.get("sep") or " ").join(map(str, args)))
+        return show(*args, **kwargs)
+
+    return noted
+
+
 class AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds a module of dl_comm as usual, and calls back when it was loaded."""
 

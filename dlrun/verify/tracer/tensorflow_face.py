@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from dlrun.verify.tracer.arrays import array_note, native
 from dlrun.verify.tracer.datasets import DataSets
-from dlrun.verify.tracer.importing import REPLICATE, AfterImport, changed, followed, number_of
+from dlrun.verify.tracer.importing import REPLICATE, AfterImport, changed, followed, number_of, showing
 from dlrun.verify.tracer.recorder import Recorder
 from dlrun.verify.tracer.stretches import stretch_note
 from dlrun.verify.tracer.tapes import Tapes
@@ -37,6 +37,7 @@ class Face:
         importlib.import_module("dl_comm.tensorflow")  # what dl_comm.keras loads later
 
         self.recorder.note("face")
+        vars(face)["print"] = showing(self.recorder, vars(face)["print"])
         parts = [m for name, m in list(sys.modules.items()) if name.startswith(FACES) and isinstance(m, ModuleType)]
         for module in parts:
             for name in FOLLOWED:

@@ -215,7 +215,7 @@ def install(recorder: Recorder, draws: Draws, loaders: Loaders) -> Training:
     for name in ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm"):
         for module in (nn.utils, nn.utils.clip_grad):
             if hasattr(module, name):
-                calls.note(recorder, module, name, "clip")
+                calls.note(recorder, module, name, "clip", training.by_hand.look)
     for scaler in {torch.amp.GradScaler, torch.cuda.amp.GradScaler}:
         calls.note(recorder, scaler, "unscale_", "unscale")
     calls.note_metric(recorder)

@@ -1,0 +1,19 @@
+"""Numbers that rank 0 prints and that are its own alone are named; the training is right either way."""
+
+from __future__ import annotations
+
+from by_hand import event, run
+
+from dlrun.verify.checks.shown import numbers_shown
+
+
+def test_a_number_of_one_rank_is_named_and_what_all_share_or_the_clock_says_is_not() -> None:
+    def rank(loss: float, seconds: float):
+        shown = (f"loss {loss}", "train.py:9"), (f"accuracy 0.5 took {seconds} s", "train.py:10")
+        return [*(event("shown", at, text=text) for text, at in shown), event("end")]
+
+    found = numbers_shown(run(rank(2.5, 1.0), rank(2.25, 1.5)))
+    assert found is not None
+    assert found.status == "n/a"
+    assert found.finding.startswith("rank 0's own at train.py:9: 'loss 2.5', where another rank has 'loss 2.25'")
+    assert numbers_shown(run(rank(2.5, 1.0), rank(2.5, 1.5))) is None
