@@ -7,12 +7,20 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dlrun.errors import DlrunError
+
 if TYPE_CHECKING:
     from dlrun.verify import Check, Job
     from dlrun.verify.runs import Task
     from dlrun.verify.trace import Run
 
 RUNS = 7  # that a verification makes, if all can be made
+
+
+class Unjudged(DlrunError):
+    """Nothing can be said of the port: the serial script fails by itself, say."""
+
+    exit_code = 2
 
 
 @click.command()
@@ -56,7 +64,7 @@ def command(
 def prove(job: Job, as_json: bool = False, keep: Path | None = None) -> int:
     """Verify, show the checks as they come (or all as JSON), and return the exit code.
 
-    Raises ``DlrunError`` with exit code 2 where nothing was judged.
+    Raises ``Unjudged`` where nothing was judged.
     """
     import json
     import shutil
@@ -64,7 +72,6 @@ def prove(job: Job, as_json: bool = False, keep: Path | None = None) -> int:
     import threading
 
     from dlrun.progress import Progress
-    from dlrun.errors import DlrunError
     from dlrun.verify import Verdict, verify
     from dlrun.verify.report import conclusion, line
     from dlrun.verify.runs import execute
@@ -92,10 +99,9 @@ def prove(job: Job, as_json: bool = False, keep: Path | None = None) -> int:
     try:
         verdict = verify(job, folder, say, act)
     except DlrunError as error:
-        error.exit_code = 2
         if as_json:
             click.echo(json.dumps({**Verdict(()).as_dict(), "error": error.message, "hint": error.hint}, indent=2))
-        raise
+        raise Unjudged(error.message, error.hint) from error
     finally:
         progress.clear()
         if keep is None:
