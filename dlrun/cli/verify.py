@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 RUNS = 7  # that a verification makes, if all can be made
 
 
-class Unjudged(DlrunError):
+class NotJudgedError(DlrunError):
     """Nothing can be said of the port: the serial script fails by itself, say."""
 
     exit_code = 2
@@ -64,7 +64,7 @@ def command(
 def prove(job: Job, as_json: bool = False, keep: Path | None = None) -> int:
     """Verify, show the checks as they come (or all as JSON), and return the exit code.
 
-    Raises ``Unjudged`` where nothing was judged.
+    Raises ``NotJudgedError`` where nothing was judged.
     """
     import json
     import shutil
@@ -101,7 +101,7 @@ def prove(job: Job, as_json: bool = False, keep: Path | None = None) -> int:
     except DlrunError as error:
         if as_json:
             click.echo(json.dumps({**Verdict(()).as_dict(), "error": error.message, "hint": error.hint}, indent=2))
-        raise Unjudged(error.message, error.hint) from error
+        raise NotJudgedError(error.message, error.hint) from error
     finally:
         progress.clear()
         if keep is None:
