@@ -6,6 +6,7 @@ import ast
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from gpus import HERE
@@ -21,9 +22,10 @@ def checks_in(folder: Path, files: tuple[str, ...]) -> list[str]:
 
 
 def launched(n: int, *arguments: str | Path, **variables: str) -> str:
-    """What a Python program says on n ranks, and the end of what it complains of."""
+    """What a Python program says on n ranks, and the end of what it complains of. No file of theirs stays."""
     path = os.pathsep.join([str(HERE), str(FACES)])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **variables}
     command = [*first_mpi().command(n), sys.executable, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=800, env=environment, check=False)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, "TMPDIR": folder, **variables}
+        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=800, check=False)
     return done.stdout + done.stderr[-6000:]

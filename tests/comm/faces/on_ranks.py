@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -23,11 +24,14 @@ def checks_in(*files: str) -> list[str]:
 
 
 def launch(n: int, *arguments: str | Path, timeout: float = 800, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run ``python arguments`` on n ranks, one thread each, and return its output as text."""
+    """Run ``python arguments`` on n ranks, one thread each, and return its output as text. No file of theirs stays."""
     beside = Path(sys.executable).parent / "mpiexec"
     mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec")
     if mpiexec is None:
         pytest.skip("no mpiexec beside this Python or on the PATH: pip install mpich")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
     command = [mpiexec, "-n", str(n), sys.executable, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment, check=False)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": folder, **variables}
+        return subprocess.run(
+            command, cwd=folder, env=env, capture_output=True, text=True, timeout=timeout, check=False
+        )
