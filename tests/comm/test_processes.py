@@ -277,8 +277,11 @@ def test_nothing_is_left_when_every_rank_is_killed(job, family):
         os.write(1, b"".join(b"maps %s\\n" % name.encode() for name in names))
         dl_comm.barrier()
         os.kill(os.getpid(), 9)
+        os.write(1, b"alive\\n")
     """
     ended = job(find_mpi(family), 2, program, DL_COMM_SHARED_MEMORY="shm")
-    assert ended.code != 0  # and nothing_left_in_shared_memory, as after every test of dl_comm
+    # MPICH 4.2's mpiexec returns 0 now and then when all ranks are killed at once: its code says nothing. And
+    # nothing_left_in_shared_memory is asked, as after every test of dl_comm.
+    assert not ended.lines("alive")
     names = {Path(line.split()[1]) for line in ended.lines("maps")}
     assert names and not [name for name in names if name.exists()], names

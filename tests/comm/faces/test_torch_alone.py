@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 
 import dl_comm.torch as dl
@@ -73,7 +74,7 @@ def test_a_wrong_argument_is_an_error_on_one_rank_too():
 
 def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path):
     dl.save({"a": 1}, tmp_path / "model.pt")
-    with pytest.raises(AttributeError, match="pickle"):
+    with pytest.raises((AttributeError, pickle.PicklingError), match="local object"):  # by the version of Python
         dl.save({"a": lambda: 0}, tmp_path / "model.pt")
     assert dl.load(tmp_path / "model.pt") == {"a": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["model.pt"]
