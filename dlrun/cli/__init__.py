@@ -60,6 +60,12 @@ class _Verbs(click.Group):
                 raise
             place = f"{error.filename}: " if error.filename is not None else ""
             raise DlrunError(f"{place}{error.strerror}") from error
+        except click.NoSuchOption as error:
+            if error.ctx and any(isinstance(p, click.Argument) and p.nargs < 0 for p in error.ctx.command.params):
+                after = "--" if error.ctx.allow_interspersed_args else "it"
+                why = f"{error.message} The script's own options come after {after}."
+                raise click.NoSuchOption(error.option_name, why, error.possibilities, error.ctx) from None
+            raise
         except KeyboardInterrupt:
             click.echo("\ndlrun: interrupted", err=True)
             raise click.exceptions.Exit(130) from None

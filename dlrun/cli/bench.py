@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dlrun.cli.counts import counts
 from dlrun.cli.paths import NewFile
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ def command() -> None:
 
 
 @command.command()
-@click.option("-n", "ranks", default="", help="Numbers of ranks: 2,4. Default: 2, and twice as many as cores.")
+@click.option("-n", "ranks", callback=counts, metavar="N,...",
+              help="Numbers of ranks; 2, and twice as many as cores, unless said.")
 @click.option("--sizes", default="4:256MB", show_default=True, help="Arrays of these sizes: 4,64KB or 4:256MB or none.")
 @click.option("--models", default="cnn,resnet50,gpt2", show_default=True, help="Gradient sets, or none.")
 @click.option("--dtype", default="float32", show_default=True, help="Element type: float32, bfloat16, float16, ...")
@@ -31,19 +33,22 @@ def command() -> None:
               help="Where the arrays lie; on cuda the memcpy is out to pinned memory and back.")
 @click.option("--seconds", default=1.0, show_default=True, type=click.FloatRange(0, min_open=True),
               help="Time for each case, all ways together.")
-@click.option("--ways", default="", help="Only these: 'dl_comm,MPI'. Default: all that can run here.")
+@click.option("--ways", default="", help="Only these, as dl_comm,MPI; all that can run here unless said.")
 @click.option("--by", type=click.Choice(["median", "best"]), default="median", show_default=True,
               help="What ratios compare: the medians, or the best samples (less disturbed by a busy machine).")
 @click.option("--backend", default="auto", show_default=True, help="Launcher, as in dlrun launch.")
 @click.option("--mpiexec", default="", help="Use this launcher program, and the MPI library beside it.")
 @click.option("--out", type=NewFile(), help="Write the results here as JSON, and a plot beside it.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
-@click.option("--compare", type=click.Path(exists=True, path_type=Path), help="Results of an earlier run.")
+@click.option("--compare", type=click.Path(exists=True, path_type=Path), metavar="FILE",
+              help="Set them against the results of an earlier run.")
 def allreduce(
-    ranks: str, sizes: str, models: str, dtype: str, device: str, seconds: float, ways: str, by: str, backend: str,
-    mpiexec: str, out: Path | None, as_json: bool, compare: Path | None,
+    ranks: tuple[int, ...] | None, sizes: str, models: str, dtype: str, device: str, seconds: float, ways: str,
+    by: str, backend: str, mpiexec: str, out: Path | None, as_json: bool, compare: Path | None,
 ) -> None:  # fmt: skip
-    """Time dl_comm, the MPI library, gloo, Horovod and oneCCL in turns, and check every number they return.
+    """Time dl_comm and its peers in turns, and check every result.
+
+    Peers are the MPI library, gloo, Horovod and oneCCL, where they are installed; the limit is memcpy.
 
     \b
       dlrun bench allreduce                               everything, a few minutes
@@ -68,11 +73,11 @@ def allreduce(
     )
     if not chosen:
         raise DlrunError("nothing is left to measure", "give --sizes or --models something")
-    counts = _ranks(ranks) or sorted({2, 2 * usable_cores()})
+    numbers = ranks or sorted({2, 2 * usable_cores()})
     plan = LaunchPlan((), backend=backend, mpiexec=mpiexec)
     names = [way.strip() for way in ways.split(",") if way.strip()]
-    progress = Progress(len(chosen) * len(counts))
-    parts = [_measure(chosen, n, dtype, seconds, names, plan, progress, i, device) for i, n in enumerate(counts)]
+    progress = Progress(len(chosen) * len(numbers))
+    parts = [_measure(chosen, n, dtype, seconds, names, plan, progress, i, device) for i, n in enumerate(numbers)]
     bench = joined(parts)
     if not bench.cells:
         raise DlrunError("nothing was measured", "\n  ".join(f"{way}: {why}" for way, why in bench.absent.items()))
@@ -94,16 +99,6 @@ def allreduce(
         message = f"{len(bench.wrong())} of {len(bench.cells)} cells hold wrong numbers, the first {first.way}"
         message += f" on {first.ranks} ranks at {first.case}: {first.wrong} elements"
         raise DlrunError(message, "no time of a wrong result means anything")
-
-
-def _ranks(text: str) -> list[int]:
-    try:
-        counts = [int(part) for part in text.split(",") if part]
-    except ValueError:
-        raise click.BadParameter(f"'{text}' is no list of numbers", param_hint="-n") from None
-    if any(n < 1 for n in counts):
-        raise click.BadParameter("at least one rank is needed", param_hint="-n")
-    return counts
 
 
 def _fits(size: int, dtype: str) -> bool:

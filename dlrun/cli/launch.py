@@ -21,34 +21,39 @@ if TYPE_CHECKING:
 @click.command(cls=WithDefaults, context_settings={"allow_interspersed_args": False})
 @click.option("-n", "--ranks", type=int, help="How many ranks; inside a batch job the job's own number.")
 @click.option("--per-node", "--ppn", type=int, help="Ranks on each node.")
-@click.option("--hosts", default="", help="Run on these hosts: n1,n2 or n1:4,n2:2 (ranks on each).")
-@click.option("--hostfile", default="", help="Run on the hosts in this file, one on each line: n1, n1:4, n1 slots=4.")
+@click.option("--hosts", default="", metavar="HOSTS", help="Run on these: n1,n2 or n1:4,n2:2 (ranks on each).")
+@click.option("--hostfile", default="", metavar="FILE", help="The same, one on each line: n1, n1:4, n1 slots=4.")
 @click.option("--cores", type=int, help="Cores for each rank; an equal share of the node unless said.")
 @click.option("--gpus", type=int, help="GPUs for each rank; one unless said.")
 @click.option("--share-gpus", is_flag=True, envvar="DLRUN_SHARE_GPUS", help="Start more ranks than there are GPUs.")
 @click.option("--bind/--no-bind", default=True, help="Give each rank cores of its own (the default), or none.")
-@click.option("--backend", default="auto", help="auto, mpich, openmpi, srun, aprun, pals, intel, jsrun, flux.")
-@click.option("--mpiexec", default="", help="Use this launcher program.")
-@click.option("--native", default="", help="More words for the launcher itself, as '--mpi=pmix'.")
+@click.option("--backend", default="auto", metavar="NAME", show_default=True,
+              help="Launcher: mpich, openmpi, srun, aprun, pals, intel, jsrun, flux, spectrum; or the one here.")
+@click.option("--mpiexec", default="", metavar="PROGRAM", help="Use this launcher program.")
+@click.option("--native", default="", metavar="WORDS", help="More words for the launcher itself, as '--mpi=pmix'.")
 @click.option("--env", multiple=True, metavar="NAME=VALUE", help="Set a variable on every rank.")
-@click.option("--show", default="0", help="The ranks whose output is shown, as 0,7 or all.")
-@click.option("--log-dir", default="", help="Where the ranks' logs go; dlrun-runs/<time> unless said.")
+@click.option("--show", default="0", show_default=True, metavar="RANKS", help="Whose output is shown: 0,7 or all.")
+@click.option("--log-dir", default="", metavar="FOLDER", help="Where the logs go; dlrun-runs/<time> unless said.")
 @click.option("--tuned/--no-tuned", default=True, help="Use the settings that dlrun tune found, where they fit.")
 @click.option("--timeline", type=NewFile(), metavar="FILE", help="Record what every rank does; the trace goes to FILE.")
 @click.option("--timeline-steps", metavar="A:B", help="Record only from step A up to step B.")
 @click.option("--start-timeout", type=float, help="Seconds in which all ranks must have started; 120, more for many.")
-@click.option("--save-time", type=float, default=60.0, help="Seconds to save in, when told to stop.")
-@click.option("--stall-timeout", type=float, default=300.0, help="Seconds without progress until that is told.")
-@click.option("--on-stall", type=click.Choice(["report", "abort"]), default="report", help="And then?")
+@click.option("--save-time", type=float, default=60.0, show_default=True, help="Seconds to save in, when told to stop.")
+@click.option("--stall-timeout", type=float, default=300.0, show_default=True,
+              help="Seconds without progress until that is told.")
+@click.option("--on-stall", type=click.Choice(["report", "abort"]), default="report", show_default=True,
+              help="Tell of a standstill only, or end the job, too.")
 @click.option("--max-restarts", type=click.IntRange(0), default=0, help="Start again so often when a rank fails.")
-@click.option("--resume", default="", metavar="ARGS", help="And then with these arguments added: '--resume last.pt'.")
-@click.option("--silence", type=int, default=20, help="Seconds after which a node that does not answer is gone.")
+@click.option("--resume", default="", metavar="ARGS", help="Add these when starting again, as '--resume last.pt'.")
+@click.option("--silence", type=int, default=20, show_default=True,
+              help="Seconds after which a node that does not answer is gone.")
 @click.option("--check", is_flag=True, help="First average known numbers over these very ranks, and compare.")
 @click.option("--dry-run", is_flag=True, help="Print the command that would be run, and run nothing.")
 @click.option("--explain", is_flag=True, help="Like --dry-run, with a reason for each word and where each rank runs.")
-@click.option("--as", "as_", default="", metavar="SYSTEM", help="Like --explain, as if on slurm, pbs, alps, lsf, flux.")
+@click.option("--as", "as_", default="", metavar="SYSTEM",
+              help="Like --explain, as if on slurm, pbs, alps, cobalt, lsf or flux.")
 @click.option("--job", type=NewFile(), metavar="FILE", help="Write a batch script instead; --as kubernetes and others.")
-@click.option("--time", "time_", default="1:00:00", help="For --job: how long, H:MM:SS.")
+@click.option("--time", "time_", default="1:00:00", show_default=True, metavar="H:MM:SS", help="For --job: how long.")
 @click.option("--account", default="", help="For --job: whom to charge.")
 @click.option("--queue", default="", help="For --job: the queue or partition.")
 @click.option("--image", default="", help="For --job --as kubernetes: the container, with dlrun, an MPI and sshd.")
@@ -60,7 +65,7 @@ if TYPE_CHECKING:
 def command(check: bool, dry_run: bool, explain: bool, as_: str, job: Path | None, time_: str, account: str,
             queue: str, image: str, volume: str, max_restarts: int, resume: str, timeline: Path | None,
             timeline_steps: str | None, **options: Any) -> None:  # fmt: skip
-    """Run SCRIPT on many ranks, under whatever launcher is here.
+    """Run a script or a program on many ranks, under the launcher here.
 
     Rank 0's output is shown as it comes; every rank's is in the run directory. A rank that fails ends the job, and
     its exit code (128 + signal) is dlrun's.
@@ -168,7 +173,7 @@ def _write_job(plan: LaunchPlan, file: Path, job: Job) -> None:
         raise DlrunError(f"--job {file} is the script that the job is to run", "name another file for the batch script")
     text = script(plan, job, [*_said(click.get_current_context()), *plan.program])
     file.write_text(text, encoding="utf-8", errors="surrogateescape")  # the words' very bytes, in any locale
-    click.echo(f"dlrun: wrote {file}; submit it: {SUBMIT[job.system]} {file}", err=True)
+    click.echo(f"dlrun: wrote {file}; submit it: {SUBMIT[job.system]} {shlex.quote(str(file))}", err=True)
 
 
 def _said(context: click.Context) -> list[str]:

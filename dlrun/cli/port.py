@@ -80,11 +80,11 @@ def command(
     SCRIPT is one for PyTorch, Keras or TensorFlow; the port is SCRIPT_dist.py.
 
     \b
-      dlrun port train.py            writes train_dist.py and says what was done and why
-      dlrun port train.py --out-dir DIR    ports the local modules that it imports too
-      dlrun port --observe train.py -- ARGS    looks at a few steps of the script first
-      dlrun port --diff train.py     shows the changes only
-      dlrun port --verify train.py -- ARGS     proves the port with a few steps of both
+      dlrun port train.py                     writes train_dist.py, and says what was done and why
+      dlrun port train.py --out-dir DIR       ports the local modules that it imports, too
+      dlrun port --diff train.py              shows the changes only
+      dlrun port --observe train.py -- ARGS   looks at a few steps of the script first
+      dlrun port --verify train.py -- ARGS    proves the port with a few steps of both
     """
     from dlrun.port.files import port_file, port_tree, read_and_port
     from dlrun.port.observing import observe

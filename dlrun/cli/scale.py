@@ -11,29 +11,34 @@ from pathlib import Path
 
 import click
 
+from dlrun.cli.counts import counts
+
 
 @click.command()
-@click.option("-n", "ranks", default="1,2,4", show_default=True, help="Numbers of ranks.")
+@click.option("-n", "ranks", callback=counts, metavar="N,...", default="1,2,4", show_default=True,
+              help="Numbers of ranks.")
 @click.option("--divide", "divided", multiple=True, metavar="NAME=VALUE",
               help="Strong scaling too: the value of this option on one rank, to be divided by the ranks.")
 @click.option("--repeats", default=1, show_default=True, type=click.IntRange(1),
               help="Runs of each, beside the epochs of the script.")
-@click.option("--target", type=float, help="Time to this accuracy. Default: the best that every run reached.")
-@click.option("--rate", help="Pattern of the rate, samples per second over all ranks. Default: '... samples/s'.")
-@click.option("--accuracy", help="Pattern of the accuracy. Default: 'accuracy ...'.")
-@click.option("--loss", help="Pattern of the loss on the same line. Default: 'loss ...'.")
+@click.option("--target", type=float, help="Time to this accuracy; the best that every run reached unless said.")
+@click.option("--rate", metavar="PATTERN",
+              help="Of the rate, samples per second over all ranks; '... samples/s' unless said.")
+@click.option("--accuracy", metavar="PATTERN", help="Of the accuracy; 'accuracy ...' unless said.")
+@click.option("--loss", metavar="PATTERN", help="Of the loss on the same line; 'loss ...' unless said.")
 @click.option("--backend", default="auto", show_default=True, help="Launcher, as in dlrun launch.")
 @click.option("--per-node", type=int, help="Ranks on each node.")
-@click.option("--out", type=click.Path(path_type=Path), default=Path("dlrun-scale"), show_default=True, help="Folder.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("dlrun-scale"), show_default=True,
+              metavar="FOLDER", help="Where the results, the plots and a page with all of them go.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def command(
-    script: str, args: tuple[str, ...], ranks: str, divided: tuple[str, ...], repeats: int, target: float | None,
-    rate: str | None, accuracy: str | None, loss: str | None, backend: str, per_node: int | None, out: Path,
-    as_json: bool,
+    script: str, args: tuple[str, ...], ranks: tuple[int, ...], divided: tuple[str, ...], repeats: int,
+    target: float | None, rate: str | None, accuracy: str | None, loss: str | None, backend: str,
+    per_node: int | None, out: Path, as_json: bool,
 ) -> None:  # fmt: skip
-    """Run SCRIPT on 1, 2 and 4 ranks, and say how it scales.
+    """Run a script on 1, 2 and 4 ranks, and say how it scales.
 
     Rates, efficiency, time to accuracy, and what to expect of more nodes.
 
@@ -51,13 +56,12 @@ def command(
     from dlrun.scale.run import Experiment, run_all
 
     patterns = Patterns(rate or RATE, accuracy or ACCURACY, loss or LOSS)
-    counts = _counts(ranks)
-    plan = LaunchPlan((script, *args), max(counts), backend=backend, per_node=per_node)
+    plan = LaunchPlan((script, *args), max(ranks), backend=backend, per_node=per_node)
     cores = usable_cores() * prepare(plan)[0].nodes
     # A rank alone must not compute with more threads than one of many, or it is another program that is compared.
-    threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, cores // max(counts)))
+    threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, cores // max(ranks)))
     plan = replace(plan, env=(("OMP_NUM_THREADS", threads),))
-    experiment = Experiment(plan, counts, repeats, tuple(_pair(text) for text in divided), patterns)
+    experiment = Experiment(plan, ranks, repeats, tuple(_pair(text) for text in divided), patterns)
     progress = Progress(len(experiment.todo()))
     out.mkdir(parents=True, exist_ok=True)
     runs = run_all(experiment, progress.at)
@@ -71,18 +75,11 @@ def command(
         click.echo(json.dumps(result))
     else:
         click.echo("\n\n".join(str(table) for table in (measured(study, target), *predicted(study))) + "\n")
-    if len(runs) < len(experiment.modes) * len(counts) * repeats:
+    if len(runs) < len(experiment.modes) * len(ranks) * repeats:
         click.echo("interrupted: the tables hold the runs that were done", err=True)
     if missing:
         DlrunError(missing).show()
     click.echo(f"wrote {out / 'scale.json'}, " + ", ".join(str(path) for path in written), err=True)
-
-
-def _counts(text: str) -> tuple[int, ...]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() and int(part) for part in parts):
-        raise click.BadParameter(f"'{text}' is no list of numbers; write 1,2,4", param_hint="-n")
-    return tuple(sorted({int(part) for part in parts}))
 
 
 def _pair(text: str) -> tuple[str, str]:

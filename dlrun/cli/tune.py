@@ -27,12 +27,14 @@ if TYPE_CHECKING:
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("-n", "--ranks", type=int, required=True, help="How many ranks.")
 @click.option("--model", default="", help="Tune on the gradient sizes of resnet50, gpt2 or cnn; no script is run.")
-@click.option("--sizes-file", type=click.Path(exists=True, path_type=Path), help="The same, with a file of counts.")
+@click.option("--sizes-file", type=click.Path(exists=True, path_type=Path), metavar="FILE",
+              help="The same, with the sizes that this file lists.")
 @click.option("--dtype", default="float32", show_default=True, help="Element type of --model and --sizes-file.")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", help="Where --model's arrays lie.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True,
+              help="Where the arrays of --model and --sizes-file lie.")
 @click.option("--set", "chosen", multiple=True, metavar="NAME[=V1,V2]", help="Only this variable of dl_comm.")
 @click.option("--param", "params", multiple=True, metavar="NAME=V1,V2", help="Sweep this option of SCRIPT.")
-@click.option("--metric", default="", help="A pattern whose first group is the number in SCRIPT's output.")
+@click.option("--metric", default="", metavar="PATTERN", help="Its first group is the number in SCRIPT's output.")
 @click.option("--take", type=click.Choice(["median", "last", "best"]), help="Which match; last unless said.")
 @click.option("--minimize", is_flag=True, help="A lower --metric is better.")
 @click.option("--budget", default="5m", show_default=True, help="Time for all trials: 90s, 5m, 1h.")
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 @click.option("--journal", type=NewFile(), help="Trials as JSON lines; an interrupted search goes on.")
 @click.option("--validate", is_flag=True, help="Set the profile that fits against the default, in turns.")
 @click.option("--profile/--no-profile", default=True, help="Write what is a gain as a profile for dlrun launch.")
-@click.argument("script", nargs=-1, type=click.UNPROCESSED)
+@click.argument("script", metavar="[SCRIPT [ARGS]...]", nargs=-1, type=click.UNPROCESSED)
 def command(ranks: int, budget: str, validate: bool, profile: bool, script: tuple[str, ...], **options: Any) -> None:
     """Find the settings of dl_comm that average gradients fast.
 

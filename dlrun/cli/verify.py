@@ -32,7 +32,7 @@ class NotJudgedError(DlrunError):
 @click.option("--seed", type=int, help="Seed what the script does not seed itself.")
 @click.option("--stall", default=120.0, show_default=True, help="Seconds without progress that count as a hang.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
-@click.option("--keep", type=click.Path(path_type=Path), help="Keep the traces of the runs in this folder.")
+@click.option("--keep", type=click.Path(path_type=Path), metavar="FOLDER", help="Keep the traces of the runs here.")
 def command(
     serial: Path,
     port: Path,

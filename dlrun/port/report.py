@@ -73,7 +73,7 @@ class Ported:
     def start(self) -> str:
         """The command that starts the port on 2 ranks."""
         if not self.path or not self.script.home.package:
-            return f"dlrun launch -n 2 {self.path}"
+            return f"dlrun launch -n 2 {shlex.quote(str(self.path))}"
         return f"cd {shlex.quote(str(self.folder))} && dlrun launch -n 2 -m {self.script.home.module(self.path)}"
 
     def diff(self, color: bool = False) -> str:

@@ -94,6 +94,12 @@ def test_a_mistyped_command_is_recognised(said):
                                        "dlrun launch -n 2 train.py starts one.")  # fmt: skip
 
 
+def test_where_a_scripts_own_options_go_is_told(said):
+    for verb, place in (("port", "--"), ("scale", "--"), ("launch", "it")):
+        code, lines = said(verb, "--epochs", "3", "train.py")
+        assert code == 2 and f"The script's own options come after {place}." in lines[-1]
+
+
 def test_the_list_of_commands_says_of_each_in_a_whole_sentence_what_it_does(said):
     listed = said("--help")[1][-len(VERBS) :]
     assert [line.split()[0] for line in listed] == list(VERBS)
