@@ -6,8 +6,10 @@ import hashlib
 import json
 import multiprocessing
 import os
+import pickle
 import random
 from dataclasses import astuple, dataclass
+from typing import TypeVar, cast
 
 import numpy as np
 
@@ -16,6 +18,7 @@ from dl_comm import _core, settings
 
 # A DataLoader worker that is spawned imports the script anew; through this it learns whose child it is.
 _PARENT = "DL_COMM_PARENT"
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,16 @@ def shift_generators(rank: int) -> int:
     np.random.seed(seed)
     random.seed(shifted_seed(repr(random.getstate()).encode(), rank))
     return seed
+
+
+def draw_alike(own: _T) -> _T:
+    """Give all ranks rank 0's random numbers, NumPy's and those of ``random``; return what rank 0 has for ``own``."""
+    state = pickle.dumps((own, random.getstate(), np.random.get_state()))
+    theirs, python, numpys = pickle.loads(_core.broadcast_bytes(state, 0))
+    if parts() > 1:
+        random.setstate(python)
+        np.random.set_state(numpys)
+    return cast(_T, theirs)
 
 
 def share(length: int, rank: int, n: int) -> list[int]:

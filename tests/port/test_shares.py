@@ -1,5 +1,7 @@
 """What the ranks share: loaders, arrays, lists, batches picked by number."""
 
+import textwrap
+
 import pytest
 from small import HEAD, LOOP, SERIAL, refused
 
@@ -128,10 +130,6 @@ ORDER = HEAD + LOOP.replace("opt =", "{}\nopt =", 1)
 @pytest.mark.parametrize(
     ("line", "doubt", "sound"),
     [
-        ("from sklearn.model_selection import train_test_split\na, b = train_test_split(data)", "NumPy is not seeded",
-         "import numpy\nnumpy.random.seed(1)"),
-        ("from sklearn.model_selection import train_test_split\na, b = train_test_split(data)", "NumPy is not seeded",
-         "from sklearn.model_selection import train_test_split\na, b = train_test_split(data, random_state=2)"),
         ("import os\nfiles = os.listdir('data')", "list files in different orders",
          "import os\nfiles = sorted(os.listdir('data'))"),
         ("import glob\nfiles = glob.glob('data/*')", "list files in different orders",
@@ -144,8 +142,18 @@ ORDER = HEAD + LOOP.replace("opt =", "{}\nopt =", 1)
 )  # fmt: skip
 def test_what_each_process_would_order_in_its_own_way_is_doubted(line, doubt, sound):
     assert doubt in port(ORDER.format(line)).report()
-    both = sound if "train_test" in sound or "train_test" not in line else f"{sound}\n{line}"
-    assert doubt not in port(ORDER.format(both)).report()
+    assert doubt not in port(ORDER.format(sound)).report()
+
+
+def test_a_split_that_is_drawn_before_the_ranks_meet_is_doubted():
+    trains = "def train():\n" + textwrap.indent(LOOP, "    ") + "\n"
+    head = HEAD + "from sklearn.model_selection import train_test_split\n" + trains
+    split, early = "a, b = train_test_split(data)\n", "this runs before the ranks meet"
+    assert early in port(f"{head}{split}if __name__ == '__main__':\n    train()\n").report()
+    seeded = f"import numpy\nnumpy.random.seed(1)\n{split}"
+    assert early not in port(f"{head}{seeded}if __name__ == '__main__':\n    train()\n").report()
+    assert early not in port(f"{head}if __name__ == '__main__':\n    {split}    train()\n").report()
+    assert early not in port(f"{HEAD}from sklearn.model_selection import train_test_split\n{split}{LOOP}").report()
 
 
 def test_a_list_of_training_samples_is_dealt_out_and_a_method_of_that_name_calls_no_function():

@@ -126,6 +126,8 @@ def test_keras_callbacks_are_translated():
     assert "import dl_comm.keras as dl" in text
     assert "dl.Broadcast()," in text
     assert "dl.AverageMetrics()," in text
+    assert "dl.init()\ndl.reseed()" in text
+    assert "reseed" not in port(f"import numpy\nnumpy.random.seed(1)\n{KERAS}", HOROVOD).text
     with pytest.raises(DlrunError, match=r"hvd\.callbacks\.LearningRateWarmupCallback"):
         port(KERAS.replace("MetricAverageCallback()", "LearningRateWarmupCallback(0.1)"), HOROVOD)
 

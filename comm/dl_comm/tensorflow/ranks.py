@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import pickle
-import random
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from dl_comm import _core
 from dl_comm.machine import share_of_machine
-from dl_comm.ranks import get_localsize, get_nranks, get_rank, parts, shift_generators
+from dl_comm.ranks import draw_alike, get_localsize, get_nranks, get_rank, parts, shift_generators
 from dl_comm.tensorflow.noise import draw_apart
 from dl_comm.tensorflow.shuffling import shuffle_alike
 from dl_comm.tensorflow.state import models, variables_of, when_built
@@ -44,13 +41,10 @@ def init() -> None:
         tf.config.threading.set_intra_op_parallelism_threads(share.threads)
     own = context.global_seed() if tf.executing_eagerly() else tf.compat.v1.get_default_graph().seed
     first = int.from_bytes(os.urandom(4), "little") >> 1 if own is None else own
-    state = pickle.dumps((first, random.getstate(), np.random.get_state()))
-    seed, python, numpy = pickle.loads(_core.broadcast_bytes(state, 0))
+    seed = draw_alike(first)
     if seed != own:
         tf.compat.v2.random.set_seed(seed)
     if parts() > 1:
-        random.setstate(python)
-        np.random.set_state(numpy)
         shuffle_alike(seed)
         draw_apart(get_rank())
 

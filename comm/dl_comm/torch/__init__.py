@@ -12,6 +12,7 @@ ranks compare what they bring (names, shapes, dtypes), and a difference is an er
     loader = dl.shard(loader)                      # this rank's share of every global batch
     optimizer = torch.optim.SGD(model.parameters(), lr=dl.lr_scale(0.1))
     dl.broadcast(model, optimizer)                 # rank 0's weights everywhere
+    dl.reseed()                                    # until here all ranks draw alike, from here on each its own
     for x, y in loader:
         optimizer.zero_grad()
         loss(model(x), y).backward()

@@ -7,7 +7,7 @@ import os
 import torch
 
 from dl_comm.machine import share_of_machine
-from dl_comm.ranks import get_localsize, get_nranks, get_rank, parts, shift_generators, shifted_seed
+from dl_comm.ranks import draw_alike, get_localsize, get_nranks, get_rank, parts, shift_generators, shifted_seed
 
 _joined = False
 
@@ -22,7 +22,10 @@ def init() -> None:
     - where ``OMP_NUM_THREADS`` is not set, ``torch.set_num_threads`` gets the cores this rank may run on, each
       divided by the number of ranks of this node that may also run there (at least 1).
 
-    It seeds nothing. Raises ``dl_comm.CommError`` when the launcher and the MPI library disagree on the ranks.
+    And it gives all ranks rank 0's random numbers (``torch``'s on the CPU, NumPy's and those of ``random``): what an
+    unseeded script draws from here on, as the split of its data, is one for all, until ``reseed()``.
+
+    Raises ``dl_comm.CommError`` when the launcher and the MPI library disagree on the ranks.
     """
     global _joined
     if get_nranks() == 1 or _joined:
@@ -34,6 +37,9 @@ def init() -> None:
         torch.cuda.set_device(share.gpu)
     if "OMP_NUM_THREADS" not in os.environ and get_localsize() > 1:
         torch.set_num_threads(share.threads)
+    state = draw_alike(torch.get_rng_state().numpy().tobytes())
+    if parts() > 1:
+        torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
 
 
 def _gpu_name(index: int) -> str:

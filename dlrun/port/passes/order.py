@@ -19,15 +19,20 @@ _NUMBERS = ("builtins.enumerate", "builtins.list", "builtins.tuple", "builtins.z
 
 
 def torch(facts: Facts) -> Iterator[Doubt]:
-    """Yield a doubt, each kind once, about splits, listings and vocabularies that differ from rank to rank."""
+    """Yield a doubt, each kind once, about splits, listings and vocabularies that differ from rank to rank.
+
+    What is drawn after init() is one for all ranks, which then draw rank 0's random numbers.
+    """
     script = facts.script
     seeded = any(script.name_of(c.func) in _SEEDS for c in script.calls)
     kinds: set[str] = set()
     for call in script.calls:
         name = script.name_of(call.func)
-        if name in _SPLITS and not seeded and argument(call, "random_state") is None and "split" not in kinds:
+        early = name in _SPLITS and not seeded and argument(call, "random_state") is None and _before_init(facts, call)
+        if early and "split" not in kinds:
             kinds.add("split")
-            why = "NumPy is not seeded: each rank splits the data in its own way, and trains on what others validate on"
+            why = ("NumPy is not seeded, and this runs before the ranks meet: each splits the data in its own way, and "
+                   "trains on what others validate on")
             yield Doubt(call, why, "high", "pass random_state=0, or call numpy.random.seed() first")
         elif name in _LISTS and not _sorted(facts, call) and "listing" not in kinds:
             kinds.add("listing")
@@ -38,6 +43,13 @@ def torch(facts: Facts) -> Iterator[Doubt]:
             inner = script.code(call.args[0].value)
             yield Doubt(call, "a set of strings has another order in each process: numbers given to its entries differ "
                         "between ranks", "high", f"{script.code(call.func)}(sorted({inner}))")  # fmt: skip
+
+
+def _before_init(facts: Facts, call: cst.Call) -> bool:
+    """Tell whether ``call`` runs before init(), which stands under the main guard or in another script."""
+    outside = isinstance(facts.script.function_of(call), cst.Module) and not (
+        facts.guard is not None and facts.script.inside(call, facts.guard))
+    return outside and (facts.guard is not None or facts.uncalled is not None)
 
 
 def _sorted(facts: Facts, call: cst.Call) -> bool:

@@ -6,7 +6,7 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.insert import expression
-from dlrun.port.translation import Found, Library, Rule, Translation
+from dlrun.port.translation import Found, Library, Rule, Translation, own_draws
 
 _MODULES = {
     "horovod.torch": "torch",
@@ -107,7 +107,7 @@ LIBRARY = Library(
     name="Horovod",
     modules=_MODULES,
     rules={
-        "init": Rule("init", "join the other ranks"),
+        "init": Rule("init", "join the other ranks", more=own_draws),
         "shutdown": Rule("finalize", "leave together", step="finish"),
         "size": Rule("size", "how many ranks there are"),
         "rank": Rule("rank", "which rank this is"),

@@ -8,6 +8,7 @@ import random
 from pathlib import Path
 
 import dl_comm.torch as dl
+import dl_comm.torch.ranks as torch_ranks
 import numpy as np
 import torch
 from dl_comm import CommError, _core
@@ -41,6 +42,18 @@ def reseeding_changes_all_generators_but_rank_0s():
     seeded()
     dl.reseed()
     assert drawn() == mine
+
+
+def what_an_unseeded_script_draws_before_it_reseeds_is_one_for_all():
+    for seed in (torch.manual_seed, np.random.seed, random.seed):
+        seed(_r)
+    torch_ranks._joined = False
+    dl.init()
+    drawn = [torch.randperm(9).tolist(), np.random.permutation(9).tolist(), random.sample(range(9), 9)]
+    assert len(set(_core.allgather_bytes(repr(drawn).encode()))) == 1
+    dl.reseed()
+    drawn = [torch.randperm(9).tolist(), np.random.permutation(9).tolist(), random.sample(range(9), 9)]
+    assert len(set(_core.allgather_bytes(repr(drawn).encode()))) == _n
 
 
 def rates_and_steps_follow_the_number_of_ranks():
