@@ -20,13 +20,15 @@ def compiles(source: str, headers: list[Path]) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def cuda_headers() -> Path:
+def cuda_headers(*needed: str) -> Path:
+    """The folder with cuda.h and all that is ``needed`` besides: PyTorch brings a part of the toolkit along."""
     places = [(Path("/usr/local"), "cuda*/include/cuda.h"), (Path("/usr/include"), "cuda.h")]
     places += [(Path(folder), "nvidia/*/include/cuda.h") for folder in sys.path]  # as the package index has it
-    headers = [file for folder, pattern in places for file in sorted(folder.glob(pattern))]
-    if not headers or shutil.which("c++") is None:
-        pytest.skip("no CUDA toolkit (cuda.h) or no C++ compiler (c++) is here")
-    return headers[0].parent
+    folders = [file.parent for folder, pattern in places for file in sorted(folder.glob(pattern))]
+    found = [folder for folder in folders if all((folder / file).exists() for file in needed)]
+    if not found or shutil.which("c++") is None:
+        pytest.skip(f"no CUDA toolkit ({', '.join(('cuda.h', *needed))}) or no C++ compiler (c++) is here")
+    return found[0]
 
 
 def assembler() -> str:
@@ -48,7 +50,7 @@ def test_the_declarations_agree_with_nccls_header():
     folder = next((folder for folder in folders if (folder / "nccl.h").exists()), None)
     if folder is None:
         pytest.skip("no nccl.h is here: pip install nvidia-nccl-cu12, or CUDA's PyTorch, brings one")
-    compiles("nccl_declarations.cc", [folder, cuda_headers()])
+    compiles("nccl_declarations.cc", [folder, cuda_headers("cuda_runtime.h", "crt/host_config.h")])
 
 
 @pytest.mark.parametrize("gpu", ["sm_75", "sm_80", "sm_90"])
