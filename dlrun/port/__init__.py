@@ -149,6 +149,8 @@ def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
         carries=tuple(feeds.carried.dealt),
         lengths=tuple(feeds.uses.lengths(feeds.found.values()) if options.batch == "local" else ()),
         permutations=tuple(feeds.permutations()),
+        orders=tuple(feeds.late_orders()),
+        seeds=() if feeds.episodes else tuple(feeds.orders.seeds()),
         optimizers=loops.gradients.constructors(),
         loops=tuple(loops.training),
         accumulating=tuple(loops.accumulating),

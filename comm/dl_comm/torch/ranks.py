@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import torch
+from torch.utils.data import get_worker_info
 
 from dl_comm.machine import share_of_machine
 from dl_comm.ranks import draw_alike, get_localsize, get_nranks, get_rank, parts, shift_generators, shifted_seed
@@ -37,6 +38,11 @@ def init() -> None:
         torch.cuda.set_device(share.gpu)
     if "OMP_NUM_THREADS" not in os.environ and get_localsize() > 1:
         torch.set_num_threads(share.threads)
+    _draw_alike()
+
+
+def _draw_alike() -> None:
+    """Give all ranks rank 0's random numbers, those of torch on the CPU, too."""
     state = draw_alike(torch.get_rng_state().numpy().tobytes())
     if parts() > 1:
         torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
@@ -51,13 +57,23 @@ def _gpu_name(index: int) -> str:
     return mask.split(",")[index] if mask else str(index)
 
 
-def reseed() -> None:
-    """Give every rank its own random numbers; rank 0 keeps the serial script's.
+def reseed(alike: bool = False) -> None:
+    """Give every rank its own random numbers, or all ranks those of rank 0, which keeps the serial script's.
 
     On rank r > 0 the generators of torch (CPU and CUDA), NumPy and ``random`` are seeded from a hash of their own
     state and r: a seeded script stays reproducible. Call it where the ranks shall begin to differ (dropout, noise,
     augmentation), after the model is built.
+
+    With ``alike`` all ranks go on from the states that rank 0's generators of torch (on the CPU), NumPy and ``random``
+    are in, for what must be drawn alike: a split of the data, an order of them. That is collective. In the worker
+    processes of a loader, which are seeded already, it does nothing.
     """
+    if get_worker_info() is not None:
+        return
+    if alike:
+        if parts() > 1:
+            _draw_alike()
+        return
     rank = get_rank() if parts() > 1 else 0
     if rank == 0:
         return

@@ -142,6 +142,8 @@ class Facts:
     carries: tuple[cst.CSTNode, ...] = ()  # assignments that hand a hidden state from batch to batch
     lengths: tuple[cst.Call, ...] = ()  # calls of len() of a loader, whole elsewhere, that count a rank's own batches
     permutations: tuple[cst.Call, ...] = ()  # the calls that draw an order for loops over indices
+    orders: tuple[tuple[cst.Call, bool], ...] = ()  # splits and orders drawn after training began; whether it goes on
+    seeds: tuple[cst.Call, ...] = ()  # calls in training loops that seed the generators
     optimizers: tuple[cst.Call, ...] = ()  # the calls that make them
     loops: tuple[cst.CSTNode, ...] = ()  # all loops that run an update
     accumulating: tuple[cst.CSTNode, ...] = ()  # loops that add up gradients for an update after them

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cached_property
 
 import libcst as cst
 
@@ -15,6 +16,7 @@ from dlrun.port.feeds.carried import Carried, hands_on
 from dlrun.port.feeds.draws import Draws, plays
 from dlrun.port.feeds.full import FullBatches
 from dlrun.port.feeds.iterated import Iterated
+from dlrun.port.feeds.orders import Orders
 from dlrun.port.feeds.positions import counts_too, mentions, moving, picks_samples
 from dlrun.port.feeds.uses import Uses
 from dlrun.port.feeds.wholes import Wholes
@@ -302,6 +304,17 @@ class Feeds(FullBatches):
 
     def _hidden_state(self, loop: cst.For | cst.While) -> cst.CSTNode | None:
         return hands_on(self.kinds, loop)
+
+    @cached_property
+    def orders(self) -> Orders:
+        """What tells which splits and orders of the data are drawn when."""
+        return Orders(self.loops, self.draws, self._innermost())
+
+    def late_orders(self) -> Iterator[tuple[cst.Call, bool]]:
+        """Yield the splits and orders that are drawn after training has begun, and whether it goes on with them."""
+        if self.found and not self.episodes:
+            yield from ((call, True) for call in self.orders.epochs([feed.node for feed in self.found.values()]))
+        yield from ((call, False) for call in self.orders.again())
 
     def permutations(self) -> Iterator[cst.Call]:
         """Yield the calls that draw the order in which loops and generators go through the samples."""

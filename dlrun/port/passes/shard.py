@@ -10,7 +10,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, Feed
 from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.insert import expression, statements
-from dlrun.port.passes import full, order, stretches
+from dlrun.port.passes import alike, full, order, stretches
 from dlrun.port.program.script import dotted
 
 _TUPLES = ("split", "chunk", "tensor_split", "unbind")  # of tensors
@@ -63,6 +63,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     yield from stretches.torch(facts)
     for call in facts.permutations:
         yield from _one_order(facts, call)
+    yield from alike.torch(facts)
 
 
 def positions(facts: Facts | KerasFacts, feed: Feed) -> Iterator[Edit]:

@@ -42,6 +42,12 @@ def reseeding_changes_all_generators_but_rank_0s():
     seeded()
     dl.reseed()
     assert drawn() == mine
+    seeded()
+    first = drawn()
+    seeded()
+    dl.reseed()
+    dl.reseed(alike=True)
+    assert drawn() == first
 
 
 def what_an_unseeded_script_draws_before_it_reseeds_is_one_for_all():

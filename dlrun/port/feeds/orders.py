@@ -1,0 +1,128 @@
+"""Splits and orders of the data that the script draws after the ranks have begun to draw numbers of their own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from functools import cached_property
+
+import libcst as cst
+
+from dlrun.port.facts.loops import Loops
+from dlrun.port.feeds.draws import Draws
+from dlrun.port.program.script import argument, walk
+
+_ORDERS = re.compile(
+    r"^(numpy\.random\.(shuffle|permutation|permuted|choice)|random\.(shuffle|sample)|torch\.randperm|"
+    r"torch\.utils\.data\.(dataset\.)?random_split|sklearn\.utils\.(shuffle|resample)|"
+    r"sklearn\.model_selection\.(train_test_split|\w*KFold|\w*ShuffleSplit))$"
+)
+_NUMBERS = re.compile(r"^(numpy\.random\.(?!seed|RandomState|default_rng|get_state|set_state|Generator)\w+|"
+                      r"random\.(?!seed|Random|getstate|setstate)\w+|torch\.rand\w*)$")  # fmt: skip
+_SEEDS = re.compile(r"(^|\.)(manual_seed|manual_seed_all|seed|seed_everything|set_seed|set_random_seed)$")
+_OWN = ("generator", "random_state")
+
+
+class Orders:
+    """Finds what all ranks must draw alike though each has random numbers of its own by then."""
+
+    def __init__(self, loops: Loops, draws: Draws, innermost: Collection[cst.For | cst.While]) -> None:
+        """Answer for the script of ``loops``, whose batches are taken in the loops ``innermost``."""
+        self.loops = loops
+        self.script = loops.script
+        self.flow = loops.flow
+        self.draws = draws
+        self.innermost = innermost
+
+    def is_order(self, call: cst.Call) -> bool:
+        """Tell whether ``call`` draws a split or an order from a generator that the whole script shares."""
+        name = self.script.name_of(call.func)
+        in_order = name.endswith("KFold") and "Repeated" not in name and argument(call, "shuffle") is None
+        return bool(_ORDERS.search(name)) and not in_order and self._shared(call)
+
+    def epochs(self, dealt: Iterable[cst.CSTNode]) -> Iterator[cst.Call]:
+        """Yield the splits and orders that are drawn between the batches, epoch by epoch, or by what is ``dealt``."""
+        for call in (*self._trained, *self._by_name(), *self._iterating(dealt)):
+            if call not in self._at_batches and self.is_order(call):
+                yield call
+
+    def _by_name(self) -> Iterator[cst.Call]:
+        """Yield what training calls by way of methods with a name of their own, on objects from out of sight."""
+        for call in self._trained:
+            name = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+            methods = self.flow.methods.get(name, [])
+            if len(methods) == 1 and call not in self._at_batches and not self.flow.targets(call):
+                yield from self.draws.reached(methods[0].body)
+
+    def _iterating(self, dealt: Iterable[cst.CSTNode]) -> Iterator[cst.Call]:
+        """Yield the calls of objects of the script's own that a loop runs over, or that a loader takes samples from."""
+        for node in dealt:
+            given = [a.value for a in node.args] if isinstance(node, cst.Call) else []
+            for cls in (c for n in (node, *given) for c in self.flow.classes(n)):
+                for method in (self.flow.method(cls, name) for name in ("__iter__", "__next__")):
+                    yield from self.draws.reached(method.body) if method is not None else ()
+
+    def again(self) -> Iterator[cst.Call]:
+        """Yield what is drawn for another training after one: for the next fold, the next run."""
+        seen: set[cst.Call] = set()
+        for body in self._repeated():
+            reached = [c for c in self.draws.reached(body) if c not in self._trained]
+            if any(self._seeds(c) for c in reached):
+                continue  # all ranks begin anew by themselves
+            for call in reached:
+                drawn = _NUMBERS.search(self.script.name_of(call.func)) is not None and self._shared(call)
+                if (drawn or self.is_order(call)) and call not in seen and not self._after(call):
+                    seen.add(call)
+                    yield call
+
+    def seeds(self) -> Iterator[cst.Call]:
+        """Yield the calls within training loops that seed all ranks' generators alike."""
+        for call in self.script.calls:
+            inside = any(up in self.loops.training for up in self.script.above(call))
+            if inside and call in self._trained and self._seeds(call):
+                yield call
+
+    @cached_property
+    def _tops(self) -> list[cst.CSTNode]:
+        return [top.loop for top in self.loops.tops()]
+
+    @cached_property
+    def _trained(self) -> dict[cst.Call, None]:
+        """The calls that training loops may come to, when the ranks' generators differ."""
+        around = set(self._repeated())
+        loops = [loop for loop in self.loops.training if loop.body not in around]
+        return dict.fromkeys(c for loop in loops for c in self.draws.reached(loop.body))
+
+    @cached_property
+    def _at_batches(self) -> set[cst.Call]:
+        return {c for loop in self.innermost for c in self.draws.reached(loop.body)}
+
+    def _repeated(self) -> Iterator[cst.CSTNode]:
+        """Yield the bodies of loops, and of functions called several times, that hold an outermost training loop."""
+        for top in self._tops:
+            for way in self.loops.chains(top)[:64]:
+                for frame in way:
+                    loops = [u for u in self.script.above(frame) if isinstance(u, (cst.For, cst.While))]
+                    yield from (u.body for u in loops if u not in self._tops and self.script.function_of(u)
+                                is self.script.function_of(frame))  # fmt: skip
+                    function = self.script.function_of(frame)
+                    if isinstance(function, cst.FunctionDef) and len(self.flow.callers(function)) > 1:
+                        yield function.body
+
+    def _after(self, call: cst.Call) -> bool:
+        """Tell whether ``call`` comes after the training loop of its function."""
+        order, home = self.script.order, self.script.function_of(call)
+        mine = [top for top in self._tops if self.script.function_of(top) is home]
+        return bool(mine) and all(order[top] < order[call] for top in mine)
+
+    def _shared(self, call: cst.Call) -> bool:
+        given = [argument(call, name) for name in _OWN]
+        return all(n is None or (isinstance(n, cst.Name) and n.value == "None") for n in given)
+
+    def _seeds(self, call: cst.Call, depth: int = 2) -> bool:
+        name = self.script.name_of(call.func)
+        if _SEEDS.search(name) and name.split(".")[0] in ("torch", "numpy", "random", "transformers", "lightning"):
+            return bool(call.args)
+        inner = [n for f in self.flow.targets(call) for n in walk(f.body) if isinstance(n, cst.Call)] if depth else []
+        trains = any(self.loops.gradients.runs_backward(f.body) for f in self.flow.targets(call))
+        return not trains and any(self._seeds(n, depth - 1) for n in inner)

@@ -1,0 +1,68 @@
+"""Part of step "shard": splits and orders that every rank draws from rank 0's random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts import Facts
+from dlrun.port.feeds import samples
+from dlrun.port.insert import expression, statements
+
+_WHY = "all ranks draw this alike: the ranks share one order of one set of samples"
+_ARRAYS = ("numpy.random.permutation", "torch.randperm", "numpy.random.choice")
+
+
+def torch(facts: Facts) -> Iterator[Edit | Doubt]:
+    """Let all ranks draw splits and orders from rank 0's numbers, and go on with numbers of their own.
+
+    Before:
+        model = torch.nn.Linear(2, 1)
+        opt = torch.optim.SGD(model.parameters())
+        for epoch in range(9):
+            random.shuffle(pairs)
+            for x, y in pairs:
+                (model(x) - y).pow(2).mean().backward()
+                opt.step()
+
+    After:
+        model = torch.nn.Linear(2, 1)
+        opt = torch.optim.SGD(model.parameters())
+        for epoch in range(9):
+            dl.reseed(alike=True)  # what follows all ranks draw alike, from rank 0's random numbers
+            random.shuffle(pairs)
+            dl.reseed()  # from here on each rank draws random numbers of its own
+            for x, y in pairs:
+                (model(x) - y).pow(2).mean().backward()
+                opt.step()
+    """
+    if facts.full_batch:
+        return
+    before, after = statements("torch/alike", dl=facts.alias), statements("torch/reseed", dl=facts.alias)
+    done: set[cst.CSTNode] = set(facts.permutations)
+    apart = samples.makers(facts)  # maybe in the worker processes of a loader
+    lines: set[cst.CSTNode] = set()
+    for call, goes_on in facts.orders:
+        statement = facts.script.statement_of(call)
+        line = facts.script.line_of(statement)
+        if call in done or line in lines or facts.script.function_of(call) in apart:
+            continue
+        lines.add(line)
+        plain = isinstance(statement, (cst.Assign, cst.AnnAssign, cst.Expr, cst.AugAssign))
+        if not goes_on and (plain or isinstance(statement, cst.Return)):
+            yield Edit(line, _WHY, before=before)
+        elif plain:
+            yield Edit(line, _WHY, before=before, after=after)
+        elif isinstance(statement, cst.Return) and facts.script.name_of(call.func) in _ARRAYS:
+            yield Edit(call, _WHY, lambda node: expression("torch/same", {"value": node}, dl=facts.alias))
+        else:
+            yield Doubt(call, "each rank draws this in its own way, and the ranks then share no one order of one set "
+                        "of samples", "high", f"{facts.alias}.reseed(alike=True) before it, {facts.alias}.reseed() "
+                        "after it")  # fmt: skip
+    for call in facts.seeds:
+        statement = facts.script.statement_of(call)
+        if isinstance(statement, cst.Expr) and (line := facts.script.line_of(statement)) not in lines:
+            lines.add(line)
+            yield Edit(line, "seeded alike on all ranks, which would draw the same from here on", after=after)
