@@ -17,3 +17,9 @@ def test_a_number_of_one_rank_is_named_and_what_all_share_or_the_clock_says_is_n
     assert found.status == "n/a"
     assert found.finding.startswith("rank 0's own at train.py:9: 'loss 2.5', where another rank has 'loss 2.25'")
     assert numbers_shown(run(rank(2.5, 1.0), rank(2.5, 1.5))) is None
+
+
+def test_lines_that_every_rank_prints_are_named() -> None:
+    found = numbers_shown(run([event("print", text="epoch 1")], [event("print", "train.py:7", text="epoch 1")]))
+    assert found is not None
+    assert found.finding.startswith("rank 1 prints, too, at train.py:7: 'epoch 1'; print = dl.print")

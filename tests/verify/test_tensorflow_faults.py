@@ -36,6 +36,12 @@ FAULTS = {
         .replace("dl.rank0(model.save_weights)", "model.save_weights"),
         {"double-scaling", "unsharded-loader", "missing-broadcast", "equal-seeds", "save-by-every-rank"},
     ),
+    "variable-of-own-samples": (
+        TAPE.replace("@tf.function\n", "center = tf.Variable(tf.zeros(8))\n\n\n@tf.function\n").replace(
+            CLIP, CLIP + "    center.assign(0.9 * center + 0.1 * tf.reduce_mean(x, 0))\n"
+        ),
+        {"state-differs"},
+    ),
     "uneven-steps": (TAPE.replace("range(20)", "range(1 if dl.get_rank() else 20)"), {"uneven-steps"}),
     "fit-not-distributed": (
         FIT.replace("dl.distribute(model)\n", ""),

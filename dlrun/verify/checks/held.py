@@ -10,9 +10,11 @@ from dlrun.verify.verdict import Check, distance, failed, passed, skipped
 
 NAME = "state and copies"
 # What all ranks compute alike, with its fault; batch norm's statistics alone may come from a rank's own samples.
-SHARED = {"slot": "slots-differ", "copy": "copies-differ", "buffer": "buffers-differ"}
+SHARED = {"slot": "slots-differ", "copy": "copies-differ", "buffer": "buffers-differ",
+          "variable": "state-differs"}  # fmt: skip
 OWN = {"statistics": "batch norm's statistics are", "memory": "buffers that keep samples, as a queue does, are"}
-WHAT = {"slot": "the optimizer's state", "copy": "a copy", "buffer": "a buffer of the model"}
+WHAT = {"slot": "the optimizer's state", "copy": "a copy", "buffer": "a buffer of the model",
+        "variable": "a variable of the script's own"}  # fmt: skip
 Difference = tuple[str, str, int, float]  # name, kind, rank, size
 
 
@@ -33,7 +35,7 @@ def held(run: Run, cause: str = "") -> Check:
         if cause:
             return failed(NAME, f"{finding}: see {cause}", **place)
         todo = "broadcast it once it is made, and change it from averaged gradients and equal parameters alone"
-        if kind == "buffer":
+        if kind in ("buffer", "variable"):
             todo = "average what it is made of over the ranks, with dl.average(), before it changes"
         return failed(NAME, finding, todo, SHARED[kind], **place)
     count = len(events[0]["tensors"])  # type: ignore[index]

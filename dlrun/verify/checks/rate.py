@@ -58,6 +58,7 @@ def _compared(rates: list[tuple[str, float, float]], serial: Run, run: Run) -> C
     ramp = f", reached by a warm-up from {rate:g}" if warm else ""
     rule = next((rule for rule, f in factors.items() if math.isclose(factor, f)), "none")
     how = "unscaled" if factor == 1 else f"{rule} scaling"
+    how += f", though a step takes {grown} times the samples" if factor == 1 < grown and not calls else ""
     return passed(NAME, f"{base:.4g} on 1 rank, {base * factor:.4g} on {n} ({how}{ramp})")
 
 

@@ -1,4 +1,4 @@
-"""Are the numbers that rank 0 prints those of all ranks, or of its own samples alone?"""
+"""Does rank 0 alone print, and are its numbers those of all ranks, or of its own samples alone?"""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ NAME = "numbers shown"
 
 
 def numbers_shown(run: Run) -> Check | None:
-    """Name the lines whose numbers are one rank's own; None where there are none. The training is right either way."""
+    """Name lines that every rank prints, or whose numbers are one rank's own; None where there are none.
+
+    The training is right either way.
+    """
+    loud = next((trace for trace in run.traces[1:] if trace.printed), None)
+    if loud is not None:
+        line = loud.printed[0]
+        said = f"rank {loud.rank} prints, too, at {line.at}: {_said(line)!r}"
+        return skipped(NAME, f"{said}; print = dl.print, before it, shows each line once")
     root, *others = (list(trace.all("shown")) for trace in run.traces)
     found: dict[str, tuple[str, str]] = {}
     for theirs in others:

@@ -94,7 +94,7 @@ def _into_tensorflow(recorder: Recorder) -> Callable[..., None]:
     """
     import tensorflow as tf
 
-    from dlrun.verify.tracer import datasets, graphs, randomness, sessions, tapes, tensorflow_face
+    from dlrun.verify.tracer import datasets, graphs, randomness, sessions, tapes, tensorflow_face, variables
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
@@ -104,7 +104,7 @@ def _into_tensorflow(recorder: Recorder) -> Callable[..., None]:
     sessions.install(recorder, graph)
     taped = tapes.install(recorder, draws, data, graph)
     tensorflow_face.install(recorder, taped, data)
-    return lambda *_: taped.note_held()
+    return functools.partial(variables.note_held, taped)
 
 
 def _line(error: BaseException, script: Path) -> str:

@@ -15,8 +15,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
-from dlrun.verify.tracer.lineage import is_of_user
-from dlrun.verify.tracer.recorder import is_user_file
+from dlrun.verify.tracer.recorder import is_of_user, spaces
 from dlrun.verify.tracer.tensors import tensor_note
 from dlrun.verify.tracer.training import NORMS, Training
 
@@ -27,14 +26,9 @@ Held = tuple[str, str, torch.Tensor]  # name, kind (slot, copy, statistics, memo
 def note_held(training: Training, space: dict[str, Any], stopped: TracebackType | None) -> None:
     """Note what is held in the script's globals, and in the variables of the functions that it was stopped in."""
     training.settle()
-    spaces = [space]
-    while stopped is not None:
-        if is_user_file(stopped.tb_frame.f_code.co_filename):
-            spaces.append(stopped.tb_frame.f_locals)
-        stopped = stopped.tb_next
     seen = set(training.stepped)
     held = {}
-    for name, kind, value in (found for names in spaces for found in _in_names(names, training)):
+    for name, kind, value in (found for names in spaces(space, stopped) for found in _in_names(names, training)):
         if id(value) not in seen:
             seen.add(id(value))
             held[name] = {"kind": kind, "note": tensor_note(value)}

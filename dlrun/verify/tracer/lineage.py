@@ -16,7 +16,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from dlrun.verify.tracer.recorder import Recorder, is_user_file, user_frame
+from dlrun.verify.tracer.recorder import Recorder, is_of_user, is_user_file, user_frame
 from dlrun.verify.tracer.tensors import digest, tensor_note
 
 MOVES = {"__getitem__", "__setitem__", "cat", "concat", "stack", "roll", "clone", "detach", "to", "float", "cpu",
@@ -205,12 +205,6 @@ def _below(name: str, value: Any, depth: int) -> Iterator[tuple[str, torch.Tenso
     elif depth and hasattr(value, "__dict__") and is_of_user(value):
         for key, item in list(vars(value).items()):
             yield from _below(f"{name}.{key}", item, depth - 1)
-
-
-def is_of_user(value: Any) -> bool:
-    """Whether a value is of a class that the script, or a module of its own, defines."""
-    module = type(value).__module__
-    return module == "__main__" or is_user_file(getattr(sys.modules.get(module), "__file__", None) or "<none>")
 
 
 def _tensors(values: Iterable[Any], depth: int = 2) -> Iterator[torch.Tensor]:

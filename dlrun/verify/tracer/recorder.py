@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
 # The rank variables of the launchers, ours first: it is right wherever it is set.
@@ -66,6 +66,22 @@ def is_user_file(filename: str) -> bool:
     spec = find_spec("dl_comm")
     ours += [Path(folder) for folder in (spec.submodule_search_locations or [])] if spec else []
     return not any(Path(filename).resolve().is_relative_to(folder.resolve()) for folder in ours)
+
+
+def is_of_user(value: Any) -> bool:
+    """Tell whether a value is of a class that the script, or a module of its own, defines."""
+    module = type(value).__module__
+    return module == "__main__" or is_user_file(getattr(sys.modules.get(module), "__file__", None) or "<none>")
+
+
+def spaces(space: dict[str, Any], stopped: TracebackType | None) -> list[dict[str, Any]]:
+    """Return the script's globals, ``space``, and the variables of its functions that it was stopped in."""
+    found = [space]
+    while stopped is not None:
+        if is_user_file(stopped.tb_frame.f_code.co_filename):
+            found.append(stopped.tb_frame.f_locals)
+        stopped = stopped.tb_next
+    return found
 
 
 def user_frame() -> FrameType | None:

@@ -11,7 +11,7 @@ from tensorflow.python.ops import clip_ops
 
 from dlrun.verify.tracer.arrays import array_note, batch_digest, native, samples
 from dlrun.verify.tracer.datasets import DataSets
-from dlrun.verify.tracer.graphs import Graphs, kind_of
+from dlrun.verify.tracer.graphs import Graphs
 from dlrun.verify.tracer.randomness import Draws, states, watched_models
 from dlrun.verify.tracer.recorder import Recorder
 
@@ -31,8 +31,8 @@ class Tapes:
         self.stepping = 0
         self.broadcast: set[int] = set()  # ids of the variables that dl_comm has broadcast
         self._variables: dict[int, tuple[int, Any]] = {}
-        self._optimizers: dict[int, tuple[int, Any]] = {}
-        self._trained: set[int] = set()
+        self.optimizers: dict[int, tuple[int, Any]] = {}
+        self.trained: set[int] = set()
         self._made: dict[int, tuple[int, Any]] = {}  # gradient -> its variable's number
         self.computed: dict[int, Any] = {}  # by variable: its gradient, as the last tape computed it
         self._latest: list[tuple[int, Any]] = []  # the variables of the last tape, each with its number
@@ -106,9 +106,9 @@ class Tapes:
             return apply()
         self.stepping += 1
         try:
-            number, known = self._optimizers.setdefault(id(optimizer), (len(self._optimizers), None))
+            number, known = self.optimizers.setdefault(id(optimizer), (len(self.optimizers), None))
             if known is None:
-                self._optimizers[id(optimizer)] = (number, optimizer)
+                self.optimizers[id(optimizer)] = (number, optimizer)
                 self.recorder.note(
                     "optimizer",
                     optimizer=number,
@@ -118,7 +118,7 @@ class Tapes:
                     broadcast=[id(native(v)) in self.broadcast for v in variables],
                     params=[array_note(v) for v in variables],
                 )
-            self._trained |= {id(native(v)) for v in variables}
+            self.trained |= {id(native(v)) for v in variables}
             rates, used = [_rate(optimizer)], [array_note(g) for g in gradients]
             result = apply()
         finally:
@@ -138,26 +138,6 @@ class Tapes:
             drew=drew if not self.data.fitting and (self.recorder.steps > 1 or self.data.fed) else [],
         )
         return result
-
-    def note_held(self) -> None:
-        """Note what optimizers and models hold besides the variables that are trained."""
-        if not tf.executing_eagerly():
-            return  # a session's: noted while it was open
-        optimizers = [optimizer for _, optimizer in self._optimizers.values() if optimizer is not None]
-        slots = {id(native(v)): v for o in optimizers for v in _variables(o)}
-        every = {**slots, **{id(native(v)): v for model in watched_models.values() for v in model.variables}}
-        held: dict[str, Any] = {}
-        for key, variable in every.items():
-            name = getattr(variable, "path", variable.name)
-            if key not in self._trained and "seed_generator" not in name:
-                kind = "slot" if key in slots else kind_of(name)
-                held[f"{name} ({len(held)})" if name in held else name] = {"kind": kind, "note": array_note(variable)}
-        self.recorder.note("held", tensors=held)
-
-
-def _variables(optimizer: Any) -> list[Any]:
-    found = optimizer.variables
-    return list(found() if callable(found) else found)
 
 
 def _rate(optimizer: Any) -> float:
