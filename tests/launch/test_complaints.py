@@ -100,9 +100,9 @@ def start(folder: Path, mpiexec: str) -> subprocess.Popen[str]:
 def test_ending_one_run_leaves_another_alone(mpiexec, tmp_path):
     one, other = start(tmp_path / "one", mpiexec), start(tmp_path / "other", mpiexec)
     one.send_signal(signal.SIGKILL)
-    one.communicate(timeout=60)
+    one.communicate(timeout=200)
     (tmp_path / "other/go").touch()
-    out, errors = other.communicate(timeout=60)
+    out, errors = other.communicate(timeout=200)
     assert (other.returncode, out) == (0, "done\n"), errors
 
 

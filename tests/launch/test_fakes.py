@@ -58,7 +58,7 @@ def tool(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 def test_an_option_that_the_tool_has_not_is_refused_by_the_stand_in(tool, tmp_path):
     start = ["run"] if tool == "flux" else []
     line = [tmp_path / PROGRAMS[tool], *start, "-n", "2", "--bind-to", "none", "true"]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(line, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode != 0 and "--bind-to" in done.stderr
 
 

@@ -141,7 +141,7 @@ def test_a_real_slurm_takes_the_script(lab, tmp_path):
     (tmp_path / "who.py").write_text("import os, socket\nprint(os.environ['DLRUN_RANK'], socket.gethostname())\n")
     (tmp_path / "job.sh").write_text(script(plan, Job("slurm"), words))
     line = ["sbatch", "-W", "job.sh"]
-    done = subprocess.run(line, cwd=tmp_path, env=lab.env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(line, cwd=tmp_path, env=lab.env, capture_output=True, text=True, timeout=200, check=False)
     out = "".join(path.read_text() for path in tmp_path.glob("slurm-*.out"))
     assert done.returncode == 0, done.stderr + out
     placed = {(tmp_path / f"runs/rank-{rank}.log").read_text() for rank in range(4)}

@@ -230,7 +230,7 @@ def test_a_failed_job_is_started_again_with_the_words_that_resume_it(dlrun, any_
     assert not (tmp_path / "runs/attempt-3").exists()
     for run, wrote in (("runs", "2 ['--lr', '1', '--resume', 'last.pt']\n"), ("runs/attempt-1", "1 ['--lr', '1']\n")):
         logs = [sys.executable, "-m", "dlrun", "logs", "-r", "1", run]
-        shown = subprocess.run(logs, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+        shown = subprocess.run(logs, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
         assert shown.stdout == wrote, "of a run with several attempts the last"
 
 

@@ -36,7 +36,7 @@ def start(folder: Path, mpiexec: str, script: str, *words: str) -> subprocess.Po
 def test_a_script_that_listens_saves_and_ends_well(any_mpiexec, tmp_path, number):
     process = start(tmp_path, any_mpiexec, SAVES)
     process.send_signal(number)
-    out, errors = process.communicate(timeout=60)
+    out, errors = process.communicate(timeout=200)
     assert (process.returncode, out) == (0, f"saved because of {number.name}\n")
     assert f"{number.name}: the ranks save and stop; they have 60 s" in errors
 
@@ -45,14 +45,14 @@ def test_a_script_that_takes_too_long_to_save_is_ended(any_mpiexec, tmp_path):
     slow = SAVES.replace('print("saved', 'time.sleep(300); print("saved')
     process = start(tmp_path, any_mpiexec, slow, "--save-time", "0.5")
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=200)
     assert process.returncode == 143
 
 
 def test_an_early_warning_does_not_end_a_script_that_does_not_listen(any_mpiexec, tmp_path):
     process = start(tmp_path, any_mpiexec, SAVES.replace('open(f"{run}/listens", "w").close()\n', ""))
     process.send_signal(signal.SIGUSR1)
-    out, errors = process.communicate(timeout=60)
+    out, errors = process.communicate(timeout=200)
     assert (process.returncode, out) == (0, "saved because of SIGUSR1\n")  # it read the file by itself
     assert "does not ask should_stop()" in errors
 
@@ -74,7 +74,7 @@ def watcher(run: Path, rank: int) -> int:
 def test_a_signal_to_one_rank_makes_all_of_them_save(mpiexec, tmp_path, number):
     process = start(tmp_path, mpiexec, SAVES, "--log-dir", "runs")
     os.kill(watcher(tmp_path / "runs", 1), number)
-    out, errors = process.communicate(timeout=60)
+    out, errors = process.communicate(timeout=200)
     assert (process.returncode, out) == (0, f"saved because of {number.name}\n"), errors
     assert f"dlrun: {number.name} to rank 1: the ranks save and stop; they have 60 s" in errors
 
@@ -85,7 +85,7 @@ WAITS = "import time\nprint('up', flush=True)\ntime.sleep(300)\n"
 def test_a_rank_that_somebody_ends_ends_the_job_and_is_named(mpiexec, tmp_path):
     process = start(tmp_path, mpiexec, WAITS, "--log-dir", "runs")
     os.kill(watcher(tmp_path / "runs", 1), signal.SIGTERM)
-    errors = process.communicate(timeout=60)[1]
+    errors = process.communicate(timeout=200)[1]
     assert process.returncode == 143, errors
     told = [line for line in errors.splitlines() if line.startswith("dlrun: rank")]
     assert len(told) == 1 and told[0].startswith("dlrun: rank 1 (host "), errors
@@ -97,7 +97,7 @@ def test_a_script_with_a_handler_of_its_own_gets_the_warning_that_its_rank_gets(
     process = start(tmp_path, any_mpiexec, handles, "--log-dir", "runs")
     for rank in range(2):
         os.kill(watcher(tmp_path / "runs", rank), signal.SIGUSR1)
-    errors = process.communicate(timeout=60)[1]
+    errors = process.communicate(timeout=200)[1]
     assert process.returncode == 0, errors
 
 
@@ -118,7 +118,7 @@ def test_all_ranks_stop_at_the_same_step(mpiexec, tmp_path):
     pytest.importorskip("dl_comm", reason="dl_comm's compiled core is not installed")
     process = start(tmp_path, mpiexec, AGREES, "--log-dir", "runs")
     process.send_signal(signal.SIGTERM)
-    out, errors = process.communicate(timeout=60)
+    out, errors = process.communicate(timeout=200)
     assert process.returncode == 0, errors
     logs = [(tmp_path / f"runs/rank-{rank}.log").read_text() for rank in range(2)]
     assert logs[0] == "up\n" + logs[1]
@@ -133,7 +133,7 @@ def test_a_signal_to_every_process_of_the_job_as_slurm_sends_it_lets_all_ranks_s
     scripts = [child for watcher in watchers for child in children(watcher)]
     for pid in [*watchers, *scripts]:
         os.kill(pid, number)
-    out, errors = process.communicate(timeout=60)
+    out, errors = process.communicate(timeout=200)
     assert process.returncode == 0, errors
     assert out.startswith("stopped at "), errors
     assert f"dlrun: {number.name} to rank " in errors
@@ -158,7 +158,7 @@ def test_a_process_that_a_listening_script_forked_still_ends_by_sigterm(any_mpie
     pytest.importorskip("dl_comm", reason="dl_comm's compiled core is not installed")
     (tmp_path / "forks.py").write_text(FORKS)
     line = [sys.executable, "-m", "dlrun", "launch", "-n", "2", "--mpiexec", any_mpiexec, "forks.py"]
-    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
     assert done.stdout == "-15\n", done.stderr
 
 
@@ -166,7 +166,7 @@ def test_a_job_in_the_folder_of_one_that_was_stopped_starts_afresh(dlrun, any_mp
     words = ["--mpiexec", any_mpiexec, "--log-dir", "runs", "script.py"]
     process = start(tmp_path, any_mpiexec, SAVES, "--log-dir", "runs")
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=200)
     assert (tmp_path / "runs/stop").exists()
     (tmp_path / "script.py").write_text("import os\nprint(sorted(os.listdir(os.environ['DLRUN_RUN_DIR'])))\n")
     done = dlrun("-n", "1", *words)

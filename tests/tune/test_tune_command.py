@@ -93,7 +93,7 @@ def interrupted(folder: Path, lines: int, *args: str) -> subprocess.CompletedPro
             break
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    said, errors = process.communicate(timeout=60)
+    said, errors = process.communicate(timeout=200)
     assert process.returncode == 0, errors
     assert "interrupted: this is the best so far" in said
     return subprocess.CompletedProcess(args, 0, said, errors)
