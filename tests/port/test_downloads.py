@@ -104,3 +104,16 @@ def test_a_folder_that_must_be_new_is_made_by_rank_0_before_the_others_find_it()
     text = port(f"import os\n{SERIAL}os.makedirs(folder, exist_ok=False)\nos.makedirs(other, exist_ok=True)\n").text
     assert "dl.rank0_first(os.makedirs)(folder, exist_ok=not dl.is_rank0())" in text
     assert "\nos.makedirs(other, exist_ok=True)" in text
+
+
+@pytest.mark.parametrize(
+    ("call", "quiet"),
+    [
+        ('wandb.init(project="a")', 'wandb.init(project="a", mode=None if dl.is_rank0() else "disabled")'),
+        ("wandb.init(**chosen)", 'wandb.init(**chosen if dl.is_rank0() else {**chosen, "mode": "disabled"})'),
+        ('wandb.init(mode="offline")', 'wandb.init(mode="offline" if dl.is_rank0() else "disabled")'),
+        ("tools.mkdir(folder)", "tools.mkdir(folder)\n"),
+    ],
+)
+def test_one_run_is_logged_whatever_it_was_to_be_and_a_modules_own_mkdir_gets_no_words_it_may_not_know(call, quiet):
+    assert quiet in port(f"import tools, wandb\n{SERIAL}{call}\n").text

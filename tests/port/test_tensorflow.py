@@ -64,6 +64,31 @@ def test_each_gradient_of_an_update_is_averaged_and_that_of_an_input_is_not() ->
     assert "for x in dl.shard(data):" in text
 
 
+def test_a_loss_that_is_returned_beside_gradients_brings_none_of_its_own_into_the_mean() -> None:
+    text = port("""
+import tensorflow as tf
+net = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+opt = tf.keras.optimizers.Adam(1e-4)
+data = tf.data.TFRecordDataset("a").map(tf.io.parse_tensor).batch(8)
+
+@tf.function
+def residual(x):
+    u = net(x)
+    return tf.gradients(u, x)[0] - u
+
+def gradients(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(residual(x) ** 2)
+    return loss, tape.gradient(loss, net.trainable_variables)
+
+for x in data:
+    loss, grads = gradients(x)
+    opt.apply_gradients(zip(grads, net.trainable_variables))
+""").text
+    assert "return loss, dl.gradients(tape.gradient(loss, net.trainable_variables))" in text
+    assert "return tf.gradients(u, x)[0] - u" in text
+
+
 def test_a_session_starts_alike_feeds_its_share_and_saves_on_rank_0() -> None:
     assert added(SESSION)[2:] == [
         "train_op = dl.DistributedOptimizer(tf.train.AdamOptimizer(dl.lr_scale(1e-3))).minimize(loss)",

@@ -125,6 +125,7 @@ def test_what_ends_the_training_after_so_many_steps_is_divided(loop, end, divide
         ("OneCycleLR(opt, 0.1, epochs=9, steps_per_epoch=len(loader))", "steps_per_epoch=len(loader))"),
         ("CosineAnnealingLR(opt, 9 * len(loader))", "CosineAnnealingLR(opt, 9 * len(loader))"),
         ("CosineAnnealingLR(opt, most)", "CosineAnnealingLR(opt, dl.steps(most))"),
+        ("CyclicLR(opt, 0.1, 0.2)", "dl.lr_scale(0.2), step_size_up=dl.steps(2000))"),
         ("MultiStepLR(opt, [100, 200])", "MultiStepLR(opt, dl.steps([100, 200]))"),
         ("LambdaLR(opt, lambda step: 0.99 ** step)", "LambdaLR(opt, dl.steps(lambda step: 0.99 ** step))"),
         ('get_scheduler("linear", opt, 50, 9 * len(loader))', "opt, dl.steps(50), 9 * len(loader))"),

@@ -10,7 +10,7 @@ import libcst as cst
 from dlrun.port.facts import Step
 from dlrun.port.facts.kinds_tensorflow import TensorFlowKinds, plain
 from dlrun.port.facts.torch import Gradients, calls_method
-from dlrun.port.program.script import dotted, walk
+from dlrun.port.program.script import Path, dotted, walk
 
 _APPLIES = ("apply_gradients", "apply")  # apply() is Keras 3's
 _ASSIGNS = ("assign_sub", "assign_add", "assign")
@@ -80,7 +80,7 @@ class TapeGradients(Gradients):
         if isinstance(node, cst.Name):
             for binding in self.script.scopes[node].lookup(node.value)[0]:
                 if binding.how == "assign" and binding.value is not None:
-                    yield binding.value
+                    yield from self._part(binding.value, binding.path)
                 elif binding.how == "param":
                     function = self.script.scopes[binding.node].node
                     if isinstance(function, cst.FunctionDef):
@@ -98,6 +98,17 @@ class TapeGradients(Gradients):
             from dlrun.port.program.script import children
 
             yield from children(node)
+
+    def _part(self, value: cst.BaseExpression, path: Path) -> Iterator[cst.CSTNode]:
+        """Yield what ``path`` takes of ``value``: of what a function returns, a loss and gradients, one of these."""
+        at = path[0] if path else None
+        wholes: list[cst.BaseExpression] = []
+        if isinstance(at, int) and isinstance(value, cst.Call):
+            wholes = [returned for target in self.flow.targets(value) for returned in self.flow.returns(target)]
+        for whole in wholes or [value]:
+            parts = whole.elements if isinstance(whole, (cst.Tuple, cst.List)) else ()
+            written = isinstance(at, int) and at < len(parts) and all(isinstance(p, cst.Element) for p in parts)
+            yield parts[at].value if written and isinstance(at, int) else whole
 
     @property
     def builders(self) -> list[tuple[cst.Call, cst.BaseExpression]]:

@@ -83,8 +83,13 @@ def one(facts: Facts | KerasFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
             logging = facts.script.code(call.func).rpartition(".")[0] if name == "logging.basicConfig" else "logging"
             yield Edit(level, "one log: other ranks only warn", partial(_quieter, dl, logging))
     elif name == "wandb.init":
-        if argument(call, "mode") is None:
-            why = "one run in the log, rank 0's"
+        why, mode = "one run in the log, rank 0's", argument(call, "mode")
+        options = next((a.value for a in call.args if a.star == "**"), None)
+        if mode is not None:
+            yield Edit(mode, why, lambda m: expression("torch/quiet_given", {"mode": _in_brackets(m)}, dl=dl))
+        elif options is not None:
+            yield Edit(options, why, lambda o: expression("torch/quiet_options", {"options": _in_brackets(o)}, dl=dl))
+        else:
             yield Edit(call, why, lambda c: with_argument(c, "mode", expression("torch/quiet_mode", dl=dl)))
     elif name in _BARS:
         if argument(call, "disable") is None and not any(a.star == "**" for a in call.args):
@@ -95,6 +100,11 @@ def one(facts: Facts | KerasFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
         yield Edit(call.func, why, lambda f: expression("torch/rank0_first", {"call": f}, dl=dl))
     else:
         yield from _folders(facts, call, name)
+
+
+def _in_brackets(node: cst.BaseExpression) -> cst.BaseExpression:
+    plain = isinstance(node, (cst.Name, cst.Attribute, cst.Subscript, cst.Call, cst.SimpleString)) or node.lpar
+    return node if plain else node.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
 
 
 def _name(facts: Facts | KerasFacts, call: cst.Call) -> str:
@@ -173,6 +183,12 @@ def _downloads(call: cst.Call, name: str) -> bool:
     return True
 
 
+def _is_of_module(facts: Facts | KerasFacts, owner: cst.BaseExpression) -> bool:
+    """Tell whether ``owner`` is a module: its ``mkdir()`` is no path's, and may know no ``exist_ok``."""
+    bound = facts.script.scopes[owner].lookup(owner.value)[0] if isinstance(owner, cst.Name) else []
+    return any(b.how == "import" for b in bound)
+
+
 def _folders(facts: Facts | KerasFacts, call: cst.Call, name: str) -> Iterator[Edit | Doubt]:
     """Yield what keeps ranks from tripping over a folder that another rank has just made."""
     exist = argument(call, "exist_ok")
@@ -200,6 +216,7 @@ def _folders(facts: Facts | KerasFacts, call: cst.Call, name: str) -> Iterator[E
         isinstance(call.func, cst.Attribute)
         and call.func.attr.value == "mkdir"
         and not name.startswith("os")
+        and not _is_of_module(facts, call.func.value)
         and exist is None
     ):
         yield Edit(call, "another rank may have made the folder a moment ago",

@@ -14,6 +14,7 @@ from dlrun.port.insert import expression
 from dlrun.port.passes import milestones, own_schedules, step_rates
 from dlrun.port.passes.counters import attributes, counters, each_update, innermost, runs_inside, tells
 from dlrun.port.passes.counts import all_samples, is_own
+from dlrun.port.passes.output import with_argument
 from dlrun.port.passes.step_rates import StepRates
 from dlrun.port.program.script import argument, children, dotted
 
@@ -88,6 +89,9 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     yield from step_rates.compounded(facts)
     for call, name in _batchwise(facts):
         yield from own_schedules.torch(facts, call, name, done)
+        if name == "CyclicLR" and argument(call, "step_size_up", 3) is None and not any(a.star for a in call.args):
+            yield Edit(call, "half a cycle is 2000 batches where nothing is said, and each rank sees 1/n of them",
+                       lambda c: with_argument(c, "step_size_up", divide(cst.Integer("2000"))))  # fmt: skip
     yield from _doubts(facts)
     yield from _out_of_sight(facts, done)
 
