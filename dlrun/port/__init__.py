@@ -150,6 +150,7 @@ def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
         lengths=tuple(feeds.uses.lengths(feeds.found.values()) if options.batch == "local" else ()),
         permutations=tuple(feeds.permutations()),
         orders=tuple(feeds.late_orders()),
+        unseen=tuple(feeds.unseen),
         seeds=() if feeds.episodes else tuple(feeds.orders.seeds()),
         optimizers=loops.gradients.constructors(),
         loops=tuple(loops.training),

@@ -213,3 +213,45 @@ def test_an_iterator_of_a_loader_that_is_evaluated_too_is_made_of_its_share():
     drawn = BOTH.replace("    for i, (x, y) in enumerate(train_loader):\n", loop)
     text = port(drawn + "for x, y in train_loader:\n    print(model(x).mean())").text
     assert "batches = iter(dl.shard(train_loader))" in text
+
+
+APART = HEAD + """
+import threading
+import numpy as np
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+loader, step = DataLoader(data, shuffle=True), 0
+for i, (x, y) in enumerate(loader):
+    {}
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    step += 1
+"""
+LOSS = "loss = (model(x) - y).pow(2).mean()"
+
+
+@pytest.mark.parametrize(
+    ("line", "doubt", "sound"),
+    [
+        (f"mask = y > 0\n    if not mask.any():\n        continue\n    {LOSS}", "own samples decide whether it updates",
+         f"if len(x) < 4 or x.shape[0] < 4 or i % 2:\n        continue\n    {LOSS}"),
+        (f"{LOSS} * rng.random()\nrng = np.random.default_rng(0)", "rng has one seed on all ranks",
+         f"{LOSS} * np.random.random()"),
+        (f"beta = min(1.0, step / 500)\n    {LOSS} + beta * model(x).mean()", "follows the steps so far",
+         f"beta = min(1.0, step / len(loader))\n    {LOSS} + beta * model(x).mean()"),
+        (f"{LOSS} + model(next(noise)).mean()", "draws from what comes from out of sight",
+         f"{LOSS} + next(model.parameters()).mean()"),
+        (f"{LOSS}\ndef fill():\n    np.random.choice(9)\nthreading.Thread(target=fill).start()", "this thread draws",
+         f"{LOSS}\ndef fill():\n    print(9)\nthreading.Thread(target=fill).start()"),
+    ],
+)  # fmt: skip
+def test_ranks_that_part_or_draw_alike_are_doubted(line, doubt, sound):
+    def report(text):
+        inner, _, outer = text.partition("\nrng" if "\nrng" in text else "\ndef")
+        made = ("rng" if "\nrng" in text else "def") + outer if outer else ""
+        head, loop = APART.split("for i,")
+        source = f"from elsewhere import noise\n{head}{made}\nfor i,{loop}".replace("{}", inner)
+        return port(source).report()
+
+    assert doubt in report(line)
+    assert doubt not in report(sound)

@@ -143,6 +143,7 @@ class Facts:
     lengths: tuple[cst.Call, ...] = ()  # calls of len() of a loader, whole elsewhere, that count a rank's own batches
     permutations: tuple[cst.Call, ...] = ()  # the calls that draw an order for loops over indices
     orders: tuple[tuple[cst.Call, bool], ...] = ()  # splits and orders drawn after training began; whether it goes on
+    unseen: tuple[cst.Call, ...] = ()  # draws of batches from iterators that come from out of sight
     seeds: tuple[cst.Call, ...] = ()  # calls in training loops that seed the generators
     optimizers: tuple[cst.Call, ...] = ()  # the calls that make them
     loops: tuple[cst.CSTNode, ...] = ()  # all loops that run an update

@@ -45,6 +45,7 @@ class Feeds(FullBatches):
         self._generators: list[cst.FunctionDef] = []  # functions that make the batches of training loops
         self.found: dict[cst.CSTNode, Feed] = {}
         self.counted: list[cst.For | cst.While] = []
+        self.unseen: list[cst.Call] = []  # draws from iterators that come from out of sight
         self._fed: set[cst.CSTNode] = set()  # loops that run over what is dealt out
         # Where an environment is played, every rank makes samples of its own: there is nothing to deal out.
         self.episodes = any(b.target.split(".")[0] in _PLAYS for b in self.script.imports())
@@ -97,9 +98,11 @@ class Feeds(FullBatches):
         if len(self.found) > before:
             self.numbered = self.numbered or self._by_number(loop)
         reached = list(self.draws.reached(loop.body)) if self._is_innermost(loop) else []
-        drawn = [given for c in reached if (given := self.iterated.advanced(c)) is not None]
-        for iterator in drawn:
-            self._feed(self.iterated.source(iterator), drawn=True)
+        drawn = [(c, given) for c in reached if (given := self.iterated.advanced(c)) is not None]
+        for call, iterator in drawn:
+            self._feed(source := self.iterated.source(iterator), drawn=True)
+            if self._is_unseen(source):
+                self.unseen.append(call)
         if drawn:
             return  # its turns are steps all the same: the loop counts
         if len(self.found) > before or (isinstance(loop, cst.For) and not self.iterated.counts(self.iterated.of(loop))):
@@ -107,6 +110,13 @@ class Feeds(FullBatches):
         for call in reached:
             if self.draws.keeps_its_place(call):
                 self.found.setdefault(call.func, Feed(call.func, "turns"))
+
+    def _is_unseen(self, iterator: cst.BaseExpression) -> bool:
+        """Tell whether nothing shows what ``iterator``, from which a training loop draws, goes through."""
+        through = self.flow.through(iterator)
+        made = [o.node for o in self.flow.origins(iterator)]
+        return not any(n in self.found for n in through) and all(
+            isinstance(n, (cst.Param, cst.Name, cst.Attribute)) for n in made)  # fmt: skip
 
     def _picked(self, loop: cst.For, iterated: cst.BaseExpression) -> None:
         """Note a loop over positions, or the one around it, where this one only goes through the parts of a batch."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
-from dlrun.port.passes import decisions, doubts, kept, shown, statistics, throughput, totals
+from dlrun.port.passes import apart, decisions, doubts, kept, shown, statistics, throughput, totals
 from dlrun.port.passes.metrics import Metrics
 
 
@@ -41,3 +41,4 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
         yield from throughput.torch(metrics)
     yield from statistics.torch(facts)
     yield from doubts.torch(facts)
+    yield from apart.torch(facts)
