@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -36,6 +37,7 @@ def init() -> None:
 
 def reseed() -> None:
     """Give every rank its own random numbers; rank 0 keeps the serial script's."""
+    shift: Callable[[], None]
     if backend() == "torch":
         from dl_comm.torch.ranks import reseed as shift
     elif backend() == "jax":
