@@ -1,10 +1,13 @@
 """For all tests: ranks share a machine's single GPU, and the report ends with what was seen over several machines."""
 
 import os
+import signal
 
 import pytest
 
 os.environ.setdefault("DLRUN_SHARE_GPUS", "1")  # jobs of several ranks start nevertheless
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell has it for what runs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the programs that tests press Ctrl-C at inherit it
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

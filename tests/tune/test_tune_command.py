@@ -86,14 +86,17 @@ def interrupted(folder: Path, lines: int, *args: str) -> subprocess.CompletedPro
     """Run dlrun until its journal has so many lines, then press Ctrl-C."""
     env = os.environ | {"XDG_CONFIG_HOME": str(folder / "config")}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen(command(*args), cwd=folder, env=env, text=True, **pipes)  # type: ignore[call-overload]
-    deadline = time.monotonic() + 200
-    while time.monotonic() < deadline and process.poll() is None:
-        if sum(path.read_text().count("\n") for path in folder.glob("*.jsonl")) >= lines:
-            break
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    said, errors = process.communicate(timeout=200)
+    with subprocess.Popen(command(*args), cwd=folder, env=env, text=True, **pipes) as process:  # type: ignore
+        try:
+            deadline = time.monotonic() + 200
+            while time.monotonic() < deadline and process.poll() is None:
+                if sum(path.read_text().count("\n") for path in folder.glob("*.jsonl")) >= lines:
+                    break
+                time.sleep(0.05)
+            process.send_signal(signal.SIGINT)
+            said, errors = process.communicate(timeout=200)
+        finally:
+            process.kill()
     assert process.returncode == 0, errors
     assert "interrupted: this is the best so far" in said
     return subprocess.CompletedProcess(args, 0, said, errors)
