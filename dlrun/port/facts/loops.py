@@ -13,7 +13,6 @@ from dlrun.port.facts.torch import LOOPS, Gradients
 from dlrun.port.program.flow import Origin
 from dlrun.port.program.script import Scope, dotted, walk
 
-Frame = cst.FunctionDef | cst.Module
 # What runs a function of the main module without naming it: main(), or, for Fire, the one that the command line names.
 _MAINS = ("tensorflow.app.run", "tensorflow.compat.v1.app.run", "tensorflow.python.platform.app.run", "absl.app.run")
 _ANY = ("fire.Fire", "argh.dispatch_commands", "builtins.globals", "builtins.eval")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from functools import cached_property
 
@@ -14,22 +13,23 @@ from dlrun.port.facts.sites import Sites
 from dlrun.port.feeds import nested
 from dlrun.port.feeds.carried import Carried, hands_on
 from dlrun.port.feeds.draws import Draws, plays
+from dlrun.port.feeds.foreign import may_be_batches, where_assigned
 from dlrun.port.feeds.full import FullBatches
+from dlrun.port.feeds.given import Given
 from dlrun.port.feeds.iterated import Iterated
 from dlrun.port.feeds.orders import Orders
 from dlrun.port.feeds.positions import counts_too, mentions, moving, picks_samples
 from dlrun.port.feeds.uses import Uses
 from dlrun.port.feeds.wholes import Wholes
-from dlrun.port.inputs import comes_from
-from dlrun.port.program.script import Binding, dotted, walk
+from dlrun.port.program.script import dotted, walk
 
-_NO_BATCHES = (".parameters", ".children", ".modules", ".items", ".values", ".keys", "trange")
-_BATCHES = r"loader|batches|_dl$|_iter$|iterator|dataset|train(ing)?_(data|set|pairs)$|samples$|sentences$|corpus$"
 _PLAYS = ("gym", "gymnasium", "envpool", "pettingzoo", "procgen", "stable_baselines3")
 
 
 class Feeds(FullBatches):
     """Finds the feeds of all training loops: loaders, index ranges, random draws, full batches."""
+
+    shared_where_assigned = True  # loaders that foreign code makes; else at the loop, and whole for all else
 
     def __init__(self, loops: Loops) -> None:
         """Look at every training loop once."""
@@ -40,6 +40,7 @@ class Feeds(FullBatches):
         self.draws = Draws(loops)
         self.iterated = Iterated(loops.flow)
         self.uses = Uses(loops, self.draws)
+        self._given = Given(loops, self._fed_by)
         self._sites = Sites(loops)
         self._orders: set[cst.CSTNode] = set()  # names of positions in a random order, which loops run over
         self._generators: list[cst.FunctionDef] = []  # functions that make the batches of training loops
@@ -96,7 +97,7 @@ class Feeds(FullBatches):
             else:
                 self._of_iterated(loop, iterated)
         if len(self.found) > before:
-            self.numbered = self.numbered or self._by_number(loop)
+            self.numbered = self.numbered or self._given.by_number(loop)
         reached = list(self.draws.reached(loop.body)) if self._is_innermost(loop) else []
         drawn = [(c, given) for c in reached if (given := self.iterated.advanced(c)) is not None]
         for call, iterator in drawn:
@@ -191,11 +192,12 @@ class Feeds(FullBatches):
                 elif (own := self.uses.iterator(made, iterated) if drawn else iterated) is not None:
                     self.found.setdefault(own, Feed(own, "iterable"))
             elif drawn:
-                if isinstance(made, cst.Call) and origin.whole and self._may_be_batches(made, iterated):
+                if isinstance(made, cst.Call) and origin.whole and may_be_batches(self.kinds, made, iterated):
                     self.found.setdefault(made, Feed(made, "loader"))
-            elif innermost and (self._may_be_batches(made, iterated) or self._holds_samples(made)):
+            elif innermost and (may_be_batches(self.kinds, made, iterated) or self._holds_samples(made)):
                 # further out: folds, tasks, settings
-                feed = self._where_assigned(made, iterated) or Feed(iterated, "iterable")
+                named = where_assigned(self.flow, self.uses, made, iterated) if self.shared_where_assigned else None
+                feed = named or Feed(iterated, "iterable")
                 self.found.setdefault(feed.node, feed)
 
     def _zipped(self, zipped: cst.Call, drawn: bool, innermost: bool) -> None:
@@ -212,7 +214,7 @@ class Feeds(FullBatches):
     def _are_samples(self, parts: list[cst.BaseExpression]) -> bool:
         """Tell whether what is zipped may be samples and their targets: no positions, models or their settings."""
         made = [(o.node, part) for part in parts for o in self.flow.origins(part)]
-        batches = any(self._may_be_batches(node, part) for node, part in made)
+        batches = any(may_be_batches(self.kinds, node, part) for node, part in made)
         return (batches or self._reaches_loss()) and not any(map(self.iterated.counts, parts))
 
     def _holds_samples(self, made: cst.CSTNode) -> bool:
@@ -221,25 +223,7 @@ class Feeds(FullBatches):
 
     def _reaches_loss(self) -> bool:
         """Tell whether what the loop at hand goes through is given to a model, to a loss, or to a session."""
-        return self._at is not None and self._computed_with({self._at})
-
-    def _by_number(self, loop: cst.For | cst.While) -> cst.CSTNode | None:
-        """Return what goes with a batch, picked by its number: ``y[i]`` for ``i, x in enumerate(xs)``."""
-        target = loop.target if isinstance(loop, cst.For) else None
-        counted = isinstance(loop, cst.For) and self.script.code(loop.iter).startswith("enumerate(")
-        first = target.elements[0].value if isinstance(target, cst.Tuple) and counted else None
-        if not isinstance(first, cst.Name):
-            return None
-        picked = [n for n in walk(loop.body) if isinstance(n, cst.Subscript) and mentions(n.slice[0], {first.value})
-                  and not isinstance(self.script.parents[n], cst.AssignTarget)]  # fmt: skip
-        return next((n for n in picked if self._computed_with({n})), None)
-
-    def _computed_with(self, made: set[cst.CSTNode]) -> bool:
-        """Tell whether one of ``made`` is given to a model, to a loss, or to a session in the loop at hand."""
-        calls = [n for n in walk(self._at.body) if isinstance(n, cst.Call)] if self._at is not None else []
-        given = [a.value for c in calls if self.kinds.of(c.func) in ("module", "loss") for a in c.args]
-        given += [value for c in calls for value in self._fed_by(c)]
-        return any(comes_from(self.loops, value, made) for value in given)
+        return self._at is not None and self._given.takes(self._at, self._at)
 
     def _fed_by(self, call: cst.Call) -> tuple[cst.BaseExpression, ...]:
         """Return what ``call`` feeds into a graph."""
@@ -268,39 +252,8 @@ class Feeds(FullBatches):
             self.found.setdefault(node, Feed(node, "iterable"))
         return True
 
-    def _where_assigned(self, made: cst.CSTNode, iterated: cst.BaseExpression) -> Feed | None:
-        """Return the feed at the assignment of a loader that foreign code makes, so that its len() is right too."""
-        if isinstance(iterated, cst.Name):  # arrays are cut where the loop takes them: others are made of them
-            given = self.script.scopes[iterated].lookup(iterated.value)[0]
-            if any(b.value is not None and mentions(b.value, {iterated.value}) for b in given):
-                return None
-        if isinstance(made, cst.Call) and self.script.name_of(made.func).startswith(("numpy.", "torch.", "sklearn.")):
-            return None
-        if (not isinstance(made, cst.Call) or self.flow.definition(made.func) is not None
-                or self.uses.looked_at(made)):  # fmt: skip
-            return None
-        holders: list[Binding] = []
-        for scope in {id(s): s for s in self.script.scopes.values()}.values():
-            holders.extend(b for bs in scope.names.values() for b in bs if b.value is made and b.how == "assign")
-        if len(holders) == 1 and not holders[0].path:
-            return Feed(made, "loader")
-        mine = [b for b in holders if len(b.path) == 1 and b.name == dotted(iterated)]
-        if len(mine) == 1 and isinstance(mine[0].node, cst.Assign):
-            return Feed(mine[0].node, "named", (mine[0].name,))
-        return None
-
     def _in_comprehension(self, call: cst.CSTNode) -> bool:
         return any(isinstance(up, (cst.DictComp, cst.ListComp)) for up in self.script.above(call))
-
-    def _may_be_batches(self, made: cst.CSTNode, iterated: cst.BaseExpression) -> bool:
-        name = dotted(iterated.value if isinstance(iterated, cst.Subscript) else iterated)
-        if isinstance(made, cst.Call):
-            called = self.script.name_of(made.func) or f".{dotted(made.func)}"
-            if self.kinds.of_call(made) in ("module", "optimizer", "loss", "scheduler"):
-                return False
-            plain = ("builtins.", "numpy.arange", "numpy.linspace", "torch.arange", "itertools.count")
-            return not called.startswith(plain) and not called.endswith(_NO_BATCHES)
-        return bool(re.search(_BATCHES, name, re.IGNORECASE))
 
     # -- loops over positions in arrays -------------------------------------------------------------------------
 

@@ -24,6 +24,8 @@ _OTHERS = re.compile(r"(^|_)(test|val|valid|validation|eval|dev)", re.IGNORECASE
 class TapeFeeds(Feeds):
     """Data sets are shared where the training loop runs over them, so that they stay whole for everything else."""
 
+    shared_where_assigned = False
+
     def __init__(self, loops: Loops) -> None:
         """Look at every training loop once."""
         assert isinstance(loops.gradients, TapeGradients)
@@ -51,12 +53,10 @@ class TapeFeeds(Feeds):
         return backward.args[0].value if backward.args else backward.func
 
 
-    def _where_assigned(self, made: cst.CSTNode, iterated: cst.BaseExpression) -> Feed | None:
-        return None  # shared at the loop: what is counted or evaluated elsewhere stays whole
-
-
 class SessionFeeds(FullSessions, Feeds):
     """Placeholders are fed with slices, draws or whole arrays; or a graph holds iterators over data sets."""
+
+    shared_where_assigned = False
 
     def __init__(self, loops: Loops) -> None:
         """Look at every training loop once."""
@@ -90,9 +90,6 @@ class SessionFeeds(FullSessions, Feeds):
                 yield data
             else:
                 self.unclear.append(call)
-
-    def _where_assigned(self, made: cst.CSTNode, iterated: cst.BaseExpression) -> Feed | None:
-        return None
 
     def _fed_by(self, call: cst.Call) -> tuple[cst.BaseExpression, ...]:
         return self.gradients.fed(call) if any(call is step for step, _ in self.gradients.step_calls) else ()
