@@ -15,6 +15,7 @@ from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.session import SESSIONS, SessionGradients, runs_session
 from dlrun.port.facts.taint import Taint, chances
 from dlrun.port.facts.tape import TapeGradients
+from dlrun.port.facts.tops import Tops
 from dlrun.port.facts.torch import calls_method
 from dlrun.port.feeds import Feeds
 from dlrun.port.feeds.tensorflow import SessionFeeds, TapeFeeds
@@ -137,7 +138,7 @@ def gather(
         uncalled=loops.unreached() if loops is not None else None,
         steps=gradients.steps(),
         by_hand=gradients.by_hand(),
-        tops=loops.tops() if loops is not None else (),
+        tops=Tops(loops).found() if loops is not None else (),
         feeds=tuple(feeds.found.values()) if feeds is not None else (),
         carries=tuple(feeds.carried.dealt) if feeds is not None else (),
         permutations=tuple(feeds.permutations()) if feeds is not None else (),

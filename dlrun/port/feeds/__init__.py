@@ -18,7 +18,7 @@ from dlrun.port.feeds.full import FullBatches
 from dlrun.port.feeds.given import Given
 from dlrun.port.feeds.iterated import Iterated
 from dlrun.port.feeds.orders import Orders
-from dlrun.port.feeds.positions import counts_too, mentions, moving, picks_samples
+from dlrun.port.feeds.positions import counts_too, moving, picks_samples
 from dlrun.port.feeds.uses import Uses
 from dlrun.port.feeds.wholes import Wholes
 from dlrun.port.program.script import dotted, walk

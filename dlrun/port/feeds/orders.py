@@ -9,6 +9,7 @@ from functools import cached_property
 import libcst as cst
 
 from dlrun.port.facts.loops import Loops
+from dlrun.port.facts.tops import Tops
 from dlrun.port.feeds.draws import Draws
 from dlrun.port.program.script import argument, walk
 
@@ -84,7 +85,7 @@ class Orders:
 
     @cached_property
     def _tops(self) -> list[cst.CSTNode]:
-        return [top.loop for top in self.loops.tops()]
+        return [top.loop for top in Tops(self.loops).found()]
 
     @cached_property
     def _trained(self) -> dict[cst.Call, None]:

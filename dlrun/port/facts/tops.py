@@ -1,0 +1,235 @@
+"""The outermost training loops, and what is in sight before them: models and optimizers to start alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import libcst as cst
+
+from dlrun.port.facts import Top
+from dlrun.port.facts.copies import copied
+from dlrun.port.facts.loops import Loops
+from dlrun.port.facts.torch import LOOPS
+from dlrun.port.program.flow import Origin
+from dlrun.port.program.script import Binding, Scope, dotted, walk
+
+
+class Tops:
+    """Finds where training begins, from the calls that lead to the updates of ``loops``."""
+
+    def __init__(self, loops: Loops) -> None:
+        self.loops = loops
+        self.gradients = loops.gradients
+        self.script = loops.script
+        self.flow = loops.flow
+        self.kinds = loops.kinds
+        self._copies: dict[cst.ClassDef, set[str]] = {}
+
+    def found(self) -> tuple[Top, ...]:
+        """Return the outermost loops before which all that is trained is in sight, where training begins."""
+        found: dict[cst.CSTNode, Top] = {}
+        ways: dict[cst.CSTNode, list[tuple[cst.CSTNode, ...]]] = {}
+        for node in self.loops.ends:
+            for way in self.loops.chains(node)[:64]:
+                top = self._top(way, node)
+                if top is not None:
+                    found.setdefault(top.loop, top)
+                    ways.setdefault(top.loop, []).append(way)
+        tops = sorted(found.values(), key=lambda t: self.script.order[t.loop])
+        return tuple(t for t in tops if not all(self._goes_on(t, way, tops) for way in ways[t.loop]))
+
+    def _goes_on(self, top: Top, way: tuple[cst.CSTNode, ...], others: list[Top]) -> bool:
+        """Tell whether ``way`` leads to ``top`` through a call after another loop that has trained the same."""
+        script = self.script
+        for call in way[:-1] if len(others) > 1 else ():
+            function, after = script.function_of(call), script.order[call]
+            here = [n for n in script.nodes if isinstance(n, cst.Assign) and script.function_of(n) is function]
+            made = [script.order[n] for n in here if any(dotted(t.target) in top.things for t in n.targets)]
+            for other in others:
+                begun = script.order[other.loop]
+                above = script.parents[other.loop]
+                always = function in (above, script.parents.get(above))
+                same = set(top.things) <= set(other.things)
+                again = any(begun < at < after for at in made)
+                beside = script.function_of(other.loop) is function and not script.inside(call, other.loop)
+                if beside and always and same and begun < after and not again:
+                    return True
+        return False
+
+    def _top(self, way: tuple[cst.CSTNode, ...], end: cst.CSTNode) -> Top | None:
+        fallback: Top | None = None
+        functions = [self.script.function_of(n) for n in way]
+        for node in way:
+            function = self.script.function_of(node)
+            loops = [
+                n for n in self.script.above(node) if isinstance(n, LOOPS) and self.script.function_of(n) is function
+            ]
+            if not loops and node is not way[0] and fallback is None:
+                continue
+            for loop in reversed(loops):
+                if self._makes_model(loop, end):
+                    continue  # another model in each turn: it is in sight before a loop further in
+                models, optimizers = self._in_sight(function, loop, functions)
+                alone = optimizers and fallback is None and not self._modules_made_in(functions)
+                if models or alone:
+                    return Top(loop, (*models, *optimizers), optimizers)
+                if optimizers and fallback is None:
+                    fallback = Top(loop, optimizers, optimizers)
+        return fallback
+
+    def _makes_model(self, loop: cst.CSTNode, end: cst.CSTNode) -> bool:
+        """Tell whether ``loop`` makes, for the update ``end``, an optimizer and the model whose weights that gets."""
+        script = self.script
+        made = [o.node for call, optimizer in self.gradients.step_calls if call is end
+                for o in self.flow.origins(optimizer)]  # fmt: skip
+        given = [n for c in made if isinstance(c, cst.Call) and script.inside(c, loop)
+                 for a in c.args[:1] for n in walk(a.value) if isinstance(n, cst.Name)]  # fmt: skip
+        return any(self._is_model_of(loop, name) for name in given)
+
+    def _is_model_of(self, loop: cst.CSTNode, name: cst.Name) -> bool:
+        """Tell whether ``name`` is a module that is made in ``loop`` alone."""
+        made = [b.node for b in self.script.scopes[name].lookup(name.value)[0] if b.how == "assign"]
+        return self.kinds.of(name) == "module" and bool(made) and all(self.script.inside(n, loop) for n in made)
+
+    def _modules_made_in(self, functions: list[cst.FunctionDef | cst.Module]) -> bool:
+        return any(
+            b.how == "assign" and b.value is not None and not b.path and self.kinds.of(b.value) == "module"
+            for f in functions
+            for s in [self.script.scopes[f.body if isinstance(f, cst.FunctionDef) else f]]
+            for bs in s.names.values()
+            for b in bs
+        )
+
+    def _in_sight(
+        self, function: cst.FunctionDef | cst.Module, loop: cst.CSTNode, functions: list[cst.FunctionDef | cst.Module]
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the names of the modules and of the optimizers that are bound before ``loop`` in ``function``."""
+        script = self.script
+        scope = script.scopes[function.body if isinstance(function, cst.FunctionDef) else function]
+        places = [scope] if scope is scope.root else [scope, scope.root]
+        inner = functions[functions.index(function) :]
+        bodies: list[cst.CSTNode] = [f.body for f in inner if isinstance(f, cst.FunctionDef)] or [scope.root.node]
+        used = {n.value for body in bodies for n in walk(body) if isinstance(n, cst.Name)}
+        candidates: list[tuple[str, cst.CSTNode]] = []
+        for place in places:
+            for name, bindings in place.names.items():
+                if any(name == c for c, _ in candidates) or (place is not scope and name not in used):
+                    continue
+                if place is scope and any(
+                    script.inside(b.node, loop) and not self._made_before(bindings, loop) for b in bindings
+                ):
+                    continue
+                if (
+                    place is scope
+                    and any(b.how == "assign" for b in bindings)
+                    and not self._made_before(bindings, loop)
+                ):
+                    continue
+                there, home = place.lookup(name)  # a name from a local module has the bindings of that module
+                use = next((n for n in self.loops.uses(name) if script.scopes[n].lookup(name)[1] is home), None)
+                if use is not None and any(b.how in ("assign", "param") for b in there):
+                    candidates.append((name, use))
+        candidates.extend(self._held(scope, loop, inner))
+        owner = script.class_of(function) if isinstance(function, cst.FunctionDef) else None
+        if owner is not None:
+            for (cls, attribute), bindings in script.attributes.items():
+                if (
+                    cls is owner
+                    and not all(script.inside(b.node, loop) for b in bindings)
+                    and bindings[0].value is not None
+                ):
+                    made = bindings[0].value if not bindings[0].path else self._use_of(cls, attribute)
+                    if made is not None:
+                        candidates.append((f"self.{attribute}", made))
+        return self._sorted(candidates)
+
+    def _held(
+        self, scope: Scope, loop: cst.CSTNode, functions: list[cst.FunctionDef | cst.Module]
+    ) -> Iterator[tuple[str, cst.CSTNode]]:
+        """Yield the attributes of objects in sight: of those whose methods train, and the copies that others keep.
+
+        ``agent.net`` before ``agent.learn()``; ``ema.shadow``, a copy of the weights made before they are broadcast.
+        """
+        owners = {self.script.class_of(f) for f in functions if isinstance(f, cst.FunctionDef)} - {None}
+        for name, bindings in scope.names.items():
+            if not any(b.how == "assign" for b in bindings) or not self._made_before(bindings, loop):
+                continue
+            use = next((n for n in self.loops.uses(name) if self.script.scopes[n].lookup(name)[1] is scope), None)
+            for owner in self.flow.classes(use) if use is not None else ():
+                if self.kinds.of_bases(self.flow.bases(owner)):
+                    continue  # a module is in sight itself
+                for (cls, attribute), _ in self.script.attributes.items():
+                    made = self._use_of(cls, attribute) if cls is owner else None
+                    if made is not None and (owner in owners or attribute in self._copied(cls)):
+                        yield f"{name}.{attribute}", made
+
+    def _copied(self, cls: cst.ClassDef) -> set[str]:
+        if cls not in self._copies:
+            self._copies[cls] = copied(self.script, cls)
+        return self._copies[cls]
+
+    def _use_of(self, cls: cst.ClassDef, attribute: str) -> cst.CSTNode | None:
+        """Return an expression ``self.attribute`` in the methods of ``cls``."""
+        named = (n for n in self.loops.uses(attribute) if isinstance(self.script.parents[n], cst.Attribute))
+        found = (self.script.parents[n] for n in named if self.script.class_of(n) is cls)
+        return next((a for a in found if dotted(a) == f"self.{attribute}"), None)
+
+    def _made_before(self, bindings: list[Binding], loop: cst.CSTNode) -> bool:
+        """Tell whether a binding before ``loop`` is sure to have run: not only under an ``if`` without ``else``."""
+        script = self.script
+        before = [b for b in bindings if script.order[b.node] < script.order[loop] and not script.inside(b.node, loop)]
+        for b in before:
+            for up in script.above(b.node):
+                if isinstance(up, cst.If) and up.orelse is None and not script.inside(loop, up):
+                    chain = script.parents[up]
+                    if not (isinstance(chain, cst.If) and len(before) > 1):
+                        break
+                elif isinstance(up, LOOPS) and not script.inside(loop, up):
+                    break
+                elif isinstance(up, (cst.FunctionDef, cst.Module)):
+                    return True
+        return False
+
+    def _sorted(self, candidates: list[tuple[str, cst.CSTNode]]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        modules: dict[tuple[object, ...], str] = {}
+        optimizers: dict[tuple[object, ...], str] = {}
+        key: tuple[object, ...]
+        for name, node in candidates:
+            kind = self.kinds.of(node)
+            made = tuple(self.flow.origins(node))
+            own = not made or any(self._makes_many(o.node) for o in made) or self._is_anew(node, made)
+            key = (name,) if own else made
+            owner = self.script.class_of(node) if kind == "" and name.count(".") == 1 and name[:5] != "self." else None
+            copies = owner is not None and name.rsplit(".", 1)[-1] in self._copied(owner)
+            if kind == "module" or name in self._by_hand or copies:
+                modules.setdefault(key, name)
+            elif kind == "optimizer" or (
+                kind == ""
+                and self.kinds.is_optimizer(node)
+                and any(self._same_name(name, o) for _, o in self.gradients.step_calls)
+            ):
+                optimizers.setdefault(key, name)
+        return tuple(modules.values()), tuple(optimizers.values())
+
+    def _is_anew(self, node: cst.CSTNode, made: tuple[Origin, ...]) -> bool:
+        """Tell whether a function of the script makes what ``node`` stands for: with each call another object."""
+        values = [node]
+        if isinstance(node, cst.Name):
+            values = [b.value for b in self.script.scopes[node].lookup(node.value)[0] if b.value is not None]
+        ends = {origin.node for origin in made}
+        return any(isinstance(v, cst.Call) and v not in ends and self.flow.targets(v) for v in values)
+
+    def _makes_many(self, node: cst.CSTNode) -> bool:
+        """Tell whether ``node`` is an element of a comprehension: each of its values is an object of its own."""
+        around = (u for u in self.script.above(node) if isinstance(u, (cst.ListComp, cst.FunctionDef)))
+        return isinstance(next(around, None), cst.ListComp)
+
+    @cached_property
+    def _by_hand(self) -> set[str]:
+        """The names of the tensors that the script updates itself."""
+        owners = [self.gradients.owner(update)[0] for update in self.gradients.updates]
+        return {name for owner in owners if owner.startswith("[") for name in owner.strip("[]").split(", ")}
+
+    def _same_name(self, name: str, node: cst.CSTNode) -> bool:
+        return dotted(node).rsplit(".", 1)[-1] == name.rsplit(".", 1)[-1]
