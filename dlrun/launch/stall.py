@@ -95,7 +95,7 @@ class Lookout:
 
 def frames(dump: str) -> tuple[str, ...]:
     """Return the frames of the current thread in what ``faulthandler`` wrote, innermost first, without the shim's."""
-    current = dump.rpartition("Current thread")[2].partition("\n\n")[0]
+    current = dump.rpartition("Current thread 0x")[2].partition("\n\n")[0]
     found = [f"{m['file']}:{m['line']} {m['name']}" for m in re.finditer(_FRAME, current)]
     return tuple(frame for frame in found if "/dlrun/rank/" not in frame and "<frozen runpy>" not in frame)
 

@@ -7,8 +7,10 @@ import os
 from dlrun.rank.script import theirs
 
 TAIL = 20  # last lines of a failed rank that are shown
-# How lines begin in which faulthandler tells of the shim, or of all the modules that are loaded.
-_OURS = (f'  File "{os.path.dirname(__file__)}/', '  File "<frozen runpy>"', "Extension modules: ")  # noqa: PTH120
+# How lines begin in which faulthandler tells of the shim, of all the modules that are loaded, or (Python 3.14 on) of
+# the functions in C, of which there are more than a tail has lines.
+_OURS = (f'  File "{os.path.dirname(__file__)}/', '  File "<frozen runpy>"', "Extension modules: ",  # noqa: PTH120
+         "Current thread's C stack", '  Binary file "')  # fmt: skip
 
 
 class Log:
