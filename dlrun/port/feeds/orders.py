@@ -72,7 +72,8 @@ class Orders:
                 continue  # all ranks begin anew by themselves
             for call in reached:
                 drawn = _NUMBERS.search(self.script.name_of(call.func)) is not None and self._shared(call)
-                if (drawn or self.is_order(call)) and call not in seen and not self._after(call):
+                drawn = (drawn and not self._is_weight(call)) or self.is_order(call)
+                if drawn and call not in seen and not self._after(call):
                     seen.add(call)
                     yield call
 
@@ -109,6 +110,11 @@ class Orders:
                     function = self.script.function_of(frame)
                     if isinstance(function, cst.FunctionDef) and len(self.flow.callers(function)) > 1:
                         yield function.body
+
+    def _is_weight(self, call: cst.Call) -> bool:
+        """Tell whether a module draws this: its weights are broadcast."""
+        owner = self.script.class_of(call)
+        return owner is not None and self.loops.kinds.of_bases(self.flow.bases(owner)) == "module"
 
     def _after(self, call: cst.Call) -> bool:
         """Tell whether ``call`` comes after the training loop of its function."""
