@@ -92,6 +92,14 @@ opt = torch.optim.SGD(model.parameters(), lr=0.1)
     assert "dl.broadcast(model, average, opt)" in text
 
 
+def test_what_comes_with_a_pretrained_model_and_has_no_weights_is_not_broadcast():
+    head = HEAD + "from transformers import AutoModel, BertTokenizerFast\n"
+    made = "words = BertTokenizerFast.from_pretrained('b')\nmodel = AutoModel.from_pretrained('b')\n"
+    made += "opt = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+    text = port(f"{head}{made}{LOADER}{EPOCHS}        words(x)\n").text
+    assert "dl.broadcast(model, opt)" in text
+
+
 def test_a_table_of_functions_makes_the_optimizer():
     ported = port(f"""{HEAD}
 def plain(params, lr): return torch.optim.SGD(params, lr=lr)

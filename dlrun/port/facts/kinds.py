@@ -17,7 +17,9 @@ _BY_NAME = re.compile(r"(^|_|\.)(optim|optimizer|optimiser|opt|optims|optimizers
 _SCHEDULE = re.compile(r"(Scheduler|_schedule_with_warmup|get_scheduler|^Warmup\w*Schedule)$")
 _LOADERS = re.compile(r"(^|\.)(\w*DataLoader|BucketIterator|BPTTIterator)$")
 _MODELS = re.compile(r"^(torchvision\.models\.|timm\.create_model|segmentation_models_pytorch\.|torch\.hub\.load$)")
-_PRETRAINED = re.compile(r"^(transformers|diffusers|peft)\.\w+(\.from_pretrained|\.from_config)$")
+_PRETRAINED = re.compile(
+    r"^(transformers|diffusers|peft)\.(?!\w*(Tokenizer(Fast)?|Processor|Extractor|Config|Scheduler)\.)\w+"
+    r"\.from_(pretrained|config)$")  # fmt: skip
 _LOSS = re.compile(r"^torch\.nn\.(modules\.loss\.)?\w*(Loss|LossWithLogits)$")
 # Methods that only a module answers to; one call of them is enough to know an object of an imported class.
 _MODULE_METHODS = {
