@@ -33,8 +33,11 @@ __all__ = [
 
 
 def init(options: str = "") -> None:
-    """Join the ranks. ``options`` (``-mode p:6x2``) is accepted: the layout is found, not told."""
-    dl.init()
+    """Join the ranks. ``options`` (``-mode p:6x2``) is accepted: the layout is found, not told.
+
+    Random numbers and orders stay each rank's own: a script lets each rank shuffle, or cuts by ``rank()`` itself.
+    """
+    dl.init(alike=False)
 
 
 def rank() -> int:

@@ -53,7 +53,7 @@ def test_each_call_of_horovod_becomes_dl_comms_and_the_rest_stays():
     assert "horovod" not in text
     for line in (
         "import dl_comm.torch as dl  #",
-        "dl.init()",
+        "dl.init(alike=False)",
         "num_replicas=dl.get_nranks(), rank=dl.get_rank())",
         "lr=0.01 * dl.get_nranks())",
         "optimizer = dl.DistributedOptimizer(optimizer)",
@@ -126,8 +126,7 @@ def test_keras_callbacks_are_translated():
     assert "import dl_comm.keras as dl" in text
     assert "dl.Broadcast()," in text
     assert "dl.AverageMetrics()," in text
-    assert "dl.init()\ndl.reseed()" in text
-    assert "reseed" not in port(f"import numpy\nnumpy.random.seed(1)\n{KERAS}", HOROVOD).text
+    assert "dl.init(alike=False)" in text
     with pytest.raises(DlrunError, match=r"hvd\.callbacks\.LearningRateWarmupCallback"):
         port(KERAS.replace("MetricAverageCallback()", "LearningRateWarmupCallback(0.1)"), HOROVOD)
 

@@ -24,7 +24,7 @@ def backend() -> str:
     return name
 
 
-def init() -> None:
+def init(alike: bool = True) -> None:
     """Join the ranks of the job; see ``init`` of dl_comm.tensorflow, dl_comm.torch or dl_comm.keras.on_jax."""
     if backend() == "torch":
         from dl_comm.torch.ranks import init as join
@@ -32,7 +32,7 @@ def init() -> None:
         from dl_comm.keras.on_jax import init as join
     else:
         from dl_comm.tensorflow.ranks import init as join
-    join()
+    join(alike)
 
 
 def reseed() -> None:

@@ -16,12 +16,12 @@ from dl_comm.ranks import draw_alike, get_nranks, get_rank, parts, shift_generat
 _joined = False
 
 
-def init() -> None:
+def init(alike: bool = True) -> None:
     """Join the ranks of the job. A second call does nothing. Call it before jax does any work.
 
     On several ranks each gets one of the GPUs that it sees as jax's default device. jax must not run ahead of the call
     back (``jax_cpu_enable_async_dispatch`` becomes False): the two would wait for each other. All ranks get rank 0's
-    random numbers, NumPy's and those of ``random``, from which Keras takes its seeds.
+    random numbers, NumPy's and those of ``random``, from which Keras takes its seeds, unless ``alike`` is False.
     """
     global _joined
     if get_nranks() == 1 or _joined:
@@ -33,7 +33,8 @@ def init() -> None:
     share = share_of_machine([mask[i] if i < len(mask) and mask[i] else str(i) for i in range(len(gpus))])
     if share.gpu is not None:
         jax.config.update("jax_default_device", gpus[share.gpu])
-    draw_alike(None)
+    if alike:
+        draw_alike(None)
 
 
 def reseed() -> None:

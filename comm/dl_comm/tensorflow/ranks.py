@@ -17,7 +17,7 @@ from dl_comm.tensorflow.state import models, variables_of, when_built
 _joined = False
 
 
-def init() -> None:
+def init(alike: bool = True) -> None:
     """Join the ranks of the job. A second call does nothing. Call it before TensorFlow does any work.
 
     On several ranks it makes one GPU visible to this rank (and lets it grow its memory), divides the node's cores among
@@ -25,6 +25,9 @@ def init() -> None:
     random numbers (NumPy's, ``random``'s, and its global seed, or a common one where it has none): models start alike.
     Seeds that the script sets later replace them. Data sets shuffle alike on all ranks from here on, whatever their
     seeds (see ``shuffling``); random ops in the graphs of sessions draw apart (see ``noise``).
+
+    With ``alike=False`` random numbers and orders stay each rank's own, as those of processes are: for scripts that do
+    not share the samples out by ``shard``, but let each rank shuffle all of them.
     """
     global _joined
     if get_nranks() == 1 or _joined:
@@ -39,6 +42,11 @@ def init() -> None:
     untouched = tf.config.threading.get_intra_op_parallelism_threads() == 0
     if "OMP_NUM_THREADS" not in os.environ and untouched and get_localsize() > 1:
         tf.config.threading.set_intra_op_parallelism_threads(share.threads)
+    if alike:
+        _draw_alike()
+
+
+def _draw_alike() -> None:
     own = context.global_seed() if tf.executing_eagerly() else tf.compat.v1.get_default_graph().seed
     first = int.from_bytes(os.urandom(4), "little") >> 1 if own is None else own
     seed = draw_alike(first)

@@ -13,7 +13,7 @@ from dl_comm.ranks import draw_alike, get_localsize, get_nranks, get_rank, parts
 _joined = False
 
 
-def init() -> None:
+def init(alike: bool = True) -> None:
     """Join the ranks of the job. A second call does nothing; every other function joins on its first use.
 
     On several ranks it also gives this rank its share of the machine:
@@ -24,7 +24,8 @@ def init() -> None:
       divided by the number of ranks of this node that may also run there (at least 1).
 
     And it gives all ranks rank 0's random numbers (``torch``'s on the CPU, NumPy's and those of ``random``): what an
-    unseeded script draws from here on, as the split of its data, is one for all, until ``reseed()``.
+    unseeded script draws from here on, as the split of its data, is one for all, until ``reseed()``. With
+    ``alike=False`` they stay each rank's own, as those of processes are.
 
     Raises ``dl_comm.CommError`` when the launcher and the MPI library disagree on the ranks.
     """
@@ -38,7 +39,8 @@ def init() -> None:
         torch.cuda.set_device(share.gpu)
     if "OMP_NUM_THREADS" not in os.environ and get_localsize() > 1:
         torch.set_num_threads(share.threads)
-    _draw_alike()
+    if alike:
+        _draw_alike()
 
 
 def _draw_alike() -> None:

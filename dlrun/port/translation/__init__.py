@@ -6,7 +6,6 @@ each by a rule of a table; a call without a rule is an error that names it, so t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -48,9 +47,6 @@ class Library:
     averages: tuple[str, ...]  # the calls of which one must be there, or nothing is averaged
     implied: Callable[[Translation], Found] | None = None
     face: Callable[[Script], str] | None = None  # where its modules do not tell the face of dl_comm
-
-
-_SEEDS = re.compile(r"(^|\.)(manual_seed(_all)?|set_(random_)?seed|seed)$")
 
 
 class Translation:
@@ -215,15 +211,6 @@ def _owner(value: cst.BaseExpression) -> cst.BaseExpression:
     if isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and value.func.attr.value in named:
         return value.func.value
     return value
-
-
-def own_draws(translation: Translation, call: cst.Call) -> Found:
-    """Yield what lets each rank of a script that sets no seed draw its own samples, as processes do by themselves."""
-    script = translation.script
-    line = script.line_of(script.statement_of(call))
-    if not any(_SEEDS.search(script.name_of(c.func)) for c in script.calls):
-        yield Edit(line, "init() gives all ranks rank 0's random numbers, and this script sets no seed",
-                   after=statements("keras/reseed", dl=translation.alias), step="start")  # fmt: skip
 
 
 def translated(script: Script, library: Library) -> tuple[Translation, list[Edit | Doubt]]:

@@ -12,7 +12,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.insert import expression
 from dlrun.port.program.script import Script
-from dlrun.port.translation import Found, Library, Rule, Translation, own_draws
+from dlrun.port.translation import Found, Library, Rule, Translation
 
 _OPTIMIZER = re.compile(
     r"^(tensorflow\.(compat\.v1\.)?train\.\w+Optimizer|(tensorflow\.(python\.)?)?keras\.optimizers\.(legacy\.)?[A-Z]\w+)$"
@@ -55,7 +55,7 @@ LIBRARY = Library(
     name="IBM DDL",
     modules={"ddl": "tensorflow"},
     rules={
-        "init": Rule("init", "join the other ranks", more=own_draws),
+        "init": Rule("init", "join the other ranks; their random numbers stay each rank's own"),
         "size": Rule("size", "how many ranks there are"),
         "rank": Rule("rank", "which rank this is"),
         "local_rank": Rule("local_rank", "which rank of its node this is"),

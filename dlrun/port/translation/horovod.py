@@ -6,7 +6,7 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.insert import expression
-from dlrun.port.translation import Found, Library, Rule, Translation, own_draws
+from dlrun.port.translation import Found, Library, Rule, Translation
 
 _MODULES = {
     "horovod.torch": "torch",
@@ -107,7 +107,7 @@ LIBRARY = Library(
     name="Horovod",
     modules=_MODULES,
     rules={
-        "init": Rule("init", "join the other ranks", more=own_draws),
+        "init": Rule("init", "join the other ranks; their random numbers stay each rank's own"),
         "shutdown": Rule("finalize", "leave together", step="finish"),
         "size": Rule("size", "how many ranks there are"),
         "rank": Rule("rank", "which rank this is"),

@@ -11,11 +11,16 @@ import numpy as np
 import tensorflow as tf
 from agreement import same_bits
 from dl_comm import CommError, _core
+from dl_comm.tensorflow import ranks
+from tensorflow.python.data.util import random_seed
 from tensorflow.python.eager import context
 
 _r, _n = dl.get_rank(), dl.get_nranks()
 _v1 = tf.compat.v1
 tf.random.set_seed(7 + _r)
+dl.init(alike=False)
+_own = context.global_seed(), random_seed.get_seed.__module__
+ranks._joined = False
 dl.init()
 _seed = context.global_seed()
 
@@ -25,8 +30,9 @@ def _data():
     return generator.normal(size=(5, 12, 6)), generator.normal(size=(5, 12, 1))
 
 
-def a_seed_set_before_the_ranks_meet_is_rank_0s_on_all():
+def a_seed_set_before_the_ranks_meet_is_rank_0s_on_all_and_its_own_where_that_is_asked_for():
     assert _seed == 7
+    assert _own == (7 + _r, random_seed.__name__)  # the order of data sets, too
 
 
 def rates_warm_up_and_decay_in_eager_code_and_in_functions():
@@ -217,9 +223,9 @@ def data_sets_are_divided_and_reshuffle():
 
     dataset = dl.shard(tf.data.Dataset.range(8 * _n).shuffle(100).batch(2))
     first, second = everyone(dataset), everyone(dataset)
-    for ranks in (first, second):
-        assert len({len(rank) for rank in ranks}) == 1
-        assert sorted(x for rank in ranks for batch in rank for x in batch) == list(range(8 * _n))
+    for shares in (first, second):
+        assert len({len(rank) for rank in shares}) == 1
+        assert sorted(x for rank in shares for batch in rank for x in batch) == list(range(8 * _n))
     assert first != second
     ragged = everyone(dl.shard(tf.data.Dataset.range(2 * _n * 2 + 1).batch(2)))
     assert len({len(rank) for rank in ragged}) == 1

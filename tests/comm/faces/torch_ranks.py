@@ -54,6 +54,9 @@ def what_an_unseeded_script_draws_before_it_reseeds_is_one_for_all():
     for seed in (torch.manual_seed, np.random.seed, random.seed):
         seed(_r)
     torch_ranks._joined = False
+    dl.init(alike=False)
+    assert len(set(_core.allgather_bytes(repr(torch.randperm(9).tolist()).encode()))) == _n
+    torch_ranks._joined = False
     dl.init()
     drawn = [torch.randperm(9).tolist(), np.random.permutation(9).tolist(), random.sample(range(9), 9)]
     assert len(set(_core.allgather_bytes(repr(drawn).encode()))) == 1
