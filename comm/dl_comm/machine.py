@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from dl_comm import _core
 from dl_comm.ranks import world
 
+_gpu = 0
+
 
 @dataclass(frozen=True)
 class Share:
@@ -26,12 +28,22 @@ def share_of_machine(gpus: Sequence[str]) -> Share:
 
     ``gpus`` names the GPUs that this process sees, in its order; a name means the same GPU in every process.
     """
+    global _gpu
     here = {"host": socket.gethostname(), "cores": sorted(os.sched_getaffinity(0)), "gpus": list(gpus)}
     everyone = [json.loads(b) for b in _core.allgather_bytes(json.dumps(here).encode())]
     neighbours = [r for r, other in enumerate(everyone) if other["host"] == here["host"]]
     me = neighbours.index(world().rank)
     gpu = pick_gpus([everyone[r]["gpus"] for r in neighbours])[me] if gpus else None
+    _gpu = gpu or 0
     return Share(gpu, fair_threads([everyone[r]["cores"] for r in neighbours], me))
+
+
+def get_gpu() -> int:
+    """Return the index of this rank's GPU among those that this process sees, as ``init`` chose it; 0 where it did not.
+
+    The rank's number within its node is no such index: ``dlrun launch`` shows each rank its own GPU first.
+    """
+    return _gpu
 
 
 def pick_gpus(visible: Sequence[Sequence[str]]) -> list[int]:

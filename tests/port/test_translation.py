@@ -106,6 +106,28 @@ def test_a_sum_of_gradients_and_a_join_are_doubted():
     assert "op=hvd.Adasum" in ported.report()
 
 
+GPUS = """
+local_rank = hvd.local_rank()
+if local_rank == 0 or gpus[hvd.local_rank()]:
+    torch.cuda.set_device(local_rank)
+    place = torch.device(f"cuda:{local_rank}"), "cuda:%d" % hvd.local_rank(), x.cuda(local_rank)
+    config.gpu_options.visible_device_list = str(hvd.local_rank())
+    print(hvd.local_rank(), local_rank)
+"""
+
+
+def test_a_rank_of_the_node_that_numbers_a_gpu_becomes_that_of_the_ranks_own_which_dlrun_launch_shows_first():
+    text = port(TORCH + GPUS, HOROVOD).text
+    assert text.split("local_rank = ")[1] == """dl.get_localrank()
+if local_rank == 0 or gpus[dl.get_gpu()]:
+    torch.cuda.set_device(dl.get_gpu())
+    place = torch.device(f"cuda:{dl.get_gpu()}"), "cuda:%d" % dl.get_gpu(), x.cuda(dl.get_gpu())
+    config.gpu_options.visible_device_list = str(dl.get_gpu())
+    print(dl.get_localrank(), local_rank)
+dl.finalize()  # leave together
+"""
+
+
 KERAS = """
 import keras
 import horovod.keras as hvd
@@ -127,8 +149,16 @@ def test_keras_callbacks_are_translated():
     assert "dl.Broadcast()," in text
     assert "dl.AverageMetrics()," in text
     assert "dl.init(alike=False)" in text
-    with pytest.raises(DlrunError, match=r"hvd\.callbacks\.LearningRateWarmupCallback"):
-        port(KERAS.replace("MetricAverageCallback()", "LearningRateWarmupCallback(0.1)"), HOROVOD)
+
+    def instead(callback):
+        return port(KERAS.replace("MetricAverageCallback()", callback), HOROVOD)
+
+    warm = instead("LearningRateWarmupCallback(0.1, warmup_epochs=3)")
+    assert "dl.WarmUp(epochs=3)," in warm.text
+    assert "not at initial_lr" in warm.report()
+    assert "not at initial_lr" not in instead("LearningRateWarmupCallback(0.001 * hvd.size())").report()
+    with pytest.raises(DlrunError, match=r"hvd\.callbacks\.LearningRateScheduleCallback"):
+        instead("LearningRateScheduleCallback(0.1, 0.5)")
 
 
 TAPE = """

@@ -24,6 +24,7 @@ from dl_comm.keras.callbacks import AverageMetrics, Broadcast, Decay, ScaleRate,
 from dl_comm.keras.data import shard
 from dl_comm.keras.lars import lars
 from dl_comm.keras.model import Distribute, DistributedOptimizer, distribute
+from dl_comm.machine import get_gpu
 from dl_comm.output import print, rank0, rank0_first
 from dl_comm.ranks import barrier, finalize, get_localrank, get_localsize, get_nranks, get_rank, is_rank0
 from dl_comm.rate import lr_scale, serial_steps, steps
@@ -42,6 +43,7 @@ __all__ = [
     "broadcast",
     "distribute",
     "finalize",
+    "get_gpu",
     "get_localrank",
     "get_localsize",
     "get_nranks",

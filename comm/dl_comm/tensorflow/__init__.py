@@ -18,6 +18,7 @@ must be so; they may then run in any order.
 from __future__ import annotations
 
 from dl_comm.dealing import turns
+from dl_comm.machine import get_gpu
 from dl_comm.output import print, rank0, rank0_first
 from dl_comm.ranks import barrier, finalize, get_localrank, get_localsize, get_nranks, get_rank, is_rank0
 from dl_comm.rate import lr_scale, serial_steps, steps
@@ -46,6 +47,7 @@ __all__ = [
     "decay",
     "default_optimizer",
     "finalize",
+    "get_gpu",
     "get_localrank",
     "get_localsize",
     "get_nranks",

@@ -25,6 +25,7 @@ ranks compare what they bring (names, shapes, dtypes), and a difference is an er
 from __future__ import annotations
 
 from dl_comm.dealing import turns
+from dl_comm.machine import get_gpu
 from dl_comm.output import print, rank0, rank0_first
 from dl_comm.ranks import barrier, finalize, get_localrank, get_localsize, get_nranks, get_rank, is_rank0
 from dl_comm.rate import lr_scale, serial_steps, steps
@@ -52,6 +53,7 @@ __all__ = [
     "broadcast",
     "decay",
     "finalize",
+    "get_gpu",
     "get_localrank",
     "get_localsize",
     "get_nranks",

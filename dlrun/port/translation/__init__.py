@@ -24,8 +24,9 @@ Found = Iterator[Edit | Doubt]
 class Rule:
     """How one call is written with dl_comm: ``to`` is the template, or tells which.
 
-    ``names`` are the keywords of the arguments that stay: the value, then the root. Of ``model.state_dict()`` an
-    ``owner`` rule takes the model. ``more`` yields what the arguments that fall away give rise to.
+    ``names`` are the keywords of the arguments that stay, by their place: the value and the root, "" for one that falls
+    away. Of ``model.state_dict()`` an ``owner`` rule takes the model. ``more`` yields what the arguments that fall
+    away give rise to.
     """
 
     to: str | Callable[[Translation, cst.Call], str]
@@ -109,7 +110,7 @@ class Translation:
     def _call(self, call: cst.Call, rule: Rule) -> Found:
         kept = {}
         for i, name in enumerate(rule.names):
-            arg = self.argument(call, name, i)
+            arg = self.argument(call, name, i) if name else None
             if arg is not None and not (name == "root_rank" and self.script.code(arg.value) == "0"):
                 kept["root" if name == "root_rank" else "value"] = call.args.index(arg)
         self.done.extend([call.func, *(a for i, a in enumerate(call.args) if i not in kept.values())])

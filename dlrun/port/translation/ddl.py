@@ -12,7 +12,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.insert import expression
 from dlrun.port.program.script import Script
-from dlrun.port.translation import Found, Library, Rule, Translation
+from dlrun.port.translation import Found, Library, Rule, Translation, gpus
 
 _OPTIMIZER = re.compile(
     r"^(tensorflow\.(compat\.v1\.)?train\.\w+Optimizer|(tensorflow\.(python\.)?)?keras\.optimizers\.(legacy\.)?[A-Z]\w+)$"
@@ -29,6 +29,7 @@ def _only_mean(translation: Translation, call: cst.Call) -> Found:
 
 def _written_out(translation: Translation) -> Found:
     """Yield what ``import ddl`` did by itself: joining the ranks, averaging in optimizers, one start for sessions."""
+    yield from gpus.named(translation)
     script, dl = translation.script, translation.alias
     explicit = any(translation.foreign(c.func) in ("grads_reduce", "allreduce_n") for c in script.calls)
     for call in script.calls:
@@ -58,7 +59,7 @@ LIBRARY = Library(
         "init": Rule("init", "join the other ranks; their random numbers stay each rank's own"),
         "size": Rule("size", "how many ranks there are"),
         "rank": Rule("rank", "which rank this is"),
-        "local_rank": Rule("local_rank", "which rank of its node this is"),
+        "local_rank": Rule(gpus.local_rank, "which rank of its node this is, or its GPU"),
         "bcast": Rule("broadcast_one", "rank 0's on all ranks", ("t",), "broadcast"),
         "allreduce_n": Rule("gradients", "the mean over the ranks", ("grads",), "gradients", _only_mean),
         "grads_reduce": Rule("gradients_and_variables", "their mean", ("grads_and_vars",), "gradients", _only_mean),

@@ -6,7 +6,7 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.insert import expression
-from dlrun.port.translation import Found, Library, Rule, Translation
+from dlrun.port.translation import Found, Library, Rule, Translation, gpus
 
 _MODULES = {
     "horovod.torch": "torch",
@@ -56,6 +56,20 @@ def _uneven(translation: Translation, call: cst.Call) -> Found:
                 "DistributedSampler pads, drop_last cuts: either makes the ranks equal", step="shard")  # fmt: skip
 
 
+def _ramp(translation: Translation, call: cst.Call) -> Found:
+    """Yield a doubt where the rate that the warm-up ended at is not in sight as the optimizer's own."""
+    script, end = translation.script, translation.argument(call, "initial_lr", 0)
+    given = [a for c in script.calls if c is not call for a in c.args if a.keyword is None or a.keyword.value in _RATES]
+    if end is None or script.code(end.value) not in {script.code(a.value) for a in given}:
+        yield Doubt(call, "the warm-up ends at the optimizer's own rate, not at initial_lr", "medium",
+                    "give both the same rate", step="rate")  # fmt: skip
+
+
+def _implied(translation: Translation) -> Found:
+    yield from gpus.named(translation)
+    yield from _tapes(translation)
+
+
 def _tapes(translation: Translation) -> Found:
     """Yield what DistributedGradientTape and the methods of a distributed optimizer become."""
     script = translation.script
@@ -99,6 +113,8 @@ def _steps(translation: Translation, owner: cst.BaseExpression) -> bool:
     return any(_is_method(c, "step") and translation.script.code(c.func).rpartition(".")[0] == text for c in calls)
 
 
+_RATES = ("lr", "learning_rate")
+
 _MEAN = Rule(_mean_or_sum, "one value of all ranks", ("tensor",), "metrics", _mean)
 _SAME = Rule("broadcast", "rank 0's on all ranks", ("tensor", "root_rank"), "broadcast")
 _OBJECT = Rule("broadcast", "rank 0's on all ranks", ("obj", "root_rank"), "broadcast")
@@ -111,7 +127,7 @@ LIBRARY = Library(
         "shutdown": Rule("finalize", "leave together", step="finish"),
         "size": Rule("size", "how many ranks there are"),
         "rank": Rule("rank", "which rank this is"),
-        "local_rank": Rule("local_rank", "which rank of its node this is"),
+        "local_rank": Rule(gpus.local_rank, "which rank of its node this is, or its GPU"),
         "local_size": Rule("local_size", "how many ranks its node has"),
         "barrier": Rule("barrier", "wait for all", step="output"),
         "join": Rule("barrier", "wait for all", step="output", more=_uneven),
@@ -123,8 +139,12 @@ LIBRARY = Library(
         "broadcast": _SAME,
         "broadcast_": _SAME,
         "broadcast_variables": Rule("broadcast_variables", "rank 0's", ("variables", "root_rank"), "broadcast"),
+        "broadcast_global_variables": Rule("broadcast_graph", "rank 0's", ("root_rank",), "broadcast"),
         "BroadcastGlobalVariablesHook": Rule("broadcast_hook", "rank 0's variables", ("root_rank",), "broadcast"),
         "callbacks.BroadcastGlobalVariablesCallback": Rule("keras_broadcast", "rank 0's", ("root_rank",), "broadcast"),
+        "callbacks.LearningRateWarmupCallback": Rule(
+            "keras_warmup", "from 1/n of the rate to all of it", ("", "warmup_epochs"), "rate", _ramp
+        ),
         "callbacks.MetricAverageCallback": Rule("keras_average", "the ranks' mean", step="metrics"),
         "DistributedOptimizer": Rule(
             "optimizer", "averages the gradients before it steps", ("optimizer",), "gradients", _optimizer
@@ -139,5 +159,5 @@ LIBRARY = Library(
         "mpi_threads_supported": "True", "is_initialized": "True",
     },
     averages=("DistributedOptimizer", "DistributedGradientTape"),
-    implied=_tapes,
+    implied=_implied,
 )  # fmt: skip
