@@ -264,3 +264,32 @@ def test_samples_per_second_of_the_training_are_those_of_all_ranks_and_other_rat
     ) in text
     text = port(RATES, Options(batch="global")).text  # where the rank takes a part of each batch
     assert "print(dl.get_nranks() * seen / took, dl.get_nranks() * words / took, 10 * batch_size / took)" in text
+
+
+PHASES = """
+import torch
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(2, 2)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+loaders = {"train": DataLoader(data, shuffle=True), "val": DataLoader(data)}
+
+def judged(predictions):
+    return len(predictions)
+
+for phase in ("train", "val"):
+    losses, predictions = [], []
+    for x, y in loaders[phase]:
+        out = model(x)
+        loss = (out - y).pow(2).mean()
+        if phase == "train":
+            loss.backward()
+            opt.step()
+        FILL
+    print(judged(predictions), judged(losses))
+"""
+
+
+def test_predictions_gathered_where_samples_are_dealt_out_are_doubted_and_single_numbers_are_not():
+    doubt = "judged sees this rank's samples alone"
+    assert doubt in port(PHASES.replace("FILL", "predictions.extend(out.tolist())")).report()
+    assert doubt not in port(PHASES.replace("FILL", "losses.append(loss.item())")).report()

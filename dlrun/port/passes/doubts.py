@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import libcst as cst
 
 from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts
+from dlrun.port.facts.scalars import Scalars
 from dlrun.port.feeds import nested
 from dlrun.port.feeds.draws import plays
 from dlrun.port.program.script import argument, dotted, walk
+
+# What a function is called that shows or keeps what it is given.
+_SHOWS = re.compile(r"plot|show|draw|save|write|log|print|display|visuali", re.IGNORECASE)
 
 
 def torch(facts: Facts) -> Iterator[Doubt]:
@@ -26,15 +31,30 @@ def torch(facts: Facts) -> Iterator[Doubt]:
 
 
 def _of_all_samples(facts: Facts) -> Iterator[Doubt]:
-    """Yield a doubt where scikit-learn judges predictions for samples that were dealt out."""
-    for call in facts.script.calls:
-        name = facts.script.name_of(call.func)
-        if name.startswith("sklearn.metrics.") and any(facts.trained(arg.value) for arg in call.args):
-            last = name.rsplit(".", 1)[-1]
+    """Yield a doubt where predictions for samples that were dealt out are judged: by scikit-learn, or when gathered."""
+    script = facts.script
+    lists = {(script.function_of(loop), name): loop for call in script.calls for loop, name in _gathers(facts, call)}
+    for call in script.calls:
+        judges = script.name_of(call.func).startswith("sklearn.metrics.") and any(map(facts.trained, call.args))
+        last = dotted(call.func).rsplit(".", 1)[-1]
+        for arg in call.args if facts.flow.targets(call) and not _SHOWS.search(last) else ():
+            loop = lists.get((script.function_of(call), dotted(arg.value)))
+            judges = judges or (loop is not None and not script.inside(call, loop))
+        if judges:
             yield Doubt(call, f"{last} sees this rank's samples alone: the mean over the ranks is near that of all "
                         "samples, not equal to it", "medium", "leave the loader of this evaluation whole, without "
                         f"{facts.alias}.shard: every rank then sees all of it")  # fmt: skip
             return
+
+
+def _gathers(facts: Facts, call: cst.Call) -> Iterator[tuple[cst.For, str]]:
+    """Yield the training loop and the list that ``call`` fills in it with predictions, and not with single numbers."""
+    match call:
+        case cst.Call(func=cst.Attribute(value=into, attr=cst.Name("append" | "extend")), args=[cst.Arg(value=value)]):
+            loop = next((up for up in facts.script.above(call) if isinstance(up, (cst.For, cst.While))), None)
+            one = Scalars(facts.kinds, [step.node for step in facts.steps])(value)
+            if isinstance(loop, cst.For) and loop in facts.loops and facts.trained(value) and not one:
+                yield loop, dotted(into)
 
 
 def _coupled(facts: Facts) -> Iterator[Doubt]:
