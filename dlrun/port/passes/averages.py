@@ -33,12 +33,17 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
                 break
     """
     if doubts.uneven(facts) is None:  # else the ranks do not come to the same places together
-        metrics = Metrics(facts)
-        yield from totals.torch(metrics)
-        yield from kept.torch(metrics)
-        yield from decisions.torch(metrics)
-        yield from shown.torch(metrics)
-        yield from throughput.torch(metrics)
+        yield from numbers(Metrics(facts), histories=True)
     yield from statistics.torch(facts)
     yield from doubts.torch(facts)
     yield from apart.torch(facts)
+
+
+def numbers(metrics: Metrics, histories: bool) -> Iterator[Edit | Doubt]:
+    """Yield what sums, decides and is shown, in the order in which each needs the others; ``histories``: kept, too."""
+    yield from totals.torch(metrics)
+    if histories:
+        yield from kept.torch(metrics)
+    yield from decisions.torch(metrics)
+    yield from shown.torch(metrics)
+    yield from throughput.torch(metrics)

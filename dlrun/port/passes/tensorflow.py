@@ -12,7 +12,7 @@ from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.insert import expression, statements
 from dlrun.port.passes import (
-    decisions,
+    averages,
     devices,
     estimator,
     keras_rate,
@@ -22,9 +22,6 @@ from dlrun.port.passes import (
     schedules,
     session_start,
     sessions,
-    shown,
-    throughput,
-    totals,
 )
 from dlrun.port.passes import finish as torch_finish
 from dlrun.port.passes import shard as torch_shard
@@ -264,11 +261,7 @@ def metrics(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     if facts.style == "estimator":
         yield from estimator.metrics(facts)
         return
-    found = Metrics(facts)
-    yield from totals.torch(found)
-    yield from decisions.torch(found)
-    yield from shown.torch(found)
-    yield from throughput.torch(found)
+    yield from averages.numbers(Metrics(facts), histories=False)
     yield from sessions.parts(facts)
 
 
