@@ -131,11 +131,11 @@ class Runs:
         return self._port("sharded", self.job.ranks, seed_by_rank=True, lineage=True)
 
     def metrics(self, serial: Run, again: Run, identity: Run, broken: bool) -> Check:
-        """Run the port with the training replicated and evaluations sharded, where there are such."""
+        """Run the port with the training replicated and evaluations sharded, where there are such, or sums of them."""
         trained = {epoch.loader for epoch in identity.root.epochs if epoch.trains}
         shards = list(identity.root.returns("shard"))
         kept = tuple(call["shard"] for call in shards if trained & set(call["loaders"]) or not call["loaders"])
-        if len(kept) == len(shards):
+        if len(kept) == len(shards) and not any(call["evaluates"] for call in identity.root.returns("total")):
             return metrics.metrics(serial, again, None)
         if broken:
             return skipped(metrics.NAME, "first repair what failed above")

@@ -21,7 +21,7 @@ TRACER = Path(__file__).parent / "tracer" / "__main__.py"
 ENTRIES = 5000  # of one folder that are linked one by one; a larger one is linked as a whole
 START = 120.0  # seconds in which a rank has to start
 QUICK = 6.0  # seconds in which a rank leaves its last events
-NEED_ALL = ("gradients", "average", "broadcast", "broadcast_variables", "barrier", "shard", "Session.run")
+NEED_ALL = ("gradients", "average", "total", "broadcast", "broadcast_variables", "barrier", "shard", "Session.run")
 
 
 @dataclass(frozen=True)

@@ -160,6 +160,38 @@ def test_the_right_port_is_proved(prove, port) -> None:
     assert {c.name for c in verdict.checks if c.status == "n/a"} == {"metrics", "own random numbers"}
 
 
+COUNTED = (
+    ("args.samples + 31", "args.samples + 32"),
+    ("    model.train()\n", "    model.train()\n    seen = right = 0\n"),
+    (
+        "        optimizer.step()\n",
+        "        optimizer.step()\n        seen += len(targets)\n        right += loss.item() * len(targets)\n",
+    ),
+)
+SUMMED = (
+    ("test_loader = DataLoader(test_set, batch_size=10)", "test_loader = dl.shard(DataLoader(test_set, batch_size=8))"),
+    ("total / len(test_set)", "dl.total(total) / len(test_set)"),
+    ("correct / len(test_set)", "dl.total(correct) / len(test_set)"),
+)
+
+
+def shown(total: str) -> tuple[str, str]:
+    """Return an edit that shows what was counted while training after the evaluation."""
+    return (
+        "    if val_loss < best:\n",
+        f"    print({total.format('right')} / {total.format('seen')})\n    if val_loss < best:\n",
+    )
+
+
+@pytest.mark.parametrize("shares", [True, False], ids=["shared", "repeated"])
+def test_sums_over_ranks_are_right_of_evaluations_that_they_share(shares, prove, port) -> None:
+    serial = mutated((SCRIPTS / "train.py").read_text(), Fault("", (*COUNTED, shown("{}")), ""))
+    edits = (*COUNTED, shown("dl.total({})"), *SUMMED[0 if shares else 1 :])
+    verdict = prove(mutated(port, Fault("", edits, "")), serial=serial)
+    print(*(check for check in verdict.checks if check.status == "failed"), sep="\n")
+    assert verdict.faults == (set() if shares else {"metric-counted-by-all"})
+
+
 def test_ranks_of_an_unseeded_script_start_apart_without_a_broadcast(prove, port) -> None:
     serial = (SCRIPTS / "train.py").read_text().replace("torch.manual_seed(0)\n", "")
     text = port.replace("torch.manual_seed(0)\n", "").replace("dl.broadcast(model, optimizer)\n", "")

@@ -103,9 +103,14 @@ def test_a_fault_in_a_port_of_tensorflow_is_reported_as_itself(name, alone, tmp_
 
 
 @pytest.mark.skipif(KERAS_2, reason="Keras 3 is not installed: nox -s keras3 runs this")
-def test_an_evaluation_that_averages_means_is_reported(alone, tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("size", "shown", "fault"), [(5, "average({} / 6)", "metric-mean-of-means"), (6, "total({}) / 12", "")]
+)
+def test_an_evaluation_is_summed_not_averaged_over_ranks(size, shown, fault, alone, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    text = TAPE.replace("in test]", "in dl.shard(test)]").replace("sum(losses) / 12", "dl.average(sum(losses) / 6)")
+    shown = f"dl.{shown.format('sum(losses)')}"
+    text = TAPE.replace("batch(5)", f"batch({size})").replace("in test]", "in dl.shard(test)]")
+    text = text.replace("sum(losses) / 12", shown)
     script = tmp_path / "train_dist.py"
     script.write_text(text)
     runs = Runs(Job(script, script, stall=60.0), tmp_path / "runs")
@@ -113,4 +118,4 @@ def test_an_evaluation_that_averages_means_is_reported(alone, tmp_path, monkeypa
     identity = runs.identity()
     check = runs.metrics(alone(text), alone(text), identity, False)
     print(check)
-    assert check.fault == "metric-mean-of-means"
+    assert check.fault == fault

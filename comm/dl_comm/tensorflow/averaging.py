@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from dl_comm import CommError, _core
-from dl_comm.ranks import get_nranks
+from dl_comm.ranks import get_nranks, parts
 from dl_comm.tensorflow.op import reduce
 from dl_comm.tensorflow.state import settle
 
@@ -107,9 +107,10 @@ def average(value: Any) -> Any:
 def total(value: Any) -> Any:
     """Return the sum of ``value`` over the ranks: of counts, of losses that are sums. Its kind stays.
 
-    Integers are exact up to 2^53. On one rank ``value`` itself comes back.
+    Integers are exact up to 2^53. On one rank, and where all repeat the serial run (``DL_COMM_REPLICATE``), ``value``
+    itself comes back.
     """
-    if get_nranks() == 1:
+    if parts() == 1:
         return value
     if tf.is_tensor(value) or isinstance(value, tf.Variable):
         return tf.cast(_combined(value, "sum"), value.dtype)

@@ -25,6 +25,10 @@ def metrics(serial: Run, again: Run, run: Run | None) -> Check:
         todo = "divide by the number of samples that were counted, or count on all ranks before dividing"
         return failed(NAME, f"{said}: one rank's count over the whole data set", todo, "metric-divided-by-whole",
                       where=difference.at)  # fmt: skip
+    if ratio is not None and math.isclose(ratio, n, rel_tol=0.05):
+        finding = f"{said}: the sum over {n} ranks, each of which evaluates all"
+        todo = "give what is evaluated to dl.shard(), or leave dl.total() out"
+        return failed(NAME, finding, todo, "metric-counted-by-all", where=difference.at)
     return _mean_of_means(run, said, difference)
 
 
@@ -38,11 +42,15 @@ def _mean_of_means(run: Run, said: str, difference: Difference) -> Check:
         finding = f"{said}: a mean of the ranks' means ({counts}{twice})"
         todo = "evaluate on every rank without dl.shard(), or average sums and counts and divide then"
         return failed(NAME, finding, todo, "metric-mean-of-means", where=averaged[-1].at)
+    if twice and any(event["evaluates"] for event in run.root.returns("total")):
+        todo = f"divide by dl.total() of the samples counted, or choose a number of ranks that divides {distinct}"
+        return failed(NAME, f"{said}: a sum over the ranks ({counts}{twice})", todo, "metric-counts-twice",
+                      where=difference.at)  # fmt: skip
     todo = "evaluate on every rank without dl.shard(), or average sums and counts over the ranks"
     return failed(NAME, f"{said}: rank 0's own share ({counts})", todo, "metric-of-one-rank", where=difference.at)
 
 
 def _evaluated(trace: Trace) -> list[int]:
-    """Return the samples of a rank's last evaluation."""
-    epochs = [epoch for epoch in trace.epochs if not epoch.trains and epoch.samples]
+    """Return the samples of a rank's last evaluation that came to its end."""
+    epochs = [epoch for epoch in trace.epochs if not epoch.trains and epoch.samples and epoch.complete]
     return (epochs[-1].samples or []) if epochs else []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from types import ModuleType
 from typing import Any
@@ -10,17 +9,19 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from dlrun.verify.tracer.importing import REPLICATE, AfterImport, changed, followed, number_of, showing
+from dlrun.verify.tracer.importing import AfterImport, changed, followed, number_of, showing
 from dlrun.verify.tracer.loaders import Loaders
 from dlrun.verify.tracer.recorder import Recorder
 from dlrun.verify.tracer.stretches import stretch_note
 from dlrun.verify.tracer.tensors import named_tensors, tensor_note, tensors_in
+from dlrun.verify.tracer.totals import divided
 from dlrun.verify.tracer.training import Training
 
 FACE = "dl_comm.torch"
 # What may communicate, or changes what a port computes; prints and questions are not followed.
 FOLLOWED = ("init", "broadcast", "gradients", "shard", "stretch", "lr_scale", "warmup", "decay", "lars", "steps",
-            "serial_steps", "reseed", "average", "save", "load", "barrier", "finalize", "rank0_first")  # fmt: skip
+            "serial_steps", "reseed", "average", "total", "save", "load", "barrier", "finalize",
+            "rank0_first")  # fmt: skip
 
 
 class Averaging:
@@ -90,19 +91,19 @@ class Averaging:
     def _shard(self, function: Any, what: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         number, self._shards = self._shards, self._shards + 1
         kept = self.recorder.orders.training_shards
-        real = kept is not None and number not in kept
-        replicate = os.environ.pop(REPLICATE, None) if real else None
-        try:
+        with divided(kept is not None and number not in kept):
             result = function(what, *args, **kwargs)
-        finally:
-            if replicate is not None:
-                os.environ[REPLICATE] = replicate
         loaders = {self.loaders.number(x) for x in (what, result) if isinstance(x, DataLoader)}
+        if kept is not None and number in kept:
+            self.loaders.totals.trained |= loaders
         return result, {"shard": number, "loaders": sorted(loaders), "type": type(what).__name__}
 
     def _stretch(self, function: Any, data: Any, axis: int = 0, multiple: int = 1) -> tuple[Any, dict[str, Any]]:
         result = function(data, axis, multiple)
         return result, stretch_note(data, result, axis)
+
+    def _total(self, function: Any, value: Any) -> tuple[Any, dict[str, Any]]:
+        return self.loaders.totals.total(function, value)
 
     def _average(self, function: Any, value: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         local = number_of(value)

@@ -12,6 +12,7 @@ from tensorflow.python.framework.errors import OutOfRangeError
 
 from dlrun.verify.tracer.arrays import batch_digest, samples
 from dlrun.verify.tracer.recorder import Recorder
+from dlrun.verify.tracer.totals import Totals
 
 AHEAD = 2000  # batches that are read at most of an epoch that is cut short
 
@@ -21,6 +22,7 @@ class Epoch:
     """One pass over a data set."""
 
     number: int
+    loader: int
     began: int  # optimizer steps made before it
     following: Callable[[], Any]  # reads a batch, unseen by the script
     finite: bool  # it has an end that comes soon
@@ -34,6 +36,7 @@ class DataSets:
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.fitting = 0  # > 0 in fit(), which minds an epoch that ends early
+        self.totals = Totals(recorder)
         self._arrays = False  # ... of arrays, all of them in each epoch
         self._epochs = 0
         self._known: dict[int, tuple[int, Any]] = {}
@@ -52,14 +55,14 @@ class DataSets:
         """An epoch over a data set begins."""
         self._over()
         finite = self._arrays if self.fitting else int(data.cardinality()) >= 0
-        epoch = iterator._dlrun = Epoch(self._epochs, self.recorder.steps, following, finite)
+        epoch = iterator._dlrun = Epoch(self._epochs, self.number(data), self.recorder.steps, following, finite)
         self._epochs += 1
-        number, fit = self.number(data), bool(self.fitting)
-        self.recorder.note("epoch", epoch=epoch.number, loader=number, data=0, size=None, fit=fit)
+        self.totals.begin()
+        self.recorder.note("epoch", epoch=epoch.number, loader=epoch.loader, data=0, size=None, fit=bool(self.fitting))
 
     def deliver(self, epoch: Epoch, batch: Any) -> None:
         """A batch reaches the script."""
-        self._latest = epoch
+        self._latest, self.totals.read = epoch, epoch.loader
         with self.recorder.aside():
             numbers, digest = samples(batch), batch_digest(batch)
         self.recorder.note("batch", epoch=epoch.number, indices=numbers, hash=digest)
@@ -68,6 +71,7 @@ class DataSets:
         """Gradients are computed: the batch that came last was for training."""
         if self._latest is not None and not self._latest.trains:
             self._latest.trains = True
+            self.totals.trained.add(self._latest.loader)
             self.recorder.note("trains", epoch=self._latest.number)
 
     def cut(self, epoch: Epoch) -> None:

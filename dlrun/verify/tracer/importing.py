@@ -12,8 +12,6 @@ from typing import Any
 
 from dlrun.verify.tracer.recorder import Recorder
 
-REPLICATE = "DL_COMM_REPLICATE"
-
 
 def number_of(value: Any) -> float | None:
     """Return a scalar as a float, None of anything else."""

@@ -15,6 +15,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from dlrun.verify.tracer.randomness import Draws
 from dlrun.verify.tracer.recorder import UNCUT, Recorder, called_by_dl_comm
 from dlrun.verify.tracer.tensors import batch_digest
+from dlrun.verify.tracer.totals import Totals
 
 ENDLESS = 10_000_000  # indices read ahead of a sampler at most
 
@@ -24,6 +25,7 @@ class Epoch:
     """One pass over a DataLoader."""
 
     number: int
+    loader: int
     began: int  # optimizer steps made before it
     waiting: deque[Any] = field(default_factory=deque)  # indices fetched, whose batch was not delivered yet
     trains: bool = False  # a backward followed one of its batches
@@ -34,6 +36,7 @@ class Loaders:
 
     def __init__(self, recorder: Recorder, draws: Draws) -> None:
         self.recorder, self.draws = recorder, draws
+        self.totals = Totals(recorder)
         self._made = self._epochs = 0
         self._known: dict[int, tuple[int, Any]] = {}  # id -> (number, the object, kept alive so that ids stay unique)
         self._latest: Epoch | None = None  # whose batch came last
@@ -70,12 +73,13 @@ class Loaders:
     def begin(self, iterator: Any, loader: DataLoader[Any]) -> None:
         """An epoch over a loader begins."""
         waiting = iterator.__dict__.setdefault("_dlrun_waiting", deque())
-        iterator._dlrun = Epoch(self._epochs, self.recorder.steps, waiting)
+        iterator._dlrun = Epoch(self._epochs, self.number(loader), self.recorder.steps, waiting)
         self._epochs += 1
         self.draws.collect()  # what was drawn before, to build the model for instance, is no noise in the training
         base = loader.dataset
         while isinstance(base, Subset):
             base = base.dataset
+        self.totals.begin()
         facts = {"loader": self.number(loader), "data": self.number(base), "size": _length(base)}
         self.recorder.note("epoch", epoch=iterator._dlrun.number, **facts)
 
@@ -83,13 +87,14 @@ class Loaders:
         """A batch reaches the script."""
         epoch: Epoch = iterator._dlrun
         index = _resolve(iterator._dataset, epoch.waiting.popleft()) if epoch.waiting else None
-        self._latest = epoch
+        self._latest, self.totals.read = epoch, epoch.loader
         self.recorder.note("batch", epoch=epoch.number, indices=index, hash=batch_digest(batch))
 
     def backward(self) -> None:
         """``backward`` runs: the batch that came last was for training."""
         if self._latest is not None and not self._latest.trains:
             self._latest.trains = True
+            self.totals.trained.add(self._latest.loader)
             self.recorder.note("trains", epoch=self._latest.number)
 
     def is_over(self, iterator: Any) -> bool:

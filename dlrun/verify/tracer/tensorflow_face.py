@@ -14,14 +14,16 @@ import tensorflow as tf
 
 from dlrun.verify.tracer.arrays import array_note, native
 from dlrun.verify.tracer.datasets import DataSets
-from dlrun.verify.tracer.importing import REPLICATE, AfterImport, changed, followed, number_of, showing
+from dlrun.verify.tracer.importing import AfterImport, changed, followed, number_of, showing
 from dlrun.verify.tracer.recorder import Recorder
 from dlrun.verify.tracer.stretches import stretch_note
 from dlrun.verify.tracer.tapes import Tapes
+from dlrun.verify.tracer.totals import divided
 
 FACES = ("dl_comm.tensorflow", "dl_comm.keras")
 FOLLOWED = ("init", "broadcast_variables", "broadcast", "gradients", "shard", "stretch", "lr_scale", "warmup", "decay",
-            "lars", "steps", "serial_steps", "reseed", "average", "barrier", "finalize", "rank0_first")  # fmt: skip
+            "lars", "steps", "serial_steps", "reseed", "average", "total", "barrier", "finalize",
+            "rank0_first")  # fmt: skip
 
 
 class Face:
@@ -131,18 +133,19 @@ class Face:
     def _shard(self, function: Any, what: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         number, self._shards = self._shards, self._shards + 1
         kept = self.recorder.orders.training_shards
-        replicate = os.environ.pop(REPLICATE, None) if kept is not None and number not in kept else None
-        try:
+        with divided(kept is not None and number not in kept):
             if self.recorder.orders.global_batch and isinstance(what, tf.data.Dataset):
                 result = _rows(what)
             else:
                 result = function(what, *args, **kwargs)
-        finally:
-            if replicate is not None:
-                os.environ[REPLICATE] = replicate
         eager = tf.executing_eagerly()
         loaders = {self.data.number(x) for x in (what, result) if eager and isinstance(x, tf.data.Dataset)}
+        if kept is not None and number in kept:
+            self.data.totals.trained |= loaders
         return result, {"shard": number, "loaders": sorted(loaders), "type": type(what).__name__}
+
+    def _total(self, function: Any, value: Any) -> tuple[Any, dict[str, Any]]:
+        return self.data.totals.total(function, value)
 
     def _average(self, function: Any, value: Any) -> tuple[Any, dict[str, Any]]:
         local = number_of(value)
