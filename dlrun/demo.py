@@ -144,6 +144,7 @@ def _closing(serial: Training, parallel: Training, ranks: int) -> None:
     click.echo(
         "\nNow your own script:\n"
         "  dlrun port train.py                          writes train_dist.py beside it\n"
+        "  dlrun verify train.py train_dist.py          proves that it does what train.py does\n"
         f"  dlrun launch -n {ranks} train_dist.py              trains it on {ranks} ranks\n"
         "  dlrun launch -n 64 --dry-run train_dist.py   prints what a cluster would run"
     )

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from dlrun.cli.paths import NewFolder
+
 
 @click.command()
 @click.option("-n", "--ranks", default=2, show_default=True, type=click.IntRange(1), help="Ranks to train on.")
@@ -21,7 +23,7 @@ import click
     "folder",
     default="dlrun-demo",
     show_default=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=NewFolder(),
     help="Where to put the script, its port and the logs.",
 )
 def command(ranks: int, epochs: int, data: str | None, folder: Path) -> None:

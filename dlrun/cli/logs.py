@@ -37,8 +37,8 @@ def command(rank: int | None, lines: int | None, run: str | None) -> None:
         ranks = sorted(int(p.stem[5:]) for p in folder.glob("rank-*.log"))
         there = f"it has those of ranks {ranks[0]} to {ranks[-1]}" if ranks else "it holds no rank-*.log"
         raise DlrunError(f"there is no log of rank {rank} in {folder}", there)
-    click.echo(f"dlrun: {log}", err=True)
     text = folded(log.read_text(errors="replace"))
+    click.echo(f"dlrun: {log}" + ("" if text else f" is empty: rank {rank} wrote nothing"), err=True)
     sys.stdout.write("".join(text.splitlines(keepends=True)[-(lines or 0) :]))
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from dlrun.cli.counts import counts
+from dlrun.cli.paths import NewFolder
 
 
 @click.command()
@@ -28,7 +29,7 @@ from dlrun.cli.counts import counts
 @click.option("--loss", metavar="PATTERN", help="Of the loss on the same line; 'loss ...' unless said.")
 @click.option("--backend", default="auto", show_default=True, help="Launcher, as in dlrun launch.")
 @click.option("--per-node", type=int, help="Ranks on each node.")
-@click.option("--out", type=click.Path(path_type=Path), default=Path("dlrun-scale"), show_default=True,
+@click.option("--out", type=NewFolder(), default="dlrun-scale", show_default=True,
               metavar="FOLDER", help="Where the results, the plots and a page with all of them go.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @click.argument("script")

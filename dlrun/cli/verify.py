@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dlrun.cli.paths import NewFolder
 from dlrun.errors import DlrunError
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class NotJudgedError(DlrunError):
 @click.option("--seed", type=int, help="Seed what the script does not seed itself.")
 @click.option("--stall", default=120.0, show_default=True, help="Seconds without progress that count as a hang.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
-@click.option("--keep", type=click.Path(path_type=Path), metavar="FOLDER", help="Keep the traces of the runs here.")
+@click.option("--keep", type=NewFolder(), metavar="FOLDER", help="Keep the traces of the runs here.")
 def command(
     serial: Path,
     port: Path,

@@ -88,7 +88,7 @@ def launch(
     except OSError as error:
         run.home.close()
         why = f"cannot make the run directory {run_dir}: {error.strerror}"
-        raise DlrunError(why, "name another: dlrun launch --log-dir; or start where you may write") from error
+        raise DlrunError(why, "start where you may write; of dlrun launch, --log-dir names another") from error
     return run.run(line, os.environ)
 
 

@@ -46,11 +46,12 @@ def port_file(
     """Port the script at ``path`` and write the result in one act to ``output``, or beside it as ``<stem>_dist.py``.
 
     Raises:
-        DlrunError: as ``read_and_port``, the file cannot be written, or local modules need changes too.
+        DlrunError: as ``read_and_port``, the file cannot be written or is no port, or local modules need changes too.
     """
     path = Path(path)
     ported = alone(read_and_port(path, options, seen))
     target = Path(output) if output else default_output(path)
+    _spare(target, path, "Name another file with -o.")
     write(target, ported.script_part.encoded(), like=path)
     return replace(ported, path=target)
 
@@ -90,8 +91,7 @@ def port_tree(
     sources = {target: path} | {folder / file: place for file, place in ported.script.paths.items()}
     if folder.resolve() == path.resolve().parent or any(to.resolve() == p.resolve() for to, p in sources.items()):
         raise DlrunError(f"{folder}: holds the script itself. Nothing was written.", "Name another folder.")
-    if target.exists() and b"dl_comm" not in target.read_bytes():
-        raise DlrunError(f"{target}: is there already, and is no port. Nothing was written.", "Name another folder.")
+    _spare(target, path, "Name another folder.")
     companions = _companions(ported.script, path.absolute().parent, folder)
     try:
         for file, source in companions.items():
@@ -104,6 +104,14 @@ def port_tree(
     for part in ported.modules:
         write(folder / part.file, part.encoded(), like=ported.script.paths[part.file])
     return replace(ported, path=target)
+
+
+def _spare(target: Path, script: Path, hint: str) -> None:
+    """Raise DlrunError where ``target`` is ``script`` itself, or another file of somebody's own making."""
+    if target.resolve() == script.resolve():
+        raise DlrunError(f"{target}: is the script itself. Nothing was written.", hint)
+    if target.is_file() and (there := target.read_bytes()) and b"dl_comm" not in there:
+        raise DlrunError(f"{target}: is there already, and is no port. Nothing was written.", hint)
 
 
 def _companions(script: Script, beside: Path, folder: Path) -> dict[str, Path]:
@@ -141,6 +149,9 @@ def default_output(path: Path) -> Path:
 def write(target: Path, text: bytes, like: Path) -> None:
     """Write ``text`` to ``target`` in one act, with the permissions of the file ``like``."""
     try:
+        if target.exists() and not target.is_file():
+            target.write_bytes(text)  # a device or a pipe is written to, and stays what it is
+            return
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
             with os.fdopen(handle, "wb") as file:

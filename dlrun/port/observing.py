@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -87,7 +88,7 @@ def observe(path: Path, args: Sequence[str], steps: int) -> Observed:
         if not result.exists():
             said = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
             raise DlrunError(f"{path}: cannot be observed: {' '.join(said) or f'exit code {done.returncode}'}.",
-                             "Run it by itself first: python SCRIPT.")  # fmt: skip
+                             f"Run it by itself first: python {shlex.quote(str(path))}")  # fmt: skip
         head, *lines = [json.loads(line) for line in result.read_text().splitlines()]
     folder = home_of(path.resolve(), path.read_bytes()).folder
     places = []
@@ -97,6 +98,7 @@ def observe(path: Path, args: Sequence[str], steps: int) -> Observed:
         begin, column, end, _ = line["at"]
         places.append(Place(line["what"], name, begin, column, end, line["times"]))
     if not head["steps"]:
+        command_line = f"dlrun port --observe {shlex.quote(str(path))} -- ARGS"
         raise DlrunError(f"{path}: ended without an optimizer step: {head['ended']}.",
-                         "Give it the arguments it trains with: dlrun port --observe SCRIPT -- ARGS.")  # fmt: skip
+                         f"Give it the arguments it trains with: {command_line}")  # fmt: skip
     return Observed(tuple(places), head["steps"], head["ended"])

@@ -121,9 +121,11 @@ def _trained_with(script: Script, imports: list[str], last: bool = False) -> str
     if not last:
         return ""
     if "jax" in heads:
-        raise DlrunError(f"{name}: trains with jax, which dlrun port does not know.", "It ports PyTorch and Keras.")
+        raise DlrunError(f"{name}: trains with jax, which dlrun port does not know.",
+                         "It ports PyTorch, Keras and TensorFlow.")  # fmt: skip
     known = ", ".join(sorted(h for h in heads if h)) or "nothing"
-    raise DlrunError(f"{name}: no framework found: it imports {known}.", "Name a script that imports torch or keras.")
+    raise DlrunError(f"{name}: no framework found: it imports {known}.",
+                     "Name a script that imports torch, keras or tensorflow.")  # fmt: skip
 
 
 def _torch_trains(script: Script) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 import pytest
@@ -84,8 +85,12 @@ def test_a_file_that_cannot_be_written_in_the_end_is_refused_in_the_beginning(sa
     assert {p.name for p in tmp_path.iterdir()} == FILES.keys()
 
 
-def test_what_the_system_refuses_about_a_file_is_said_without_a_traceback(said):
-    assert said("scale", "train.py", "--out", "train.py/out") == (1, ["dlrun: train.py/out: Not a directory"])
+def test_what_the_system_refuses_about_a_file_is_said_without_a_traceback(said, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "train_dist.py")
+
+    monkeypatch.setattr("dlrun.port.files.port_file", full)
+    assert said("port", "train.py") == (1, ["dlrun: train_dist.py: No space left on device"])
 
 
 def test_a_mistyped_command_is_recognised(said):
@@ -163,6 +168,18 @@ def test_a_program_of_this_folder_comes_before_one_on_path_and_says_why_it_does_
 def test_logs_of_a_run_that_is_not_there_are_refused_in_two_lines(said):
     told = ["dlrun: there is no run directory nowhere", "  leave it out for the latest run in dlrun-runs"]
     assert said("logs", "nowhere") == (1, told)
+
+
+def test_a_log_of_a_rank_that_wrote_nothing_is_said_to_be_empty(said, tmp_path):
+    (log := tmp_path / "rank-1.log").touch()
+    assert said("logs", "-r", "1", str(tmp_path)) == (0, [f"dlrun: {log} is empty: rank 1 wrote nothing"])
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_done(said, tmp_path):
+    (tmp_path / "file").touch()
+    for verb in (("scale", "t.py", "--out"), ("demo", "--dir"), ("verify", "t.py", "t.py", "--keep")):
+        code, told = said(*verb, str(tmp_path / "file" / "folder"))
+        assert code == 2 and told[-1].endswith("folder' cannot be written.")
 
 
 def test_as_another_system_does_not_miss_that_systems_launcher_here(dlrun):

@@ -49,6 +49,12 @@ def test_what_depends_on_the_batch_is_doubted(old, new, doubt):
     assert doubt not in port(LOOP, GLOBAL).report()
 
 
+def test_a_loss_that_is_a_sum_where_it_evaluates_is_not_doubted():
+    score = "error = torch.nn.functional.mse_loss(model(x), y, reduction='sum').item()\n"
+    assert "multiply the loss" not in port(f"{LOOP}with torch.no_grad():\n    {score}", GLOBAL).report()
+    assert "multiply the loss" in port(LOOP + score, GLOBAL).report()
+
+
 def test_batches_that_are_no_loaders_are_refused():
     source = LOOP.replace("for x, y in DataLoader(data, batch_size, shuffle=True):",
                           "for i in range(0, 900, 9):\n    x, y = a[i:i + 9], b[i:i + 9]")  # fmt: skip

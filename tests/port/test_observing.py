@@ -87,8 +87,9 @@ def test_what_reading_found_and_the_run_did_not_come_by_is_a_doubt(script):
 
 def test_a_script_that_never_steps_says_how_it_ended(script):
     script.write_text("raise ValueError('no data')\n")
-    with pytest.raises(DlrunError, match="ended without an optimizer step: ValueError: no data"):
+    with pytest.raises(DlrunError, match="ended without an optimizer step: ValueError: no data") as caught:
         observe(script, [], 1)
+    assert f"dlrun port --observe {script} -- ARGS" in caught.value.hint
 
 
 def test_the_command_observes_with_the_arguments_after_the_dashes(script):

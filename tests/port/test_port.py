@@ -1,6 +1,7 @@
 """The porter on whole scripts: what it writes, where, and what it says of it."""
 
 import json
+import os
 import stat
 
 import pytest
@@ -29,6 +30,29 @@ def test_the_input_is_never_overwritten_and_the_output_lies_beside_it(tmp_path):
     assert ported.path.read_text() == ported.text
     assert stat.S_IMODE(ported.path.stat().st_mode) == 0o755
     assert sorted(p.name for p in tmp_path.iterdir()) == ["train.py", "train_dist.py"]
+
+
+@pytest.mark.parametrize(("target", "said"), [("train.py", "is the script itself"), ("mine.py", "and is no port")])
+def test_what_somebody_wrote_is_never_overwritten_a_port_is(target, said, tmp_path):
+    script, other = tmp_path / "train.py", tmp_path / target
+    other.write_text("print('mine')\n")
+    script.write_text(SERIAL)
+    before = other.read_text()
+    with pytest.raises(DlrunError, match=f"{target}: .*{said}. Nothing was written"):
+        port_file(script, other)
+    assert other.read_text() == before
+    assert port_file(script).text == port_file(script).path.read_text()
+
+
+def test_what_is_no_file_is_written_to_and_stays_what_it_is(tmp_path):
+    script, pipe = tmp_path / "train.py", tmp_path / "pipe"
+    script.write_text(SERIAL)
+    os.mkfifo(pipe)
+    end = os.open(pipe, os.O_RDWR)
+    text = port_file(script, pipe).text
+    assert os.read(end, 1 << 16).decode() == text
+    os.close(end)
+    assert pipe.is_fifo()
 
 
 def test_line_endings_and_coding_survive(tmp_path):

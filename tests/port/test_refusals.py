@@ -33,6 +33,14 @@ def test_a_notebook_is_called_a_notebook():
     assert "nbconvert" in caught.value.hint
 
 
+@pytest.mark.parametrize("source", [b"learning rates to try\n", b"\x89PNG\r\n\x1a\n\0", b"python train.py --lr 0.1\n"])
+def test_a_file_that_is_no_script_is_said_to_be_none(source):
+    with pytest.raises(DlrunError, match=r"notes.txt: no Python script: "):
+        port(source, name="notes.txt")
+    with pytest.raises(DlrunError, match="it imports nothing"):
+        port("x = 1\n", name="notes.txt")
+
+
 def test_a_script_without_a_training_loop_says_what_was_looked_for():
     error = refused("import torch\nprint(torch.ones(3))\n")
     assert "no training loop" in error.message

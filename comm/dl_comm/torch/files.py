@@ -22,8 +22,8 @@ def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
     if not is_rank0():
         return
     target = Path(os.path.realpath(f)) if isinstance(f, (str, os.PathLike)) else None
-    if target is None or (target.exists() and not target.is_file()) or not target.parent.is_dir():
-        # A file object, a device or pipe, or a path that cannot be written: torch.save's own behaviour and errors.
+    if target is None or (target.exists() and not target.is_file()) or not os.access(target.parent, os.W_OK):
+        # A file object, a device or pipe, or a folder that takes no new file: torch.save's own behaviour and errors.
         torch.save(obj, f, *args, **kwargs)
         return
     with tempfile.TemporaryDirectory(prefix=".saving-", dir=target.parent) as folder:

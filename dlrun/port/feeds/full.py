@@ -11,7 +11,7 @@ from dlrun.port.facts import Feed
 from dlrun.port.facts.kinds import Kinds
 from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.reductions import Reductions
-from dlrun.port.facts.torch import LOOPS
+from dlrun.port.facts.torch import LOOPS, without_gradients
 from dlrun.port.feeds.draws import Draws
 from dlrun.port.feeds.positions import moving, takes_part
 from dlrun.port.feeds.wholes import Wholes
@@ -45,7 +45,7 @@ class FullBatches:
         """Note the arrays that the losses of ``loop`` take whole in every turn."""
         known = set(self.loops.gradients.backwards)
         reached = (*self.draws.reached(loop.body), *self._closures(loop))
-        calls = [c for c in reached if c in known and not self._evaluates(c)]
+        calls = [c for c in reached if c in known and not without_gradients(self.script, c)]
         losses = [self._loss(c) for c in dict.fromkeys(calls)]
         wholes = Wholes(self.kinds, loop, losses)
         self.graph = self.graph or wholes.graph or (losses[0] if losses and self._of_graphs() else None)
@@ -160,10 +160,3 @@ class FullBatches:
         for step in self.loops.gradients.steps():
             if step.closure is not None and self.script.inside(step.node, loop):
                 yield from self.draws.reached(step.closure.body)
-
-    def _evaluates(self, call: cst.Call) -> bool:
-        """Tell whether ``call`` runs under no_grad()."""
-        return any(
-            isinstance(up, cst.With) and any("no_grad" in self.script.code(item.item) for item in up.items)
-            for up in self.script.above(call)
-        )

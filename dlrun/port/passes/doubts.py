@@ -10,6 +10,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts
 from dlrun.port.facts.scalars import Scalars
+from dlrun.port.facts.torch import without_gradients
 from dlrun.port.feeds import nested
 from dlrun.port.feeds.draws import plays
 from dlrun.port.program.script import argument, dotted, walk
@@ -127,7 +128,7 @@ def _sums(facts: Facts) -> Iterator[Doubt]:
             (node.keyword.value == "reduction" and "sum" in facts.script.code(node.value))
             or (node.keyword.value == "size_average" and facts.script.code(node.value) == "False")
         )  # fmt: skip
-        if sums:
+        if sums and not without_gradients(facts.script, node):
             yield Doubt(node, "this loss is a sum: the ranks' mean is 1/n of the serial gradient (Adam does not mind)",
                         "high", f"multiply the loss by {facts.alias}.get_nranks()")  # fmt: skip
             return

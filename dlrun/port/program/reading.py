@@ -31,12 +31,14 @@ def read(source: str | bytes, name: str, path: Path | None = None) -> Script:
     """Return the Script in ``source``; ``name`` is what errors call it. Local modules are read from beside ``path``.
 
     Raises:
-        DlrunError: it is a notebook, or does not parse (file, line, column, the line's text and, where known, the
-            construct).
+        DlrunError: it is a notebook or no script at all, or does not parse (file, line, column, the line's text and,
+            where known, the construct).
     """
     if name.endswith(".ipynb"):
         hint = f"`jupyter nbconvert --to script {name}` makes one of it."
         raise DlrunError(f"{name}: a notebook, not a script.", hint)
+    if Path(name).suffix not in ("", ".py", ".pyw"):
+        _parses(source, name)
     try:
         text = source.encode() if isinstance(source, str) else source
         home = home_of(path, text) if path is not None else Home(Path())
@@ -53,6 +55,15 @@ def read(source: str | bytes, name: str, path: Path | None = None) -> Script:
         raise DlrunError(f"{name}: cannot be decoded: {error}.", "Save it as UTF-8, or declare its coding.") from None
     except Exception as error:  # the parser's own limits, for instance a null byte
         raise DlrunError(f"{name}: cannot be parsed: {error}.", "Check that it is a Python 3 script.") from None
+
+
+def _parses(source: str | bytes, name: str) -> None:
+    """Raise DlrunError where ``source`` is some other file: a text, a picture, a shell script."""
+    try:
+        ast.parse(source)
+    except (SyntaxError, ValueError) as error:
+        what = f"{error.msg} in line {error.lineno}" if isinstance(error, SyntaxError) else error
+        raise DlrunError(f"{name}: no Python script: {what}.", "Name the training script.") from None
 
 
 def _compiles(source: str | bytes, name: str) -> None:

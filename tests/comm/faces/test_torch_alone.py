@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import random
 
@@ -78,6 +79,15 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path):
         dl.save({"a": lambda: 0}, tmp_path / "model.pt")
     assert dl.load(tmp_path / "model.pt") == {"a": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["model.pt"]
+
+
+def test_a_folder_that_takes_no_new_file_is_no_obstacle_to_one_that_is_there(tmp_path, monkeypatch):
+    dl.save({"a": 1}, tmp_path / "model.pt")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    dl.save({"a": 2}, tmp_path / "model.pt")
+    assert dl.load(tmp_path / "model.pt") == {"a": 2}
+    with pytest.raises(RuntimeError, match="nowhere"):
+        dl.save({"a": 1}, tmp_path / "nowhere" / "model.pt")
 
 
 def test_a_saved_link_stays_a_link(tmp_path):
