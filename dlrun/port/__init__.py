@@ -20,7 +20,7 @@ import libcst as cst
 
 from dlrun.errors import DlrunError
 from dlrun.port.edits import Doubt, Edit, apply
-from dlrun.port.facts import FULL_BATCH, Facts, Options
+from dlrun.port.facts import Facts, Options
 from dlrun.port.facts import keras as facts_keras
 from dlrun.port.facts import tensorflow as facts_tensorflow
 from dlrun.port.facts.keras import KerasFacts
@@ -101,7 +101,7 @@ def port(
             edits.extend(joined)
             after = _carried_out(tree, file, [*mine, *joined])
         modules.append(Part(file, tree.code, after.code, tree.encoding))
-    contract = options.contract if not getattr(facts, "full_batch", False) else FULL_BATCH
+    contract = facts.contract if isinstance(facts, Facts) else options.contract
     return Ported(name, modules[0], tuple(modules[1:]), script, tuple(edits), tuple(doubts), framework, contract)
 
 
@@ -134,6 +134,7 @@ def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
     script, kinds = loops.script, loops.kinds
     taken = "dl" in {n.value for n in script.nodes if isinstance(n, cst.Name)}
     dealt = [feed.node for feed in feeds.found.values() if feed.how == "iterable"]  # each rank sees other entries
+    apart = [*forwards(script, kinds, lambda call: True), *chances(script), *dealt, *feeds.own_numbers()]
     return Facts(
         script=script,
         flow=loops.flow,
@@ -158,8 +159,9 @@ def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
         accumulating=tuple(loops.accumulating),
         counted=feeds.ranges(),
         full_batch=feeds.full_batch,
+        episodes=feeds.episodes,
         local=Taint(script, kinds, forwards(script, kinds, lambda call: True)),
-        unequal=Taint(script, kinds, [*forwards(script, kinds, lambda call: True), *chances(script), *dealt]),
+        unequal=Taint(script, kinds, apart),
         trained=Taint(script, kinds, forwards(script, kinds, loops.in_training)),
     )
 

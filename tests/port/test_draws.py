@@ -110,6 +110,49 @@ def test_the_updates_of_a_critic_in_each_turn_are_as_many_as_before():
     assert "while i < len(loader):" in counted
 
 
+@pytest.mark.parametrize(
+    ("turns", "last", "written"),
+    [
+        ("args.n", "it == args.n - 1", ("dl.steps(args.n)", "it == dl.steps(args.n) - 1")),
+        ("args.n", "it + 1 >= args.n", ("dl.steps(args.n)", "it + 1 >= dl.steps(args.n)")),
+        ("1, args.n + 1", "it == args.n", ("1, dl.steps(args.n) + 1", "it == dl.steps(args.n)")),
+        ("args.n", "size == args.n", ("dl.steps(args.n)", "size == args.n")),
+    ],
+)
+def test_what_is_done_at_the_last_step_is_done_at_the_last_of_fewer(turns, last, written):
+    text = port(f"""{HEAD}{MADE}
+for it in range({turns}):
+        x, y = draw(np.random.randint(0, 99, 8))
+        {UPDATE}
+        if it % 100 == 0 or {last}:
+            torch.save(model.state_dict(), "net.pt")
+""").text
+    assert f"for it in range({written[0]}):" in text
+    assert f"if it % 100 == 0 or {written[1]}:" in text
+
+
+def test_the_time_steps_that_a_model_goes_through_with_next_are_no_samples():
+    text = port(f"""{HEAD}
+class Net(torch.nn.Module):
+    def loss(self, x):
+        scores = self.layer(x) + self.bias
+        scores = torch.relu(scores).view(len(x), -1)
+        steps = enumerate(scores)
+        _, first = next(steps)
+        return sum(step - first for _, step in steps).sum() / next(self.parameters()).abs().sum()
+model = Net()
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+batches = len(x) // 8 + 1
+for epoch in range(3):
+    for i in range(batches):
+        part = x[i * 8 : i * 8 + 8]
+        model.loss(part).backward()
+        opt.step()
+""").text
+    assert "scores = torch.relu(scores).view(len(x), -1)" in text
+    assert "for i in dl.shard(range(batches)):" in text
+
+
 def test_the_end_of_a_validation_is_no_end_of_the_training():
     text = port(f"""{HEAD}{MADE}
 for epoch in range(3):

@@ -102,7 +102,13 @@ for i in range(len(x) // 8 + 1):
     (model(x[begin:end]) - y[begin:end]).pow(2).mean().backward()
     opt.step()
     print("batch", i)
+    if end % 64 == 0:
+        print("end", model(x[:1]).item())
+    if i % 64 == 0:
+        print("turn", model(x[:1]).item())
 """).text
+    assert 'print("end", model(x[:1]).item())' in text, "not all ranks come here"
+    assert 'print("turn", dl.average(model(x[:1]).item()))' in text
     assert "begin = own_i * 8\n" in text
     assert f"end = {end.replace('i ', 'own_i ').replace('(i)', '(own_i)')}\n" in text
     assert 'print("batch", i)' in text

@@ -102,6 +102,32 @@ def test_where_an_environment_is_played_nothing_is_dealt_out():
     assert "env.reset(seed=seed + dl.get_rank())" in ported.report()
 
 
+PLAYED = """import torch
+{env}
+net = torch.nn.Linear(4, 2)
+opt = torch.optim.Adam(net.parameters(), lr=0.01)
+sched = torch.optim.lr_scheduler.LambdaLR(opt, lambda done: 1 - done / turns)
+env.train()
+for turn in range(turns):
+    state, reward, done = env.step(net(state).argmax().item())
+    loss = -reward * net(state).max()
+    loss.backward()
+    opt.step()
+    sched.step()
+"""
+
+
+@pytest.mark.parametrize("env", ["import gymnasium\nenv = gymnasium.make('CartPole-v1')",
+                                 "class Env:\n    def train(self):\n        self.on = True\nenv = Env()"])  # fmt: skip
+def test_ranks_that_play_take_as_many_steps_as_one_and_so_do_their_schedules(env):
+    ported = port(PLAYED.format(env=env))
+    assert "for turn in range(turns):" in ported.text
+    assert "LambdaLR(opt, lambda done: 1 - done / turns)" in ported.text
+    assert "dl.broadcast(net, opt)" in ported.text
+    assert "env.reset(seed=seed + dl.get_rank())" in ported.report()
+    assert "as many steps as before, each with episodes of n ranks" in ported.report()
+
+
 FOLDS = """
 import torch
 from sklearn.model_selection import KFold

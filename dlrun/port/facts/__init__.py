@@ -14,6 +14,7 @@ from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Script
 
 Rule = Literal["linear", "sqrt", "none"]
+EPISODES = "as many steps as before, each with episodes of n ranks"
 FULL_BATCH = "keeps the global batch, all samples: each of n ranks takes 1/n of them; learning rate and steps stay"
 
 
@@ -133,7 +134,7 @@ class Facts:
     alias: str  # the name that dl_comm's module gets in the script
     guard: cst.If | None  # if __name__ == "__main__"
     local: Taint  # which values may differ between the ranks
-    unequal: Taint  # the same, and what depends on the clock or on chance
+    unequal: Taint  # the same, and what depends on the clock, on chance, or on the numbers of a rank's own samples
     trained: Taint  # ... because they come from training batches
     uncalled: cst.FunctionDef | None = None  # it trains, and nothing in the program runs it: this is a module
     steps: tuple[Step, ...] = ()
@@ -153,3 +154,16 @@ class Facts:
     ] = ()  # those whose turns draw a batch; their range
     by_hand: tuple[tuple[cst.CSTNode, tuple[cst.BaseExpression, ...]], ...] = ()  # updates by hand, their rates
     full_batch: bool = False  # each step sees all samples: the global batch does not grow with the ranks
+    episodes: bool = False  # each rank plays an environment of its own, through all the loops
+
+    @property
+    def keeps_steps(self) -> bool:
+        """Whether n ranks take as many steps as one."""
+        return self.full_batch or self.episodes or self.options.batch == "global"
+
+    @property
+    def contract(self) -> str:
+        """What stays the same and what follows the number of ranks, in a sentence."""
+        if self.full_batch:
+            return FULL_BATCH
+        return self.options.contract.replace("1/n of the steps", EPISODES) if self.episodes else self.options.contract

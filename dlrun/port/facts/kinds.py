@@ -51,7 +51,13 @@ class Kinds:
                 if func.attr.value in ("train", "eval", "children") and (call.args or not dotted(func.value)):
                     continue
                 for origin in flow.origins(func.value):
-                    self._used_as_module.add(origin.node)
+                    if not self._is_plain(origin.node):
+                        self._used_as_module.add(origin.node)
+
+    def _is_plain(self, made: cst.CSTNode) -> bool:
+        """Tell whether ``made`` is an object of a class of the script's own that is based on none: an environment."""
+        local = self.flow.definition(made.func) if isinstance(made, cst.Call) else None
+        return isinstance(local, cst.ClassDef) and not self.flow.bases(local)
 
     def names(self, func: cst.CSTNode) -> list[str]:
         """Return the qualified names that the callee ``func`` may have, through tables and ``getattr``."""

@@ -147,6 +147,7 @@ def gather(
         accumulating=tuple(loops.accumulating) if loops is not None else (),
         counted=feeds.ranges() if feeds is not None else (),
         full_batch=feeds.full_batch if feeds is not None else False,
+        episodes=feeds.episodes if feeds is not None else False,
         local=Taint(script, kinds, local),
         unequal=Taint(script, kinds, [*local, *chances(script), *dealt]),
         trained=Taint(script, kinds, _forwards(gradients, loops, everywhere=False)),

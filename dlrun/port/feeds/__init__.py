@@ -18,7 +18,7 @@ from dlrun.port.feeds.full import FullBatches
 from dlrun.port.feeds.given import Given
 from dlrun.port.feeds.iterated import Iterated
 from dlrun.port.feeds.orders import Orders
-from dlrun.port.feeds.positions import counts_too, moving, picks_samples
+from dlrun.port.feeds.positions import counts_too, moving, picks_samples, uses_of_number
 from dlrun.port.feeds.uses import Uses
 from dlrun.port.feeds.wholes import Wholes
 from dlrun.port.program.script import dotted, walk
@@ -77,6 +77,14 @@ class Feeds(FullBatches):
         """Return the loops that draw a batch a turn, with what those with ``for`` count."""
         return tuple((x, self.iterated.of(x) if isinstance(x, cst.For) else None) for x in self.counted)
 
+    def own_numbers(self) -> Iterator[cst.Name]:
+        """Yield the uses of numbers of samples, or of batches, that are each rank's own."""
+        for feed in self.found.values():
+            yield from (n for n in feed.picks if feed.how == "positions")
+            for loop in self.loops.training if feed.how == "indices" else ():
+                if isinstance(loop, cst.For) and self.iterated.of(loop) is feed.node:
+                    yield from uses_of_number(loop)
+
     # -- loops over something -----------------------------------------------------------------------------------
 
     numbered: cst.CSTNode | None = None  # samples picked by the number of a batch, which each rank counts for itself
@@ -99,7 +107,7 @@ class Feeds(FullBatches):
         if len(self.found) > before:
             self.numbered = self.numbered or self._given.by_number(loop)
         reached = list(self.draws.reached(loop.body)) if self._is_innermost(loop) else []
-        drawn = [(c, given) for c in reached if (given := self.iterated.advanced(c)) is not None]
+        drawn = [(c, given) for c in reached if (given := self.draws.advanced(c)) is not None]
         for call, iterator in drawn:
             self._feed(source := self.iterated.source(iterator), drawn=True)
             if self._is_unseen(source):

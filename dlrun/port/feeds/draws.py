@@ -23,6 +23,9 @@ _DRAWS = re.compile(
 # Calls that permute: where the loop then goes through the permutation, all ranks must use one and the same.
 _PERMUTES = ("torch.randperm", "numpy.random.permutation", "random.sample")
 _NUMBERS = ("builtins.range", "numpy.arange", "torch.arange", "six.moves.range")
+# Methods whose results are no batches: the weights of a module, a tensor along its first axis.
+_PARTS = ("parameters", "named_parameters", "children", "modules", "buffers", "view", "reshape", "transpose", "permute",
+          "unbind", "chunk", "contiguous", "expand", "flip")  # fmt: skip
 _SHUFFLES = ("numpy.random.shuffle", "random.shuffle")
 
 
@@ -53,9 +56,31 @@ class Draws:
         """Tell whether running ``node`` draws its own samples: at random, in turn, or with next() from a loader."""
         for call in self.reached(node):
             name = self.script.name_of(call.func) or f".{dotted(call.func)}"
-            if self.iterated.advanced(call) is not None or _DRAWS.search(name) or self.keeps_its_place(call):
+            if self.advanced(call) is not None or _DRAWS.search(name) or self.keeps_its_place(call):
                 return True
         return False
+
+    def advanced(self, call: cst.Call) -> cst.BaseExpression | None:
+        """Return the iterator from which ``call`` draws samples with next(); None where it goes through no samples.
+
+        A function that a training loop calls may go through the time steps of a tensor, or the weights of a module.
+        """
+        iterator = self.iterated.advanced(call)
+        made = [o.node for o in self.flow.origins(iterator)] if iterator is not None else []
+        while made and all(isinstance(n, cst.Call) and self.iterated.source(n) is not n for n in made):
+            made = [o.node for n in made for o in self.flow.origins(self.iterated.source(n))]  # type: ignore[arg-type]
+        home = self.script.function_of(call)
+        computed = made and all(self.script.function_of(n) is home and self._is_part(n) for n in made)
+        return None if computed else iterator
+
+    def _is_part(self, made: cst.CSTNode) -> bool:
+        """Tell whether ``made`` computes a tensor, or lists the weights of a module."""
+        if not isinstance(made, cst.Call):
+            return isinstance(made, cst.BinaryOperation)
+        method = made.func.attr.value if isinstance(made.func, cst.Attribute) else ""
+        name = self.script.name_of(made.func)
+        computes = name.startswith("torch.") and not name.startswith("torch.utils.")
+        return method in _PARTS or computes or self.loops.kinds.of(made.func) == "module"
 
     def generator(self, node: cst.BaseExpression) -> tuple[cst.Call, cst.FunctionDef] | None:
         """Return the call behind ``node`` that makes a generator of this script, and its function, if there is one."""

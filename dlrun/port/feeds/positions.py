@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import libcst as cst
 
 from dlrun.port.program.flow import Flow
@@ -28,6 +30,15 @@ def positions(flow: Flow, loop: cst.For) -> set[str]:
         if isinstance(n, cst.Assign) and mentions(n.value, names) and _is_number(flow, n.value):
             names.update(m.value for m in walk(n.targets[0].target) if isinstance(m, cst.Name))  # start = i * size
     return names
+
+
+def uses_of_number(loop: cst.For) -> Iterator[cst.Name]:
+    """Yield the uses, in the body of ``loop``, of what it runs over; not of the count that enumerate() gives."""
+    target: cst.BaseExpression = loop.target
+    if isinstance(target, cst.Tuple) and isinstance(loop.iter, cst.Call) and dotted(loop.iter.func) == "enumerate":
+        target = target.elements[-1].value
+    names = {n.value for n in walk(target) if isinstance(n, cst.Name)}
+    yield from (n for n in walk(loop.body) if isinstance(n, cst.Name) and n.value in names)
 
 
 def counts_too(flow: Flow, loop: cst.For) -> tuple[cst.Name, ...]:

@@ -22,7 +22,7 @@ def torch(facts: Facts) -> Iterator[Doubt]:
     yield from list(_skips(facts))[:1]
     yield from list(_generators(facts))[:1]
     yield from list(_threads(facts))[:1]
-    if not facts.full_batch and facts.options.batch == "local":
+    if not facts.keeps_steps:
         yield from list(_weights(facts))[:1]
     for call in facts.unseen[:1]:
         yield Doubt(call, "draws from what comes from out of sight: if it goes through the samples in one order, all "

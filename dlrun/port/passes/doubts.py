@@ -81,11 +81,12 @@ def _coupled(facts: Facts) -> Iterator[Doubt]:
 
 
 def _environments(facts: Facts) -> Iterator[Doubt]:
-    for call in facts.script.calls:
-        if facts.script.name_of(call.func) in ("gym.make", "gymnasium.make", "gymnasium.vector.SyncVectorEnv"):
-            yield Doubt(call, "every rank plays episodes of its own; with one seed they begin alike", "medium",
-                        f"env.reset(seed=seed + {facts.alias}.get_rank())")  # fmt: skip
-            return
+    makes = ("gym.make", "gymnasium.make", "gymnasium.vector.SyncVectorEnv")
+    made = [call for call in facts.script.calls if facts.script.name_of(call.func) in makes]
+    played = [n for n in facts.script.nodes if plays(facts.kinds, n)] if facts.episodes else []
+    for node in (*made, *played)[:1]:
+        yield Doubt(node, "every rank plays episodes of its own; with one seed they begin alike", "medium",
+                    f"env.reset(seed=seed + {facts.alias}.get_rank())")  # fmt: skip
 
 
 def _uneven_episodes(facts: Facts) -> Iterator[Doubt]:

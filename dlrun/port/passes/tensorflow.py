@@ -13,6 +13,7 @@ from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.insert import expression, statements
 from dlrun.port.passes import (
     averages,
+    bounds,
     devices,
     estimator,
     keras_rate,
@@ -26,7 +27,6 @@ from dlrun.port.passes import (
 from dlrun.port.passes import finish as torch_finish
 from dlrun.port.passes import shard as torch_shard
 from dlrun.port.passes import start as torch_start
-from dlrun.port.passes import steps as torch_steps
 from dlrun.port.passes.metrics import Metrics
 from dlrun.port.program.script import argument, dotted, walk
 
@@ -212,7 +212,7 @@ def steps(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
                 loss = tf.reduce_mean(model(batch) ** 2)
             opt.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
     """
-    if facts.full_batch:
+    if facts.keeps_steps:
         return
     divided = list(schedules.counts(facts, facts.optimizers))
     yield from divided
@@ -221,7 +221,7 @@ def steps(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
         yield from estimator.steps(facts)
         yield from own_schedules.tensorflow(facts, done)
         return
-    for value, why in torch_steps.bounds(facts):
+    for value, why in bounds.bounds(facts):
         for node in sessions.sources(facts, value):
             if node not in done:
                 done.add(node)

@@ -1,0 +1,119 @@
+"""Part of step "steps": the bounds of loops that count steps, and what in them asks for the last step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.facts import Facts
+from dlrun.port.facts.computed import computed
+from dlrun.port.passes.counters import counters, innermost, runs_inside
+from dlrun.port.passes.counts import is_own
+from dlrun.port.program.script import children, dotted, walk
+
+_DIVIDES = (cst.Divide, cst.FloorDivide)
+_AFTER, _BEFORE = (cst.GreaterThan, cst.GreaterThanEqual), (cst.LessThan, cst.LessThanEqual)
+_TURNED = dict(zip((*_AFTER, *_BEFORE), (*_BEFORE, *_AFTER), strict=True))  # as seen from the other side
+
+
+def bounds(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
+    """Yield the bounds of loops that make one step a turn on batches of their own drawing."""
+    why = "the loop counts steps, and n ranks together take n batches a step"
+    for loop, counts in facts.counted:
+        if isinstance(counts, cst.Call):
+            plain = [a for a in counts.args if a.keyword is None and not a.star]
+            if plain and (facts.script.name_of(counts.func) or dotted(counts.func)).endswith("range"):
+                bound = _but_one(plain[min(1, len(plain) - 1)].value)
+                yield bound, why
+                yield from ((node, "the last step is the last of these") for node in _asked(facts, loop, bound))
+        elif isinstance(loop, cst.While) and isinstance(loop.test, cst.Comparison) and len(loop.test.comparisons) == 1:
+            target = loop.test.comparisons[0]
+            left = loop.test.left
+            counts_steps = "epoch" not in dotted(left) and not facts.unequal(left)  # no time, and no loss
+            if isinstance(target.operator, (cst.LessThan, cst.LessThanEqual)) and counts_steps:
+                yield target.comparator, why
+    for bound in _ends(facts):
+        yield bound, why
+    for count in _epochs(facts):
+        yield count, "a count of steps, which the length of a rank's share turns into epochs"
+
+
+def _but_one(count: cst.BaseExpression) -> cst.BaseExpression:
+    """Return ``count`` without what is added to it, or taken away: ``n`` in ``n + 1``."""
+    one = isinstance(count, cst.BinaryOperation) and isinstance(count.operator, (cst.Add, cst.Subtract))
+    return count.left if one and isinstance(count.right, cst.Integer) else count  # type: ignore[attr-defined]
+
+
+def _asked(facts: Facts, loop: cst.CSTNode, bound: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """Yield ``bound`` in the body of ``loop``, where it is compared with the turn's number: ``if i == bound - 1:``."""
+    target = loop.target if isinstance(loop, cst.For) else None
+    if not isinstance(target, cst.Name) or isinstance(bound, cst.Integer):
+        return
+    for node in walk(loop.body):  # type: ignore[attr-defined]
+        for left, how, right in _compared(node) if isinstance(node, cst.Comparison) else ():
+            turn, last = _but_one(left), _but_one(right)
+            ends = issubclass(how, (*_AFTER, cst.Equal)) and dotted(turn) == target.value
+            if ends and facts.script.code(last) == facts.script.code(bound):
+                yield last
+
+
+def _epochs(facts: Facts) -> Iterator[cst.BaseExpression]:
+    """Yield the counts of steps that give a loop its epochs: ``range(iterations // len(loader))``."""
+    for loop in facts.loops:
+        if isinstance(loop, cst.For) and runs_inside(facts, loop.body):
+            for node in computed(facts.flow, [loop.iter]).nodes:
+                divides = isinstance(node, cst.BinaryOperation) and isinstance(node.operator, _DIVIDES)
+                if divides and is_own(facts, node.right) and not is_own(facts, node.left):  # type: ignore[attr-defined]
+                    yield node.left  # type: ignore[attr-defined]
+
+
+def _ends(facts: Facts) -> Iterator[cst.BaseExpression]:
+    """Yield what a count of steps is compared with, where that ends the training: ``if step >= 1000: break``."""
+    known = set(counters(facts))
+    for node in facts.script.nodes:
+        if not isinstance(node, (cst.If, cst.While)):
+            continue
+        leaves = isinstance(node, cst.If) and any(isinstance(n, (cst.Break, cst.Return)) for n in _own(node.body))
+        inside = any(up in facts.loops for up in (node, *facts.script.above(node)))
+        if not inside or not (leaves or isinstance(node, cst.While)) or _is_part(facts, node):
+            continue
+        for left, how, right in _compared(node.test):
+            ends = issubclass(how, (*_AFTER, cst.Equal) if leaves else _BEFORE)
+            if ends and (facts.script.function_of(node), dotted(left)) in known:
+                yield right
+
+
+def _is_part(facts: Facts, node: cst.If | cst.While) -> bool:
+    """Tell whether the loop that ``node`` ends is run whole in each turn of one with updates of its own, or trains not.
+
+    A critic's five updates before one of the generator's; a validation that stops early.
+    """
+    script = facts.script
+    around = [u for u in (node, *script.above(node)) if isinstance(u, (cst.For, cst.While, cst.FunctionDef))]
+    ended = around[0] if around else None
+    if isinstance(ended, (cst.For, cst.While)) and ended not in facts.loops:
+        return True
+    return any(innermost(facts, s.node) is up for s in facts.steps for up in around[1:])
+
+
+def _compared(test: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpression, type, cst.BaseExpression]]:
+    """Yield what the comparisons that ``test`` joins with ``and`` and ``or`` set against each other, from each side."""
+    if isinstance(test, cst.BooleanOperation):
+        yield from _compared(test.left)
+        yield from _compared(test.right)
+    elif isinstance(test, cst.Comparison):
+        left = test.left
+        for target in test.comparisons:
+            how, right = type(target.operator), target.comparator
+            yield left, how, right
+            yield right, _TURNED.get(how, how), left
+            left = right
+
+
+def _own(body: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """Yield the nodes of ``body`` that belong to no loop and no function inside it."""
+    for child in children(body):
+        if not isinstance(child, (cst.For, cst.While, cst.FunctionDef, cst.Lambda)):
+            yield child
+            yield from _own(child)
