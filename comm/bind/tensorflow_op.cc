@@ -1,15 +1,11 @@
 // DlReduce: a TensorFlow op over a list of tensors, for every TensorFlow from 2.15 on.
 //
-// It is written against TensorFlow's C interface for kernels, of which the twenty-odd functions are declared here by
-// hand and looked up in the libtensorflow_framework that the process has loaded: building needs no TensorFlow, and one
-// binary serves all versions. The op reduces in place where TensorFlow lets it have its inputs' memory (a gradient that
-// nobody else reads), and in a copy otherwise. Who does the reducing is told by dl_tensorflow_use: a function of Python's,
-// so that the core and TensorFlow never meet.
+// It reduces in place where TensorFlow lets it have its inputs' memory (a gradient that nobody else reads), and in a copy
+// otherwise. Who does the reducing is told by dl_tensorflow_use: a function of Python's, so that the core and TensorFlow
+// never meet.
 //
 // The kernel is asynchronous: a thread of its own waits for the other ranks, and none of TensorFlow's is held. In a session
 // several ops may be under way at once, started in another order on every rank; each is then on a team of its own.
-#include <dlfcn.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -20,17 +16,9 @@
 #include <utility>
 #include <vector>
 
-extern "C" {
-struct TF_Status;
-struct TF_Tensor;
-struct TF_OpDefinitionBuilder;
-struct TF_ShapeInferenceContext;
-struct TF_ShapeHandle;
-struct TF_KernelBuilder;
-struct TF_OpKernelConstruction;
-struct TF_OpKernelContext;
-struct TF_AsyncOpKernelDoneCallback;
+#include "tensorflow_c.h"
 
+extern "C" {
 // Reduces n arrays in place. On failure writes a sentence of less than `room` bytes to `error`.
 typedef void (*dl_reduce)(int team, const char* op, const char* names, int n, void** data, const std::int64_t* counts,
                           const int* dtypes, char* error, int room);
@@ -43,57 +31,7 @@ namespace {
 constexpr int tf_internal = 13;  // TF_Code
 constexpr int error_room = 2000;
 
-// TensorFlow's functions, by their own names.
-struct TensorFlow {
-  TF_Status* (*TF_NewStatus)();
-  void (*TF_DeleteStatus)(TF_Status*);
-  void (*TF_SetStatus)(TF_Status*, int, const char*);
-  int (*TF_GetCode)(const TF_Status*);
-  int (*TF_TensorType)(const TF_Tensor*);
-  int (*TF_NumDims)(const TF_Tensor*);
-  std::int64_t (*TF_Dim)(const TF_Tensor*, int);
-  void* (*TF_TensorData)(const TF_Tensor*);
-  std::size_t (*TF_TensorByteSize)(const TF_Tensor*);
-  void (*TF_DeleteTensor)(TF_Tensor*);
-  TF_OpDefinitionBuilder* (*TF_NewOpDefinitionBuilder)(const char*);
-  void (*TF_RegisterOpDefinition)(TF_OpDefinitionBuilder*, TF_Status*);
-  void (*TF_OpDefinitionBuilderAddAttr)(TF_OpDefinitionBuilder*, const char*);
-  void (*TF_OpDefinitionBuilderAddInput)(TF_OpDefinitionBuilder*, const char*);
-  void (*TF_OpDefinitionBuilderAddOutput)(TF_OpDefinitionBuilder*, const char*);
-  void (*TF_OpDefinitionBuilderSetIsStateful)(TF_OpDefinitionBuilder*, bool);
-  void (*TF_OpDefinitionBuilderSetShapeInferenceFunction)(TF_OpDefinitionBuilder*,
-                                                          void (*)(TF_ShapeInferenceContext*, TF_Status*));
-  std::int64_t (*TF_ShapeInferenceContextNumInputs)(TF_ShapeInferenceContext*);
-  TF_ShapeHandle* (*TF_NewShapeHandle)();
-  void (*TF_DeleteShapeHandle)(TF_ShapeHandle*);
-  void (*TF_ShapeInferenceContextGetInput)(TF_ShapeInferenceContext*, int, TF_ShapeHandle*, TF_Status*);
-  void (*TF_ShapeInferenceContextSetOutput)(TF_ShapeInferenceContext*, int, TF_ShapeHandle*, TF_Status*);
-  TF_KernelBuilder* (*TF_NewAsyncKernelBuilder)(const char*, const char*, void* (*)(TF_OpKernelConstruction*),
-                                                void (*)(void*, TF_OpKernelContext*, TF_AsyncOpKernelDoneCallback*),
-                                                void (*)(void*));
-  void (*TF_RegisterKernelBuilder)(const char*, TF_KernelBuilder*, TF_Status*);
-  void (*TF_OpKernelConstruction_GetAttrSize)(TF_OpKernelConstruction*, const char*, std::int32_t*, std::int32_t*,
-                                              TF_Status*);
-  void (*TF_OpKernelConstruction_GetAttrString)(TF_OpKernelConstruction*, const char*, char*, std::size_t, TF_Status*);
-  void (*TF_OpKernelConstruction_GetAttrInt32)(TF_OpKernelConstruction*, const char*, std::int32_t*, TF_Status*);
-  void (*TF_OpKernelConstruction_Failure)(TF_OpKernelConstruction*, TF_Status*);
-  int (*TF_NumInputs)(TF_OpKernelContext*);
-  void (*TF_GetInput)(TF_OpKernelContext*, int, TF_Tensor**, TF_Status*);
-  TF_Tensor* (*TF_ForwardInputOrAllocateOutput)(TF_OpKernelContext*, const int*, int, int, const std::int64_t*, int, int*,
-                                                TF_Status*);
-  void (*TF_OpKernelContext_Failure)(TF_OpKernelContext*, TF_Status*);
-};
-
-TensorFlow tf;
 dl_reduce reduce_with = nullptr;
-std::string loading_error;
-
-template <typename F>
-void find(void* library, const char* name, F& function) {
-  void* symbol = dlsym(library, name);
-  if (symbol == nullptr && loading_error.empty()) loading_error = std::string("TensorFlow lacks ") + name;
-  std::memcpy(&function, &symbol, sizeof symbol);
-}
 
 struct Status {
   TF_Status* status = tf.TF_NewStatus();
@@ -225,43 +163,6 @@ void same_shapes(TF_ShapeInferenceContext* context, TF_Status* status) {
   }
 }
 
-void find_functions(void* library) {
-#define DL_FIND(name) find(library, #name, tf.name)
-  DL_FIND(TF_NewStatus);
-  DL_FIND(TF_DeleteStatus);
-  DL_FIND(TF_SetStatus);
-  DL_FIND(TF_GetCode);
-  DL_FIND(TF_TensorType);
-  DL_FIND(TF_NumDims);
-  DL_FIND(TF_Dim);
-  DL_FIND(TF_TensorData);
-  DL_FIND(TF_TensorByteSize);
-  DL_FIND(TF_DeleteTensor);
-  DL_FIND(TF_NewOpDefinitionBuilder);
-  DL_FIND(TF_RegisterOpDefinition);
-  DL_FIND(TF_OpDefinitionBuilderAddAttr);
-  DL_FIND(TF_OpDefinitionBuilderAddInput);
-  DL_FIND(TF_OpDefinitionBuilderAddOutput);
-  DL_FIND(TF_OpDefinitionBuilderSetIsStateful);
-  DL_FIND(TF_OpDefinitionBuilderSetShapeInferenceFunction);
-  DL_FIND(TF_ShapeInferenceContextNumInputs);
-  DL_FIND(TF_NewShapeHandle);
-  DL_FIND(TF_DeleteShapeHandle);
-  DL_FIND(TF_ShapeInferenceContextGetInput);
-  DL_FIND(TF_ShapeInferenceContextSetOutput);
-  DL_FIND(TF_NewAsyncKernelBuilder);
-  DL_FIND(TF_RegisterKernelBuilder);
-  DL_FIND(TF_OpKernelConstruction_GetAttrSize);
-  DL_FIND(TF_OpKernelConstruction_GetAttrString);
-  DL_FIND(TF_OpKernelConstruction_GetAttrInt32);
-  DL_FIND(TF_OpKernelConstruction_Failure);
-  DL_FIND(TF_NumInputs);
-  DL_FIND(TF_GetInput);
-  DL_FIND(TF_ForwardInputOrAllocateOutput);
-  DL_FIND(TF_OpKernelContext_Failure);
-#undef DL_FIND
-}
-
 void define() {
   TF_OpDefinitionBuilder* op = tf.TF_NewOpDefinitionBuilder("DlReduce");
   tf.TF_OpDefinitionBuilderAddAttr(op, "T: list(type) >= 1");
@@ -282,12 +183,6 @@ void define() {
 
 // Runs when TensorFlow loads this library, which is when it collects new ops.
 [[maybe_unused]] const bool loaded = [] {
-  void* library = dlopen("libtensorflow_framework.so.2", RTLD_NOLOAD | RTLD_NOW);
-  if (library == nullptr) {
-    loading_error = "libtensorflow_framework.so.2 is not loaded in this process";
-    return false;
-  }
-  find_functions(library);
   if (loading_error.empty()) define();
   return loading_error.empty();
 }();

@@ -30,20 +30,13 @@ void stream_line(void* to, const void* from) {
   _mm256_stream_si256(static_cast<__m256i*>(to), _mm256_loadu_si256(static_cast<const __m256i*>(from)));
 }
 
-void stream_bytes(void* to, const void* from, size_t bytes) {
-  auto* out = static_cast<char*>(to);
-  const auto* in = static_cast<const char*>(from);
-  size_t head = (line_bytes - reinterpret_cast<uintptr_t>(out) % line_bytes) % line_bytes;
-  if (head > bytes) head = bytes;
-  memcpy(out, in, head);
-  size_t i = head;
-  for (; i + line_bytes <= bytes; i += line_bytes)
-    stream_line(out + i, in + i);
-  memcpy(out + i, in + i, bytes - i);
-}
+}  // namespace
+}  // namespace dl
 
-// Streamed bytes become visible to other ranks in order with what follows.
-void stream_end() { _mm_sfence(); }
+#include "stream.h"
+
+namespace dl {
+namespace {
 
 // A line of 16 half numbers at a time, in two registers of float32: Half the first and the last eight, Brain the even
 // and the odd ones, which takes one instruction each.
