@@ -1,5 +1,7 @@
 """Numbers that are shown or decide: what is summed up, averaged, or left alone."""
 
+import json
+
 from running import ran
 from small import SERIAL
 
@@ -293,3 +295,71 @@ def test_predictions_gathered_where_samples_are_dealt_out_are_doubted_and_single
     doubt = "judged sees this rank's samples alone"
     assert doubt in port(PHASES.replace("FILL", "predictions.extend(out.tolist())")).report()
     assert doubt not in port(PHASES.replace("FILL", "losses.append(loss.item())")).report()
+
+
+EACH = """
+import json, os
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+class Meter:
+    def __init__(self):
+        self.val, self.sum, self.count = 0, 0, 0
+
+    def update(self, val, n=1):
+        self.val, self.sum, self.count = val, self.sum + val * n, self.count + n
+
+    def __str__(self):
+        return f"{self.val:.5f} ({self.sum / self.count:.5f})"
+
+def validate(loader):
+    meter, each = Meter(), []
+    for x, y in loader:
+        loss = (model(x) - y).pow(2).mean()
+        meter.update(loss.item(), len(x))
+        each.append(loss.item())
+    print(meter, f"{each[-1]:.5f}")
+
+torch.manual_seed(0)
+x = torch.randn(24, 4)
+data = TensorDataset(x, x.sum(1, keepdim=True))
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.0)
+loader, means = DataLoader(data, batch_size=int(os.environ.get("BATCH", 2))), []
+for epoch in range(2):
+    meter, each = Meter(), []
+    for x, y in loader:
+        loss = (model(x) - y).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        meter.update(loss.item(), len(x))
+        each.append(round(loss.item(), 5))
+    means.append(sum(each) / len(each))
+    print(epoch, meter, f"{each[-1]:.5f} {max(each):.5f} {means[-1]:.5f} {len(each)}")
+    with open("each.json", "w") as file:
+        json.dump(each, file)
+validate(DataLoader(data, batch_size=4))
+torch.save({"each": each}, "last.pt")
+"""
+
+
+def test_numbers_of_every_batch_are_shown_and_saved_as_means_over_the_ranks_also_in_lists_and_meters(tmp_path):
+    text = port(EACH).text
+    assert "        meter.update(dl.average(loss.item()), len(x))\n        each.append(round(loss.item(), 5))\n" in text
+    assert 'f"{dl.average(each[-1]):.5f} {max(dl.average(each)):.5f} {means[-1]:.5f} {len(each)}")' in text
+    assert "dl.rank0(json.dump)(dl.average(each), file)" in text
+    assert "        meter.update(loss.item(), len(x))\n        each.append(loss.item())\n    print(meter, f" in text
+    (tmp_path / "train.py").write_text(EACH)
+    (tmp_path / "train_dist.py").write_text(text)
+    shown, saved = ran(tmp_path / "train.py", tmp_path / "serial", BATCH="4")
+    on_ranks, means = ran(tmp_path / "train_dist.py", tmp_path / "2", ranks=2)
+    assert [line.split()[:-1] for line in on_ranks.splitlines()] == [line.split()[:-1] for line in shown.splitlines()]
+    assert all(abs(a - b) < 2e-5 for a, b in zip(saved["each"], means["each"], strict=True))
+    assert json.loads((tmp_path / "2" / "each.json").read_text()) == means["each"]
+
+
+def test_a_meter_of_which_parts_alone_are_shown_is_fed_as_before():
+    text = port(EACH.replace("print(epoch, meter,", "print(epoch, meter.val,")).text
+    assert "meter.update(loss.item(), len(x))\n        each.append(round" in text
+    assert "print(epoch, dl.average(meter.val)," in text

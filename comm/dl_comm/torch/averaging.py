@@ -134,6 +134,8 @@ def average(value: Any) -> Any:
     """
     if isinstance(value, nn.Module):
         return _average_buffers(value)
+    if type(value) is list and len(value) > 1 and all(type(entry) in (int, float) for entry in value):
+        return average(np.array(value, dtype=np.float64)).tolist() if get_nranks() > 1 else list(value)
     if type(value) in (tuple, list):
         return type(value)(average(entry) for entry in value)
     if not isinstance(value, (bool, int, float, Tensor, np.ndarray, np.generic)):

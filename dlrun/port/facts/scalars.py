@@ -7,6 +7,7 @@ from collections.abc import Collection
 import libcst as cst
 
 from dlrun.port.facts.kinds import Kinds
+from dlrun.port.facts.lists import Lists
 from dlrun.port.program.script import Binding
 
 _FUNCTIONS = {
@@ -29,6 +30,7 @@ class Scalars:
         self.kinds = kinds
         self.flow = kinds.flow
         self.script = kinds.script
+        self.lists = Lists(kinds.flow)
         self._busy: set[tuple[int, str]] = set()
 
     def __call__(self, node: cst.CSTNode, depth: int = 0) -> bool:
@@ -58,6 +60,8 @@ class Scalars:
                     return self._part(node.value, at.evaluated_value, depth + 1)
                 if isinstance(node.value, cst.Attribute) and node.value.attr.value == "data":  # loss.data[0]
                     return self(node.value, depth + 1)
+                if isinstance(index, cst.Index) and self.lists.of(node.value, lambda v: self(v, depth + 1)):
+                    return True  # losses[-1]
                 made = [o.node for o in self.flow.origins(node)]  # sizes["train"]
                 return all(m is not node and self(m, depth + 1) for m in made)
             case cst.Name():

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
-from dlrun.port.passes import apart, decisions, doubts, kept, shown, statistics, throughput, totals
+from dlrun.port.passes import apart, curves, decisions, doubts, kept, meters, shown, statistics, throughput, totals
 from dlrun.port.passes.metrics import Metrics
 
 
@@ -43,7 +43,10 @@ def numbers(metrics: Metrics, histories: bool) -> Iterator[Edit | Doubt]:
     """Yield what sums, decides and is shown, in the order in which each needs the others; ``histories``: kept, too."""
     yield from totals.torch(metrics)
     if histories:
+        yield from meters.fed(metrics)
         yield from kept.torch(metrics)
     yield from decisions.torch(metrics)
     yield from shown.torch(metrics)
+    if histories:
+        yield from curves.torch(metrics)
     yield from throughput.torch(metrics)

@@ -12,7 +12,7 @@ from dlrun.port.passes.counters import runs_inside
 from dlrun.port.passes.metrics import Metrics
 from dlrun.port.program.script import Binding
 
-_KEEPS = ("append", "update", "writerow", "setdefault")
+_KEEPS = ("append", "extend", "update", "writerow", "setdefault")
 
 
 def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
@@ -42,8 +42,10 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
     """
     script = metrics.script
     why = "kept over the epochs: the mean over the ranks, not rank 0's own"
+    kept: list[cst.BaseExpression] = []
     for sink in _sinks(metrics):
         for value in metrics.values(sink):
+            kept.append(value)
             binding = _binding(metrics, value)
             if binding is None:
                 if metrics.sums.alone(value):
@@ -58,6 +60,8 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
             else:
                 lines = statements("torch/average_kept", dl=metrics.facts.alias, name=script.code(value))
                 yield Edit(script.line_of(binding.node), why, after=lines)
+    if kept:
+        metrics.cut(kept)
 
 
 def _sinks(metrics: Metrics) -> Iterator[cst.BaseExpression]:
@@ -70,6 +74,8 @@ def _sinks(metrics: Metrics) -> Iterator[cst.BaseExpression]:
             values = [a.value for a in node.args]
         elif isinstance(node, cst.Assign) and isinstance(node.targets[0].target, cst.Subscript):
             values = [node.value]
+        elif isinstance(node, cst.AugAssign):  # all_losses += losses
+            values = [node.value] if metrics.listed(node.value) else []
         if values:
             loop = next((u for u in script.above(node) if isinstance(u, (cst.For, cst.While, cst.FunctionDef))), None)
             if loop in outer and metrics.all_ranks(node):
@@ -78,7 +84,7 @@ def _sinks(metrics: Metrics) -> Iterator[cst.BaseExpression]:
 
 def _binding(metrics: Metrics, value: cst.BaseExpression) -> Binding | None:
     """Return the one plain assignment that gives the name ``value`` its value, if all ranks come to it."""
-    if not isinstance(value, cst.Name):
+    if not isinstance(value, cst.Name) or metrics.listed(value):
         return None
     bindings, scope = metrics.script.scopes[value].lookup(value.value)
     if len(bindings) != 1 or scope is not metrics.script.scopes[value]:

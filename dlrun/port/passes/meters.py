@@ -10,8 +10,9 @@ import libcst as cst
 
 from dlrun.port.edits import Edit
 from dlrun.port.facts.torch import calls_method
+from dlrun.port.passes.counters import each_update
 from dlrun.port.passes.metrics import Metrics
-from dlrun.port.program.script import walk
+from dlrun.port.program.script import Script, walk
 
 _FIELD = re.compile(r"\{(\w+)\.(avg|val|value|mean|average|global_avg|smoothed_value)(?=[:!}])")
 
@@ -39,6 +40,67 @@ def shown(metrics: Metrics, call: cst.Call) -> Iterator[Edit]:
                 for text in taken:
                     if any(field == name for field, _ in _FIELD.findall(text.value)):
                         yield Edit(text, why, partial(_flat, name))
+
+
+def fed(metrics: Metrics) -> Iterator[Edit]:
+    """Yield the means with which meters are fed that are shown themselves: ``print(losses)``, ``str(losses)``.
+
+    Before:
+        losses.update(loss.item(), len(x))
+        print(losses)
+
+    After:
+        losses.update(dl.average(loss.item()), len(x))
+        print(losses)
+    """
+    found: list[cst.CSTNode] = []
+    for call in (c for c in metrics.script.calls if calls_method(c, "update")):
+        meter = call.func.value  # type: ignore[attr-defined]
+        if not metrics.trained(meter) or not _speaks(metrics, meter):
+            continue
+        if _is_shown(metrics, meter) and metrics.all_ranks(call) and each_update(metrics.facts, call):
+            given = [a for a in call.args if not a.star and (a.keyword is not None or a is call.args[0])]
+            values = [a.value for a in given if metrics.trained(a.value)]
+            found.extend(values)
+            why = "a meter that is shown itself takes the mean over the ranks, not rank 0's own"
+            yield from (Edit(value, why, metrics.wrapped) for value in values)
+    if found:
+        metrics.cut(found)
+
+
+def _speaks(metrics: Metrics, meter: cst.BaseExpression) -> bool:
+    """Tell whether ``meter`` is an object of the script's own that says in text what it has come to."""
+    flow = metrics.facts.flow
+    return any(flow.method(cls, name) for cls in flow.classes(meter) for name in ("__str__", "__repr__", "__format__"))
+
+
+def _is_shown(metrics: Metrics, meter: cst.BaseExpression) -> bool:
+    """Tell whether ``meter`` goes as a whole into a text, or to what may print it; ``{loss.avg}`` takes a part only."""
+    script = metrics.script
+    bindings = script.bindings_of(meter)
+    names = [n for n in script.nodes if isinstance(n, cst.Name) and n.value == script.code(meter)]
+    return any(bindings and script.bindings_of(n) == bindings and _is_whole(script, n) for n in names)
+
+
+def _is_whole(script: Script, name: cst.Name) -> bool:
+    parent = script.parents[name]
+    match parent:
+        case cst.FormattedStringExpression() | cst.BinaryOperation(operator=cst.Modulo()):
+            return True
+        case cst.Element():
+            return not isinstance(script.parents[script.parents[parent]], (cst.AssignTarget, cst.For))
+        case cst.Arg():
+            return parent.keyword is not name and not _takes_parts(script.parents[parent], parent)
+    return False
+
+
+def _takes_parts(call: cst.CSTNode, arg: cst.Arg) -> bool:
+    """Tell whether ``call`` is a format that takes only numbers of the object ``arg``, as ``shown`` reads them."""
+    if not isinstance(call, cst.Call) or not calls_method(call, "format") or arg.keyword is None:
+        return False
+    name, text = arg.keyword.value, "".join(n.value for n in walk(call.func) if isinstance(n, cst.SimpleString))
+    taken = [found for found, _ in _FIELD.findall(text) if found == name]
+    return len(re.findall(rf"\{{{name}[^\w]", text)) == len(taken)
 
 
 def counts(metrics: Metrics, call: cst.Call) -> Iterator[Edit]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
@@ -91,12 +91,18 @@ class Metrics:
         """Return the largest numbers within ``node`` that come from a rank's own training batches."""
         if node in self.trained.cuts:
             return []  # is the sum over all ranks
+        if isinstance(node, cst.Call) and self.script.name_of(node.func) == "builtins.len":
+            return []
         if isinstance(node, cst.Call) and self.script.name_of(node.func) in ("builtins.round", "builtins.int"):
             return self.values(node.args[0].value) if node.args else []  # the mean is rounded, not the parts
         if isinstance(node, cst.Call) and self.script.name_of(node.func) in _CURVED:
             return self.values(node.args[0].value) if node.args else []  # perplexity is that of the mean loss
+        extreme = isinstance(node, cst.Call) and self.script.name_of(node.func) in ("builtins.min", "builtins.max")
+        if isinstance(node, cst.Call) and extreme and len(node.args) == 1 and self.listed(node.args[0].value):
+            return self.values(node.args[0].value)  # the least of the means, not the mean of the least
         mine = isinstance(node, cst.BaseExpression) and self.trained(node)
         number = mine and (node in self.formatted or self.scalar(node) or self.scalar.several(node))
+        number = number or (mine and self.listed(node))
         if isinstance(node, cst.BaseExpression) and number:
             return [] if self.sums.elsewhere(node) or self.is_averaged(node) else [node]
         if isinstance(node, (cst.Comparison, cst.Lambda, cst.IfExp, cst.ListComp, cst.GeneratorExp)):
@@ -104,6 +110,10 @@ class Metrics:
         if isinstance(node, (cst.Arg, cst.Attribute, cst.Subscript)):
             return self.values(node.value)  # the name of a keyword or an attribute is no value, nor is an index
         return [value for child in children(node) for value in self.values(child)]
+
+    def listed(self, node: cst.CSTNode) -> bool:
+        """Tell whether ``node`` is a list of numbers to which all ranks add together."""
+        return self.scalar.lists.of(node, self.scalar) and all(map(self.all_ranks, self.scalar.lists.filled(node)))
 
     def curved(self, value: cst.BaseExpression) -> cst.BaseExpression | None:
         """Return what the function that ``value`` comes from takes the exponential (or a root) of, at its one end."""
@@ -115,6 +125,12 @@ class Metrics:
         ends = isinstance(self.script.parents[only], cst.Return) and function is not self.script.function_of(value)
         inner = only.args[0].value
         return inner if ends and self.all_ranks(only) and self.trained(inner) else None
+
+    def cut(self, nodes: Iterable[cst.CSTNode]) -> None:
+        """Note that what ``nodes`` stand for is the same on all ranks from now on, and so is what comes of it."""
+        cuts = [*self.trained.cuts, *nodes]
+        self.trained = Taint(self.script, self.facts.kinds, self.trained.seeds, cuts)
+        self.local = Taint(self.script, self.facts.kinds, self.local.seeds, cuts)
 
     def is_averaged(self, node: cst.BaseExpression) -> bool:
         """Tell whether ``node`` is the same on all ranks by now: averaged before, or kept from what was."""

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
-from dlrun.port.facts.taint import Taint
 from dlrun.port.insert import statements
 from dlrun.port.passes.metrics import Metrics
 
@@ -32,9 +31,7 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
                        before=statements("torch/total_statement", dl=facts.alias, name=name))  # fmt: skip
     if found:
         yield Doubt(found[0][0], _TWICE, "low", "choose n that divides them, or drop_last=True")
-        cuts = [total for node, total in found if isinstance(node, cst.BinaryOperation)]
-        metrics.trained = Taint(script, facts.kinds, metrics.trained.seeds, cuts)
-        metrics.local = Taint(script, facts.kinds, metrics.local.seeds, cuts)
+        metrics.cut(total for node, total in found if isinstance(node, cst.BinaryOperation))
 
 
 def _quotients(metrics: Metrics) -> Iterator[tuple[cst.CSTNode, cst.BaseExpression, cst.BaseExpression]]:

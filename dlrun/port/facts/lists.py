@@ -1,0 +1,84 @@
+"""Lists of numbers: made empty, and filled one by one, as the losses of all batches are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import libcst as cst
+
+from dlrun.port.program.flow import Flow
+from dlrun.port.program.script import Binding, dotted
+
+_FILLS = ("append", "extend", "insert")
+
+
+class Lists:
+    """Tells which expressions are lists that a script fills with ``append``, and with what."""
+
+    def __init__(self, flow: Flow) -> None:
+        self.flow = flow
+        self.script = flow.script
+
+    def filled(self, box: cst.CSTNode) -> list[cst.Call]:
+        """Return the calls that fill the list ``box``, a name, ``self.losses`` or ``kept["loss"]``.
+
+        None where it is not made empty everywhere, or filled in other ways than by ``append``.
+        """
+        if not isinstance(box, (cst.Name, cst.Attribute, cst.Subscript)):
+            return []
+        if (returned := self._returned(box)) is not None:
+            return self.filled(returned)
+        root = box.value if isinstance(box, cst.Subscript) else box
+        bindings, code = self._bindings(root), self.script.code(box)
+        keyed = root is not box
+        if not bindings or not all(b.how == "assign" and self._is_empty(b.written, keyed) for b in bindings):
+            return []
+        fills = [call for call in self.script.calls if self._into(call, code, keyed, bindings)]
+        plain = all(len(c.args) == 1 and c.func.attr.value == "append" for c in fills)  # type: ignore[attr-defined]
+        return fills if plain else []
+
+    def of(self, box: cst.CSTNode, are: Callable[[cst.BaseExpression], bool]) -> bool:
+        """Tell whether ``box`` is a list of what ``are`` accepts."""
+        fills = self.filled(box)
+        return bool(fills) and all(are(call.args[0].value) for call in fills)
+
+    def _returned(self, box: cst.BaseExpression) -> cst.Name | None:
+        """Return the name of the list that a function of the script returns, if ``box`` is what it returned."""
+        bindings = self._bindings(box)
+        if len(bindings) != 1 or not isinstance(bindings[0].value, cst.Call) or len(bindings[0].path) > 1:
+            return None
+        ends = [r for t in self.flow.targets(bindings[0].value) for r in self.flow.returns(t)]
+        only, at = ends[0] if len(ends) == 1 else None, bindings[0].path[0] if bindings[0].path else None
+        if isinstance(only, cst.Tuple) and isinstance(at, int) and at < len(only.elements):
+            only = only.elements[at].value
+        elif at is not None:
+            return None
+        return only if isinstance(only, cst.Name) and not any(b.how == "param" for b in self._bindings(only)) else None
+
+    def _into(self, call: cst.Call, code: str, keyed: bool, bindings: list[Binding]) -> bool:
+        """Tell whether ``call`` fills what is called ``code``, and which ``bindings`` make."""
+        func = call.func
+        if not isinstance(func, cst.Attribute) or func.attr.value not in _FILLS or self.script.code(func.value) != code:
+            return False
+        root = func.value.value if keyed and isinstance(func.value, cst.Subscript) else func.value
+        return self._bindings(root) == bindings
+
+    def _bindings(self, node: cst.CSTNode) -> list[Binding]:
+        if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name) and node.value.value == "self":
+            owner = self.script.class_of(node)
+            return list(self.script.attributes.get((owner, node.attr.value), ())) if owner is not None else []
+        return self.script.scopes[node].lookup(node.value)[0] if isinstance(node, cst.Name) else []
+
+    def _is_empty(self, made: cst.BaseExpression | None, keyed: bool) -> bool:
+        """Tell whether ``made`` is an empty list, or (``keyed``) a dict of such."""
+        match made:
+            case cst.List():
+                return not made.elements and not keyed
+            case cst.Dict():
+                values = [e.value for e in made.elements if isinstance(e, cst.DictElement)]
+                return keyed and len(values) == len(made.elements) and all(self._is_empty(v, False) for v in values)
+            case cst.Call():
+                name = self.script.name_of(made.func)
+                of_lists = [dotted(a.value) for a in made.args] == ["list"] and name == "collections.defaultdict"
+                return of_lists if keyed else name == "builtins.list" and not made.args
+        return False

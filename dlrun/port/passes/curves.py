@@ -1,0 +1,75 @@
+"""Part of step "metrics": lists of numbers from all batches that are plotted or saved whole."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.edits import Edit
+from dlrun.port.passes.metrics import Metrics
+from dlrun.port.passes.output import WRITES
+from dlrun.port.program.script import dotted, walk
+
+_PLOTS = re.compile(r"(^|\.)(plot|scatter|semilog[xy]|loglog|fill_between|lineplot)$")
+_TAKES = re.compile(r"^(torch\.save|numpy\.(array|asarray|stack)|pandas\.(DataFrame|Series))$")
+# What a function of the script is called that shows or saves what it is given.
+_SHOWS = re.compile(r"plot|show|draw|save|write|log|visuali", re.IGNORECASE)
+_CHANGES = ("append", "extend", "insert", "clear", "pop")
+
+
+def torch(metrics: Metrics) -> Iterator[Edit]:
+    """Average, where it is plotted or saved, a list of numbers that every batch adds to.
+
+    Before:
+        model, losses = torch.nn.Linear(2, 1), []
+        for x, y in loader:
+            loss = (model(x) - y).mean()
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        plt.plot(losses)
+
+    After:
+        model, losses = torch.nn.Linear(2, 1), []
+        for x, y in loader:
+            loss = (model(x) - y).mean()
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        plt.plot(dl.average(losses))
+    """
+    for call in metrics.script.calls:
+        if _shows(metrics, call) and metrics.all_ranks(call):
+            for arg in call.args:
+                for node in _held(arg.value):
+                    if metrics.listed(node) and metrics.trained(node) and not metrics.sums.elsewhere(node):
+                        yield Edit(node, "of every batch the mean over the ranks, not rank 0's own", metrics.wrapped)
+
+
+def _shows(metrics: Metrics, call: cst.Call) -> bool:
+    """Tell whether ``call`` plots or saves what it is given, and does not add to it."""
+    name = metrics.script.name_of(call.func) or dotted(call.func)
+    targets = metrics.facts.flow.targets(call)
+    if targets:
+        return all(_SHOWS.search(t.name.value) and not _fills(t) for t in targets)
+    return bool(WRITES.search(name) or _TAKES.search(name) or _PLOTS.search(name))
+
+
+def _fills(function: cst.FunctionDef) -> bool:
+    """Tell whether ``function`` may change a list that it is given."""
+    return any(isinstance(n, cst.Attribute) and n.attr.value in _CHANGES for n in walk(function))
+
+
+def _held(node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """Yield ``node``, or what it holds, where it is a dict, a list or a tuple that is written out."""
+    match node:
+        case cst.Dict():
+            for entry in node.elements:
+                yield from _held(entry.value)
+        case cst.List() | cst.Tuple():
+            for element in node.elements:
+                yield from _held(element.value)
+        case _:
+            yield node
