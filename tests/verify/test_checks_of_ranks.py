@@ -87,6 +87,24 @@ def test_testing_on_what_another_rank_trains_on_is_a_leak() -> None:
     assert data.shards(serial, port).fault == "leaking-split"
 
 
+def test_a_fold_that_the_next_one_tests_on_is_no_leak_whatever_the_numbers_of_its_loaders() -> None:
+    def folds(number: int) -> list[Event]:
+        later = [epoch_of(number + i, part) for i, part in ((1, [4, 5]), (2, [0, 1]))]
+        first = [event(e.kind, **e.facts | ({"loader": number} if "loader" in e.facts else {})) for e in trained]
+        return [*first, *(e for events in later for e in events)]
+
+    def epoch_of(number: int, indices: list[int]) -> list[Event]:
+        tested = event("batch", epoch=number, indices=indices, hash="")
+        return [event("epoch", epoch=number, loader=number, data=0, size=100), tested]
+
+    trained = epoch([[0, 1], [2, 3]])
+    serial, (one, two) = run(folds(1)), (folds(7), folds(7))
+    shares = [[e for e in part if e.kind != "batch" or e["epoch"] or e["indices"] == mine]
+              for part, mine in ((one, [0, 1]), (two, [2, 3]))]  # fmt: skip
+    check = data.shards(serial, run(*shares))
+    assert check.status == "passed", check
+
+
 @pytest.mark.parametrize(
     ("lr", "rules", "fault"),
     [
@@ -127,6 +145,24 @@ def test_a_rate_that_is_set_between_epochs_stays_scaled(later: float, fault: str
     scaled = event("return", fn="lr_scale", lr=0.1, result=0.2, rule="linear")
     ported = [[scaled, *epochs(0.2, later)]] * 2
     assert rate.learning_rate(run(epochs(0.1, 0.05)), run(*ported)).fault == fault
+
+
+@pytest.mark.parametrize(
+    ("rates", "base", "status"),
+    [
+        ([0.1, 0.2], [0.2], "passed"),  # the warm-up of 4 steps has become one of 2
+        ([0.2, 0.4], [0.4], "failed"),  # scaled twice
+    ],
+)
+def test_a_warm_up_that_len_of_a_sharded_loader_makes_shorter_is_as_steep_as_a_scaled_one(rates, base, status) -> None:
+    def trained(base: list[float], *steps: float) -> list[Event]:
+        made = [event("optimizer", **optimizer().facts | {"base": base}), *epoch([[0, 1]])]
+        return [*made, *(step(i, 1 - i / 10, lr=lr) for i, lr in enumerate(steps, 1))]
+
+    call = event("return", fn="lr_scale", lr=0.1, result=0.2, rule="linear")
+    serial = run(trained([0.1], 0.025, 0.05, 0.075, 0.1))
+    check = rate.learning_rate(serial, run([call, *trained(base, *rates)], epoch([[2, 3]])))
+    assert check.status == status, check
 
 
 def test_a_warm_up_starts_at_the_serial_rate() -> None:

@@ -46,14 +46,12 @@ def shards(identity: Run, run: Run) -> Check:
     twice = sum(len(set(share)) for share in shares) - len({i for share in shares for i in share})
     finding = f"{n} {'' if twice else 'disjoint '}shards of {sizes} cover the {len(set(whole))} samples"
     finding += f"; {twice} of them are read twice, for shares of equal length" if twice else ""
-    return (
-        _covered(identity, run, whole, shares, first) or _leak(identity, run, shares, first[0]) or passed(NAME, finding)
-    )
+    return _covered(identity, run, whole, shares, first) or _leak(identity, run, shares) or passed(NAME, finding)
 
 
 def _covered(identity: Run, run: Run, whole: list[int], shares: list[list[int]], first: list[Epoch]) -> Check | None:
     """Return what is wrong with the union of the shards, None where it is the serial run's epoch."""
-    if not all(epoch.complete for epoch in first):
+    if not all(epoch.complete for epoch in (*first, training(identity.root)[0])):
         return skipped(NAME, f"the run ended within its first epoch, after {len(shares[0])} samples on rank 0")
     n, batch = len(shares), len(first[0].batches[0] or ())
     expected, got = Counter(whole), sum((Counter(share) for share in shares), Counter())
@@ -79,24 +77,25 @@ def _follows(whole: list[int], share: list[int]) -> bool:
     return len(share) > 1 and whole[begin : begin + len(share)] == share
 
 
-def _leak(identity: Run, run: Run, shares: list[list[int]], train: Epoch) -> Check | None:
+def _leak(identity: Run, run: Run, shares: list[list[int]]) -> Check | None:
     """Return a check that failed because one rank trains on what another one tests on, None where none does."""
     trained = {i for share in shares for i in share}
-
-    def tested(trace: Trace) -> set[int]:
-        others = [e for e in trace.epochs if not e.trains and e.loader != train.loader and e.data == train.data]
-        return {i for epoch in others for i in epoch.samples or ()}
-
-    mine = training(identity.root)[0]
-    if tested(identity.root) & set(mine.samples or ()):
+    if _tested(identity.root) & set(training(identity.root)[0].samples or ()):  # as a fold is tested on by the next
         return None
     for trace in run.traces:
-        leaked = len(tested(trace) & trained)
+        leaked = len(_tested(trace) & trained)
         if leaked:
             finding = f"{leaked} samples that rank {trace.rank} tests on are trained on by another rank"
             todo = "split the data under the same seed on all ranks, before sharding"
-            return failed(NAME, finding, todo, "leaking-split", where=train.at, rank=trace.rank)
+            return failed(NAME, finding, todo, "leaking-split", where=training(trace)[0].at, rank=trace.rank)
     return None
+
+
+def _tested(trace: Trace) -> set[int]:
+    """Return the samples that a rank tests on, of the data set that it trains on first; each run has its numbers."""
+    train = training(trace)[0]
+    others = [e for e in trace.epochs if not e.trains and e.loader != train.loader and e.data == train.data]
+    return {i for epoch in others for i in epoch.samples or ()}
 
 
 def _by_content(first: list[Epoch], place: dict[str, str]) -> Check:

@@ -21,7 +21,7 @@ def learning_rate(serial: Run, run: Run) -> Check:
     n = len(run.traces)
     steps = serial.root.steps
     if not any(run.root.returns("serial_steps")):
-        check = _compared([rates[0] for rates in _rates(steps, run)], serial, run)
+        check = _ramp(serial, run) or _compared([rates[0] for rates in _rates(steps, run)], serial, run)
         return check if check.status != "passed" else _lost_later(serial, run) or check
     # A rate by serial steps is that of every n-th of them, counted from 1 or from 0.
     every = (steps[n - 1 :: n], steps[::n])
@@ -72,13 +72,66 @@ def _rates(steps: Sequence[Step], run: Run) -> list[list[tuple[str, float, float
     return list(found.values())
 
 
+def _shorter(run: Run) -> bool:
+    """Whether the port makes a schedule shorter; of functions and lists, which have no count, it is taken for so."""
+    return any(call["count"] is None or call["count"] != call["result"] for call in run.root.returns("steps"))
+
+
+def _ramp(serial: Run, run: Run) -> Check | None:
+    """Judge a schedule that rises from the first step on and that the port makes shorter; None of any other.
+
+    It is shorter where dl.steps() counts fewer, or len() of a sharded loader does. Step k (from 0) of n ranks stands
+    for the serial steps kn to kn + n - 1, whose rates are that of the port, scaled. A shorter count is rounded: one
+    more step on either side may have it.
+    """
+    n, calls = len(run.traces), list(run.root.returns("lr_scale"))
+    promised = max((call["result"] / call["lr"] for call in calls if call["lr"]), default=1.0)
+    before, now, grown = _by_group(serial.root.steps), _by_group(run.root.steps), batch_factor(serial, run)
+    if any(run.root.returns("warmup")) or not any(_rises(rates) for rates in before.values()):
+        return None
+    if not (shorter := _shorter(run)) and not _starts_with(promised, serial, run):
+        return None
+    for key in before.keys() & now.keys():
+        rates, lines = [rate for _, rate in before[key]], ", ".join(sorted({call.at for call in calls}))
+        for k, (at, rate) in enumerate(now[key][: len(rates) // n]):
+            around = rates[max(0, n * k - 1) : n * k + n + 1]
+            if not promised * min(around) * (1 - 1e-6) <= rate <= promised * max(around) * (1 + 1e-6):
+                base = rates[n * k + n - 1]
+                if not shorter:
+                    return None
+                return _wrong(base, rate, rate / base, n, promised, lines or at, grown)
+    how = f"{promised:.4g} times the serial one, on a schedule that is {n} times as fast"
+    return passed(
+        NAME, how if calls or grown == 1 else f"{how}: unscaled, though a step takes {grown} times the samples"
+    )
+
+
+def _starts_with(promised: float, serial: Run, run: Run) -> bool:
+    """Whether each optimizer was made with the serial rate, scaled as promised, before any schedule."""
+    rates = [[event.facts.get("base") for event in trace.all("optimizer")] for trace in (serial.root, run.root)]
+    pairs = [pair for one, two in zip(*rates, strict=False) for pair in zip(one or (), two or (), strict=False)]
+    return bool(pairs) and all(math.isclose(promised * x, y, rel_tol=1e-6) for x, y in pairs)
+
+
+def _rises(rates: list[tuple[str, float]]) -> bool:
+    return len(rates) > 1 and rates[0][1] < rates[1][1]
+
+
+def _by_group(steps: Sequence[Step]) -> dict[tuple[int, int], list[tuple[str, float]]]:
+    """Return (line, rate) of each step, of each optimizer's groups."""
+    found: dict[tuple[int, int], list[tuple[str, float]]] = {}
+    for step in steps:
+        for group, rate in enumerate(step.lr):
+            found.setdefault((step.optimizer, group), []).append((step.at, rate))
+    return found
+
+
 def _lost_later(serial: Run, run: Run) -> Check | None:
     """Return a check that failed because a later epoch begins with the serial rate, None where none does.
 
     Of a warm-up, or a schedule that the port makes shorter, nothing can be said here.
     """
-    shorter = any(call["count"] != call["result"] for call in run.root.returns("steps"))
-    if shorter or any(run.root.returns("warmup")):
+    if _shorter(run) or any(run.root.returns("warmup")):
         return None
     n, starts = len(run.traces), list(zip(_at_epochs(serial.root), _at_epochs(run.root), strict=False))
     for number, (a, b) in enumerate(starts[1:], 2):

@@ -12,9 +12,10 @@ SEEDING = {
     "numpy": "numpy.random.seed(0)",
     "random": "random.seed(0)",
     "tensorflow": "tf.random.set_seed(0)",
+    "keras": "keras.utils.set_random_seed(0)",
     "graph": "tf.compat.v1.set_random_seed(0)",
 }
-WHAT = {"graph": "the random ops of the graph", "tensorflow": "TensorFlow"}
+WHAT = {"graph": "the random ops of the graph", "tensorflow": "TensorFlow", "keras": "Keras"}
 
 
 def repeats(serial: Run, again: Run, hashed: Run | None = None) -> Check:

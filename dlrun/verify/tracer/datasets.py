@@ -54,7 +54,7 @@ class DataSets:
     def begin(self, iterator: Any, data: Any, following: Callable[[], Any]) -> None:
         """An epoch over a data set begins."""
         self._over()
-        finite = self._arrays if self.fitting else int(data.cardinality()) >= 0
+        finite = bool(self.fitting and self._arrays) or int(data.cardinality()) >= 0
         epoch = iterator._dlrun = Epoch(self._epochs, self.number(data), self.recorder.steps, following, finite)
         self._epochs += 1
         self.totals.begin()

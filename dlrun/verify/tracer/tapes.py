@@ -63,10 +63,10 @@ class Tapes:
         of_variables = bool(sources) and all(isinstance(native(s), tf.Variable) for s in sources)
         if not of_variables or self.recorder.inside:
             return compute(tape, *args, **kwargs)
+        self.data.backward()
         if self.recorder.done:
             self.data.end()
             self.recorder.stop()
-        self.data.backward()
         self.recorder.note("backward")
         found = compute(tape, *args, **kwargs)
         self._latest = [(self.number(s), native(s)) for s in sources]

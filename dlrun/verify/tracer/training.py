@@ -111,7 +111,7 @@ class Training:
         if id(optimizer) not in self._optimizers:
             number = len(self._optimizers)
             self._optimizers[id(optimizer)] = (number, optimizer)
-            facts = self._described(parameters)
+            facts = self._described(parameters) | {"base": _base_rates(optimizer)}
             self.recorder.note("optimizer", optimizer=number, type=type(optimizer).__name__, **facts)
             self.by_hand.wanted = False
             # The optimizer's own hooks come after this one and may average, or change the rate (a warm-up): look then.
@@ -177,6 +177,12 @@ class Training:
         return drew if self.recorder.steps > 1 or self.loaders.fed else []  # else the model was built since
 
 
+def _base_rates(optimizer: Optimizer) -> list[float]:
+    """Return the rates that an optimizer was made with, before any schedule; of each group that has one."""
+    rates = [group.get("initial_lr", optimizer.defaults.get("lr")) for group in optimizer.param_groups]
+    return [float(rate) for rate in rates if rate is not None]
+
+
 def install(recorder: Recorder, draws: Draws, loaders: Loaders) -> Training:
     """Put the instruments into modules, autograd, optimizers, schedulers and the functions that clip."""
     training = Training(recorder, draws, loaders)
@@ -191,9 +197,9 @@ def install(recorder: Recorder, draws: Draws, loaders: Loaders) -> Training:
     @functools.wraps(backward)
     def noted_backward(*args: Any, **kwargs: Any) -> Any:
         training.settle()
+        loaders.backward()
         if recorder.done:
             recorder.stop()
-        loaders.backward()
         recorder.note("backward")
         reached = list(leaves(args[0] if args else kwargs["tensors"]))
         result = backward(*args, **kwargs)
