@@ -22,12 +22,17 @@ def turns(positions: Iterable[Any]) -> list[tuple[Any, Any]]:
 
 
 def deal(samples: Iterable[Any], rank: int, n: int) -> Iterator[Any]:
-    """Yield every n-th sample from the ``rank``-th, padded from the beginning so that all ranks get as many."""
+    """Yield every n-th sample from the ``rank``-th, padded from the beginning so that all ranks get as many.
+
+    What has ended is not asked again: a reader whose ``__next__`` raises StopIteration may begin its next epoch then.
+    """
     rest = iter(samples)
     head: list[Any] = []
     while group := list(islice(rest, n)):
         head = head or group
         yield group[rank] if rank < len(group) else head[(rank - len(group)) % len(head)]
+        if len(group) < n:
+            return
 
 
 def deal_calls(function: Callable[..., Any], rank: int, n: int) -> Callable[..., Any]:

@@ -37,8 +37,12 @@ def init(alike: bool = True) -> None:
         draw_alike(None)
 
 
-def reseed() -> None:
-    """Give every rank its own random numbers; rank 0 keeps the serial script's. See ``init`` of dl_comm.tensorflow."""
+def reseed(alike: bool = False) -> None:
+    """Give every rank its own random numbers, or all those of rank 0; see ``reseed`` of dl_comm.tensorflow."""
+    if alike:
+        if parts() > 1:
+            draw_alike(None)
+        return
     rank = get_rank() if parts() > 1 else 0
     if rank == 0:
         return

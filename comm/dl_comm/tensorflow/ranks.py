@@ -57,14 +57,20 @@ def _draw_alike() -> None:
         draw_apart(get_rank())
 
 
-def reseed() -> None:
-    """Give every rank its own random numbers; rank 0 keeps the serial script's.
+def reseed(alike: bool = False) -> None:
+    """Give every rank its own random numbers, or all ranks those of rank 0, which keeps the serial script's.
 
     On rank r > 0 NumPy, ``random``, TensorFlow's global seed and the seeds in Keras models that were broadcast are
     replaced by a hash of NumPy's state and r. Call it after the broadcast; where a model given to that is not built
     yet, it happens when it is.
+
+    With ``alike`` all ranks go on from the states that rank 0's generators of NumPy and ``random`` are in, for what
+    must be drawn alike: a split of the data, an order of them. That is collective.
     """
-    when_built(_reseed)
+    if not alike:
+        when_built(_reseed)
+    elif parts() > 1:
+        draw_alike(None)
 
 
 def _reseed() -> None:

@@ -64,9 +64,8 @@ def read(flow: Flow, options: Options, name: str, guard: cst.If | None) -> Keras
     """
     script = flow.script
     flow.callers(script.module)
-    compiled = [c for c in script.calls if _is_method(c, ("compile",)) and _compiles(script, c)]
-    trained = [c for c in script.calls if _is_method(c, (*FITS, "train_on_batch"))]
-    trained = [c for c in trained if not _is_foreign(script, flow, c)]
+    compiled = [c for c in script.calls if _compiles(script, c)]
+    trained = trains(flow)
     if not compiled or not trained:
         raise _nothing(script, name, compiled, trained)
     for arg in (a for call in trained for a in call.args if a.keyword and a.keyword.value == "sample_weight"):
@@ -116,6 +115,19 @@ def read(flow: Flow, options: Options, name: str, guard: cst.If | None) -> Keras
     )
 
 
+def trains(flow: Flow) -> list[cst.Call]:
+    """Return the calls that train a model: ``fit()``, ``fit_generator()``, ``train_on_batch()``."""
+    calls = [c for c in flow.script.calls if _is_method(c, (*FITS, "train_on_batch"))]
+    return [c for c in calls if not _is_foreign(flow.script, flow, c)]
+
+
+def beside_loops(flow: Flow) -> list[cst.Call]:
+    """Return the calls that train a compiled model in a script which also trains in loops of its own."""
+    compiled = [c for c in flow.script.calls if _compiles(flow.script, c)]
+    found = [c for c in trains(flow) if not flow.targets(c)] if compiled else []
+    return [c for c in found if any(_is_trained(flow.script, made, [c]) for made in compiled)]
+
+
 def _draws(flow: Flow, call: cst.Call, depth: int = 2) -> bool:
     """Tell whether ``call`` draws samples: at random, or the next batch of images that Keras has shuffled."""
     script, method = flow.script, call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
@@ -152,6 +164,8 @@ def _receiver(script: Script, call: cst.Call) -> str:
 
 def _compiles(script: Script, call: cst.Call) -> bool:
     """Tell whether ``call`` is a model's compile(), not re.compile or super().compile in a class."""
+    if not _is_method(call, ("compile",)):
+        return False
     if script.name_of(call.func) and not script.name_of(call.func).startswith("."):
         return False
     return bool(dotted(call.func)) and isinstance(script.parents.get(call), cst.Expr)

@@ -10,6 +10,7 @@ import libcst as cst
 from dlrun.errors import DlrunError
 from dlrun.port.facts import Facts, Options
 from dlrun.port.facts.estimators import Estimators
+from dlrun.port.facts.keras import beside_loops
 from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.session import SESSIONS, SessionGradients, runs_session
@@ -40,6 +41,7 @@ class TensorFlowFacts(Facts):
     monitored: tuple[cst.Call, ...] = ()  # calls that make a session which takes hooks
     supervised: tuple[cst.Call, ...] = ()  # calls that make a Supervisor, which closes the graph and makes sessions
     queues: tuple[cst.Call, ...] = ()  # input by queue runners
+    fitted: tuple[cst.Call, ...] = ()  # fit() and the like of compiled models, beside loops that train
     unclear: tuple[cst.CSTNode, ...] = ()  # data that may feed the training or not
 
 
@@ -65,17 +67,20 @@ def trains_by_hand(script: Script) -> bool:
         return True
     if style == "session":  # it may be there only to say how much of the GPU is taken
         return bool(SessionGradients(Flow(script)).step_calls)
-    return not all(_in_train_step(script, c) for c, _ in TapeGradients(Flow(script)).step_calls)
+    flow = Flow(script)
+    return not all(_in_train_step(flow, c) for c, _ in TapeGradients(flow).step_calls)
 
 
 def _makes(script: Script, call: cst.Call, name: str) -> bool:
     return plain(script.name_of(call.func)) == name
 
 
-def _in_train_step(script: Script, call: cst.Call) -> bool:
-    function = script.function_of(call)
+def _in_train_step(flow: Flow, call: cst.Call) -> bool:
+    """Tell whether ``call`` stands in a model's ``train_step``, not in that of a class which derives from nothing."""
+    function = flow.script.function_of(call)
     named = isinstance(function, cst.FunctionDef) and function.name.value == "train_step"
-    return named and script.class_of(function) is not None
+    cls = flow.script.class_of(function) if named and function is not None else None
+    return cls is not None and any(base != "builtins.object" for base in flow.bases(cls))
 
 
 def read(script: Script, options: Options) -> TensorFlowFacts:
@@ -142,6 +147,8 @@ def gather(
         feeds=tuple(feeds.found.values()) if feeds is not None else (),
         carries=tuple(feeds.carried.dealt) if feeds is not None else (),
         permutations=tuple(feeds.permutations()) if feeds is not None else (),
+        orders=tuple(feeds.late_orders()) if feeds is not None else (),
+        seeds=tuple(feeds.orders.seeds()) if feeds is not None and not feeds.episodes else (),
         optimizers=tuple(c for c in script.calls if c in optimizers or kinds.of_call(c) == "optimizer"),
         loops=tuple(loops.training) if loops is not None else (),
         accumulating=tuple(loops.accumulating) if loops is not None else (),
@@ -157,6 +164,7 @@ def gather(
         estimators=estimators,
         monitored=tuple(c for c in script.calls if _makes(script, c, _MONITORED)),
         supervised=tuple(c for c in script.calls if _makes(script, c, _SUPERVISOR)),
+        fitted=tuple(beside_loops(flow)) if style != "estimator" else (),
         queues=tuple(feeds.queues) if isinstance(feeds, SessionFeeds) else (),
         unclear=tuple(feeds.unclear if isinstance(feeds, SessionFeeds) else getattr(feeds, "compiled", ())),
     )

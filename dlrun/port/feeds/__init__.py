@@ -11,6 +11,7 @@ from dlrun.port.facts import Feed
 from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.sites import Sites
 from dlrun.port.feeds import nested
+from dlrun.port.feeds.aside import only_shown
 from dlrun.port.feeds.carried import Carried, hands_on
 from dlrun.port.feeds.draws import Draws, plays
 from dlrun.port.feeds.foreign import may_be_batches, where_assigned
@@ -18,7 +19,7 @@ from dlrun.port.feeds.full import FullBatches
 from dlrun.port.feeds.given import Given
 from dlrun.port.feeds.iterated import Iterated
 from dlrun.port.feeds.orders import Orders
-from dlrun.port.feeds.positions import counts_too, moving, picks_samples, uses_of_number
+from dlrun.port.feeds.positions import counts_too, moving, picks_samples, slides, uses_of_number
 from dlrun.port.feeds.uses import Uses
 from dlrun.port.feeds.wholes import Wholes
 from dlrun.port.program.script import dotted, walk
@@ -65,10 +66,14 @@ class Feeds(FullBatches):
                 self.found.update({key: feed for key, feed in cut.items() if (feed.node, feed.names) not in known})
         innermost = [loop for loop in self._innermost() if loop not in self._fed and loop not in self.carried.streams]
         self.counted.extend(self.carried.counted)
-        drawn = [loop for loop in innermost if self.draws(loop)]
+        slid = [loop for loop in innermost if any(self._given.takes(loop, n) for n in slides(self.flow, loop))]
+        drawn = [loop for loop in innermost if loop not in slid and self.draws(loop)]
         self.counted.extend(loop for loop in drawn if not self._is_part(loop, drawn))
         if not self.found and not self.counted and not self.carried.by_loop:
             for turn in innermost:
+                self._whole(turn)
+        elif slid:
+            for turn in slid:
                 self._whole(turn)
         else:
             self.unfed = next((loop for loop in innermost if loop not in self.counted and self._is_unfed(loop)), None)
@@ -107,7 +112,8 @@ class Feeds(FullBatches):
         if len(self.found) > before:
             self.numbered = self.numbered or self._given.by_number(loop)
         reached = list(self.draws.reached(loop.body)) if self._is_innermost(loop) else []
-        drawn = [(c, given) for c in reached if (given := self.draws.advanced(c)) is not None]
+        drawn = [(c, given) for c in reached if (given := self.draws.advanced(c)) is not None
+                 and not (len(self.found) > before and only_shown(self.loops, loop, c))]  # fmt: skip
         for call, iterator in drawn:
             self._feed(source := self.iterated.source(iterator), drawn=True)
             if self._is_unseen(source):

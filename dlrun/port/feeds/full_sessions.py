@@ -9,6 +9,7 @@ from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.facts.reductions import Reductions
 from dlrun.port.facts.session import SessionGradients
 from dlrun.port.feeds.full import FullBatches
+from dlrun.port.feeds.positions import moving
 from dlrun.port.feeds.wholes import GRAPH, Wholes
 from dlrun.port.program.script import dotted, walk
 
@@ -32,6 +33,9 @@ class FullSessions(FullBatches):
             if any(isinstance(o, cst.List) and not o.elements and not self.script.inside(o, loop) for o in origins):
                 wholes.arrays.setdefault(dotted(value))
         if self.graph is not None:
+            return
+        if moved := [name for name in wholes.arrays if moving(loop, name)]:
+            self._move(loop, moved)
             return
         literal = [value for _, value in pairs if isinstance(value, cst.List) and _is_array(value)]
         if wholes.arrays or literal:

@@ -21,6 +21,7 @@ _ORDERS = re.compile(
 _NUMBERS = re.compile(r"^(numpy\.random\.(?!seed|RandomState|default_rng|get_state|set_state|Generator)\w+|"
                       r"random\.(?!seed|Random|getstate|setstate)\w+|torch\.rand\w*)$")  # fmt: skip
 _SEEDS = re.compile(r"(^|\.)(manual_seed|manual_seed_all|seed|seed_everything|set_seed|set_random_seed)$")
+_LIBRARIES = ("torch", "numpy", "random", "transformers", "lightning", "tensorflow", "keras")
 _OWN = ("generator", "random_state")
 
 
@@ -128,7 +129,7 @@ class Orders:
 
     def _seeds(self, call: cst.Call, depth: int = 2) -> bool:
         name = self.script.name_of(call.func)
-        if _SEEDS.search(name) and name.split(".")[0] in ("torch", "numpy", "random", "transformers", "lightning"):
+        if _SEEDS.search(name) and name.split(".")[0] in _LIBRARIES:
             return bool(call.args)
         inner = [n for f in self.flow.targets(call) for n in walk(f.body) if isinstance(n, cst.Call)] if depth else []
         trains = any(self.loops.gradients.runs_backward(f.body) for f in self.flow.targets(call))

@@ -46,23 +46,39 @@ def counts_too(flow: Flow, loop: cst.For) -> tuple[cst.Name, ...]:
     if not isinstance(loop.target, cst.Name):
         return ()
     name, names = loop.target.value, {loop.target.value}
-    index: list[cst.Assign] = []  # assignments of positions: start = step * size % len(x)
+    steps: list[tuple[cst.Assign, set[str]]] = []  # assignments of positions: start = step * size % len(x)
     for n in walk(loop.body):
         if isinstance(n, cst.Assign) and mentions(n.value, names) and _may_be_position(n.value):
-            target = n.targets[0].target
-            if isinstance(target, cst.Name) and _only_picks(flow, loop, target.value):
-                names.add(target.value)
-                index.append(n)
-    uses = [n for n in walk(loop.body) if isinstance(n, cst.Name) and n.value == name and _is_value(flow, n)]
-    own = {m for a in index for m in walk(a.value)}
+            targets = _names(n.targets[0].target)
+            names |= targets
+            steps.append((n, targets))
+    own: set[cst.CSTNode] = set()
+    for assign, targets in reversed(steps):
+        if any(n in own or _picks(flow, loop, n) for t in targets for n in _read(flow, loop, t)):
+            own.update(walk(assign.value))
+    uses = _read(flow, loop, name)
     picks = [n for n in uses if n in own or _picks(flow, loop, n)]
     return tuple(picks) if picks and len(picks) < len(uses) else ()
 
 
-def _only_picks(flow: Flow, loop: cst.For, name: str) -> bool:
+def _names(target: cst.BaseExpression) -> set[str]:
+    """Return the names that an assignment gives values to; none where it does so to parts of other things."""
+    parts = [e.value for e in target.elements] if isinstance(target, (cst.Tuple, cst.List)) else [target]
+    return {p.value for p in parts if isinstance(p, cst.Name)}
+
+
+def _read(flow: Flow, loop: cst.For, name: str) -> list[cst.Name]:
+    """Return the places in ``loop`` that read the variable ``name``."""
     uses = [n for n in walk(loop.body) if isinstance(n, cst.Name) and n.value == name and _is_value(flow, n)]
-    read = [n for n in uses if not isinstance(flow.script.parents[n], cst.AssignTarget)]
-    return any(_picks(flow, loop, n) for n in read)
+    return [n for n in uses if not any(isinstance(up, cst.AssignTarget) for up in _targets_above(flow, n))]
+
+
+def _targets_above(flow: Flow, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """Yield what is around ``node`` up to a subscript, in which it would be read."""
+    for up in flow.script.above(node):
+        if isinstance(up, (cst.Subscript, cst.BaseSmallStatement, cst.BaseCompoundStatement)):
+            return
+        yield up
 
 
 def _is_value(flow: Flow, node: cst.Name) -> bool:
@@ -83,12 +99,31 @@ def _picks(flow: Flow, loop: cst.For, node: cst.Name) -> bool:
     return False
 
 
-def _is_number(flow: Flow, value: cst.CSTNode) -> bool:
-    """Tell whether ``value`` is computed from numbers: no texts, and no calls but of len(), min() and the like."""
+_PLAIN = ("builtins.len", "builtins.min", "builtins.max", "builtins.int")
+
+
+def _is_number(flow: Flow, value: cst.CSTNode, depth: int = 1) -> bool:
+    """Tell whether ``value`` is computed from numbers: no texts, and no calls but of len(), min() and the like.
+
+    Or of a function of the script's own that computes so with what it is given: ``start, end = bounds(step)``.
+    """
     calls = [n for n in walk(value) if isinstance(n, cst.Call)]
-    plain = ("builtins.len", "builtins.min", "builtins.max", "builtins.int")
     texts = any(isinstance(n, (cst.SimpleString, cst.FormattedString)) for n in walk(value))
-    return not texts and all(flow.script.name_of(c.func) in plain for c in calls)
+    return not texts and all(
+        flow.script.name_of(c.func) in _PLAIN or (depth > 0 and _computes_number(flow, c, depth)) for c in calls
+    )
+
+
+def _computes_number(flow: Flow, call: cst.Call, depth: int) -> bool:
+    """Tell whether ``call`` runs functions of the script's own that do nothing but compute with numbers."""
+    return bool(targets := flow.targets(call)) and all(
+        flow.returns(t) and all(_is_number(flow, r, depth - 1) and not _takes(r) for r in flow.returns(t))
+        for t in targets
+    )
+
+
+def _takes(value: cst.CSTNode) -> bool:
+    return any(isinstance(n, (cst.Subscript, cst.Attribute)) for n in walk(value))
 
 
 def _may_be_position(value: cst.CSTNode) -> bool:
@@ -110,6 +145,44 @@ def moving(loop: cst.For | cst.While, name: str) -> bool:
         isinstance(n, cst.Subscript) and dotted(n.value) == name and any(mentions(e, moved) for e in n.slice)
         for n in walk(loop.body)
     )
+
+
+def slides(flow: Flow, loop: cst.For | cst.While) -> Iterator[cst.Subscript]:
+    """Yield the slices of arrays made before ``loop`` that begin where it has come to: ``x[at : at + n]; at += n``."""
+    grown = _grown(loop)
+    for n in walk(loop.body):
+        if not (isinstance(n, cst.Subscript) and isinstance(n.value, cst.Name) and mentions(n.slice[0], grown)):
+            continue
+        if isinstance(n.slice[0].slice, cst.Slice) and moving(loop, n.value.value):
+            made = flow.script.scopes[loop].lookup(n.value.value)[0]
+            if not any(flow.script.inside(b.node, loop) for b in made):
+                yield n
+
+
+def _grown(loop: cst.For | cst.While) -> set[str]:
+    """Return the names of the numbers that ``loop`` adds to."""
+    found = {n.target.value for n in walk(loop.body) if isinstance(n, cst.AugAssign) and isinstance(n.target, cst.Name)}
+    for n in walk(loop.body):
+        if isinstance(n, cst.Assign) and isinstance(name := n.targets[0].target, cst.Name):
+            found |= {name.value} if mentions(n.value, {name.value}) else set()
+    return found
+
+
+def ends(flow: Flow, loop: cst.For | cst.While) -> Iterator[cst.BaseExpression]:
+    """Yield the constants at which the position that ``loop`` moves within arrays begins anew: ``at % 50000``."""
+    sliced = {m.value for n in slides(flow, loop) for m in walk(n.slice[0]) if isinstance(m, cst.Name)}
+    grown = _grown(loop) & sliced
+    for n in walk(loop.body):
+        sides: tuple[cst.BaseExpression, ...] = ()
+        if isinstance(n, cst.Comparison) and len(n.comparisons) == 1:
+            sides = (n.left, n.comparisons[0].comparator)
+        elif isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Modulo):
+            sides = (n.left, n.right)
+        elif isinstance(n, cst.AugAssign) and isinstance(n.operator, cst.ModuloAssign):
+            sides = (n.target, n.value) if isinstance(n.target, cst.Name) else ()
+        for one, other in (sides, sides[::-1]) if sides else ():
+            if mentions(one, grown) and any(isinstance(o.node, cst.Integer) for o in flow.origins(other)):
+                yield other
 
 
 def _given(flow: Flow, call: cst.Call, names: set[str]) -> bool:

@@ -32,6 +32,9 @@ class TapeFeeds(Feeds):
         self.gradients = loops.gradients
         self.compiled: list[cst.CSTNode] = []  # loops inside a tf.function over data sets that are made elsewhere
         super().__init__(loops)
+        cut = {node for node, feed in self.found.items() if feed.how == "loader"}  # where it is made, for all loops
+        self.found = {node: feed for node, feed in self.found.items()
+                      if node in cut or cut.isdisjoint(self.flow.through(node))}  # fmt: skip
 
     def _feed(self, iterated: cst.BaseExpression, drawn: bool = False, innermost: bool = True) -> None:
         data = any(isinstance(o.node, cst.Call) and self.kinds.of_call(o.node) == "loader"

@@ -13,6 +13,12 @@ from dlrun.port.passes.sums import Sums
 
 def sources(facts: TensorFlowFacts, value: cst.BaseExpression) -> list[cst.BaseExpression]:
     """Return where a bound is computed, if it is bound here: all that is divided by it then sees the same number."""
+    if isinstance(value, cst.BinaryOperation) and isinstance(value.operator, cst.Add):
+        sides = (value.left, value.right)  # range(1, batches + 1)
+        named = [side for side in sides if isinstance(side, cst.Name)]
+        if len(named) == 1 and any(isinstance(side, cst.Integer) for side in sides):
+            found = sources(facts, named[0])
+            return found if found != named else [value]
     if isinstance(value, cst.Name):
         bindings, scope = facts.script.scopes[value].lookup(value.value)
         values = [b.value for b in bindings if b.how == "assign" and not b.path and b.value is not None]

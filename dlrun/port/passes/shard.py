@@ -9,6 +9,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, Feed
 from dlrun.port.facts.keras import KerasFacts
+from dlrun.port.feeds.positions import ends, slides
 from dlrun.port.insert import expression, statements
 from dlrun.port.passes import alike, full, order, stretches
 from dlrun.port.program.script import dotted
@@ -58,6 +59,12 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             yield Edit(feed.node, deals if facts.options.batch == "global" else why, share)
         elif feed.how in ("arrays", "array"):
             yield from full.arrays(facts, feed)
+    cut = {name for feed in facts.feeds if feed.how == "named" for name in feed.names}
+    for loop, _ in facts.counted:
+        if isinstance(loop, (cst.For, cst.While)) and any(dotted(n.value) in cut for n in slides(facts.flow, loop)):
+            for end in ends(facts.flow, loop):
+                yield Doubt(end, "a rank has 1/n of the samples, and goes past them where this is their number", "high",
+                            f"{facts.alias}.steps({facts.script.code(end)})")  # fmt: skip
     for call in facts.lengths:
         yield Edit(call.args[0].value, "this rank's batches, not all of the loader's", wrap)
     yield from stretches.torch(facts)

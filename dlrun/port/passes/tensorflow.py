@@ -111,6 +111,9 @@ def gradients(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
         wrapped = (*wrapped, *(o for call in facts.estimators.ready for o in facts.estimators.optimizers_of(call)))
     for call in dict.fromkeys(wrapped):
         yield _averaging(facts, call)
+    for call in facts.fitted:
+        yield Doubt(call, "it trains on each rank by itself, on all samples: only the script's own loops are ported",
+                    "high", "import dl_comm.keras, and dl_comm.keras.distribute(model) after compile()")  # fmt: skip
 
 
 def _averaging(facts: TensorFlowFacts, call: cst.Call) -> Edit:

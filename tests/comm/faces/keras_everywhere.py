@@ -40,6 +40,9 @@ def data_sets_and_sequences_are_divided():
         assert len(history.history["loss"]) == 2
         model.fit(dataset.repeat(), steps_per_epoch=2 * n, verbose=0)
     same_bits(model)
+    for alike in (False, True):
+        dl.reseed(alike=alike)
+        assert len(set(_core.allgather_bytes(repr(np.random.rand()).encode()))) == (1 if alike else n)
 
 
 def a_stateful_model_goes_through_a_stretch_in_order():

@@ -237,6 +237,31 @@ def data_sets_are_divided_and_reshuffle():
     assert len(list(dl.shard(unknown))) == 2
     a, b = dl.shard((np.arange(2 * _n), tf.range(2 * _n)))
     assert a.tolist() == b.numpy().tolist() == [_r, _r + _n]
+    reader = _Reader(np.arange(2 * _n + 1))
+    for _ in range(2):
+        dl.reseed()
+        epoch = everyone(dl.shard(reader))
+        assert {len(rank) for rank in epoch} == {3}
+        assert {x for rank in epoch for x in rank} == set(range(2 * _n + 1))
+
+
+class _Reader:
+    """Begins its next epoch where it has raised StopIteration, in an order that all ranks draw alike."""
+
+    def __init__(self, rows):
+        self.rows, self.at = rows, 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.at < len(self.rows):
+            self.at += 1
+            return self.rows[self.at - 1]
+        self.at = 0
+        dl.reseed(alike=True)
+        np.random.shuffle(self.rows)
+        raise StopIteration
 
 
 def what_is_served_loads_without_dl_comm():
