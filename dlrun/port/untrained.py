@@ -100,6 +100,8 @@ def _uncut(feeds: Feeds) -> DlrunError | None:
             "that would be other samples. Nothing was written.",
             f"Take the part before the loop, {whole}_train = {part}, and use that in the loop.",
         )
+    if isinstance(feeds.moved, cst.BaseExpression):
+        return moves_over(script, feeds.moved)
     if feeds.moved is not None:
         return DlrunError(
             f"{script.place(feeds.moved)}: takes slices of its data at positions that it moves on, and the data come "
@@ -120,6 +122,15 @@ def _uncut(feeds: Feeds) -> DlrunError | None:
             "Train in two scripts, or feed this loop from a DataLoader, too.",
         )
     return None
+
+
+def moves_over(script: Script, length: cst.BaseExpression) -> DlrunError:
+    """Return the error for positions that move on within a rank's share, up to the length of other data."""
+    return DlrunError(
+        f"{script.place(length)}: a position moves on up to {script.code(length)}, which is not the length of what is "
+        "sliced there: each rank would run over the end of its share. Nothing was written.",
+        "Compare with the length of what is sliced itself: len(order) for order[at:at + size].",
+    )
 
 
 def not_globally(feeds: Feeds) -> DlrunError | None:

@@ -153,6 +153,34 @@ for epoch in range(3):
     assert "for i in dl.shard(range(batches)):" in text
 
 
+LOGGER = """
+class Logger:
+    def log_every(self, iterable, every):
+        for i, obj in enumerate(iterable):
+            yield obj
+            if i % every == 0:
+                print(i, len(iterable))
+def train(loader, logger):
+    for x, y in logger.log_every(loader, 10):
+        (model(x) - y).pow(2).mean().backward()
+        opt.step()
+def evaluate(loader, logger):
+    for x, y in logger.log_every(loader, 10):
+        print(model(x).mean().item())
+"""
+
+
+def test_a_generator_that_passes_on_what_it_is_given_leaves_a_loader_a_loader():
+    text = port(f"""{HEAD}{MADE}{LOGGER}
+train_loader, val_loader = DataLoader(data, shuffle=True), DataLoader(other)
+for epoch in range(3):
+    train(train_loader, Logger())
+    evaluate(val_loader, Logger())
+""").text
+    assert "train_loader, val_loader = dl.shard(DataLoader(data, shuffle=True)), DataLoader(other)\n" in text
+    assert "in logger.log_every(loader, 10):" in text
+
+
 def test_the_end_of_a_validation_is_no_end_of_the_training():
     text = port(f"""{HEAD}{MADE}
 for epoch in range(3):

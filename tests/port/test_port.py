@@ -155,6 +155,24 @@ def test_a_model_that_a_script_keeps_in_a_modules_attribute_is_ported_as_any_oth
     assert "dl.distribute(tf.model)" in port(script).text
 
 
+def test_an_object_that_holds_a_keras_model_is_none_itself():
+    text = port("""import keras
+class Deep:
+    def __init__(self):
+        self.model = keras.Sequential([keras.layers.Dense(1)])
+    def compile(self, optimizer):
+        self.model.compile(optimizer=optimizer, loss="mse")
+    def fit(self, x, y):
+        self.model.fit(x, y, epochs=3)
+deep = Deep()
+deep.compile(keras.optimizers.SGD(0.1))
+deep.fit(x, y)
+""").text
+    assert "        dl.distribute(self.model)" in text
+    assert "dl.distribute(deep)" not in text
+    assert "deep.compile(keras.optimizers.SGD(dl.lr_scale(0.1)))" in text
+
+
 def test_explain_tells_what_a_step_means_and_where_it_was_done(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SERIAL)

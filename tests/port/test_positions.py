@@ -1,8 +1,11 @@
 """Batches that a loop picks by position: each is taken by one rank, and all ranks count the same steps."""
 
+import re
+
 import pytest
 from small import UPDATE
 
+from dlrun.errors import DlrunError
 from dlrun.port import port
 
 HEAD = f"""import numpy as np
@@ -74,6 +77,31 @@ while step < 200:
     assert lines[cut + 2] == "n, size = len(x), 30"  # counts this rank's share
     assert "while step < dl.steps(200):" in ported.text
     assert "n ranks make a global batch n times as large" in ported.report()
+
+
+ORDERED = """import torch
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+at, n = 0, len(x)
+order = torch.randperm(len(x))
+for step in range(200):
+    pick = order[at : at + 8]
+    (model(x[pick]) - y[pick]).pow(2).mean().backward()
+    opt.step()
+    at = at + 8 if at + 8 < {length} else 0
+"""
+
+
+def test_an_order_of_samples_is_dealt_out_and_not_the_samples_that_it_names():
+    text = port(ORDERED.format(length="len(order)")).text
+    assert text.count("dl.shard(") == 1
+    assert "order = dl.shard(order)" in text
+
+
+@pytest.mark.parametrize("length", ["len(x)", "n", "x.shape[0]"])
+def test_positions_that_would_run_over_the_end_of_a_share_are_refused(length):
+    with pytest.raises(DlrunError, match=f"moves on up to {re.escape(length)}, which is not the length"):
+        port(ORDERED.format(length=length))
 
 
 def test_a_keras_loop_that_counts_its_batches_counts_them_alike_on_all_ranks():

@@ -55,7 +55,7 @@ def test_outputs_of_a_model_are_never_averaged():
 
 
 CHANCE = """
-import random, time
+import random, sys, time
 import torch
 from torch.utils.data import DataLoader
 model = torch.nn.Linear(2, 1)
@@ -65,6 +65,9 @@ for x, y in DataLoader(data, shuffle=True):
     loss = (model(x) - y).pow(2).mean()
     if torch.isnan(loss):
         break
+    if not torch.isfinite(loss):
+        print("no number", loss.item())
+        sys.exit(1)
     loss.backward()
     if random.random() < 0.9:
         opt.step()
@@ -77,6 +80,7 @@ for x, y in DataLoader(data, shuffle=True):
 def test_nothing_is_averaged_where_clock_or_chance_decides_who_comes():
     ported = port(CHANCE)
     assert "print(loss.item())" in ported.text
+    assert 'print("no number", loss.item())' in ported.text
     assert "if torch.isnan(dl.average(loss)):" in ported.text
     assert "ranks may not agree whether to update opt" in ported.report()
 

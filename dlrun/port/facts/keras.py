@@ -12,11 +12,11 @@ from dlrun.port.facts import Options
 from dlrun.port.facts.kinds import Kinds
 from dlrun.port.feeds import nested
 from dlrun.port.feeds.iterated import Iterated
-from dlrun.port.feeds.positions import moving
+from dlrun.port.feeds.positions import moving, of_order, other_length
 from dlrun.port.feeds.wholes import GRAPH
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Script, dotted, walk
-from dlrun.port.untrained import whole_graph
+from dlrun.port.untrained import moves_over, whole_graph
 
 OPTIMIZERS = re.compile(
     r"^((tensorflow\.)?(python\.)?keras|tensorflow_addons|keras_contrib)\.(api\.)?optimizers\."
@@ -64,7 +64,7 @@ def read(flow: Flow, options: Options, name: str, guard: cst.If | None) -> Keras
     """
     script = flow.script
     flow.callers(script.module)
-    compiled = [c for c in script.calls if _compiles(script, c)]
+    compiled = [c for c in script.calls if _compiles(script, c) and not _is_holder(flow, c)]
     trained = trains(flow)
     if not compiled or not trained:
         raise _nothing(script, name, compiled, trained)
@@ -81,6 +81,8 @@ def read(flow: Flow, options: Options, name: str, guard: cst.If | None) -> Keras
         if any(script.inside(r, loop) for r in dealt):
             continue
         if names := _moved(script, loop):
+            if (length := other_length(flow, loop, list(names))) is not None:
+                raise moves_over(script, length)
             moved.append((loop, names))
         elif not any(_draws(flow, n) for n in walk(loop.body) if isinstance(n, cst.Call)):
             raise DlrunError(
@@ -118,7 +120,7 @@ def read(flow: Flow, options: Options, name: str, guard: cst.If | None) -> Keras
 def trains(flow: Flow) -> list[cst.Call]:
     """Return the calls that train a model: ``fit()``, ``fit_generator()``, ``train_on_batch()``."""
     calls = [c for c in flow.script.calls if _is_method(c, (*FITS, "train_on_batch"))]
-    return [c for c in calls if not _is_foreign(flow.script, flow, c)]
+    return [c for c in calls if not _is_foreign(flow.script, flow, c) and not _is_holder(flow, c)]
 
 
 def beside_loops(flow: Flow) -> list[cst.Call]:
@@ -150,6 +152,7 @@ def _moved(script: Script, loop: cst.For | cst.While) -> tuple[str, ...]:
     sliced = [n.value.value for n in walk(loop.body) if isinstance(n, cst.Subscript) and isinstance(n.value, cst.Name)
               and any(isinstance(e.slice, cst.Slice) for e in n.slice)]  # fmt: skip
     names = [name for name in dict.fromkeys(sliced) if moving(loop, name)]
+    names = of_order(loop, names) or names
     made = [b for name in names for b in script.scopes[loop].lookup(name)[0]]
     return () if any(script.inside(b.node, loop) for b in made) else tuple(names)
 
@@ -212,6 +215,12 @@ def _is_foreign(script: Script, flow: Flow, call: cst.Call) -> bool:
                 return True
     last = dotted(call.func.value).rsplit(".", 1)[-1].lower()
     return last.endswith(("datagen", "tokenizer", "scaler", "encoder_", "generator_", "vectorizer"))
+
+
+def _is_holder(flow: Flow, call: cst.Call) -> bool:
+    """Tell whether the receiver is no model itself, but an object of the script's own that holds one."""
+    classes = flow.classes(call.func.value) if isinstance(call.func, cst.Attribute) else []
+    return bool(classes) and all(map(flow.is_plain, classes))
 
 
 def _nothing(script: Script, name: str, compiled: list[cst.Call], trained: list[cst.Call]) -> DlrunError:

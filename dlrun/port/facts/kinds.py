@@ -51,13 +51,9 @@ class Kinds:
                 if func.attr.value in ("train", "eval", "children") and (call.args or not dotted(func.value)):
                     continue
                 for origin in flow.origins(func.value):
-                    if not self._is_plain(origin.node):
+                    made = origin.node if isinstance(origin.node, cst.Call) else None
+                    if made is None or not flow.is_plain(flow.definition(made.func)):  # an environment has train(), too
                         self._used_as_module.add(origin.node)
-
-    def _is_plain(self, made: cst.CSTNode) -> bool:
-        """Tell whether ``made`` is an object of a class of the script's own that is based on none: an environment."""
-        local = self.flow.definition(made.func) if isinstance(made, cst.Call) else None
-        return isinstance(local, cst.ClassDef) and not self.flow.bases(local)
 
     def names(self, func: cst.CSTNode) -> list[str]:
         """Return the qualified names that the callee ``func`` may have, through tables and ``getattr``."""

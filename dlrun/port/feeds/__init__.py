@@ -250,6 +250,12 @@ class Feeds(FullBatches):
             return False
         call, function = found
         inner = [self.iterated.source(n.iter) for n in walk(function.body) if isinstance(n, cst.For)]
+        passed = [self.flow.argument(call, function, n.value) for n in inner if isinstance(n, cst.Name)]
+        given = [n for n in passed if n is not None and self.kinds.of(n) == "loader"]
+        for loader in given:  # logger.log_every(loader)
+            self._feed(loader, drawn, innermost)
+        if given:
+            return True
         ends = [n for c in walk(function.body) if (n := self.iterated.advanced(c)) is not None]
         made = [o.node for n in ends for o in self.flow.origins(n) if isinstance(o.node, cst.BaseExpression)]
         moved = [self.flow.argument(call, function, dotted(n)) or n for n in map(self.iterated.source, made)]

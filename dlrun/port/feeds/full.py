@@ -13,7 +13,7 @@ from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.reductions import Reductions
 from dlrun.port.facts.torch import LOOPS, without_gradients
 from dlrun.port.feeds.draws import Draws
-from dlrun.port.feeds.positions import moving, takes_part
+from dlrun.port.feeds.positions import moving, of_order, other_length, takes_part
 from dlrun.port.feeds.wholes import Wholes
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Script, dotted, walk
@@ -38,7 +38,7 @@ class FullBatches:
     graph: cst.CSTNode | None = None  # data whose samples hang together
     uncut: cst.Name | None = None  # data that go into a loss whole, beside others that are dealt out
     part: cst.Subscript | None = None  # what a loss takes of an array: not all of it
-    moved: cst.CSTNode | None = None  # a loop over slices whose arrays cannot be cut before it
+    moved: cst.CSTNode | None = None  # a loop over slices whose arrays cannot be cut before it, or what is why
     full_batch = False
 
     def _whole(self, loop: cst.For | cst.While) -> None:
@@ -138,6 +138,10 @@ class FullBatches:
 
     def _move(self, loop: cst.For | cst.While, names: list[str]) -> None:
         """Note arrays of which ``loop`` takes slices that it moves: each rank moves on within its own share."""
+        names = of_order(loop, names) or names
+        if (length := other_length(self.flow, loop, names)) is not None:
+            self.moved = self.moved or length
+            return
         for name in names:
             made = self.script.scopes[loop].lookup(name)[0]
             last = [b for b in made if b.how == "assign" and not self.script.inside(b.node, loop)]

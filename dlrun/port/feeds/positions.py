@@ -185,6 +185,46 @@ def ends(flow: Flow, loop: cst.For | cst.While) -> Iterator[cst.BaseExpression]:
                 yield other
 
 
+def of_order(loop: cst.For | cst.While, names: list[str]) -> list[str]:
+    """Return those of ``names`` that hold numbers of samples: ``order``, for ``pick = order[at : at + 8]; x[pick]``."""
+    picked: dict[str, str] = {}  # the names of numbers at hand, and where they are taken from
+    for n in walk(loop.body):
+        value = n.value if isinstance(n, cst.Assign) else None
+        if isinstance(n, cst.Assign) and isinstance(value, cst.Subscript) and dotted(value.value) in names:
+            picked[dotted(n.targets[0].target)] = dotted(value.value)
+    found = {picked[m.value] for n in walk(loop.body) if isinstance(n, cst.SubscriptElement)
+             for m in walk(n) if isinstance(m, cst.Name) and m.value in picked}  # fmt: skip
+    return [name for name in names if name in found]
+
+
+def other_length(flow: Flow, loop: cst.For | cst.While, names: list[str]) -> cst.BaseExpression | None:
+    """Return the length of other data than ``names``, if ``loop`` compares the positions that it moves with one."""
+    moved = {m.value for n in walk(loop.body) if isinstance(n, (cst.AugAssign, cst.Assign))
+             for t in (n.targets if isinstance(n, cst.Assign) else (n,)) for m in walk(t.target)
+             if isinstance(m, cst.Name)}  # fmt: skip
+    for n in walk(loop.body):
+        least = isinstance(n, cst.Call) and dotted(n.func).rsplit(".", 1)[-1] in ("min", "minimum")
+        wraps = isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Modulo)
+        if not (least or wraps or isinstance(n, cst.Comparison)) or not mentions(n, moved):
+            continue
+        for part in walk(n):
+            made = [o.node for o in flow.origins(part)] if isinstance(part, cst.Name) else [part]
+            data = _measured(flow, made[0]) if len(made) == 1 else ""
+            if data and data not in names and isinstance(part, cst.BaseExpression):
+                return part
+    return None
+
+
+def _measured(flow: Flow, node: cst.CSTNode) -> str:
+    """Return ``x`` in ``len(x)``, ``x.shape[0]`` and ``x.size(0)``."""
+    if isinstance(node, cst.Call) and len(node.args) == 1:
+        size = isinstance(node.func, cst.Attribute) and node.func.attr.value == "size"
+        return dotted(node.func.value if size else node.args[0].value) if (  # type: ignore[attr-defined]
+            size or flow.script.name_of(node.func) == "builtins.len") else ""  # fmt: skip
+    shape = node.value if isinstance(node, cst.Subscript) else None
+    return dotted(shape.value) if isinstance(shape, cst.Attribute) and shape.attr.value == "shape" else ""
+
+
 def _given(flow: Flow, call: cst.Call, names: set[str]) -> bool:
     """Tell whether ``call`` gets one of ``names`` and picks samples with it, or is foreign and looks as if it did."""
     for target in flow.targets(call):

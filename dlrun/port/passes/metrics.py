@@ -69,7 +69,7 @@ class Metrics:
                 if not self.is_record(side, up)
             ):
                 return False
-            if isinstance(up, cst.If) and any(self._fills_apart(part) for part in _parts(up.test)):
+            if isinstance(up, cst.If) and any(self._fills_apart(p) or self._is_finite(p) for p in _parts(up.test)):
                 return False
         return True
 
@@ -81,6 +81,11 @@ class Metrics:
         fills = [c for c in self.script.calls if dotted(c.func) == f"{dotted(tested)}.append"]
         return any(isinstance(up, cst.If) and any(self._made_in_loop(part) for part in _parts(up.test))
                    for call in fills for up in self.script.above(call))  # fmt: skip
+
+    def _is_finite(self, tested: cst.BaseExpression) -> bool:
+        """Tell whether ``tested`` asks for NaN and infinities in a rank's own values: ``math.isfinite(loss)``."""
+        asks = isinstance(tested, cst.Call) and dotted(tested.func).rsplit(".", 1)[-1] in ("isfinite", "isnan", "isinf")
+        return asks and any(self.facts.unequal(arg.value) for arg in tested.args)  # type: ignore[attr-defined]
 
     def _made_in_loop(self, tested: cst.BaseExpression) -> bool:
         """Tell whether ``tested`` is a name that a training loop gives another value in each turn."""

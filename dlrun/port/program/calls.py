@@ -58,6 +58,10 @@ class Calls:
                 names.append(self.script.name_of(base.value))
         return names
 
+    def is_plain(self, cls: cst.CSTNode | None) -> bool:
+        """Tell whether ``cls`` is a class of this script that derives from none out of sight."""
+        return isinstance(cls, cst.ClassDef) and set(self.bases(cls)) <= {"builtins.object"}
+
     def method(self, cls: cst.ClassDef, name: str) -> cst.FunctionDef | None:
         """Return the method of ``cls`` or of its local bases."""
         for candidate in self.methods.get(name, []):
