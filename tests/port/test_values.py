@@ -357,3 +357,53 @@ def test_several_numbers_of_one_evaluation_are_averaged_each_and_none_twice():
     assert "self.plateau.step(loss)" in ported.text
     assert "print(loss, dl.average(f1))" in ported.text
     assert [d.danger for d in ported.doubts if "f1_score sees this rank's samples alone" in d.why] == ["medium"]
+
+
+CENTERS = """
+import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 3)
+        self.register_buffer("centers", torch.zeros(2, 3))
+
+    def forward(self, x):
+        return self.layer(x)
+
+    def follow(self, features, y):
+        for k in y.unique():
+            self.centers[k] -= 0.5 * (self.centers[k] - features[y == k]).mean(0)
+
+model = Net()
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+centers, right, counted = torch.zeros(2, 3), torch.zeros(2), torch.zeros(2, 2)
+for x, y in DataLoader(data, shuffle=True):
+    features = model(x)
+    loss = F.cross_entropy(features, y) + ADDED
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    MOVES
+    right += (features.argmax(1) == y).sum()
+    if right.sum() > 100:
+        print(right)
+"""
+
+
+@pytest.mark.parametrize(
+    ("moves", "added", "doubted"),
+    [
+        ("model.follow(features.detach(), y)", "(features - model.centers[y]).pow(2).mean()", "self.centers"),
+        ("centers.index_add_(0, y, 0.1 * features.detach())", "(features - centers[y]).pow(2).mean()", "centers"),
+        ("centers = 0.9 * centers + 0.1 * features.detach().mean(0)", "(features - centers).mean()", "centers"),
+        ("centers.index_add_(0, y, features.detach())", "0", ""),  # which nothing reads
+        ("for p in model.parameters(): p.data.mul_(0.99)", "(features - centers[y]).mean()", ""),
+    ],
+)
+def test_tensors_that_each_rank_moves_with_its_own_samples_are_doubted_where_training_reads_them(moves, added, doubted):
+    report = port(CENTERS.replace("MOVES", moves).replace("ADDED", added)).report()
+    assert (f"{doubted} moves with this rank's samples alone" in report) == bool(doubted)
+    assert ("samples alone" in report) == bool(doubted)

@@ -6,7 +6,19 @@ from collections.abc import Iterator
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
-from dlrun.port.passes import apart, curves, decisions, doubts, kept, meters, shown, statistics, throughput, totals
+from dlrun.port.passes import (
+    apart,
+    curves,
+    decisions,
+    doubts,
+    kept,
+    meters,
+    own_states,
+    shown,
+    statistics,
+    throughput,
+    totals,
+)
 from dlrun.port.passes.metrics import Metrics
 
 
@@ -37,6 +49,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     yield from statistics.torch(facts)
     yield from doubts.torch(facts)
     yield from apart.torch(facts)
+    yield from own_states.torch(facts)
 
 
 def numbers(metrics: Metrics, histories: bool) -> Iterator[Edit | Doubt]:

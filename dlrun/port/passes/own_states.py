@@ -1,0 +1,150 @@
+"""Part of step "metrics": tensors that a script moves by hand with its own samples, such as the centers of classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.edits import Doubt
+from dlrun.port.facts import Facts
+from dlrun.port.facts.taint import Taint
+from dlrun.port.program.script import dotted, walk
+
+_MAKES = ("zeros", "ones", "rand", "randn", "full", "empty", "tensor", "zeros_like", "randn_like", "Parameter")
+_MOVES = ("add_", "sub_", "mul_", "div_", "lerp_", "index_add_", "scatter_add_", "index_put_", "addcmul_")
+_SETS = ("copy_", "index_copy_", "scatter_")
+_SAME = ("data", "cuda", "to", "cpu", "float", "double", "detach", "requires_grad_")
+
+
+def torch(facts: Facts) -> Iterator[Doubt]:
+    """Yield a doubt about the first tensor that each rank moves with its own samples, and that training reads."""
+    for node in facts.script.nodes:
+        state = _moved(facts, node)
+        if state is not None and _kept(facts, state) and _own(facts, node) and _read(facts, state, node):
+            name = facts.script.code(state)
+            yield Doubt(node, f"{name} moves with this rank's samples alone: each rank trains with another {name}",
+                        "high", f"{facts.alias}.broadcast({name}) before the training, and {name}.copy_("
+                        f"{facts.alias}.average({name})) after this line")  # fmt: skip
+            return
+
+
+def _moved(facts: Facts, node: cst.CSTNode) -> cst.BaseExpression | None:
+    """Return the tensor that ``node`` changes from what it was, or (a buffer) overwrites in part."""
+    match node:
+        case cst.AugAssign(target=target):
+            return _tensor(target)
+        case cst.Assign(targets=[cst.AssignTarget(target=cst.Name())], value=value):
+            if not isinstance(value, cst.BinaryOperation):
+                return None  # a hidden state, or what was made anew
+            state = _tensor(node.targets[0].target)
+            return state if state is not None and any(_same(facts, n, state) for n in walk(value)) else None
+        case cst.Assign(targets=[cst.AssignTarget(target=cst.Subscript() | cst.Attribute() as target)]):
+            state = _tensor(target)
+            reads = state is not None and any(_same(facts, n, state) for n in walk(node.value))
+            return state if reads or (isinstance(target, cst.Subscript) and _is_buffer(facts, state)) else None
+        case cst.Expr(value=cst.Call(func=cst.Attribute(attr=cst.Name(how)), args=args)):
+            inner, state = node.value, None
+            while isinstance(inner, cst.Call) and isinstance(inner.func, cst.Attribute):  # x.mul_(a).add_(b)
+                state, inner = inner.func.value, inner.func.value
+            state = _tensor(state) if state is not None else None
+            reads = state is not None and any(_same(facts, n, state) for a in args for n in walk(a))
+            return state if how in _MOVES or (how in _SETS and (reads or _is_buffer(facts, state))) else None
+    return None
+
+
+def _tensor(node: cst.BaseExpression) -> cst.BaseExpression | None:
+    """Return what holds the tensor: ``self.centers`` in ``self.centers.data[k]``."""
+    while isinstance(node, cst.Subscript) or (isinstance(node, cst.Attribute) and node.attr.value in _SAME):
+        node = node.value
+    own = isinstance(node, cst.Attribute) and dotted(node.value) == "self"
+    return node if own or isinstance(node, cst.Name) else None
+
+
+def _same(facts: Facts, node: cst.CSTNode, state: cst.BaseExpression) -> bool:
+    """Tell whether ``node`` names the tensor ``state``."""
+    if type(node) is not type(state) or dotted(node) != dotted(state):
+        return False
+    if isinstance(state, cst.Name):
+        return facts.script.bindings_of(node) == facts.script.bindings_of(state)
+    return facts.script.class_of(node) is facts.script.class_of(state)
+
+
+def _is_buffer(facts: Facts, state: cst.BaseExpression | None) -> bool:
+    """Tell whether ``state`` is an attribute that its module registers as a buffer."""
+    owner = facts.script.class_of(state) if isinstance(state, cst.Attribute) else None
+    return owner is not None and any(
+        isinstance(n, cst.Call) and dotted(n.func) == "self.register_buffer" and n.args
+        and facts.script.code(n.args[0].value).strip("'\"") == state.attr.value  # type: ignore[union-attr]
+        for n in walk(owner))  # fmt: skip
+
+
+def _kept(facts: Facts, state: cst.BaseExpression) -> bool:
+    """Tell whether ``state`` is a tensor that is made once, before training: beside the loop, or in a model."""
+    script, owner = facts.script, facts.script.class_of(state)
+    if not isinstance(state, cst.Attribute):
+        made = [b.node for b in script.bindings_of(state) if b.written is not None and _makes(facts, b.written)]
+        homes = {script.function_of(loop) for loop in facts.loops}
+        return bool(made) and all(
+            script.function_of(n) in homes and not any(up in facts.loops for up in script.above(n)) for n in made
+        )
+    if owner is None or not (_is_buffer(facts, state) or not owner.bases or _is_module(facts, owner)):
+        return False
+    bindings = script.attributes.get((owner, state.attr.value), ())
+    made = [b.node for b in bindings if b.written is not None and _makes(facts, b.written)]
+    return _is_buffer(facts, state) or (bool(made) and not any(_in_training(facts, n) for n in made))
+
+
+def _is_module(facts: Facts, owner: cst.ClassDef) -> bool:
+    return facts.kinds.of_bases(facts.flow.bases(owner)) == "module"
+
+
+def _makes(facts: Facts, value: cst.CSTNode) -> bool:
+    """Tell whether ``value`` makes a tensor: ``torch.zeros(10, 2).cuda()``."""
+    while isinstance(value, cst.Call):
+        name = facts.script.name_of(value.func)
+        if name.startswith("torch.") and name.rsplit(".", 1)[-1] in _MAKES:
+            return True
+        value = value.func.value if isinstance(value.func, cst.Attribute) else value.func
+    return False
+
+
+def _own(facts: Facts, node: cst.CSTNode) -> bool:
+    """Tell whether every update runs ``node``, with values from this rank's samples, and not from gradients."""
+    if any(isinstance(n, cst.Attribute) and n.attr.value == "grad" for n in walk(node)):
+        return False
+    function = facts.script.function_of(node)
+    forward = isinstance(function, cst.FunctionDef) and function.name.value == "forward"
+    return forward or (_in_training(facts, node) and any(facts.local(n) for n in _values(node)))
+
+
+def _in_training(facts: Facts, node: cst.CSTNode, depth: int = 4) -> bool:
+    """Tell whether a training loop runs ``node``, also in a function that it calls."""
+    if any(up in facts.loops for up in facts.script.above(node)):
+        return True
+    function = facts.script.function_of(node)
+    callers = facts.flow.callers(function) if depth and isinstance(function, cst.FunctionDef) else []
+    return any(_in_training(facts, call, depth - 1) for call in callers)
+
+
+def _values(node: cst.CSTNode) -> list[cst.CSTNode]:
+    if isinstance(node, (cst.AugAssign, cst.Assign)):
+        return [node.value]
+    return [a.value for n in walk(node) if isinstance(n, cst.Call) for a in n.args]
+
+
+def _read(facts: Facts, state: cst.BaseExpression, moved: cst.CSTNode) -> bool:
+    """Tell whether training reads ``state`` elsewhere: in a forward pass, or in what gradients are made of."""
+    script = facts.script
+    name = state.attr.value if isinstance(state, cst.Attribute) else None
+    reads = [
+        n for n in script.nodes if not script.inside(n, moved)
+        and (_same(facts, n, state) if name is None else isinstance(n, cst.Attribute) and n.attr.value == name)
+    ]  # fmt: skip
+    for node in reads:
+        function = script.function_of(node)
+        if isinstance(function, cst.FunctionDef) and function.name.value in ("forward", "__call__"):
+            return True
+    follows = Taint(script, facts.kinds, [n for n in reads if _moved(facts, script.statement_of(n)) is None])
+    return any(follows(call.func.value) for call in script.calls
+               if isinstance(call.func, cst.Attribute) and call.func.attr.value == "backward")  # fmt: skip
