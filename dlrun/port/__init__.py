@@ -20,10 +20,9 @@ import libcst as cst
 
 from dlrun.errors import DlrunError
 from dlrun.port.edits import Doubt, Edit, apply
-from dlrun.port.facts import Facts, Options
+from dlrun.port.facts import Facts, Options, ScriptFacts
 from dlrun.port.facts import keras as facts_keras
 from dlrun.port.facts import tensorflow as facts_tensorflow
-from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.taint import Taint, chances, forwards
 from dlrun.port.facts.tops import Tops
@@ -73,12 +72,12 @@ def port(
         script.seen = seen.by_call(script)
     if framework == "keras" and facts_tensorflow.trains_by_hand(script):
         framework = "tensorflow"
-    facts: Facts | KerasFacts
+    facts: ScriptFacts
     if framework != "torch" and options.batch == "global":
         raise DlrunError(f"{name}: --batch global is for PyTorch so far; this script trains with {framework}.",
                          "Port it with --batch local.")  # fmt: skip
     if framework == "keras":
-        facts = facts_keras.read(Flow(script), options, name, main_guard(script))
+        facts = facts_keras.read(script, options)
     elif framework == "tensorflow":
         facts = facts_tensorflow.read(script, options)
     else:
@@ -132,16 +131,11 @@ def facts_of(script: Script, options: Options) -> Facts:
 def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
     """Return the facts that were found, be they enough for a port or not."""
     script, kinds = loops.script, loops.kinds
-    taken = "dl" in {n.value for n in script.nodes if isinstance(n, cst.Name)}
     dealt = [feed.node for feed in feeds.found.values() if feed.how == "iterable"]  # each rank sees other entries
     apart = [*forwards(script, kinds, lambda call: True), *chances(script), *dealt, *feeds.own_numbers()]
     return Facts(
-        script=script,
-        flow=loops.flow,
         kinds=kinds,
         options=options,
-        framework="torch",
-        alias="dl_comm" if taken else "dl",
         guard=main_guard(script),
         uncalled=loops.unreached(),
         steps=loops.gradients.steps(),
@@ -166,7 +160,7 @@ def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
     )
 
 
-def run_passes(facts: Facts | KerasFacts, order: Sequence[str]) -> list[Edit | Doubt]:
+def run_passes(facts: ScriptFacts, order: Sequence[str]) -> list[Edit | Doubt]:
     """Return what the passes of the script's framework yield, each marked with its step."""
     passes = GRID[facts.framework]
     found = [replace(found, step=step) for step in order if step in passes for found in passes[step](facts)]
@@ -191,12 +185,11 @@ def _carried_out(tree: cst.Module, name: str, edits: list[Edit]) -> cst.Module:
     return module
 
 
-def _complete(facts: Facts | KerasFacts, edits: list[Edit]) -> None:
+def _complete(facts: ScriptFacts, edits: list[Edit]) -> None:
     done = {edit.step for edit in edits}
     for step in STEPS:
         if step.required and step.name in GRID[facts.framework] and step.name not in done:
-            updates = [s.node for s in facts.steps] if isinstance(facts, Facts) else list(facts.fits)
-            place = facts.script.place(updates[0]) if updates else facts.script.name
+            place = facts.script.place(facts.updates[0]) if facts.updates else facts.script.name
             raise DlrunError(
                 f"{place}: found no place to {step.meaning} (step {step.name!r}) for the update: "
                 "nothing was written, half a port would train wrongly.",

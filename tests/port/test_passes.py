@@ -57,7 +57,7 @@ PASSES[-1][2].__doc__ = kept.torch.__doc__
 def facts_of(script, options, framework):
     """Return the facts of a fragment, which need not be a whole training script."""
     if framework == "keras":
-        return facts_keras.read(Flow(script), options, "script", None)
+        return facts_keras.read(script, options)
     if framework == "tensorflow":
         loops = Loops(TapeGradients(Flow(script)))
         return facts_tensorflow.gather(script, options, "tape", loops.gradients, loops, TapeFeeds(loops))

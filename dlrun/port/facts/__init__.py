@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import libcst as cst
 
@@ -123,16 +123,42 @@ class Feed:
 
 
 @dataclass(frozen=True, eq=False)
-class Facts:
-    """All that the passes decide on."""
+class ScriptFacts:
+    """What is known about a script of whatever framework."""
 
-    script: Script
-    flow: Flow
+    framework: ClassVar[str]
     kinds: Kinds
     options: Options
-    framework: str
-    alias: str  # the name that dl_comm's module gets in the script
     guard: cst.If | None  # if __name__ == "__main__"
+    optimizers: tuple[cst.Call, ...]  # the calls that make them
+    loops: tuple[cst.For | cst.While, ...]  # all that run an update
+
+    @property
+    def updates(self) -> tuple[cst.CSTNode, ...]:
+        """Where the weights change: an optimizer steps, or a model is fitted."""
+        raise NotImplementedError
+
+    @property
+    def script(self) -> Script:
+        """The script itself."""
+        return self.kinds.script
+
+    @property
+    def flow(self) -> Flow:
+        """Where its values come from."""
+        return self.kinds.flow
+
+    @property
+    def alias(self) -> str:
+        """The name that dl_comm's module gets in the script."""
+        return self.script.alias
+
+
+@dataclass(frozen=True, eq=False)
+class Facts(ScriptFacts):
+    """All that the passes decide on."""
+
+    framework = "torch"
     local: Taint  # which values may differ between the ranks
     unequal: Taint  # the same, and what depends on the clock, on chance, or on the numbers of a rank's own samples
     trained: Taint  # ... because they come from training batches
@@ -146,8 +172,6 @@ class Facts:
     orders: tuple[tuple[cst.Call, bool], ...] = ()  # splits and orders drawn after training began; whether it goes on
     unseen: tuple[cst.Call, ...] = ()  # draws of batches from iterators that come from out of sight
     seeds: tuple[cst.Call, ...] = ()  # calls in training loops that seed the generators
-    optimizers: tuple[cst.Call, ...] = ()  # the calls that make them
-    loops: tuple[cst.CSTNode, ...] = ()  # all loops that run an update
     accumulating: tuple[cst.CSTNode, ...] = ()  # loops that add up gradients for an update after them
     counted: tuple[
         tuple[cst.CSTNode, cst.BaseExpression | None], ...
@@ -155,6 +179,11 @@ class Facts:
     by_hand: tuple[tuple[cst.CSTNode, tuple[cst.BaseExpression, ...]], ...] = ()  # updates by hand, their rates
     full_batch: bool = False  # each step sees all samples: the global batch does not grow with the ranks
     episodes: bool = False  # each rank plays an environment of its own, through all the loops
+
+    @property
+    def updates(self) -> tuple[cst.CSTNode, ...]:
+        """Where an optimizer steps, or the script updates the weights itself."""
+        return tuple(step.node for step in self.steps)
 
     @property
     def keeps_steps(self) -> bool:

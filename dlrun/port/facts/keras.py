@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from dlrun.errors import DlrunError
-from dlrun.port.facts import Options
+from dlrun.port.facts import Options, ScriptFacts
 from dlrun.port.facts.kinds import Kinds
 from dlrun.port.feeds import nested
 from dlrun.port.feeds.iterated import Iterated
@@ -16,6 +16,7 @@ from dlrun.port.feeds.positions import moving, of_order, other_length
 from dlrun.port.feeds.wholes import GRAPH
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Script, dotted, walk
+from dlrun.port.refusals import main_guard
 from dlrun.port.untrained import moves_over, whole_graph
 
 OPTIMIZERS = re.compile(
@@ -32,46 +33,42 @@ _DRAWS = re.compile(
 
 
 @dataclass(frozen=True, eq=False)
-class KerasFacts:
+class KerasFacts(ScriptFacts):
     """All that the passes of Keras decide on.
 
-    ``compiled`` are the statements ``model.compile(...)`` with the model's text; ``drawn`` the outermost loops whose
+    ``compiled`` are the statements ``model.compile(...)`` with the model's text; ``loops`` the outermost ones whose
     batches the script draws at random itself, for ``train_on_batch``.
     """
 
-    script: Script
-    flow: Flow
-    kinds: Kinds
-    options: Options
-    framework: str
-    alias: str
-    guard: cst.If | None
+    framework = "keras"
     compiled: tuple[tuple[cst.Call, str], ...]
     fits: tuple[cst.Call, ...]
-    optimizers: tuple[cst.Call, ...]
-    drawn: tuple[cst.For | cst.While, ...]
     dealt: tuple[cst.Call, ...]  # the range() calls of loops that pick their batches by number
-    moved: tuple[tuple[cst.For | cst.While, tuple[str, ...]], ...]  # of ``drawn``: arrays of which slices are moved on
+    moved: tuple[tuple[cst.For | cst.While, tuple[str, ...]], ...]  # of ``loops``: arrays of which slices are moved on
     stateful: tuple[cst.Arg, ...]  # what makes layers hand their states on from batch to batch
     own: tuple[cst.BaseExpression, ...]  # optimizers that a model's own compile() takes beside ``optimizer``
 
+    @property
+    def updates(self) -> tuple[cst.CSTNode, ...]:
+        """Where a model is fitted."""
+        return self.fits
 
-def read(flow: Flow, options: Options, name: str, guard: cst.If | None) -> KerasFacts:
+
+def read(script: Script, options: Options) -> KerasFacts:
     """Return the facts of a Keras script.
 
     Raises:
         DlrunError: no model is compiled and trained here, or one is trained in a way that is not ported yet.
     """
-    script = flow.script
+    flow = Flow(script)
     flow.callers(script.module)
     compiled = [c for c in script.calls if _compiles(script, c) and not _is_holder(flow, c)]
     trained = trains(flow)
     if not compiled or not trained:
-        raise _nothing(script, name, compiled, trained)
+        raise _nothing(script, compiled, trained)
     for arg in (a for call in trained for a in call.args if a.keyword and a.keyword.value == "sample_weight"):
         if GRAPH.search(dotted(arg.value).rsplit(".", 1)[-1]):
             raise whole_graph(script, arg.value)
-    taken = "dl" in {n.value for n in script.nodes if isinstance(n, cst.Name)}
     batches = [c for c in trained if _is_method(c, ("train_on_batch",))]
     drawn = tuple(dict.fromkeys(loop for c in batches if (loop := script.outermost_loop(c)) is not None))
     kinds = Kinds(flow)
@@ -86,7 +83,7 @@ def read(flow: Flow, options: Options, name: str, guard: cst.If | None) -> Keras
             moved.append((loop, names))
         elif not any(_draws(flow, n) for n in walk(loop.body) if isinstance(n, cst.Call)):
             raise DlrunError(
-                f"{name}:{script.line(loop)}: train_on_batch() gets batches that this loop neither draws at random nor "
+                f"{script.place(loop)}: train_on_batch() gets batches that this loop neither draws at random nor "
                 "picks by number: found no samples to share. Nothing was written.",
                 "Slice the arrays with dl_comm.keras.shard(...) before the loop, or use fit().",
             )
@@ -94,22 +91,18 @@ def read(flow: Flow, options: Options, name: str, guard: cst.If | None) -> Keras
                      and arg.keyword.value == "stateful" and dotted(arg.value) != "False")  # fmt: skip
     if stateful and batches:
         raise DlrunError(
-            f"{name}:{script.line(stateful[0])}: a stateful layer carries its state from batch to batch, and "
+            f"{script.place(stateful[0])}: a stateful layer carries its state from batch to batch, and "
             "train_on_batch() gets them one by one: they form one stream and cannot be dealt out. Nothing was written.",
             "Train with fit(x, y, shuffle=False), which goes through arrays, or with stateful=False.",
         )
     return KerasFacts(
-        script=script,
-        flow=flow,
         kinds=kinds,
         options=options,
-        framework="keras",
-        alias="dl_comm" if taken else "dl",
-        guard=guard,
+        guard=main_guard(script),
         compiled=tuple((c, _receiver(script, c)) for c in compiled if _is_trained(script, c, trained)),
         fits=tuple(c for c in trained if _is_method(c, FITS)),
         optimizers=tuple(c for c in script.calls if OPTIMIZERS.search(script.name_of(c.func))),
-        drawn=tuple(loop for loop in drawn if not any(script.inside(r, loop) for r in dealt)),
+        loops=tuple(loop for loop in drawn if not any(script.inside(r, loop) for r in dealt)),
         dealt=dealt,
         moved=tuple(moved),
         stateful=stateful,
@@ -223,14 +216,13 @@ def _is_holder(flow: Flow, call: cst.Call) -> bool:
     return bool(classes) and all(map(flow.is_plain, classes))
 
 
-def _nothing(script: Script, name: str, compiled: list[cst.Call], trained: list[cst.Call]) -> DlrunError:
+def _nothing(script: Script, compiled: list[cst.Call], trained: list[cst.Call]) -> DlrunError:
+    place = next((script.place(call) for call in (*compiled, *trained)), "")
     if compiled:
-        line = script.line(compiled[0])
-        return DlrunError(f"{name}:{line}: the model is compiled here but no fit() or train_on_batch() was found.",
+        return DlrunError(f"{place}: the model is compiled here but no fit() or train_on_batch() was found.",
                           "Port the script that trains it.")  # fmt: skip
     if trained:
-        line = script.line(trained[0])
-        return DlrunError(f"{name}:{line}: the model trained here is compiled elsewhere: nothing was written.",
+        return DlrunError(f"{place}: the model trained here is compiled elsewhere: nothing was written.",
                           "Compile it in this file, or port the file that compiles it.")  # fmt: skip
-    return DlrunError(f"{name}: no training loop: no model.compile() with a model.fit().",
+    return DlrunError(f"{script.name}: no training loop: no model.compile() with a model.fit().",
                       f"Looked for them in {len(script.calls)} calls.")  # fmt: skip

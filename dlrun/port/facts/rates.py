@@ -6,15 +6,14 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from dlrun.port.facts import Facts
-from dlrun.port.facts.keras import KerasFacts
+from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.program.script import dotted, walk
 
 _RATES = ("lr", "learning_rate")
 _CALLBACKS = ("LearningRateScheduler", "ReduceLROnPlateau")
 
 
-def changes(facts: Facts | KerasFacts) -> Iterator[cst.CSTNode]:
+def changes(facts: ScriptFacts) -> Iterator[cst.CSTNode]:
     """Yield the places where the script changes an optimizer's rate: schedulers, callbacks, assignments."""
     for node in facts.script.nodes:
         if isinstance(node, cst.Call):
@@ -29,7 +28,7 @@ def changes(facts: Facts | KerasFacts) -> Iterator[cst.CSTNode]:
                 yield node
 
 
-def is_groups_rate(facts: Facts | KerasFacts, target: cst.CSTNode) -> bool:
+def is_groups_rate(facts: ScriptFacts, target: cst.CSTNode) -> bool:
     """Tell whether ``target`` is ``group["lr"]``."""
     index = target.slice[0].slice if isinstance(target, cst.Subscript) else None
     named = isinstance(index, cst.Index) and text_of(index.value) == "lr"
@@ -41,7 +40,7 @@ def text_of(node: cst.CSTNode) -> str:
     return str(node.evaluated_value) if isinstance(node, cst.SimpleString) else ""
 
 
-def is_group(facts: Facts | KerasFacts, node: cst.CSTNode) -> bool:
+def is_group(facts: ScriptFacts, node: cst.CSTNode) -> bool:
     """Tell whether ``node`` is a parameter group of an optimizer of PyTorch."""
     if any(isinstance(n, cst.Attribute) and n.attr.value == "param_groups" for n in walk(node)):
         return True

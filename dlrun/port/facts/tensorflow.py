@@ -34,6 +34,7 @@ _FITS = ("fit", "fit_generator", "train_on_batch")
 class TensorFlowFacts(Facts):
     """All that the passes of TensorFlow decide on, beside what they share with PyTorch's."""
 
+    framework = "tensorflow"
     style: Style = "tape"
     averages: tuple[cst.Call, ...] = ()  # calls that compute the gradients of updates
     wrapped: tuple[cst.Call, ...] = ()  # constructors of optimizers whose gradients are not in sight
@@ -127,18 +128,13 @@ def gather(
 ) -> TensorFlowFacts:
     """Return the facts that were found, be they enough for a port or not."""
     flow, kinds = gradients.flow, gradients.kinds
-    taken = "dl" in {n.value for n in script.nodes if isinstance(n, cst.Name)}
     optimizers = {o.node: None for _, opt in gradients.builders for o in flow.origins(opt)}
     local = _forwards(gradients, loops, everywhere=True)
     estimators = Estimators(script, flow, kinds) if style == "estimator" else None
     dealt = [feed.node for feed in (feeds.found.values() if feeds is not None else ()) if feed.how == "iterable"]
     return TensorFlowFacts(
-        script=script,
-        flow=flow,
         kinds=kinds,
         options=options,
-        framework="tensorflow",
-        alias="dl_comm" if taken else "dl",
         guard=main_guard(script),
         uncalled=loops.unreached() if loops is not None else None,
         steps=gradients.steps(),

@@ -9,8 +9,7 @@ from functools import partial
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
-from dlrun.port.facts import Facts
-from dlrun.port.facts.keras import KerasFacts
+from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.insert import expression, statements
 from dlrun.port.program.script import dotted
 
@@ -85,7 +84,7 @@ def _on_one_gpu(call: cst.Call) -> cst.Call:
     return call.with_changes(args=[*kept[:-1], kept[-1].with_changes(comma=comma), added])
 
 
-def masks(facts: Facts | KerasFacts) -> Iterator[Edit | Doubt]:
+def masks(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
     """Yield the changes of ``os.environ["CUDA_VISIBLE_DEVICES"] = "0"``, which would undo the launcher's choice."""
     code = facts.script.code
     for node in facts.script.nodes:

@@ -108,7 +108,7 @@ def _uneven_batches(facts: Facts) -> Iterator[Doubt]:
 def uneven(facts: Facts) -> cst.CSTNode | None:
     """Return a loop that plays an episode to its end and updates at each of its turns, if there is one."""
     for loop in facts.loops:
-        inside = walk(loop.body)  # type: ignore[attr-defined]
+        inside = walk(loop.body)
         body = [n for n in inside if isinstance(n, (cst.Assign, cst.Break)) and _loop_of(facts, n) is loop]
         ends = isinstance(loop, cst.While) or any(isinstance(n, cst.Break) for n in body)
         if ends and any(plays(facts.kinds, n) for n in body):
@@ -162,7 +162,7 @@ def _batch_sizes(facts: Facts) -> Iterator[Doubt]:
         for node in facts.script.nodes:
             if not isinstance(node, type(size)) or dotted(node) != dotted(size):
                 continue
-            inside = any(facts.script.inside(node, loop.body) for loop in facts.loops)  # type: ignore[attr-defined]
+            inside = any(facts.script.inside(node, loop.body) for loop in facts.loops)
             if inside and not facts.script.inside(node, feed.node):
                 yield Doubt(node, f"{dotted(size)} is the global batch; a rank's batch is 1/n of it", "medium",
                             "take the size from the batch itself: x.size(0)")  # fmt: skip

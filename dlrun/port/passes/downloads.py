@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.edits import Edit
-from dlrun.port.facts import Facts
-from dlrun.port.facts.keras import KerasFacts
+from dlrun.port.facts import ScriptFacts
 from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.insert import expression, statements
 from dlrun.port.program.script import argument, walk
@@ -29,7 +28,7 @@ _TOGETHER = re.compile(
 )
 
 
-def both(facts: Facts | KerasFacts) -> Iterator[Edit]:
+def both(facts: ScriptFacts) -> Iterator[Edit]:
     """Let rank 0 look and fetch before the others look: they would find half a file, or fetch it once more.
 
     Before:
@@ -54,7 +53,7 @@ def both(facts: Facts | KerasFacts) -> Iterator[Edit]:
                            lambda f: expression("torch/rank0_first", {"call": f}, dl=facts.alias))  # fmt: skip
 
 
-def turns(facts: Facts | KerasFacts) -> list[cst.If | cst.FunctionDef]:
+def turns(facts: ScriptFacts) -> list[cst.If | cst.FunctionDef]:
     """Return the conditions, and functions that return early, that fetch or make files where they are missing.
 
     None lies in another one; what trains, or would be in a loop that does, or in a worker process, is none of them.
@@ -75,7 +74,7 @@ def turns(facts: Facts | KerasFacts) -> list[cst.If | cst.FunctionDef]:
     return found
 
 
-def others(facts: Facts | KerasFacts) -> list[cst.Call]:
+def others(facts: ScriptFacts) -> list[cst.Call]:
     """Return the calls that are not made in turns: there whatever is missing is written, by whoever finds it so."""
     alone = turns(facts)
     return [call for call in facts.script.calls if not any(facts.script.inside(call, node) for node in alone)]
@@ -88,7 +87,7 @@ def _in_turn(node: cst.If, dl: str) -> cst.With:
     return line.with_changes(leading_lines=node.leading_lines, body=body)
 
 
-def _calls(facts: Facts | KerasFacts, node: cst.CSTNode, depth: int = 2) -> Iterator[cst.Call]:
+def _calls(facts: ScriptFacts, node: cst.CSTNode, depth: int = 2) -> Iterator[cst.Call]:
     """Yield the calls in ``node``, and in the functions that they run."""
     for call in (n for n in walk(node) if isinstance(n, cst.Call)):
         yield call
@@ -96,7 +95,7 @@ def _calls(facts: Facts | KerasFacts, node: cst.CSTNode, depth: int = 2) -> Iter
             yield from _calls(facts, target.body, depth - 1)
 
 
-def _looks(facts: Facts | KerasFacts, test: cst.BaseExpression) -> bool:
+def _looks(facts: ScriptFacts, test: cst.BaseExpression) -> bool:
     for call in (n for n in walk(test) if isinstance(n, cst.Call)):
         name = facts.script.name_of(call.func)
         method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
@@ -105,7 +104,7 @@ def _looks(facts: Facts | KerasFacts, test: cst.BaseExpression) -> bool:
     return False
 
 
-def _fetches(facts: Facts | KerasFacts, node: cst.CSTNode) -> bool:
+def _fetches(facts: ScriptFacts, node: cst.CSTNode) -> bool:
     for call in _calls(facts, node):
         name = facts.script.name_of(call.func)
         shell = _SHELLS.search(name) and call.args and facts.script.code(call.args[0])
@@ -114,7 +113,7 @@ def _fetches(facts: Facts | KerasFacts, node: cst.CSTNode) -> bool:
     return False
 
 
-def _caches(facts: Facts | KerasFacts, node: cst.CSTNode) -> bool:
+def _caches(facts: ScriptFacts, node: cst.CSTNode) -> bool:
     """Tell whether one branch of a condition makes the file that the other one takes."""
     if not isinstance(node, cst.If) or not isinstance(node.orelse, cst.Else):
         return False
@@ -122,13 +121,12 @@ def _caches(facts: Facts | KerasFacts, node: cst.CSTNode) -> bool:
     return any(any(map(_MAKES.search, a)) and any(map(_TAKES.search, b)) for a, b in (names, names[::-1]))
 
 
-def _works_together(facts: Facts | KerasFacts, node: cst.CSTNode) -> bool:
+def _works_together(facts: ScriptFacts, node: cst.CSTNode) -> bool:
     """Tell whether ``node`` trains, makes what the ranks share, or runs where not all ranks come by."""
     script = facts.script
-    loops = facts.loops if isinstance(facts, Facts) else facts.drawn
     above = list(script.above(node))
     methods = [u.name.value for u in (node, *above) if isinstance(u, cst.FunctionDef)]
-    if any(u in loops for u in above) or any(m in ("__getitem__", "__iter__", "__next__") for m in methods):
+    if any(u in facts.loops for u in above) or any(m in ("__getitem__", "__iter__", "__next__") for m in methods):
         return True
     calls = list(_calls(facts, node, depth=3))
     return any(

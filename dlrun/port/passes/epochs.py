@@ -43,7 +43,7 @@ def steps_of(facts: Facts, top: Top) -> str:
         DlrunError: nothing there tells.
     """
     script = facts.script
-    inner = [loop for loop in facts.loops if not runs_inside(facts, loop.body)]  # type: ignore[attr-defined]
+    inner = [loop for loop in facts.loops if not runs_inside(facts, loop.body)]
     if len(inner) != 1 or any(loop is inner[0] for loop, _ in facts.counted):
         raise _none(facts, top, "found no one loop over the batches of an epoch; --warmup-steps N would do")
     loop = inner[0]

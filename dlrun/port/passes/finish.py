@@ -7,14 +7,13 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
-from dlrun.port.facts import Facts
-from dlrun.port.facts.keras import KerasFacts
+from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.insert import statements
 from dlrun.port.program.script import walk
 from dlrun.port.untrained import rather
 
 
-def torch(facts: Facts | KerasFacts) -> Iterator[Edit | Doubt]:
+def torch(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
     """Put finalize() at the end of the main guard, or of the script.
 
     Before:
@@ -51,7 +50,7 @@ def torch(facts: Facts | KerasFacts) -> Iterator[Edit | Doubt]:
         yield Edit(last, why, after=lines)
 
 
-def _exits(facts: Facts | KerasFacts, statement: cst.CSTNode) -> bool:
+def _exits(facts: ScriptFacts, statement: cst.CSTNode) -> bool:
     return any(
         isinstance(n, cst.Call)
         and facts.script.name_of(n.func) in ("sys.exit", "builtins.exit", "builtins.quit", "os._exit")

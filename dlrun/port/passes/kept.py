@@ -67,7 +67,7 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
 def _sinks(metrics: Metrics) -> Iterator[cst.BaseExpression]:
     """Yield the expressions that loops over epochs keep: in a list, under a key, in a row of a table."""
     script, loops = metrics.script, metrics.facts.loops
-    outer = {loop for loop in loops if runs_inside(metrics.facts, loop.body)}  # type: ignore[attr-defined]
+    outer = {loop for loop in loops if runs_inside(metrics.facts, loop.body)}
     for node in script.nodes:
         values: list[cst.BaseExpression] = []
         if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in _KEEPS:

@@ -79,7 +79,7 @@ def gradients(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     for loop, names in facts.moved:
         cut = [s for name in names for s in statements("torch/shard_name", dl=facts.alias, name=name, batch="local")]
         yield Edit(loop, "each rank moves on within its own share of the samples", before=tuple(cut))
-    for loop in facts.drawn:
+    for loop in facts.loops:
         yield Edit(loop, "the loop draws its own batches, other ones on each rank",
                    before=statements("keras/reseed", dl=facts.alias))  # fmt: skip
 
@@ -104,7 +104,7 @@ def steps(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     """
     yield from schedules.counts(facts, facts.optimizers)
     yield from own_schedules.keras(facts)
-    for loop in facts.drawn:
+    for loop in facts.loops:
         turns = _turns(facts, loop)
         call = turns.iter if isinstance(turns, cst.For) else None
         if isinstance(call, cst.Call) and facts.script.name_of(call.func).endswith("range") and call.args:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts import ScriptFacts
 from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.insert import expression, statements
 from dlrun.port.passes import schedules
@@ -17,7 +18,7 @@ from dlrun.port.passes.start import last_import
 from dlrun.port.program.script import argument, dotted, walk
 
 if TYPE_CHECKING:
-    from dlrun.port.facts.tensorflow import TensorFlowFacts
+    pass
 
 # The rates that Keras 2.15 and 3 take when none is given, for optimizers that are named by a string.
 DEFAULTS = {"sgd": ("SGD", "0.01"), "adam": ("Adam", "0.001"), "rmsprop": ("RMSprop", "0.001"),
@@ -55,7 +56,7 @@ def rate(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     yield from resets(facts)
 
 
-def constructors(facts: KerasFacts | TensorFlowFacts, optimizers: Iterable[cst.Call]) -> Iterator[Edit | Doubt]:
+def constructors(facts: ScriptFacts, optimizers: Iterable[cst.Call]) -> Iterator[Edit | Doubt]:
     """Yield the scaling of the rates that optimizers are made with, or of the schedules behind them."""
     schedulers = {f for c in facts.script.calls if (f := _schedule(facts, c)) is not None}
     done: set[cst.CSTNode] = set()
@@ -74,7 +75,7 @@ def constructors(facts: KerasFacts | TensorFlowFacts, optimizers: Iterable[cst.C
                 yield Edit(given, WHY, schedules.scaling(facts))
 
 
-def _default(facts: KerasFacts | TensorFlowFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
+def _default(facts: ScriptFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
     """Yield the optimizer's own rate, written out and scaled."""
     last = dotted(call.func).rsplit(".", 1)[-1]
     default = DEFAULTS.get(last.lower())
@@ -87,7 +88,7 @@ def _default(facts: KerasFacts | TensorFlowFacts, call: cst.Call) -> Iterator[Ed
                partial(_first, keyword="learning_rate", value=given))  # fmt: skip
 
 
-def assigned(facts: KerasFacts | TensorFlowFacts) -> Iterator[Edit | Doubt]:
+def assigned(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
     """Yield the scaling of absolute rates that are set later: ``opt.learning_rate = x``, ``opt.lr.assign(x)``."""
     for node in facts.script.nodes:
         value: cst.BaseExpression | None = None
@@ -185,7 +186,7 @@ def _keras_module(facts: KerasFacts) -> str:
     return ""
 
 
-def _schedule(facts: KerasFacts | TensorFlowFacts, call: cst.Call) -> cst.FunctionDef | None:
+def _schedule(facts: ScriptFacts, call: cst.Call) -> cst.FunctionDef | None:
     """Return the function of this script that a LearningRateScheduler calls."""
     if not facts.script.name_of(call.func).endswith("LearningRateScheduler") or not call.args:
         return None

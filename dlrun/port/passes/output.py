@@ -10,8 +10,7 @@ from typing import Any
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
-from dlrun.port.facts import Facts
-from dlrun.port.facts.keras import KerasFacts
+from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.insert import expression
 from dlrun.port.passes import caches, downloads, stopping
 from dlrun.port.program.script import argument, dotted
@@ -71,7 +70,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             yield from one(facts, call)
 
 
-def one(facts: Facts | KerasFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
+def one(facts: ScriptFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
     """Yield the change of one call that any framework's script may make."""
     dl, name = facts.alias, _name(facts, call)
     if WRITES.search(name) or _SAVES.search(name) or _method_writes(facts, call, name) or _opens_to_write(call, name):
@@ -107,7 +106,7 @@ def _in_brackets(node: cst.BaseExpression) -> cst.BaseExpression:
     return node if plain else node.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
 
 
-def _name(facts: Facts | KerasFacts, call: cst.Call) -> str:
+def _name(facts: ScriptFacts, call: cst.Call) -> str:
     """Return what is called; the data set, where one of several is taken from a table: ``datasets.__dict__[name]``."""
     name = facts.script.name_of(call.func)
     if (name and name[0] != ".") or argument(call, "download") is None:
@@ -116,7 +115,7 @@ def _name(facts: Facts | KerasFacts, call: cst.Call) -> str:
     return chosen[0] if chosen else name
 
 
-def _sets_level(facts: Facts | KerasFacts, call: cst.Call) -> bool:
+def _sets_level(facts: ScriptFacts, call: cst.Call) -> bool:
     """Tell whether ``call`` sets the level of a logger."""
     if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "setLevel" or len(call.args) != 1:
         return False
@@ -147,7 +146,7 @@ def with_argument(call: cst.Call, keyword: str, value: cst.BaseExpression) -> cs
     return call.with_changes(args=args)
 
 
-def _method_writes(facts: Facts | KerasFacts, call: cst.Call, name: str) -> bool:
+def _method_writes(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
     if not isinstance(call.func, cst.Attribute) or (name and not name.startswith(".")):
         return False
     texts = call.func.attr.value == "to_json" and not call.args  # the text itself
@@ -155,7 +154,7 @@ def _method_writes(facts: Facts | KerasFacts, call: cst.Call, name: str) -> bool
     return picture or (call.func.attr.value in _FIGURES and not texts)
 
 
-def _is_picture(facts: Facts | KerasFacts, node: cst.BaseExpression) -> bool:
+def _is_picture(facts: ScriptFacts, node: cst.BaseExpression) -> bool:
     """Tell whether ``node`` is a picture or a film: ``Image.fromarray(x)``, also where it is changed on the way."""
     for origin in facts.flow.origins(node):
         made = origin.node
@@ -183,13 +182,13 @@ def _downloads(call: cst.Call, name: str) -> bool:
     return True
 
 
-def _is_of_module(facts: Facts | KerasFacts, owner: cst.BaseExpression) -> bool:
+def _is_of_module(facts: ScriptFacts, owner: cst.BaseExpression) -> bool:
     """Tell whether ``owner`` is a module: its ``mkdir()`` is no path's, and may know no ``exist_ok``."""
     bound = facts.script.scopes[owner].lookup(owner.value)[0] if isinstance(owner, cst.Name) else []
     return any(b.how == "import" for b in bound)
 
 
-def _folders(facts: Facts | KerasFacts, call: cst.Call, name: str) -> Iterator[Edit | Doubt]:
+def _folders(facts: ScriptFacts, call: cst.Call, name: str) -> Iterator[Edit | Doubt]:
     """Yield what keeps ranks from tripping over a folder that another rank has just made."""
     exist = argument(call, "exist_ok")
     if exist is not None and dotted(exist) == "False":

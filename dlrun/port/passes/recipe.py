@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
-from dlrun.port.facts import Facts, Top
+from dlrun.port.facts import Facts, ScriptFacts, Top
 from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.insert import statements
 from dlrun.port.passes import epochs, unfit
@@ -38,7 +38,7 @@ def in_loops(facts: Facts) -> Iterator[Edit | Doubt]:
             yield from _decay(facts, top)
 
 
-def unsuited(facts: Facts | KerasFacts, node: cst.CSTNode) -> Doubt:
+def unsuited(facts: ScriptFacts, node: cst.CSTNode) -> Doubt:
     """Return the doubt that goes with LARS."""
     return Doubt(node, "LARS takes 0.001 |w| / |g| of the rate: what suited SGD is mostly far too small", "medium",
                  f"{facts.alias}.lr_scale(...) of a rate that is tried out, from about 1 up")  # fmt: skip

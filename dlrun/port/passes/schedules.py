@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import libcst as cst
 
 from dlrun.port.edits import Edit
-from dlrun.port.facts import Facts
+from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.insert import expression
 from dlrun.port.passes.counts import all_samples
 from dlrun.port.program.script import argument, dotted, walk
 
 if TYPE_CHECKING:
-    from dlrun.port.facts.keras import KerasFacts
-    from dlrun.port.facts.tensorflow import TensorFlowFacts
+    pass
 
 WHY = "n times the batch, n times the rate"
 _COUNTS = "counted in batches: each rank sees 1/n of them"
@@ -49,14 +48,14 @@ _DECAYS = re.compile(
 )
 
 
-def rate_of(facts: KerasFacts | TensorFlowFacts, optimizer: cst.Call) -> cst.BaseExpression | None:
+def rate_of(facts: ScriptFacts, optimizer: cst.Call) -> cst.BaseExpression | None:
     """Return the learning rate that an optimizer is made with."""
     given = (argument(optimizer, name) for name in ("learning_rate", "lr"))
     at = 1 if _DECAY_FIRST.search(facts.script.name_of(optimizer.func)) else 0
     return next((value for value in given if value is not None), argument(optimizer, "", at))
 
 
-def wraps(facts: KerasFacts | TensorFlowFacts, optimizer: cst.Call) -> bool:
+def wraps(facts: ScriptFacts, optimizer: cst.Call) -> bool:
     """Tell whether ``optimizer`` only wraps another one, which has the rate: ``LossScaleOptimizer(Adam(1e-3))``."""
     first = argument(optimizer, "optimizer", 0)
     if first is None:
@@ -65,13 +64,13 @@ def wraps(facts: KerasFacts | TensorFlowFacts, optimizer: cst.Call) -> bool:
     return made or dotted(first).rsplit(".", 1)[-1] in ("opt", "optim", "optimizer", "inner_optimizer")
 
 
-def rates(facts: KerasFacts | TensorFlowFacts, value: cst.BaseExpression) -> list[cst.BaseExpression]:
+def rates(facts: ScriptFacts, value: cst.BaseExpression) -> list[cst.BaseExpression]:
     """Return the rates in the schedules of Keras' own behind ``value``; nothing where it is something else."""
     given = [rate for call, known in _made(facts, value) for rate in _given(call, known.rates)]
     return [rate for rate in given if not isinstance(rate, cst.Float) or rate.evaluated_value != 0]
 
 
-def counts(facts: KerasFacts | TensorFlowFacts, optimizers: Iterable[cst.Call]) -> Iterator[Edit]:
+def counts(facts: ScriptFacts, optimizers: Iterable[cst.Call]) -> Iterator[Edit]:
     """Divide what counts steps in the schedules of the optimizers' rates.
 
     A schedule of the script's own class is left to ``lr_scale``, which scales its steps with its rates.
@@ -86,13 +85,13 @@ def counts(facts: KerasFacts | TensorFlowFacts, optimizers: Iterable[cst.Call]) 
                 yield Edit(value, f"the schedule, {_COUNTS}", scaling(facts))
 
 
-def scaling(facts: KerasFacts | TensorFlowFacts) -> Callable[[cst.BaseExpression], cst.BaseExpression]:
+def scaling(facts: ScriptFacts) -> Callable[[cst.BaseExpression], cst.BaseExpression]:
     """Return the edit that scales a rate."""
     rule = facts.options.lr_scaling
     return lambda node: expression("torch/rate", {"lr": node}, dl=facts.alias, rule=rule)
 
 
-def _counts(facts: KerasFacts | TensorFlowFacts, value: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpression, str]]:
+def _counts(facts: ScriptFacts, value: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpression, str]]:
     for call, known in _made(facts, value):
         yield from ((n, name) for at, name in known.counts for n in _given(call, ((at, name),)) if _is_whole(facts, n))
     for call in _calls(facts, value, parts=True):
@@ -102,19 +101,19 @@ def _counts(facts: KerasFacts | TensorFlowFacts, value: cst.BaseExpression) -> I
             yield from ((n, first[1]) for n in _given(call, (first,)) if _is_whole(facts, n))
 
 
-def follows_steps(facts: KerasFacts | TensorFlowFacts, node: cst.CSTNode) -> bool:
+def follows_steps(facts: ScriptFacts, node: cst.CSTNode) -> bool:
     """Tell whether ``node`` makes a schedule of Keras' or TensorFlow 1's own, whose steps are divided."""
     name = facts.script.name_of(node.func) if isinstance(node, cst.Call) else ""
     return bool(_KERAS.search(name) or _DECAYS.search(name))
 
 
-def _made(facts: KerasFacts | TensorFlowFacts, value: cst.BaseExpression) -> list[tuple[cst.Call, Schedule]]:
+def _made(facts: ScriptFacts, value: cst.BaseExpression) -> list[tuple[cst.Call, Schedule]]:
     """Return the calls that make a schedule of Keras' own behind ``value``, and what is known of it."""
     named = [(call, _KERAS.search(facts.script.name_of(call.func))) for call in _calls(facts, value)]
     return [(call, SCHEDULES[match[2]]) for call, match in named if match and match[2] in SCHEDULES]
 
 
-def _calls(facts: KerasFacts | TensorFlowFacts, value: cst.BaseExpression, parts: bool = False) -> list[cst.Call]:
+def _calls(facts: ScriptFacts, value: cst.BaseExpression, parts: bool = False) -> list[cst.Call]:
     """Return the calls behind ``value``; with ``parts``, also behind the terms of a sum: ``decay(...) + 1e-6``."""
     made = dict.fromkeys(o.node for o in facts.flow.origins(value))
     for node in (todo := list(made)):
@@ -131,7 +130,7 @@ def _given(call: cst.Call, wanted: _Arguments) -> list[cst.BaseExpression]:
     return [v for v in values if v is not None and not (isinstance(v, cst.Name) and v.value == "None")]
 
 
-def _is_whole(facts: KerasFacts | TensorFlowFacts, count: cst.BaseExpression) -> bool:
+def _is_whole(facts: ScriptFacts, count: cst.BaseExpression) -> bool:
     """Tell whether ``count`` is one of serial steps: what is computed from the length of a share is not.
 
     What is given to ``fit`` is whole: ``fit`` deals it out.
@@ -140,5 +139,5 @@ def _is_whole(facts: KerasFacts | TensorFlowFacts, count: cst.BaseExpression) ->
     return not lengths or not isinstance(facts, Facts) or all_samples(facts, count)
 
 
-def _is_schedule(facts: KerasFacts | TensorFlowFacts, cls: cst.ClassDef) -> bool:
+def _is_schedule(facts: ScriptFacts, cls: cst.ClassDef) -> bool:
     return any(base.endswith("LearningRateSchedule") for base in facts.flow.bases(cls))

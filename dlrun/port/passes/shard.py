@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
-from dlrun.port.facts import Facts, Feed
-from dlrun.port.facts.keras import KerasFacts
+from dlrun.port.facts import Facts, Feed, ScriptFacts
 from dlrun.port.feeds.positions import ends, slides
 from dlrun.port.insert import expression, statements
 from dlrun.port.passes import alike, full, order, stretches
@@ -73,7 +72,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     yield from alike.torch(facts)
 
 
-def positions(facts: Facts | KerasFacts, feed: Feed) -> Iterator[Edit]:
+def positions(facts: ScriptFacts, feed: Feed) -> Iterator[Edit]:
     """Yield what lets all ranks count the same steps, and each pick by a number of its own."""
     target, *picks = feed.picks
     own = f"own_{target.value}"

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
-from dlrun.port.facts import Facts
-from dlrun.port.facts.keras import KerasFacts
+from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.insert import statements
 from dlrun.port.passes import devices
 from dlrun.port.program.script import walk
@@ -32,7 +31,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     yield from beside_imports(facts, ("torch",))
 
 
-def beside_imports(facts: Facts | KerasFacts, frameworks: tuple[str, ...]) -> Iterator[Edit | Doubt]:
+def beside_imports(facts: ScriptFacts, frameworks: tuple[str, ...]) -> Iterator[Edit | Doubt]:
     """Yield the import after the others, with what follows it, and init() at its place."""
     script, dl, kind = facts.script, facts.alias, facts.framework
     after = list(statements(f"{kind}/import", dl=dl))
@@ -55,7 +54,7 @@ def beside_imports(facts: Facts | KerasFacts, frameworks: tuple[str, ...]) -> It
     yield _at_the_top(script.module, anchor, why, (*after, *block))
 
 
-def into_module(facts: Facts | KerasFacts, tree: cst.Module) -> Iterator[Edit]:
+def into_module(facts: ScriptFacts, tree: cst.Module) -> Iterator[Edit]:
     """Yield the import for a local module that other steps have changed; joining the ranks is the script's part."""
     lines = list(statements(f"{facts.framework}/import", dl=facts.alias))
     if prints(facts, tree):
@@ -72,7 +71,7 @@ def _at_the_top(tree: cst.Module, anchor: cst.CSTNode | None, why: str, lines: t
     return Edit(tree.body[0], why, before=lines) if anchor is None else Edit(anchor, why, after=lines)
 
 
-def prints(facts: Facts | KerasFacts, tree: cst.Module | None = None) -> bool:
+def prints(facts: ScriptFacts, tree: cst.Module | None = None) -> bool:
     """Tell whether the script (or its module ``tree``) prints, and has not given ``print`` a meaning of its own."""
     script = facts.script
     tree = tree or script.module

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
-from dlrun.port.facts import Facts
+from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.computed import Computed, Tells, computed, leaves, nothing, tests
 from dlrun.port.facts.rates import is_groups_rate
 from dlrun.port.insert import expression
@@ -16,7 +16,7 @@ from dlrun.port.passes.counters import each_update, innermost
 from dlrun.port.passes.counts import is_length_of_share
 
 if TYPE_CHECKING:
-    from dlrun.port.facts.keras import KerasFacts
+    pass
 
 _TELLS_APART = (cst.Equal, cst.NotEqual, cst.In, cst.NotIn)
 _ALIKE = ("builtins.float", "builtins.int", "builtins.max", "builtins.min")
@@ -31,7 +31,7 @@ class StepRates:
     """
 
     def __init__(
-        self, facts: Facts | KerasFacts, counts: Tells, divided: Collection[cst.CSTNode] = (), skips: Tells = nothing
+        self, facts: ScriptFacts, counts: Tells, divided: Collection[cst.CSTNode] = (), skips: Tells = nothing
     ) -> None:
         """Follow what ``counts`` tells to be a number of updates so far; ``divided`` are counts of the rank's own.
 
@@ -149,7 +149,7 @@ def of_groups(facts: Facts) -> Iterator[cst.BaseExpression]:
             yield from ways(facts, node.value)
 
 
-def ways(facts: Facts | KerasFacts, value: cst.BaseExpression) -> list[cst.BaseExpression]:
+def ways(facts: ScriptFacts, value: cst.BaseExpression) -> list[cst.BaseExpression]:
     """Return ``value``, or what it is assigned before where it is a name."""
     if not isinstance(value, cst.Name):
         return [value]

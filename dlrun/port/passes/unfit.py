@@ -5,13 +5,13 @@ from __future__ import annotations
 import libcst as cst
 
 from dlrun.errors import DlrunError
-from dlrun.port.facts import Facts
+from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.facts.rates import changes
 from dlrun.port.program.script import argument
 
 
-def words(facts: Facts | KerasFacts) -> list[str]:
+def words(facts: ScriptFacts) -> list[str]:
     """Return those of the options about the rate that were given, as the command line calls them."""
     options = facts.options
     given = {"--warmup-steps": options.warmup_steps, "--warmup-epochs": options.warmup_epochs,
@@ -61,13 +61,13 @@ def refuse_in_fit(facts: KerasFacts) -> None:
     _unscheduled(facts)
 
 
-def _only_sgd(facts: Facts | KerasFacts, call: cst.Call, name: str) -> None:
+def _only_sgd(facts: ScriptFacts, call: cst.Call, name: str) -> None:
     last = name.rsplit(".", 1)[-1]
     if facts.options.lars and last and last != "SGD":
         raise refused(facts.script.place(call), ["--lars"], f"it changes the update of SGD, not of {last}")
 
 
-def _unscheduled(facts: Facts | KerasFacts) -> None:
+def _unscheduled(facts: ScriptFacts) -> None:
     """Raise DlrunError where the script has a schedule that warm-up and decay would have to be part of."""
     options = facts.options
     if facts.framework != "torch" and (options.warmup_steps or options.warmup_epochs or options.lr_decay):

@@ -64,6 +64,11 @@ class Script(Trees):
         return f"builtins.{node.value}" if hasattr(builtins, node.value) else ""
 
     @cached_property
+    def alias(self) -> str:
+        """The name that a module to be imported may take here: ``dl``, or ``dl_comm`` where something is called so."""
+        return "dl_comm" if any(isinstance(n, cst.Name) and n.value == "dl" for n in self.nodes) else "dl"
+
+    @cached_property
     def _kept(self) -> set[str]:
         """The attributes in which this script keeps objects of its own: ``tf.model = tf.keras.Sequential()``."""
         made = [n for n in self.nodes if isinstance(n, cst.Assign) and isinstance(n.value, cst.Call)]

@@ -63,8 +63,7 @@ class Translation:
         self.framework: str = next(f for f in ("keras", "tensorflow", "torch") if f in used)
         if library.face is not None:
             self.framework = library.face(script)
-        taken = "dl" in {n.value for n in script.nodes if isinstance(n, cst.Name)}
-        self.alias = "dl_comm" if taken else "dl"
+        self.alias = script.alias
         self.done: list[cst.CSTNode] = []  # what no longer stands in the text
         self.averaged = False
 
