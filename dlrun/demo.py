@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import statistics
@@ -77,7 +78,9 @@ def run_demo(folder: Path, ranks: int, epochs: int, data: str | None) -> None:
 
     _heading(1, f"the serial script: python {script}")
     serial = Training("serial")
-    _train(serial, lambda: _run_serial(script, args, serial.read))
+    # Both compute with as many threads in each process, or the serial run would be another program.
+    threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, len(os.sched_getaffinity(0)) // ranks))
+    _train(serial, lambda: _run_serial(script, args, threads, serial.read))
 
     _heading(2, f"dlrun port {script}")
     ported = port_file(script)
@@ -87,10 +90,11 @@ def run_demo(folder: Path, ranks: int, epochs: int, data: str | None) -> None:
 
     _heading(3, f"dlrun launch -n {ranks} {ported.path}")
     parallel = Training(f"{ranks} ranks" if ranks > 1 else "1 rank")
-    plan = LaunchPlan((ported.path.name, *args), ranks=ranks, cwd=str(folder))
+    env = (("OMP_NUM_THREADS", threads),)
+    plan = LaunchPlan((ported.path.name, *args), ranks=ranks, cwd=str(folder), env=env)
     _train(parallel, lambda: _run_ranks(plan, parallel))
 
-    _closing(serial, parallel, ranks)
+    _closing(serial, parallel, ranks, threads)
 
 
 def _need(*modules: str) -> None:
@@ -107,9 +111,10 @@ def _example() -> Path:
     raise DlrunError(f"the example is not where the package keeps it: {here / 'examples'}", "install dlrun again")
 
 
-def _run_serial(script: Path, args: list[str], on_line: Callable[[str], None]) -> int:
+def _run_serial(script: Path, args: list[str], threads: str, on_line: Callable[[str], None]) -> int:
     command = [sys.executable, "-u", script.name, *args]
-    with subprocess.Popen(command, cwd=script.parent, stdout=subprocess.PIPE, text=True) as process:
+    env = {**os.environ, "OMP_NUM_THREADS": threads}
+    with subprocess.Popen(command, cwd=script.parent, env=env, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
             on_line(line)
@@ -135,12 +140,13 @@ def _heading(number: int, text: str) -> None:
     click.echo("\n" + click.style(f"{number}  {text}", bold=True))
 
 
-def _closing(serial: Training, parallel: Training, ranks: int) -> None:
+def _closing(serial: Training, parallel: Training, ranks: int, threads: str) -> None:
     head = f"{'':12}{'samples/s':>12}{'speed':>8}{'best accuracy':>16}{'wall time':>12}"
     click.echo("\n" + click.style(head, bold=True))
     for run in (serial, parallel):
         speed = f"{run.rate / serial.rate:.2f}x"
         click.echo(f"{run.title:12}{run.rate:12,.0f}{speed:>8}{max(run.accuracies):16.1%}{run.seconds:10.1f} s")
+    click.echo(f"every process computed with OMP_NUM_THREADS={threads}")
     click.echo(
         "\nNow your own script:\n"
         "  dlrun port train.py                          writes train_dist.py beside it\n"

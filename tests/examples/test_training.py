@@ -47,6 +47,14 @@ def numbers(word: str, output: str) -> list[float]:
     return [float(x) for x in re.findall(rf"{word} ([\d.]+)", output)]
 
 
+def test_the_demo_trains_alone_and_on_two_ranks_and_compares_them(tmp_path: Path) -> None:
+    need("torch", "sklearn")
+    shown = run(tmp_path, [sys.executable, "-m", "dlrun", "demo"], "--epochs", "1")
+    assert re.findall(r"^(serial|2 ranks) .* [\d.]+x +[\d.]+% +[\d.]+ s$", shown, re.M) == ["serial", "2 ranks"]
+    assert "every process computed with OMP_NUM_THREADS=1\n" in shown
+    assert {"train.py", "train_dist.py"} <= {path.name for path in (tmp_path / "dlrun-demo").iterdir()}
+
+
 @pytest.mark.parametrize("name", DIGITS)
 def test_digits_are_learned_alone_and_on_two_ranks(tmp_path: Path, name: str) -> None:
     need("sklearn", "keras" if name == "keras_mnist" else "tensorflow")
