@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from typing import Any
 
@@ -21,17 +22,25 @@ def turns(positions: Iterable[Any]) -> list[tuple[Any, Any]]:
     return [(numbers[k], numbers[own]) for k, own in enumerate(share(len(numbers), get_rank() % parts(), parts()))]
 
 
-def deal(samples: Iterable[Any], rank: int, n: int) -> Iterator[Any]:
+def deal(
+    samples: Iterable[Any], rank: int, n: int, ahead: int = 1, reading: AbstractContextManager[Any] | None = None
+) -> Iterator[Any]:
     """Yield every n-th sample from the ``rank``-th, padded from the beginning so that all ranks get as many.
 
-    What has ended is not asked again: a reader whose ``__next__`` raises StopIteration may begin its next epoch then.
+    ``ahead`` samples are read for each rank at a time, within ``reading``.
     """
-    rest = iter(samples)
+    reading = reading or nullcontext()
+    with reading:
+        rest = iter(samples)
     head: list[Any] = []
-    while group := list(islice(rest, n)):
-        head = head or group
-        yield group[rank] if rank < len(group) else head[(rank - len(group)) % len(head)]
-        if len(group) < n:
+    while True:
+        with reading:
+            block = list(islice(rest, n * ahead))
+        for at in range(0, len(block), n):
+            group = block[at : at + n]
+            head = head or group
+            yield group[rank] if rank < len(group) else head[(rank - len(group)) % len(head)]
+        if len(block) < n * ahead:
             return
 
 

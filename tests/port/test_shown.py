@@ -42,7 +42,12 @@ for epoch in range(3):
 
 
 def test_a_sum_over_a_shared_loader_is_totalled_and_one_over_a_whole_loader_is_left_alone():
-    text = port(EVALUATED).text
+    ported = port(EVALUATED)
+    text = ported.text
+    assert "or drop_last=True" in ported.report()
+    cut = port(EVALUATED.replace("DataLoader(data, shuffle=True)", "DataLoader(data, shuffle=True, drop_last=True)"))
+    assert "drop_last leaves out" in cut.report()
+    assert "or drop_last=True" not in cut.report()
     assert "print(dl.total(train_loss) / len(train_loader.dataset))" in text
     assert "    test_loss /= len(test_loader.dataset)\n    print(test_loss)" in text
     assert "dl.total(test_loss)" not in text

@@ -9,6 +9,7 @@ from torch.utils.data import get_worker_info
 
 from dl_comm.machine import share_of_machine
 from dl_comm.ranks import draw_alike, get_localsize, get_nranks, get_rank, parts, shift_generators, shifted_seed
+from dl_comm.torch.drawing import drawing_alike
 
 _joined = False
 
@@ -68,9 +69,9 @@ def reseed(alike: bool = False) -> None:
 
     With ``alike`` all ranks go on from the states that rank 0's generators of torch (on the CPU), NumPy and ``random``
     are in, for what must be drawn alike: a split of the data, an order of them. That is collective. In the worker
-    processes of a loader, which are seeded already, it does nothing.
+    processes of a loader, which are seeded already, and in a stream that is read alike, it does nothing.
     """
-    if get_worker_info() is not None:
+    if get_worker_info() is not None or drawing_alike():
         return
     if alike:
         if parts() > 1:

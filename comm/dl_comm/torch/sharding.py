@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, Sampler
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, Sampler, get_worker_info
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from dl_comm import CommError, _core
@@ -20,6 +20,7 @@ from dl_comm.dealing import deal, deal_calls
 from dl_comm.ranks import check_enough, get_rank, parts, shifted_seed
 from dl_comm.shares import check_side_by_side
 from dl_comm.torch.arrays import Share, check_equal_lengths, shard_sequence
+from dl_comm.torch.drawing import Alike
 
 # An order of unknown length (an endless sampler) is drawn and shared in blocks of so many entries per rank.
 _BLOCK = 1024
@@ -48,8 +49,9 @@ def shard(data: Any, batch: str = "local", equal: bool = True) -> Any:
     loader that already has a ``DistributedSampler`` over several replicas is returned as it is.
 
     *An IterableDataset* (alone or in a loader, with any number of workers) is read by every rank, which keeps every
-    n-th sample and pads at the end; so it must yield the same stream on all ranks. Workers are seeded alike on all
-    ranks for that; an iterable that shuffles in the main process must do so with a generator of its own.
+    n-th sample and pads at the end; so it must yield the same stream on all ranks. What it draws at random all ranks
+    draw alike for that, in the main process and in workers, from rank 0's random numbers; a generator of its own must
+    be seeded alike.
 
     *Tensors, arrays, lists, ranges, DataFrames* give the entries r, r + n, ... of axis 0, padded from the beginning
     to equal lengths; *a map-style Dataset* gives the Subset of these; a tuple or dict of arrays is shared array by
@@ -115,7 +117,7 @@ def _shard_loader(loader: DataLoader[Any], rank: int, n: int, divide: int) -> Da
     sharded = copy.copy(loader)
     changes: dict[str, Any] = {"_IterableDataset_len_called": None}
     if isinstance(loader.dataset, IterableDataset):
-        changes["dataset"] = ShardedStream(loader.dataset, rank, n)
+        changes["dataset"] = ShardedStream(loader.dataset, rank, n, loader.batch_size or 1)
         changes["generator"] = torch.Generator()
         seed = shifted_seed(torch.get_rng_state().numpy().tobytes(), n)
         changes["generator"].manual_seed(int(_core.broadcast_bytes(str(seed).encode(), 0)))
@@ -225,8 +227,8 @@ class ShardedStream(IterableDataset[Any]):
     Attributes it lacks are the data set's. ``len()`` is this rank's.
     """
 
-    def __init__(self, dataset: Iterable[Any], rank: int, n: int) -> None:
-        self._dataset, self._rank, self._n = dataset, rank, n
+    def __init__(self, dataset: Iterable[Any], rank: int, n: int, ahead: int = 1) -> None:
+        self._dataset, self._rank, self._n, self._ahead = dataset, rank, n, ahead
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -237,4 +239,7 @@ class ShardedStream(IterableDataset[Any]):
         return -(-len(self._dataset) // self._n)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Any]:
-        return deal(self._dataset, self._rank, self._n)
+        if get_worker_info() is not None:  # whose random numbers are alike
+            yield from deal(self._dataset, self._rank, self._n)
+        else:
+            yield from deal(self._dataset, self._rank, self._n, self._ahead, Alike())

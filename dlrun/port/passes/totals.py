@@ -9,9 +9,11 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.insert import statements
 from dlrun.port.passes.metrics import Metrics
+from dlrun.port.program.script import argument, dotted
 
 _WHY = "a sum over this rank's samples, divided by the number of all samples"
 _TWICE = "where n does not divide the samples, up to n - 1 are dealt out twice an epoch, and counted twice here"
+_LEFT = "drop_last leaves out up to a batch of each rank at the end of an epoch, and these samples are counted here"
 
 
 def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
@@ -30,8 +32,19 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
             yield Edit(script.line_of(node), _WHY,
                        before=statements("torch/total_statement", dl=facts.alias, name=name))  # fmt: skip
     if found:
-        yield Doubt(found[0][0], _TWICE, "low", "choose n that divides them, or drop_last=True")
+        yield _inexact(metrics, found[0][0])
         metrics.cut(total for node, total in found if isinstance(node, cst.BinaryOperation))
+
+
+def _inexact(metrics: Metrics, node: cst.CSTNode) -> Doubt:
+    """Return the doubt about ``node``: what it divides by is not the number of samples that were summed up."""
+    facts = metrics.facts
+    made = {o.node for feed in facts.feeds if isinstance(feed.node, cst.BaseExpression)
+            for o in facts.flow.origins(feed.node)}  # fmt: skip
+    drops = [argument(n, "drop_last") for n in made if isinstance(n, cst.Call) and facts.kinds.of_call(n) == "loader"]
+    if drops and all(value is not None and dotted(value) == "True" for value in drops):
+        return Doubt(node, _LEFT, "low", "divide by the number of samples that were summed up")
+    return Doubt(node, _TWICE, "low", "choose n that divides them, or drop_last=True")
 
 
 def _quotients(metrics: Metrics) -> Iterator[tuple[cst.CSTNode, cst.BaseExpression, cst.BaseExpression]]:

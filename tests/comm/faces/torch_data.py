@@ -2,6 +2,7 @@
 
 import json
 import math
+import pickle
 import random
 from itertools import chain
 
@@ -54,6 +55,11 @@ def _everyone(batches):
     """Per rank, the list of its batches as lists of numbers."""
     mine = [b.tolist() if hasattr(b, "tolist") else list(b) for b in batches]
     return [json.loads(b) for b in _core.allgather_bytes(json.dumps(mine).encode())]
+
+
+def _gathered(mine):
+    """Per rank, what it has."""
+    return [pickle.loads(b) for b in _core.allgather_bytes(pickle.dumps(mine))]
 
 
 def _global_batches(batches):
@@ -219,6 +225,44 @@ def iterable_data_sets_that_shuffle_in_workers_give_all_ranks_one_stream():
     first, second = (_everyone(loader) for _ in range(2))
     assert sorted(x for rank in first for batch in rank for x in batch) == list(range(6 * _n))
     assert first != second
+
+
+def streams_that_shuffle_with_the_random_numbers_of_the_process_are_one_for_all_ranks():
+    class Shuffled(_Stream):
+        def __iter__(self):
+            buffer = [0, 1, 2, 3]
+            for number in range(4, self.length):
+                at = random.randrange(4) if number % 2 else np.random.randint(4)
+                yield buffer[at]
+                buffer[at] = number
+            dl.reseed(alike=True)  # as ports have it before a shuffle
+            random.shuffle(buffer)
+            dl.reseed()
+            yield from buffer
+
+    random.seed(1)
+    np.random.seed(1)
+    serial = list(Shuffled(6 * _n, split=False))
+    random.seed(1)
+    np.random.seed(1)
+    torch.manual_seed(1)
+    dl.reseed()
+    stream = Shuffled(6 * _n, split=False)
+    for data in (DataLoader(stream, 3), DataLoader(stream, 4), stream, iter(stream)):
+        taken, own = [], []
+        for batch in dl.shard(data):
+            taken.append(batch.tolist() if isinstance(batch, torch.Tensor) else [batch])
+            own.append((random.random(), np.random.rand()))  # what the training draws stays each rank's own
+        assert sorted(x for rank in _gathered(taken) for batch in rank for x in batch) == list(range(6 * _n))
+        assert len({number for rank in _gathered(own) for pair in rank for number in pair}) == 2 * len(own) * _n
+    random.seed(1)
+    np.random.seed(1)
+    dl.reseed()
+    ranks = _gathered(list(dl.shard(stream)))
+    assert [x for group in zip(*ranks, strict=True) for x in group] == serial
+    abandoned = iter(dl.shard(stream))
+    next(abandoned)
+    assert ranks != _gathered(list(dl.shard(stream)))
 
 
 def tensors_arrays_and_lists_give_equal_parts():

@@ -1,0 +1,73 @@
+"""Random numbers that all ranks draw alike while they read one stream, beside those that each draws for itself."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Callable
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+
+from dl_comm import _core
+from dl_comm.ranks import get_rank
+
+# The generators that a script may draw from without naming them: how to read their states, and how to set them.
+_GENERATORS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
+    (random.getstate, random.setstate),
+    (partial(np.random.get_state, legacy=False), np.random.set_state),
+    (torch.get_rng_state, torch.set_rng_state),
+)
+_depth = 0
+
+
+class Alike:
+    """A context in which all ranks go on with one sequence of random numbers, the one that rank 0 began it with.
+
+    Between its uses each rank draws its own, as before; rank 0 goes on from what was drawn in it, as the serial script
+    does. Made by all ranks together (collective).
+    """
+
+    def __init__(self) -> None:
+        self._states: list[Any] = pickle.loads(_core.broadcast_bytes(pickle.dumps(_states()), 0))
+        self._own: list[Any] = []
+
+    def __enter__(self) -> None:
+        global _depth
+        _depth += 1
+        self._own = _states()
+        _set(self._states)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        global _depth
+        _depth -= 1
+        before, self._states = self._states, _states()
+        if get_rank() == 0:
+            pairs = zip(self._own, self._states, before, strict=True)
+            self._own = [own if _same(new, old) else new for own, new, old in pairs]
+        _set(self._own)
+
+
+def drawing_alike() -> bool:
+    """Tell whether what is drawn now is drawn alike on all ranks."""
+    return _depth > 0
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, np.ndarray):
+        return np.array_equal(one, other)
+    return torch.equal(one, other) if isinstance(one, torch.Tensor) else bool(one == other)
+
+
+def _states() -> list[Any]:
+    return [get() for get, _ in _GENERATORS]
+
+
+def _set(states: list[Any]) -> None:
+    for state, (_, put) in zip(states, _GENERATORS, strict=True):
+        put(state)
