@@ -40,6 +40,16 @@ def test_a_step_without_zero_grad_is_a_stale_gradient() -> None:
     assert same("identity", serial, serial, port).fault == "stale-gradient"
 
 
+def test_a_file_that_is_no_longer_written_is_found_and_one_of_another_name_each_time_is_not() -> None:
+    def wrote(*names: str) -> list[Event]:
+        return [event("file", path=f"/there/{name}", how="write", was="") for name in names]
+
+    serial, again = (run([optimizer(), step(1, 0.9), *wrote("best.pt", log)]) for log in ("log-1", "log-2"))
+    right, wrong = (run([optimizer(), step(1, 0.9), *wrote(*names)]) for names in (["best.pt"], ["log-3"]))
+    assert same("identity", serial, again, right).status == "passed"
+    assert same("identity", serial, again, wrong).fault == "missing-file"
+
+
 def test_a_missing_step_is_found() -> None:
     serial, port = run([optimizer(), step(1, 0.9), step(2, 0.8)]), run([optimizer(), step(1, 0.9)])
     assert same("identity", serial, serial, port).fault == "other-steps"

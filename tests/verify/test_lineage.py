@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
 
-from dlrun.verify.tracer import lineage  # noqa: E402
+from dlrun.verify.tracer import lineage, values  # noqa: E402
 
 DATA = torch.arange(24.0).reshape(6, 4) / 24
 
@@ -53,7 +53,7 @@ def followed(before: str, term: str, after: str = "") -> dict[str, Any]:
     ],
 )
 def test_what_is_kept_between_steps_is_told_from_what_is_computed_on(before, term, after, kind, monkeypatch) -> None:
-    monkeypatch.setattr(lineage, "is_user_file", lambda name: name == "train.py")
+    monkeypatch.setattr(values, "is_user_file", lambda name: name == "train.py")
     noted = followed(before, term, after)
     assert {name: entry["kind"] for name, entry in noted.get("tensors", {}).items()} == (
         {"state": kind} if kind else {}
@@ -69,7 +69,7 @@ def test_what_is_kept_between_steps_is_told_from_what_is_computed_on(before, ter
     ],
 )
 def test_sums_for_the_eye_constants_and_scratch_space_are_nothing_that_training_keeps(before, term, after, monkeypatch):
-    monkeypatch.setattr(lineage, "is_user_file", lambda name: name == "train.py")
+    monkeypatch.setattr(values, "is_user_file", lambda name: name == "train.py")
     assert followed(before, term, after).get("tensors", {}) == {}
 
 

@@ -24,7 +24,12 @@ OF_GRAPH, CLIP_GRAPH = AVERAGE.lstrip(), "grads, _ = tf.clip_by_global_norm(grad
 CLIP = "    grads, _ = tf.clip_by_global_norm(grads, 0.1)\n"
 
 FAULTS = {
-    "nothing-tape": (TAPE, set()),
+    "nothing-tape": (
+        TAPE.replace("@tf.function\n", "queue = tf.Variable(tf.zeros((16, 8)))\n\n\n@tf.function\n").replace(
+            CLIP, CLIP + "    queue.assign(tf.concat([x, queue[: -len(x)]], 0))\n"
+        ),
+        set(),
+    ),
     "nothing-fit": (FIT, set()),
     "missing-average": (TAPE.replace(AVERAGE, ""), {"missing-average"}),
     "average-after-clip": (TAPE.replace(AVERAGE, "").replace(CLIP, CLIP + AVERAGE), {"average-after-clip"}),
@@ -40,6 +45,13 @@ FAULTS = {
         TAPE.replace("@tf.function\n", "center = tf.Variable(tf.zeros(8))\n\n\n@tf.function\n").replace(
             CLIP, CLIP + "    center.assign(0.9 * center + 0.1 * tf.reduce_mean(x, 0))\n"
         ),
+        {"state-differs"},
+    ),
+    "tensor-of-own-samples": (
+        TAPE.replace("@tf.function\n", "center = tf.zeros(8)\n\n\n@tf.function\n")
+        .replace("    with tf.Grad", "    global center\n    with tf.Grad")
+        .replace("model(x, training", "model(x - center, training")
+        .replace(CLIP, CLIP + "    center = 0.9 * center + 0.1 * tf.reduce_mean(x, 0)\n"),
         {"state-differs"},
     ),
     "uneven-steps": (TAPE.replace("range(20)", "range(1 if dl.get_rank() else 20)"), {"uneven-steps"}),
@@ -68,7 +80,7 @@ def run(folder: Path, text: str, ranks: int):
     folder.mkdir()
     script = folder / "train_dist.py"
     script.write_text(text)
-    given = orders(6, 3, framework="tensorflow")
+    given = orders(6, 3, framework="tensorflow", lineage=ranks > 1)
     return execute(Task("run", script, (), ranks, folder / "run", given, {}, 60.0))
 
 

@@ -80,8 +80,8 @@ def _follows(whole: list[int], share: list[int]) -> bool:
 def _leak(identity: Run, run: Run, shares: list[list[int]]) -> Check | None:
     """Return a check that failed because one rank trains on what another one tests on, None where none does."""
     trained = {i for share in shares for i in share}
-    if _tested(identity.root) & set(training(identity.root)[0].samples or ()):  # as a fold is tested on by the next
-        return None
+    if _tested(identity.root, whole=True) & set(training(identity.root)[0].samples or ()):
+        return None  # as a fold is by the next, or by a look at how well the training samples are known
     for trace in run.traces:
         leaked = len(_tested(trace) & trained)
         if leaked:
@@ -91,10 +91,14 @@ def _leak(identity: Run, run: Run, shares: list[list[int]]) -> Check | None:
     return None
 
 
-def _tested(trace: Trace) -> set[int]:
-    """Return the samples that a rank tests on, of the data set that it trains on first; each run has its numbers."""
+def _tested(trace: Trace, whole: bool = False) -> set[int]:
+    """Return the samples that a rank tests on, of the data set that it trains on first; each run has its numbers.
+
+    ``whole``: also those of passes over the training loader itself, if they come to its end.
+    """
     train = training(trace)[0]
-    others = [e for e in trace.epochs if not e.trains and e.loader != train.loader and e.data == train.data]
+    tests = [e for e in trace.epochs if not e.trains and e.data == train.data]
+    others = [e for e in tests if e.loader != train.loader or (whole and e.complete)]
     return {i for epoch in others for i in epoch.samples or ()}
 
 

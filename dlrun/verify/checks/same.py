@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from dlrun.verify.checks.output import first_difference, shown
 from dlrun.verify.trace import Run, Step, Trace
 from dlrun.verify.verdict import Check, distance, failed, passed
@@ -26,6 +28,11 @@ def same(name: str, serial: Run, again: Run, run: Run) -> Check:
             "other-output",
             where=difference.at,
         )
+    missing = sorted((_files(serial) & _files(again)) - _files(run))
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        finding, todo = f"{missing[0]}{more}, which the serial script writes, is not written", "write it on rank 0"
+        return failed(name, finding, todo, "missing-file", where=_writes(serial, missing[0]))
     steps, ranks = len(run.root.steps), len(run.traces)
     who = "1 rank leaves" if ranks == 1 else f"{ranks} ranks that repeat the serial run leave"
     return passed(name, f"{who} its parameters bit for bit after each of {steps} steps, and its output")
@@ -89,6 +96,16 @@ def _cause(a: Step, b: Step) -> tuple[str, str, str, str]:
         todo = "average each gradient once, as a mean, and compute the loss as the serial script does"
         return finding, todo, "other-gradient", b.at
     return "same data, rate and gradients: the update differs", "compare the optimizers' options", "other-update", b.at
+
+
+def _files(run: Run) -> set[str]:
+    """Return the names of the files that a run writes."""
+    return {Path(event["path"]).name for trace in run.traces for event in trace.all("file") if event["how"] == "write"}
+
+
+def _writes(run: Run, name: str) -> str:
+    """Return the line that writes a file of this name."""
+    return next(event.at for event in run.root.all("file") if Path(event["path"]).name == name)
 
 
 def _order(step: Step) -> list[str]:

@@ -7,17 +7,16 @@ which values of earlier steps are in it: they are noted under the names that the
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from dlrun.verify.tracer.recorder import Recorder, is_of_user, is_user_file, user_frame
+from dlrun.verify.tracer.recorder import Recorder, is_of_user
 from dlrun.verify.tracer.tensors import digest, tensor_note
+from dlrun.verify.tracer.values import NAMED, Value, keep_names, line, made, note_carried
 
 MOVES = {"__getitem__", "__setitem__", "cat", "concat", "stack", "roll", "clone", "detach", "to", "float", "cpu",
          "reshape", "contiguous", "gather", "index_select", "take", "split", "chunk", "copy_", "index_copy_", "flip",
@@ -26,30 +25,6 @@ RENEWS = {"zero_", "fill_", "copy_", "normal_", "uniform_", "set_"}  # nothing o
 REDUCES = {"mean", "sum", "median", "std", "var", "amax", "amin", "nanmean", "nansum", "logsumexp", "index_add",
            "index_add_", "scatter_add", "scatter_add_", "index_reduce", "index_reduce_", "scatter_reduce",
            "scatter_reduce_"}  # fmt: skip
-KEPT = "kept"
-NAMED = 200  # of the script's names that are followed at most
-
-
-@dataclass(eq=False)
-class Value:
-    """What is in a tensor and its views: the rounds of its making and last change, and what of earlier rounds is in it.
-
-    ``made_of``: by arithmetic; ``holds``: copied, as into a queue. ``reduced``: a sum or mean over samples is in it.
-    ``accumulates``: its new value is computed from its old one, round after round. ``noise``: draws of generators of
-    the script's own, (line, hash of what was drawn).
-    """
-
-    born: int
-    round: int
-    made_of: frozenset[Value] = frozenset()
-    holds: frozenset[Value] = frozenset()
-    reduced: bool = False
-    accumulates: bool = False
-    generation: int = 0  # of values that were made of a value of an earlier round, which was made so, ...
-    noise: frozenset[tuple[str, str]] = frozenset()
-    at: str = ""
-    name: str = ""
-    note: dict[str, Any] | None = field(default=None, repr=False)
 
 
 class Lineage(TorchFunctionMode):
@@ -90,39 +65,17 @@ class Lineage(TorchFunctionMode):
             if source is not None:
                 self._values[output] = self._values.setdefault(source, Value(self.round, self.round))
                 continue
-            value = self._values[output] = self._made(name, known, _over_samples(name, args, kwargs))
+            value = self._values[output] = made(self.round, known, name in MOVES, _over_samples(name, args, kwargs))
             value.noise = self._noise(name, known, output, kwargs)
             value.accumulates = value.generation > 1
-            value.at = self._line() if value.made_of or value.reduced else ""
-
-    def _made(self, name: str, known: list[Value], over_samples: bool) -> Value:
-        """Return what a function makes of these values."""
-        old = frozenset(v for v in known if v.round and (v.born < self.round or v.accumulates))
-        made_of: frozenset[Value] = frozenset().union(*(v.made_of for v in known))
-        holds: frozenset[Value] = old.union(*(v.holds for v in known))
-        value = Value(self.round, self.round, made_of, holds)
-        value.reduced = over_samples or any(v.reduced for v in known)
-        value.generation = max((v.generation for v in known), default=0)
-        if name not in MOVES:
-            value.made_of, value.holds = made_of | holds, frozenset()
-            value.generation = max([value.generation, *(v.generation + 1 for v in holds)])
-        return value
+            value.at = line() if value.made_of or value.reduced else ""
 
     def _changed(self, name: str, target: torch.Tensor, known: list[Value], kwargs: Any) -> None:
         """Note that a tensor was changed in place."""
         value = self._values.setdefault(target, Value(self.round, self.round))
-        made = self._made(name, [v for v in known if v is not value], name in REDUCES)
-        if name in RENEWS:
-            value.born, value.made_of, value.holds = self.round, made.made_of, made.holds
-            value.reduced, value.accumulates = made.reduced, value in made.made_of
-        else:
-            again = 0 < value.round < self.round or value.accumulates
-            value.accumulates |= (again and name not in MOVES) or value in made.made_of
-            value.made_of, value.holds = value.made_of | made.made_of, value.holds | made.holds
-            value.reduced |= made.reduced
+        change = made(self.round, [v for v in known if v is not value], name in MOVES, name in REDUCES)
+        value.change(change, name in MOVES, name in RENEWS)
         value.noise = self._noise(name, known, target, kwargs)
-        value.generation = max(value.generation, made.generation)
-        value.round, value.at = self.round, self._line()
 
     def _noise(self, name: str, known: list[Value], output: torch.Tensor, kwargs: Any) -> frozenset[tuple[str, str]]:
         """Return the draws in an output; numbers that count something, such as an order, are none."""
@@ -130,60 +83,19 @@ class Lineage(TorchFunctionMode):
             return frozenset()
         found: frozenset[tuple[str, str]] = frozenset().union(*(v.noise for v in known if v.round == self.round))
         if kwargs.get("generator") is not None and output.is_floating_point():
-            found |= {(self._line(), digest(output))}
+            found |= {(line(), digest(output))}
         return found
-
-    def _line(self) -> str:
-        frame = user_frame()
-        return f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}" if frame else ""
 
     def stepped(self, round: int) -> None:
         """After a step: keep the names and contents of what the script has kept."""
         self.round = round
-        found: dict[Value, tuple[str, torch.Tensor]] = {}
-        for name, tensor in named():
-            value = self._values.get(tensor)
-            if value is not None and value.round > 0 and len(found) < NAMED:
-                found[value] = (name, tensor)
-        for value, (name, tensor) in found.items():
-            value.name, value.note = name, tensor_note(tensor)
+        keep_names(self._values.get, _below, tensor_note)
 
     def backward(self, roots: Any) -> None:
-        """A loss goes backward: note what is in it of earlier rounds, and of the script's own generators.
-
-        What was only kept, as a queue keeps samples, is left out: that is a rank's own.
-        """
+        """A loss goes backward: note what is in it of earlier rounds, and of the script's own generators."""
         given = roots if isinstance(roots, (list, tuple)) else [roots]
         losses = [value for root in given if isinstance(root, torch.Tensor) and (value := self._values.get(root))]
-        used = frozenset().union(*(v.made_of | v.holds for v in losses))
-        kept = {
-            value.name: {"kind": kind_of(value), "note": value.note, "at": value.at}
-            for value in sorted((v for v in used if v.note and kind_of(v) != KEPT), key=lambda v: (v.round, v.name))
-        }
-        noise = sorted(frozenset().union(*(v.noise for v in losses)))
-        if kept or noise:
-            self.recorder.note("carried", tensors=kept, noise=noise if self.round else [])
-
-
-def kind_of(value: Value) -> str:
-    """Return ``accumulated``, ``reduced`` (over samples), or ``kept``, as a queue keeps what it was given."""
-    return "accumulated" if value.accumulates else "reduced" if value.reduced else KEPT
-
-
-def named() -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors to which the script's running functions, and its globals, have a name, and those names."""
-    frame = sys._getframe(1)
-    spaces: list[dict[str, Any]] = []
-    while frame is not None:
-        if is_user_file(frame.f_code.co_filename):
-            spaces += [frame.f_locals, frame.f_globals]
-        frame = frame.f_back  # type: ignore[assignment]
-    seen: set[int] = set()
-    for space in spaces:
-        if id(space) not in seen:
-            seen.add(id(space))
-            for name, value in list(space.items()):
-                yield from _below(name, value, 2)
+        note_carried(self.recorder, losses, self.round)
 
 
 def _below(name: str, value: Any, depth: int) -> Iterator[tuple[str, torch.Tensor]]:

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops import clip_ops
 
+from dlrun.verify.tracer import ops
 from dlrun.verify.tracer.arrays import array_note, batch_digest, native, samples
 from dlrun.verify.tracer.datasets import DataSets
 from dlrun.verify.tracer.graphs import Graphs
@@ -24,8 +25,8 @@ class Tapes:
     Optimizers are numbered in the order of their first step, variables in the order in which they are first seen.
     """
 
-    def __init__(self, recorder: Recorder, draws: Draws, data: DataSets, graphs: Graphs) -> None:
-        self.recorder, self.draws, self.data, self.graphs = recorder, draws, data, graphs
+    def __init__(self, recorder: Recorder, draws: Draws, data: DataSets, graphs: Graphs, followed: ops.Ops) -> None:
+        self.recorder, self.draws, self.data, self.graphs, self.ops = recorder, draws, data, graphs, followed
         self.tapes = 0  # that record
         self.depth = 0  # of nested calls of layers
         self.stepping = 0
@@ -33,6 +34,7 @@ class Tapes:
         self._variables: dict[int, tuple[int, Any]] = {}
         self.optimizers: dict[int, tuple[int, Any]] = {}
         self.trained: set[int] = set()
+        self._rounds: dict[int, int] = {}  # steps of each optimizer
         self._made: dict[int, tuple[int, Any]] = {}  # gradient -> its variable's number
         self.computed: dict[int, Any] = {}  # by variable: its gradient, as the last tape computed it
         self._latest: list[tuple[int, Any]] = []  # the variables of the last tape, each with its number
@@ -68,6 +70,7 @@ class Tapes:
             self.data.end()
             self.recorder.stop()
         self.recorder.note("backward")
+        self.ops.backward(args[0] if args else kwargs["target"], sources)
         found = compute(tape, *args, **kwargs)
         self._latest = [(self.number(s), native(s)) for s in sources]
         numbers, gradients = [number for number, _ in self._latest], tf.nest.flatten(found)
@@ -120,11 +123,15 @@ class Tapes:
                 )
             self.trained |= {id(native(v)) for v in variables}
             rates, used = [_rate(optimizer)], [array_note(g) for g in gradients]
+            self.ops.paused = True
             result = apply()
         finally:
             self.stepping -= 1
+            self.ops.paused = False
         self._made.clear()
         self.recorder.steps += 1
+        self._rounds[number] = self._rounds.get(number, 0) + 1
+        self.ops.stepped(min(self._rounds.values()))
         drew = self.draws.collect()
         self.recorder.note(
             "step",
@@ -150,7 +157,7 @@ def _rate(optimizer: Any) -> float:
 
 def install(recorder: Recorder, draws: Draws, data: DataSets, graphs: Graphs) -> Tapes:
     """Put the instruments into tapes, clipping, layers, optimizers and ``fit``."""
-    followed = Tapes(recorder, draws, data, graphs)
+    followed = Tapes(recorder, draws, data, graphs, ops.install(recorder))
     tape, compute = tf.GradientTape, tf.GradientTape.gradient
     enter, leave = tape.__enter__, tape.__exit__
 

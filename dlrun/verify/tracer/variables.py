@@ -32,6 +32,8 @@ def note_held(taped: Tapes, space: dict[str, Any], stopped: TracebackType | None
     for name, key, variable in named:
         if key not in taped.trained and "seed_generator" not in name:
             kind = "slot" if key in slots else kind_of(name) if key in every else "variable"
+            if kind in ("copy", "variable") and taped.ops.is_memory(native(variable)):
+                kind = "memory"
             held[f"{name} ({len(held)})" if name in held else name] = {"kind": kind, "note": array_note(variable)}
     taped.recorder.note("held", tensors=held)
 
