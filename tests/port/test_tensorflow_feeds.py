@@ -114,8 +114,8 @@ def test_slices_that_move_on_are_taken_of_a_ranks_share_though_noise_is_drawn_to
     ported = port(SESSION + MOVED)
     assert "rows = dl.shard(rows)" in ported.text
     assert "batches = dl.steps(50)" in ported.text  # the last step of an epoch still is the last
-    (end,) = ported.doubts
-    assert (end.danger, end.write) == ("high", "dl.steps(1600)")
+    (end,) = [d for d in ported.doubts if d.danger == "high"]
+    assert end.write == "dl.steps(1600)"
 
 
 def test_bounds_of_a_batch_that_a_function_computes_follow_the_ranks_own_number() -> None:
@@ -123,3 +123,71 @@ def test_bounds_of_a_batch_that_a_function_computes_follow_the_ranks_own_number(
     assert "for step, own_step in dl.turns(range(1000)):" in text
     assert "number = own_step % batches" in text
     assert "if step % 10 == 0:" in text
+
+
+BY_HAND = """
+import keras
+import numpy as np
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile(keras.optimizers.SGD(0.1), "mse")
+
+def batches(x, y):
+    order = np.random.permutation(len(x))
+    for rows in np.array_split(order, 9):
+        yield x[rows], y[rows]
+
+for epoch in range(3):
+    seen = 0
+    for bx, by in batches(x, y):
+        loss = model.train_on_batch(bx + np.random.randn(*bx.shape), by)
+        seen += 1
+        if seen >= 9:
+            break
+"""
+
+
+def test_what_a_loop_of_train_on_batch_runs_over_is_dealt_out_in_one_order() -> None:
+    ported = port(BY_HAND)
+    assert not ported.doubts
+    lines = [line.strip() for line in ported.text.splitlines()]
+    assert "for bx, by in dl.shard(batches(x, y)):" in lines
+    assert "if seen >= dl.steps(9):" in lines
+    assert lines[lines.index("for epoch in range(3):") - 1].startswith("dl.reseed()")
+    at = lines.index("order = np.random.permutation(len(x))")
+    assert lines[at - 1].startswith("dl.reseed(alike=True)")
+    assert lines[at + 1].startswith("dl.reseed()")
+    listed = BY_HAND.replace("batches(x, y):\n    s", "[(x[:8], y[:8]), (x[8:], y[8:])]:\n    s")
+    listed = listed.replace("in batches(x, y)", "in parts").replace("for epoch", "parts = cut(x, y)\nfor epoch")
+    ported = port(listed)
+    assert "in dl.shard(iter(parts)):" in ported.text  # of a list of batches every n-th, not 1/n of each
+    assert [d.danger for d in ported.doubts] == ["medium"]
+    drawn = BY_HAND.replace("bx, by in batches(x, y):\n", "i in range(90):\n        bx, by = next(made)\n")
+    text = port(drawn.replace("for epoch", "made = batches(x, y)\nfor epoch")).text
+    assert "made = dl.shard(batches(x, y))" in text
+    assert "for i in range(dl.steps(90)):" in text
+
+
+RATES = """
+import keras
+from keras.callbacks import LearningRateScheduler
+class Halved:
+    def __init__(self, first):
+        self.first = first
+    def __call__(self, epoch):
+        return self.first * 0.5 ** epoch
+def ramp(first):
+    def rate(epoch, lr):
+        return first * epoch
+    return rate
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile(keras.optimizers.Adam(0.1), "mse")
+model.fit(x, y, callbacks=[LearningRateScheduler(Halved(0.1)), LearningRateScheduler(ramp(0.2))])
+"""
+
+
+def test_schedules_that_are_objects_or_made_by_functions_are_scaled_and_adam_is_doubted() -> None:
+    ported = port(RATES)
+    assert "return dl.lr_scale(self.first * 0.5 ** epoch)" in ported.text
+    assert "return dl.lr_scale(first * epoch)" in ported.text
+    (told,) = ported.doubts
+    assert "Adam mostly wants less" in told.why

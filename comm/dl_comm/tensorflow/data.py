@@ -64,12 +64,11 @@ def shard(data: Any, batch: str = "local", equal: bool = True) -> Any:
 
 
 def _shard_dataset(dataset: Any, rank: int, n: int) -> Any:
-    # Negative: endless, or not known, as it never is in a graph.
-    length = int(dataset.cardinality()) if tf.executing_eagerly() else tf.data.UNKNOWN_CARDINALITY
-    check_enough(length, n, "elements of the data set")
-    if length > 0 and length % n:
-        missing = n - length % n
-        dataset = dataset.concatenate(dataset.repeat(-(-missing // length)).take(missing))
+    length = tf.data.experimental.cardinality(dataset)  # negative: endless, or not known
+    if tf.executing_eagerly():
+        check_enough(int(length), n, "elements of the data set")
+    missing = tf.where(length > 0, (-length) % n, 0)
+    dataset = dataset.concatenate(dataset.repeat().take(missing))
 
     def mine(*window: Any) -> Any:
         # A window of n elements is a dataset for each component; the r-th element of each, put together again.

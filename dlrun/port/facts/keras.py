@@ -10,7 +10,7 @@ import libcst as cst
 from dlrun.errors import DlrunError
 from dlrun.port.facts import Options, ScriptFacts
 from dlrun.port.facts.kinds import Kinds
-from dlrun.port.feeds import nested
+from dlrun.port.feeds import keras_batches, nested
 from dlrun.port.feeds.iterated import Iterated
 from dlrun.port.feeds.positions import moving, of_order, other_length
 from dlrun.port.feeds.wholes import GRAPH
@@ -44,6 +44,8 @@ class KerasFacts(ScriptFacts):
     compiled: tuple[tuple[cst.Call, str], ...]
     fits: tuple[cst.Call, ...]
     dealt: tuple[cst.Call, ...]  # the range() calls of loops that pick their batches by number
+    iterated: tuple[cst.BaseExpression, ...]  # what loops run over, and generators they draw from, for their batches
+    orders: tuple[cst.Call, ...]  # what draws an order of the samples while these loops run
     moved: tuple[tuple[cst.For | cst.While, tuple[str, ...]], ...]  # of ``loops``: arrays of which slices are moved on
     stateful: tuple[cst.Arg, ...]  # what makes layers hand their states on from batch to batch
     own: tuple[cst.BaseExpression, ...]  # optimizers that a model's own compile() takes beside ``optimizer``
@@ -73,9 +75,12 @@ def read(script: Script, options: Options) -> KerasFacts:
     drawn = tuple(dict.fromkeys(loop for c in batches if (loop := script.outermost_loop(c)) is not None))
     kinds = Kinds(flow)
     dealt = tuple(r for loop in drawn for r in _indexed(kinds, loop))
+    picked = [loop for loop in drawn if any(script.inside(r, loop) for r in dealt)]
+    iterated = tuple(n for loop in drawn if loop not in picked for n in keras_batches.iterated(flow, loop))
+    made = tuple(n for loop in drawn if loop not in picked for n in keras_batches.generators(flow, loop))
     moved: list[tuple[cst.For | cst.While, tuple[str, ...]]] = []
     for loop in drawn:
-        if any(script.inside(r, loop) for r in dealt):
+        if any(script.inside(r, loop) for r in (*dealt, *iterated)) or keras_batches.generators(flow, loop):
             continue
         if names := _moved(script, loop):
             if (length := other_length(flow, loop, list(names))) is not None:
@@ -102,8 +107,10 @@ def read(script: Script, options: Options) -> KerasFacts:
         compiled=tuple((c, _receiver(script, c)) for c in compiled if _is_trained(script, c, trained)),
         fits=tuple(c for c in trained if _is_method(c, FITS)),
         optimizers=tuple(c for c in script.calls if OPTIMIZERS.search(script.name_of(c.func))),
-        loops=tuple(loop for loop in drawn if not any(script.inside(r, loop) for r in dealt)),
+        loops=tuple(loop for loop in drawn if not any(script.inside(r, loop) for r in (*dealt, *iterated))),
         dealt=dealt,
+        iterated=(*iterated, *made),
+        orders=tuple(dict.fromkeys(c for loop in (*drawn, *made) for c in keras_batches.orders(flow, loop))),
         moved=tuple(moved),
         stateful=stateful,
         own=tuple(a.value for c in compiled for a in c.args if a.keyword is not None and _OWN.search(a.keyword.value)),

@@ -123,7 +123,7 @@ class Feeds(FullBatches):
         if len(self.found) > before or (isinstance(loop, cst.For) and not self.iterated.counts(self.iterated.of(loop))):
             self._fed.add(loop)
         for call in reached:
-            if self.draws.keeps_its_place(call):
+            if self.draws.keeps_its_place(call) and self.script.function_of(call) not in self.flow.targets(call):
                 self.found.setdefault(call.func, Feed(call.func, "turns"))
 
     def _is_unseen(self, iterator: cst.BaseExpression) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
-from dlrun.port.facts import Facts
+from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.feeds import samples
 from dlrun.port.insert import expression, statements
 
@@ -40,29 +40,42 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     """
     if facts.full_batch:
         return
-    before, after = statements("torch/alike", dl=facts.alias), statements("torch/reseed", dl=facts.alias)
     done: set[cst.CSTNode] = set(facts.permutations)
     apart = samples.makers(facts)  # maybe in the worker processes of a loader
     lines: set[cst.CSTNode] = set()
     for call, goes_on in facts.orders:
-        statement = facts.script.statement_of(call)
-        line = facts.script.line_of(statement)
-        if call in done or line in lines or facts.script.function_of(call) in apart:
-            continue
-        lines.add(line)
-        plain = isinstance(statement, (cst.Assign, cst.AnnAssign, cst.Expr, cst.AugAssign))
-        if not goes_on and (plain or isinstance(statement, cst.Return)):
-            yield Edit(line, _WHY, before=before)
-        elif plain:
-            yield Edit(line, _WHY, before=before, after=after)
-        elif isinstance(statement, cst.Return) and facts.script.name_of(call.func) in _ARRAYS:
-            yield Edit(call, _WHY, lambda node: expression("torch/same", {"value": node}, dl=facts.alias))
-        else:
-            yield Doubt(call, "each rank draws this in its own way, and the ranks then share no one order of one set "
-                        "of samples", "high", f"{facts.alias}.reseed(alike=True) before it, {facts.alias}.reseed() "
-                        "after it")  # fmt: skip
+        if call not in done and facts.script.function_of(call) not in apart:
+            yield from drawn(facts, call, lines, goes_on)
     for call in facts.seeds:
         statement = facts.script.statement_of(call)
         if isinstance(statement, cst.Expr) and (line := facts.script.line_of(statement)) not in lines:
             lines.add(line)
-            yield Edit(line, "seeded alike on all ranks, which would draw the same from here on", after=after)
+            yield Edit(line, "seeded alike on all ranks, which would draw the same from here on",
+                       after=statements("torch/reseed", dl=facts.alias))  # fmt: skip
+
+
+def drawn(
+    facts: ScriptFacts, call: cst.Call, lines: set[cst.CSTNode], goes_on: bool = True
+) -> Iterator[Edit | Doubt]:
+    """Yield what lets all ranks draw ``call`` alike, once for each of the ``lines``; the training may then go on."""
+    before, after = statements("torch/alike", dl=facts.alias), statements("torch/reseed", dl=facts.alias)
+    statement = facts.script.statement_of(call)
+    line = facts.script.line_of(statement)
+    if line in lines:
+        return
+    lines.add(line)
+    plain = isinstance(statement, (cst.Assign, cst.AnnAssign, cst.Expr, cst.AugAssign))
+    if not goes_on and (plain or isinstance(statement, cst.Return)):
+        yield Edit(line, _WHY, before=before)
+    elif plain:
+        yield Edit(line, _WHY, before=before, after=after)
+    elif isinstance(facts, Facts) and isinstance(statement, cst.Return) and _is_array(facts, call):
+        yield Edit(call, _WHY, lambda node: expression("torch/same", {"value": node}, dl=facts.alias))
+    else:
+        yield Doubt(call, "each rank draws this in its own way, and the ranks then share no one order of one set "
+                    "of samples", "high", f"{facts.alias}.reseed(alike=True) before it, {facts.alias}.reseed() "
+                    "after it")  # fmt: skip
+
+
+def _is_array(facts: Facts, call: cst.Call) -> bool:
+    return facts.script.name_of(call.func) in _ARRAYS

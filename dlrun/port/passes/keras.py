@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Feed
 from dlrun.port.facts.keras import KerasFacts
+from dlrun.port.feeds import keras_batches
 from dlrun.port.feeds.positions import counts_too
 from dlrun.port.insert import expression, statements
-from dlrun.port.passes import devices, own_schedules, recipe, schedules
+from dlrun.port.passes import alike, devices, own_schedules, recipe, schedules
 from dlrun.port.passes import shard as torch_shard
 from dlrun.port.passes import start as torch_start
 from dlrun.port.program.script import walk
@@ -73,9 +75,19 @@ def gradients(facts: KerasFacts) -> Iterator[Edit | Doubt]:
             continue
         yield Edit(call, "the ranks take the batches of the serial run in turn",
                    lambda c: expression("torch/shard", {"loader": c}, dl=facts.alias, batch="local"))  # fmt: skip
-    for loop in {facts.script.outermost_loop(call): None for call in facts.dealt}:
-        if loop is not None and not any(_permutes(facts, n) for n in walk(loop)):
+    for node in facts.iterated:
+        yield Edit(node, "the ranks take the batches of the serial run in turn",
+                   partial(_shared, facts.alias, keras_batches.ends_by_itself(facts.flow, node)))  # fmt: skip
+        if keras_batches.is_unseen(facts.flow, node):
+            yield Doubt(node, "made out of sight: where it draws an order by NumPy's or random's numbers, each rank "
+                        "takes every n-th batch of another order", "medium")  # fmt: skip
+    own = {facts.script.outermost_loop(node): None for node in (*facts.dealt, *facts.iterated)}
+    for loop in own:
+        if loop is not None and loop not in facts.loops:
             yield Edit(loop, "noise is each rank's own", before=statements("keras/reseed", dl=facts.alias))
+    lines: set[cst.CSTNode] = set()
+    for call in facts.orders if own else ():
+        yield from alike.drawn(facts, call, lines)
     for loop, names in facts.moved:
         cut = [s for name in names for s in statements("torch/shard_name", dl=facts.alias, name=name, batch="local")]
         yield Edit(loop, "each rank moves on within its own share of the samples", before=tuple(cut))
@@ -84,9 +96,10 @@ def gradients(facts: KerasFacts) -> Iterator[Edit | Doubt]:
                    before=statements("keras/reseed", dl=facts.alias))  # fmt: skip
 
 
-def _permutes(facts: KerasFacts, node: cst.CSTNode) -> bool:
-    """Tell whether ``node`` draws an order of the samples, which must be one on all ranks."""
-    return isinstance(node, cst.Call) and facts.script.name_of(node.func).endswith((".permutation", ".shuffle"))
+def _shared(dl: str, ends: bool, node: cst.BaseExpression) -> cst.BaseExpression:
+    """Return this rank's share of what a loop runs over: of a list of batches every n-th, not 1/n of each."""
+    loader = node if ends else cst.Call(cst.Name("iter"), [cst.Arg(node)])
+    return expression("torch/shard", {"loader": loader}, dl=dl, batch="local")
 
 
 def steps(facts: KerasFacts) -> Iterator[Edit | Doubt]:
@@ -104,6 +117,11 @@ def steps(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     """
     yield from schedules.counts(facts, facts.optimizers)
     yield from own_schedules.keras(facts)
+    for node in facts.iterated:
+        over = next((up for up in facts.script.above(node) if isinstance(up, cst.For)), None)
+        for end in keras_batches.ends(over) if over is not None and facts.script.inside(node, over.iter) else ():
+            yield Edit(end, "the loop counts steps: n ranks make n batches",
+                       lambda n: expression("torch/steps", {"count": n}, dl=facts.alias))  # fmt: skip
     for loop in facts.loops:
         turns = _turns(facts, loop)
         call = turns.iter if isinstance(turns, cst.For) else None

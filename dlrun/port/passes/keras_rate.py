@@ -13,6 +13,7 @@ from dlrun.port.facts import ScriptFacts
 from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.insert import expression, statements
 from dlrun.port.passes import schedules
+from dlrun.port.passes.rate import suits
 from dlrun.port.passes.schedules import WHY
 from dlrun.port.passes.start import last_import
 from dlrun.port.program.script import argument, dotted, walk
@@ -54,6 +55,9 @@ def rate(facts: KerasFacts) -> Iterator[Edit | Doubt]:
                 yield found
     yield from assigned(facts)
     yield from resets(facts)
+    texts = [v for call, _ in facts.compiled if isinstance(v := argument(call, "optimizer", 0), cst.SimpleString)]
+    if not facts.optimizers:
+        yield from suits(facts.options, ((text, str(text.evaluated_value)) for text in texts))
 
 
 def constructors(facts: ScriptFacts, optimizers: Iterable[cst.Call]) -> Iterator[Edit | Doubt]:
@@ -73,6 +77,7 @@ def constructors(facts: ScriptFacts, optimizers: Iterable[cst.Call]) -> Iterator
             if given not in done:
                 done.add(given)
                 yield Edit(given, WHY, schedules.scaling(facts))
+    yield from suits(facts.options, ((call, facts.script.name_of(call.func)) for call in facts.optimizers))
 
 
 def _default(facts: ScriptFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
@@ -187,11 +192,19 @@ def _keras_module(facts: KerasFacts) -> str:
 
 
 def _schedule(facts: ScriptFacts, call: cst.Call) -> cst.FunctionDef | None:
-    """Return the function of this script that a LearningRateScheduler calls."""
+    """Return the function of this script that a LearningRateScheduler calls: by its name, a method, made by another."""
     if not facts.script.name_of(call.func).endswith("LearningRateScheduler") or not call.args:
         return None
-    function = facts.flow.definition(call.args[0].value)
-    return function if isinstance(function, cst.FunctionDef) else None
+    given, flow = call.args[0].value, facts.flow
+    made = [given, *(o.node for o in flow.origins(given))]
+    made += [r for n in made if isinstance(n, cst.Call) for t in flow.targets(n) for r in flow.returns(t)]
+    found: list[object] = [flow.definition(n) for n in made]
+    for n in made:
+        if isinstance(n, cst.Attribute):
+            own = facts.script.class_of(n) if dotted(n.value) == "self" else None
+            found += [flow.method(c, n.attr.value) for c in ([own] if own is not None else flow.classes(n.value))]
+        found += [flow.method(c, "__call__") for c in flow.classes(n)]
+    return next((f for f in found if isinstance(f, cst.FunctionDef)), None)
 
 
 def resets(facts: KerasFacts) -> Iterator[Edit | Doubt]:
@@ -210,7 +223,8 @@ def resets(facts: KerasFacts) -> Iterator[Edit | Doubt]:
                 yield Doubt(call, f"{script.code(schedule)} may return absolute rates, unscaled", "high",
                             f"return {facts.alias}.lr_scale(...)")  # fmt: skip
                 continue
-            current = function.params.params[1].name.value if len(function.params.params) > 1 else ""
+            taken = [p.name.value for p in function.params.params if p.name.value != "self"]
+            current = taken[1] if len(taken) > 1 else ""
             for value in facts.flow.returns(function):
                 names = {n.value for n in walk(value) if isinstance(n, cst.Name)}
                 if (not current or current not in names) and not _reads_rate(value):

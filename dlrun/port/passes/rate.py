@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
-from dlrun.port.facts import Facts
+from dlrun.port.facts import Facts, Options
 from dlrun.port.facts.rates import resets, scaled_already, text_of
 from dlrun.port.insert import expression
 from dlrun.port.passes import own_rates, recipe
@@ -71,15 +71,16 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     for value in resets(facts):
         yield Edit(value, "an absolute rate would undo the scaling", scale)
     yield from own_rates.by_hand(facts)
-    yield from _suits(facts)
+    named = ((call, next(iter(facts.kinds.names(call.func)), "")) for call in facts.optimizers)
+    yield from suits(facts.options, named)
 
 
-def _suits(facts: Facts) -> Iterator[Doubt]:
-    """Yield a doubt, once, where the linear rule meets an optimizer that it was not found for."""
-    for call in facts.optimizers if facts.options.lr_scaling == "linear" else ():
-        last = next((n.rsplit(".", 1)[-1] for n in facts.kinds.names(call.func)), "")
-        if last.startswith(("Ada", "NAdam", "RAdam", "Lion", "RMSprop", "SparseAdam")):
-            yield Doubt(call, f"the linear scaling rule was found for SGD; {last} mostly wants less", "low",
+def suits(options: Options, optimizers: Iterable[tuple[cst.CSTNode, str]]) -> Iterator[Doubt]:
+    """Yield a doubt, once, where the linear rule meets an optimizer, by its name, that it was not found for."""
+    for node, name in optimizers if options.lr_scaling == "linear" else ():
+        last = name.rsplit(".", 1)[-1]
+        if last.lower().startswith(("ada", "nadam", "radam", "lion", "rmsprop", "sparseadam")):
+            yield Doubt(node, f"the linear scaling rule was found for SGD; {last} mostly wants less", "low",
                         "port with --lr-scaling sqrt (or none), and compare the accuracy")  # fmt: skip
             return
 
