@@ -12,6 +12,9 @@ from dlrun.port.facts.torch import LOOPS, Gradients
 _MAINS = ("tensorflow.app.run", "tensorflow.compat.v1.app.run", "tensorflow.python.platform.app.run", "absl.app.run")
 _ANY = ("fire.Fire", "argh.dispatch_commands", "builtins.globals", "builtins.eval")
 
+Way = tuple[cst.CSTNode, ...]
+_MOST_WAYS = 64  # to one node
+
 
 class Loops:
     """Answers where training happens, from the places of the updates that ``gradients`` knows."""
@@ -22,6 +25,7 @@ class Loops:
         self.script = gradients.script
         self.flow = gradients.flow
         self.kinds = gradients.kinds
+        self._ways: dict[cst.CSTNode, list[Way]] = {}
         self.ends: list[cst.CSTNode] = [*(c for c, _ in gradients.step_calls), *gradients.updates]
 
     @cached_property
@@ -40,7 +44,7 @@ class Loops:
         """Return a function that trains and that nothing in the file runs, if no chain of calls starts elsewhere."""
         lost: cst.FunctionDef | None = None
         for node in self.ends:
-            for way in self.chains(node)[:64]:
+            for way in self.ways(node):
                 function = self.script.function_of(way[0])
                 if not isinstance(function, cst.FunctionDef) or self._mentioned(function):
                     return None
@@ -82,13 +86,25 @@ class Loops:
                 return up in self.gradients.leads_to_backward
         return False
 
-    def chains(self, node: cst.CSTNode, seen: tuple[cst.CSTNode, ...] = ()) -> list[tuple[cst.CSTNode, ...]]:
-        """Return the ways from the outermost frame to ``node``: the calls passed on the way, innermost last."""
+    def ways(self, node: cst.CSTNode) -> list[Way]:
+        """Return the ways from the outermost frame to ``node``: the calls passed, innermost last; of many the first."""
+        if node not in self._ways:
+            self._ways[node] = self._to(node, ())[:_MOST_WAYS]
+        return self._ways[node]
+
+    def _to(self, node: cst.CSTNode, seen: tuple[cst.CSTNode, ...]) -> list[Way]:
         function = self.script.function_of(node)
         if isinstance(function, cst.Module) or function in seen or len(seen) > 12:
             return [(node,)]
         callers = [c for c in self.flow.callers(function) if not self.script.inside(c, function)]
-        return [(*way, node) for call in callers for way in self.chains(call, (*seen, function))] or [(node,)]
+        return [(*way, node) for call in callers for way in self._to(call, (*seen, function))] or [(node,)]
+
+    @cached_property
+    def nests(self) -> list[tuple[Way, list[cst.For | cst.While]]]:
+        """The ways to the updates, each with the training loops on it, innermost first."""
+        ways = [way for end in self.ends for way in self.ways(end)]
+        above = [[u for n in reversed(way) for u in self.script.above(n) if isinstance(u, LOOPS)] for way in ways]
+        return [(way, [u for u in us if u in self.training]) for way, us in zip(ways, above, strict=True)]
 
     def uses(self, name: str) -> list[cst.Name]:
         """Return the places that hold ``name``, in the order of the text."""

@@ -119,7 +119,7 @@ def _is_entry(style: Style | None, loops: Loops) -> bool:
     """Tell whether functions that nothing here calls hold whole loops, with all that they update made in sight."""
     gradients = loops.gradients
     looped = all(any(loops.script.outermost_loop(n) is not None for n in way) for e in loops.ends
-                 for way in loops.chains(e))  # fmt: skip
+                 for way in loops.ways(e))  # fmt: skip
     return looped and (gradients.makes_all() if isinstance(gradients, SessionGradients) else style == "tape")
 
 

@@ -31,7 +31,7 @@ class Tops:
         found: dict[cst.CSTNode, Top] = {}
         ways: dict[cst.CSTNode, list[tuple[cst.CSTNode, ...]]] = {}
         for node in self.loops.ends:
-            for way in self.loops.chains(node)[:64]:
+            for way in self.loops.ways(node):
                 top = self._top(way, node)
                 if top is not None:
                     found.setdefault(top.loop, top)

@@ -52,7 +52,7 @@ class Feeds(FullBatches):
         # Where an environment is played, every rank makes samples of its own: there is nothing to deal out.
         self.episodes = any(b.target.split(".")[0] in _PLAYS for b in self.script.imports())
         self.episodes = self.episodes or any(plays(self.kinds, n) for n in self.script.nodes)
-        found = {} if self.episodes else {loop: self._hidden_state(loop) for loop in self._innermost()}
+        found = {} if self.episodes else {loop: self._hidden_state(loop) for loop in self.innermost}
         self.carried = Carried(loops, {loop: node for loop, node in found.items() if node is not None})
         if self.episodes:
             return
@@ -64,7 +64,7 @@ class Feeds(FullBatches):
                 known = {(feed.node, feed.names) for feed in self.found.values()}
                 cut = self.carried.cut(loop, new)
                 self.found.update({key: feed for key, feed in cut.items() if (feed.node, feed.names) not in known})
-        innermost = [loop for loop in self._innermost() if loop not in self._fed and loop not in self.carried.streams]
+        innermost = [loop for loop in self.innermost if loop not in self._fed and loop not in self.carried.streams]
         self.counted.extend(self.carried.counted)
         slid = [loop for loop in innermost if any(self._given.takes(loop, n) for n in slides(self.flow, loop))]
         drawn = [loop for loop in innermost if loop not in slid and self.draws(loop)]
@@ -101,17 +101,17 @@ class Feeds(FullBatches):
         before = len(self.found)
         if isinstance(loop, cst.For):
             iterated, source = self.iterated.of(loop), self.iterated.source(loop.iter)
-            if self._is_innermost(loop) and self.draws.is_order(source) and picks_samples(self.flow, loop):
+            if loop in self.innermost and self.draws.is_order(source) and picks_samples(self.flow, loop):
                 self.found.setdefault(source, Feed(source, "iterable"))
                 self._orders.add(source)
             elif self.iterated.numbers(iterated):
-                if self._is_innermost(loop) and loop not in self.carried.by_loop and picks_samples(self.flow, loop):
+                if loop in self.innermost and loop not in self.carried.by_loop and picks_samples(self.flow, loop):
                     self._picked(loop, iterated)
             else:
                 self._of_iterated(loop, iterated)
         if len(self.found) > before:
             self.numbered = self.numbered or self._given.by_number(loop)
-        reached = list(self.draws.reached(loop.body)) if self._is_innermost(loop) else []
+        reached = list(self.draws.reached(loop.body)) if loop in self.innermost else []
         drawn = [(c, given) for c in reached if (given := self.draws.advanced(c)) is not None
                  and not (len(self.found) > before and only_shown(self.loops, loop, c))]  # fmt: skip
         for call, iterator in drawn:
@@ -143,7 +143,7 @@ class Feeds(FullBatches):
 
     def _of_iterated(self, loop: cst.For, iterated: cst.BaseExpression) -> None:
         """Note what ``loop`` runs over; where its function also evaluates, what the calls that train pass to it."""
-        innermost = self._is_innermost(loop)
+        innermost = loop in self.innermost
         totals = any(isinstance(n, cst.Attribute) and n.attr.value == "dataset" for n in walk(loop.body))
         trains, evaluates = ([], []) if totals else self._sites.split(loop, iterated)
         self.uses.whole.extend(evaluates)
@@ -152,9 +152,7 @@ class Feeds(FullBatches):
 
     def _is_part(self, loop: cst.For | cst.While, drawn: list[cst.For | cst.While]) -> bool:
         """Tell whether each turn of another loop, of 1/n of the turns, runs ``loop`` whole: a critic's five updates."""
-        ways = [way for end in self.loops.ends for way in self.loops.chains(end)[:64]]
-        above = [[u for n in reversed(way) for u in self.script.above(n) if u in self.loops.training] for way in ways]
-        outer = [us[us.index(loop) + 1 :] for us in above if loop in us]
+        outer = [us[us.index(loop) + 1 :] for _, us in self.loops.nests if loop in us]
         return bool(outer) and all(any(u in drawn or self._is_dealt(u) for u in us) for us in outer)
 
     def _is_unfed(self, loop: cst.For | cst.While) -> bool:
@@ -173,19 +171,11 @@ class Feeds(FullBatches):
             source in self.found or any(o.node in self.found for o in self.flow.origins(source))
         )
 
-    def _is_innermost(self, loop: cst.CSTNode) -> bool:
-        return loop in self._innermost()
-
-    def _innermost(self) -> list[cst.For | cst.While]:
-        """Return the loops that are the first around an update, across calls."""
-        found: dict[cst.For | cst.While, None] = {}
-        for end in self.loops.ends:
-            for way in self.loops.chains(end)[:64]:
-                above = (u for n in reversed(way) for u in self.script.above(n) if u in self.loops.training)
-                loop = next((u for u in above if not self.iterated.picks_objects(u, way)), None)
-                if isinstance(loop, (cst.For, cst.While)):
-                    found.setdefault(loop)
-        return list(found)
+    @cached_property
+    def innermost(self) -> list[cst.For | cst.While]:
+        """The loops that are the first around an update, across calls."""
+        first = (next((u for u in us if not self.iterated.picks_objects(u, way)), None) for way, us in self.loops.nests)
+        return list(dict.fromkeys(loop for loop in first if loop is not None))
 
     def _feed(self, iterated: cst.BaseExpression, drawn: bool = False, innermost: bool = True) -> None:
         """Note what a training loop runs over, or (``drawn``) draws from with next()."""
@@ -291,7 +281,7 @@ class Feeds(FullBatches):
     @cached_property
     def orders(self) -> Orders:
         """What tells which splits and orders of the data are drawn when."""
-        return Orders(self.loops, self.draws, self._innermost())
+        return Orders(self.loops, self.draws, self.innermost)
 
     def late_orders(self) -> Iterator[tuple[cst.Call, bool]]:
         """Yield the splits and orders that are drawn after training has begun, and whether it goes on with them."""
@@ -301,19 +291,4 @@ class Feeds(FullBatches):
 
     def permutations(self) -> Iterator[cst.Call]:
         """Yield the calls that draw the order in which loops and generators go through the samples."""
-        bodies: list[cst.CSTNode] = [f.body for f in self._generators]
-        bodies += [t.body for f in self.found.values() if f.how == "turns" for t in self._behind(f.node)]
-        if any(f.how in ("indices", "positions") or self._is_cut(f) or f.node in self._orders
-               for f in self.found.values()):  # fmt: skip
-            outer = [loop for loop in self.loops.training if loop not in self._innermost()]
-            bodies += [loop.body for loop in outer or self._innermost()]
-        yield from dict.fromkeys(call for body in bodies for call in self.draws.permutations(body))
-
-    def _is_cut(self, feed: Feed) -> bool:
-        """Tell whether ``feed`` is an order cut into batches: ``np.array_split(order, 9)``."""
-        cuts = feed.how == "iterable" and isinstance(feed.node, cst.Call)
-        return cuts and self.script.name_of(feed.node.func).startswith(("numpy.", "torch.", "builtins.zip"))  # type: ignore[attr-defined]
-
-    def _behind(self, func: cst.CSTNode) -> list[cst.FunctionDef]:
-        call = self.script.parents[func]
-        return self.flow.targets(call) if isinstance(call, cst.Call) else []
+        yield from self.orders.of_samples(self.found.values(), self._orders, self._generators)

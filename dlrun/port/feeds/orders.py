@@ -8,6 +8,7 @@ from functools import cached_property
 
 import libcst as cst
 
+from dlrun.port.facts import Feed
 from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.tops import Tops
 from dlrun.port.feeds.draws import Draws
@@ -41,6 +42,26 @@ class Orders:
         name = self.script.name_of(call.func)
         in_order = name.endswith("KFold") and "Repeated" not in name and argument(call, "shuffle") is None
         return bool(_ORDERS.search(name)) and not in_order and self._shared(call)
+
+    def of_samples(
+        self, feeds: Collection[Feed], ordered: Collection[cst.CSTNode], generators: Iterable[cst.FunctionDef]
+    ) -> Iterator[cst.Call]:
+        """Yield the calls that draw the order in which loops and ``generators`` go through the samples of ``feeds``.
+
+        Those that are ``ordered`` are positions in a random order.
+        """
+        bodies: list[cst.CSTNode] = [f.body for f in generators]
+        calls = [self.script.parents[feed.node] for feed in feeds if feed.how == "turns"]
+        bodies += [t.body for call in calls if isinstance(call, cst.Call) for t in self.flow.targets(call)]
+        if any(f.how in ("indices", "positions") or self._is_cut(f) or f.node in ordered for f in feeds):
+            outer = [loop for loop in self.loops.training if loop not in self.innermost]
+            bodies += [loop.body for loop in outer or self.innermost]
+        yield from dict.fromkeys(call for body in bodies for call in self.draws.permutations(body))
+
+    def _is_cut(self, feed: Feed) -> bool:
+        """Tell whether ``feed`` is an order cut into batches: ``np.array_split(order, 9)``."""
+        cuts = feed.how == "iterable" and isinstance(feed.node, cst.Call)
+        return cuts and self.script.name_of(feed.node.func).startswith(("numpy.", "torch.", "builtins.zip"))  # type: ignore[attr-defined]
 
     def epochs(self, dealt: Iterable[cst.CSTNode]) -> Iterator[cst.Call]:
         """Yield the splits and orders that are drawn between the batches, epoch by epoch, or by what is ``dealt``."""
@@ -103,7 +124,7 @@ class Orders:
     def _repeated(self) -> Iterator[cst.CSTNode]:
         """Yield the bodies of loops, and of functions called several times, that hold an outermost training loop."""
         for top in self._tops:
-            for way in self.loops.chains(top)[:64]:
+            for way in self.loops.ways(top):
                 for frame in way:
                     loops = [u for u in self.script.above(frame) if isinstance(u, (cst.For, cst.While))]
                     yield from (u.body for u in loops if u not in self._tops and self.script.function_of(u)

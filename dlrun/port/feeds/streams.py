@@ -107,7 +107,7 @@ class Streams:
 
     def _calls(self, function: cst.FunctionDef) -> list[cst.Call]:
         """Return the calls of ``function`` on the ways to this loop."""
-        ways = [w for end in self.loops.ends for w in self.loops.chains(end)[:64]]
+        ways = [w for end in self.loops.ends for w in self.loops.ways(end)]
         callers = self.flow.callers(function)
         return [call for call in callers if any(call in way for way in ways)]
 
@@ -139,7 +139,7 @@ class Streams:
         """Return the statement of ``scope`` that leads to the loop: the outermost loop around it, or around a call."""
         home = scope.node
         for end in (e for e in self.loops.ends if self._runs(e)):
-            for way in self.loops.chains(end)[:64]:
+            for way in self.loops.ways(end):
                 for node in (*way[:-1], self.loop if self.script.inside(end, self.loop) else way[-1]):
                     if self.script.function_of(node) is home:
                         outer = self.script.outermost_loop(node)
@@ -149,7 +149,7 @@ class Streams:
 
     def _runs(self, end: cst.CSTNode) -> bool:
         """Tell whether the update ``end`` happens within this loop."""
-        nodes = (n for way in self.loops.chains(end)[:64] for n in way)
+        nodes = (n for way in self.loops.ways(end) for n in way)
         return any(self.script.inside(n, self.loop) for n in nodes)
 
     def _always(self, made: cst.CSTNode, scope: Scope) -> bool:

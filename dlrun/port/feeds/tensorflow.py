@@ -72,7 +72,7 @@ class SessionFeeds(FullSessions, Feeds):
         for node in data:
             self.found[node] = Feed(node, "iterable")
         if data or self.queues:
-            mine = [loop for loop in self._innermost() if loop not in self._fed and loop not in self.counted]
+            mine = [loop for loop in self.innermost if loop not in self._fed and loop not in self.counted]
             self.counted.extend(loop for loop in mine if isinstance(loop, cst.For) or not _endless(loop))
             self.found = {k: f for k, f in self.found.items() if f.gathered is None}
             self.full_batch = False
