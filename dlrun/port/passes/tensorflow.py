@@ -23,12 +23,13 @@ from dlrun.port.passes import (
     schedules,
     session_start,
     sessions,
+    whole,
 )
 from dlrun.port.passes import finish as torch_finish
 from dlrun.port.passes import shard as torch_shard
 from dlrun.port.passes import start as torch_start
 from dlrun.port.passes.metrics import Metrics
-from dlrun.port.program.script import argument, dotted, walk
+from dlrun.port.program.script import argument, dotted
 
 
 def start(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
@@ -147,26 +148,7 @@ def shard(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
         yield from estimator.shard(facts)
         return
     yield from torch_shard.torch(facts)
-    names = [plain(facts.script.name_of(call.func)) for call in facts.queues]
-    if facts.queues and not any(name.endswith("producer") for name in names):
-        yield Doubt(facts.queues[0], "queues that are filled out of sight feed every rank: it reads all samples, in an "
-                    "order of its own", "high",
-                    f"give what fills them {facts.alias}.shard(...) of the files")  # fmt: skip
-    for call in facts.queues:
-        name = plain(facts.script.name_of(call.func)).rsplit(".", 1)[-1]
-        if name.endswith("producer"):
-            yield Doubt(call, "every rank reads the whole queue, in an order of its own; it is not dealt out", "high",
-                        f"give it {facts.alias}.shard(...) of the files")  # fmt: skip
-    for node in facts.unclear:
-        yield Doubt(node, "these data may feed the training, and are not shared", "high",
-                    f"{facts.alias}.shard(...) around the data set that trains")  # fmt: skip
-    for loop, _ in facts.counted:
-        dealt = {f.node for f in facts.feeds if f.how == "turns"}
-        draws = [n for n in walk(loop) if isinstance(n, cst.Call) and dotted(n.func).endswith(".next_batch")
-                 and n.func not in dealt]  # fmt: skip
-        if draws:
-            yield Doubt(draws[0], "each rank draws batches of its own from all samples: within an epoch some are drawn "
-                        "by several ranks", "low")  # fmt: skip
+    yield from whole.tensorflow(facts)
 
 
 def rate(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
