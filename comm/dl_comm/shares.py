@@ -11,6 +11,7 @@ import dl_comm
 from dl_comm.ranks import check_enough, is_rank0, parts, share
 
 _MANY = 1000  # fewer samples are not worth a word about time
+_repeated: set[int] = set()  # the lengths of global batches that n does not divide, shared in equal lengths
 
 
 def positions(length: int, rank: int, n: int, batch: str = "local", equal: bool = True) -> list[int]:
@@ -24,6 +25,8 @@ def positions(length: int, rank: int, n: int, batch: str = "local", equal: bool 
     """
     if batch == "global" and equal and length:
         common = math.gcd(length, n)
+        if common < n:
+            _repeated.add(length)
         if length < n or (common < n and length >= _MANY):
             _warn_of_repeated(length, n, length // common)
         return [position % length for position in range(rank, length * n // common, n)]
@@ -53,5 +56,16 @@ def partial_sum(value: Any) -> Any:
 
     For losses that are sums: the gradients' mean is then that of the sum over all samples. ``value`` is a tensor, an
     array or a number. On one rank, and where all repeat the serial run (``DL_COMM_REPLICATE``), it comes back itself.
+
+    Rank 0 warns, once, where a global batch was shared in equal lengths with entries repeated: means over such shares
+    are exact, but sums count these entries as often as they occur.
     """
+    if _repeated and parts() > 1:
+        length = min(_repeated)
+        _repeated.clear()
+        if is_rank0():
+            warnings.warn(f"partial_sum: {length} samples do not divide among {parts()} ranks, and were shared in equal"
+                          " lengths with some repeated: a sum over them counts these several times. Launch a number of "
+                          "ranks that divides them; or, where every loss is a sum, shard(..., equal=False)",
+                          stacklevel=2)  # fmt: skip
     return value if parts() == 1 else value * parts()

@@ -98,7 +98,9 @@ def _sums(facts: Facts, how: Reductions) -> Iterator[Edit | Doubt]:
         yield Doubt(how.sums[0], "runs that evaluate this sum get n times that of the data they feed", "medium",
                     "divide what they return by the number of ranks")  # fmt: skip
     if how.sums and how.means:
-        yield Doubt(how.sums[0], "a loss of sums and means: exact where n divides the number of samples", "medium")
+        yield Doubt(how.sums[0], "a loss of sums and means: exact where n divides the number of samples; elsewhere "
+                    "some are repeated for the means, and the sums count them up to n times", "high",
+                    "let all be means, or launch n that divides the samples")  # fmt: skip
 
 
 def _calls_that_train(facts: Facts, total: cst.CSTNode) -> list[cst.CSTNode]:
