@@ -24,6 +24,26 @@ def test_the_model_is_broadcast_where_it_is_only_a_parameter():
     assert "for x, y in dl.shard(loader):" in text
 
 
+def test_what_only_one_branch_makes_is_not_broadcast_and_what_holds_an_optimizer_is():
+    text = port(f"""class Noam:
+    def __init__(self, inner):
+        self.inner = inner
+    def step(self):
+        self.inner.step()
+{SERIAL.partition("opt = ")[0]}
+if noam:
+    inner = torch.optim.Adam(model.parameters(), lr=0.1)
+    opt = Noam(inner)
+else:
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in DataLoader(data, shuffle=True):
+    model(x).sum().backward()
+    opt.step()
+""").text
+    assert "dl.broadcast(model, opt)" in text
+    assert "dl.gradients(opt)" in text
+
+
 def test_a_model_that_each_turn_makes_anew_starts_alike_after_it_is_made():
     before = SERIAL.replace("import torch\n", "import torch\nother = torch.nn.Linear(2, 2)\n")
     text = port(before + """for fold in range(3):

@@ -215,6 +215,9 @@ def test_what_is_kept_as_the_best_is_what_was_compared():
     assert 'found["val"] = dl.average(found["val"])' in entry
     other = port(made + "    found = 0, loss.item()\n    if found[1] < best:\n        best = found[1]\n").text
     assert "if dl.average(found[1]) < best:\n        best = dl.average(found[1])" in other
+    ends = "    if found[1] > best:\n        break\n    best = found[1]\n"
+    beside = port(made + "    found = 0, loss.item()\n" + ends).text
+    assert "if dl.average(found[1]) > best:\n        break\n    best = dl.average(found[1])" in beside
 
 
 def test_a_count_of_epochs_is_not_divided():

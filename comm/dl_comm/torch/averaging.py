@@ -24,10 +24,11 @@ def gradients(what: Any) -> None:
     closure after ``backward``; with gradient accumulation once, where the step is.
 
     ``what`` is an optimizer, a module, an iterable of parameters (their ``.grad`` is averaged) or of gradient tensors
-    as ``torch.autograd.grad`` returns them (averaged themselves), or several of these in a list. A parameter that
-    occurs twice counts once. Gradients may be float64, float32, float16, bfloat16 or complex, of any memory format,
-    sparse, and on any device. A ``.grad`` that is ``None`` on some ranks counts as zero there; ``None`` on all ranks
-    stays ``None``. The sum over ranks is formed in rank order: all ranks hold the same bits afterwards.
+    as ``torch.autograd.grad`` returns them (averaged themselves), or several of these in a list; of another object, the
+    optimizers that it holds. A parameter that occurs twice counts once. Gradients may be float64, float32, float16,
+    bfloat16 or complex, of any memory format, sparse, and on any device. A ``.grad`` that is ``None`` on some ranks
+    counts as zero there; ``None`` on all ranks stays ``None``. The sum over ranks is formed in rank order: all ranks
+    hold the same bits afterwards.
 
     Raises ``TypeError`` where ``what`` holds no parameters, and ``dl_comm.CommError`` on every rank when the ranks
     bring different parameters, naming the first one that differs.

@@ -114,8 +114,15 @@ def _walk(what: Any) -> Iterator[tuple[str, Any]]:
                 yield from () if item is None else [(f"tensor {i}", item)]
             else:
                 yield from _walk(item)
+    elif held := optimizers_in(what):
+        yield from _walk(list(held.values()))
     else:
         yield "", what
+
+
+def optimizers_in(what: Any) -> dict[str, Any]:
+    """Return the optimizers that an object of a script's own holds, which steps them in its own way: ``NoamOpt``."""
+    return {name: part for name, part in getattr(what, "__dict__", {}).items() if hasattr(part, "param_groups")}
 
 
 def remember_names(module: nn.Module) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from dl_comm import CommError, _core
 from dl_comm.ranks import get_nranks, get_rank
 from dl_comm.torch.memory import DenseMemory, label
-from dl_comm.torch.parameters import holders, remember_names
+from dl_comm.torch.parameters import holders, optimizers_in, remember_names
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
 
@@ -41,8 +41,9 @@ def broadcast(*things: Any, root: int = 0) -> Any:
     Modules (parameters and buffers), tensors and NumPy arrays are overwritten in place; shapes and dtypes must agree.
     Optimizers get the root's parameters, the options of its groups (learning rates and all others) and its state, also
     state that so far exists on some ranks only. Schedulers, GradScalers and whatever else has ``state_dict`` and
-    ``load_state_dict`` take over the root's. Lists and dicts of all these are walked through; ``None`` is skipped.
-    Numbers and strings cannot be changed in place: use the returned value, ``epoch = dl.broadcast(epoch)``.
+    ``load_state_dict`` take over the root's, and so do the optimizers that other objects hold. Lists and dicts of all
+    these are walked through; ``None`` is skipped. Numbers and strings cannot be changed in place: use the returned
+    value, ``epoch = dl.broadcast(epoch)``.
 
     Returns the thing, or a tuple of them when several are given. Call it after building, moving and restoring the
     model and before the first step. Raises ``TypeError`` for other things, and ``dl_comm.CommError`` on every rank
@@ -95,6 +96,9 @@ def _leaves(container: Any, key: Any, name: str) -> Iterator[Leaf]:
     elif isinstance(thing, (list, tuple)):
         for i in range(len(thing)):
             yield from _leaves(thing, i, f"{name}[{i}]")
+    elif held := optimizers_in(thing):
+        for part in held:
+            yield from _leaves(held, part, f"{name}.{part}")
     else:
         raise TypeError(
             f"broadcast() got {type(thing).__name__} as {name}; it takes modules, optimizers, tensors, arrays, "

@@ -156,7 +156,7 @@ class Tops:
             if not any(b.how == "assign" for b in bindings) or not self._made_before(bindings, loop):
                 continue
             use = next((n for n in self.loops.uses(name) if self.script.scopes[n].lookup(name)[1] is scope), None)
-            for owner in self.flow.classes(use) if use is not None else ():
+            for owner in self.flow.classes(use) if use is not None and not self.kinds.of(use) else ():
                 if self.kinds.of_bases(self.flow.bases(owner)):
                     continue  # a module is in sight itself
                 for (cls, attribute), _ in self.script.attributes.items():
@@ -185,11 +185,21 @@ class Tops:
                     chain = script.parents[up]
                     if not (isinstance(chain, cst.If) and len(before) > 1):
                         break
-                elif isinstance(up, LOOPS) and not script.inside(loop, up):
-                    break
+                elif isinstance(up, (*LOOPS, cst.If)) and not script.inside(loop, up):
+                    if not isinstance(up, cst.If) or self._other_way(up, b.node, before):
+                        break
                 elif isinstance(up, (cst.FunctionDef, cst.Module)):
                     return True
         return False
+
+    def _other_way(self, test: cst.If, node: cst.CSTNode, before: list[Binding]) -> bool:
+        """Tell whether the branch of ``test`` beside that of ``node`` binds nothing of ``before``, and goes on."""
+        other = test.orelse if self.script.inside(node, test.body) else test.body
+        if other is None or isinstance(other, cst.If):
+            return False
+        leaves = any(isinstance(n, (cst.Raise, cst.Return, cst.Assert)) or (isinstance(n, cst.Call) and "exit" in
+                     dotted(n.func)) for n in walk(other))  # fmt: skip
+        return not leaves and not any(self.script.inside(b.node, other) for b in before)
 
     def _sorted(self, candidates: list[tuple[str, cst.CSTNode]]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         modules: dict[tuple[object, ...], str] = {}

@@ -120,13 +120,24 @@ def _decision(metrics: Metrics, node: cst.CSTNode, test: cst.Comparison) -> Iter
             yield Doubt(side, why, "high", write)
         elif isinstance(node, cst.While) or not _is_place(side):
             yield Edit(side, "all ranks must decide alike", metrics.wrapped)
-            for n in walk(node) if isinstance(node, cst.If) else ():
-                if isinstance(n, cst.Assign) and metrics.script.code(n.value) == text:
+            for n in _kept(metrics, node, test):
+                if metrics.script.code(n.value) == text:
                     yield Edit(n.value, "what is kept is what was compared", metrics.wrapped)
         elif (key := (metrics.script.function_of(anchor), text)) not in metrics.averaged:
             metrics.averaged[key] = metrics.script.order[anchor]
             yield Edit(metrics.script.line_of(anchor), f"{text}: all ranks must decide alike",
                        before=statements("torch/average_statement", dl=metrics.facts.alias, name=text))  # fmt: skip
+
+
+def _kept(metrics: Metrics, node: cst.CSTNode, test: cst.Comparison) -> Iterator[cst.Assign]:
+    """Yield the assignments under ``node``, and those beside it of what ``test`` compares: ``last = meter.mean()``."""
+    script = metrics.script
+    records = {dotted(side) for side in _sides(test)} - {""}
+    for n in walk(script.function_of(node)):
+        if isinstance(n, cst.Assign):
+            beside = any(dotted(t.target) in records for t in n.targets) and metrics.all_ranks(n)
+            if beside or (isinstance(node, cst.If) and script.inside(n, node)):
+                yield n
 
 
 def _timed(metrics: Metrics, side: cst.BaseExpression, node: cst.CSTNode) -> bool:

@@ -49,8 +49,11 @@ class Averaging:
         return function(*things, **kwargs), {}
 
     def _gradients(self, function: Any, what: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        if not isinstance(what, (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)):
+        known = isinstance(what, (torch.Tensor, torch.nn.Module, torch.optim.Optimizer))
+        if not known and hasattr(what, "__iter__"):
             what = list(what)
+        elif not known:  # an object of the script's own that steps an optimizer
+            what = [part for part in vars(what).values() if isinstance(part, torch.optim.Optimizer)]
         tensors = list(what.parameters() if isinstance(what, torch.nn.Module) else tensors_in(what))
         before = [tensor_note(_gradient(t)) for t in tensors]
         result = function(what, *args, **kwargs)

@@ -133,6 +133,23 @@ def an_optimizer_alone_carries_its_parameters():
     _assert_like_rank0(list(model.parameters()))
 
 
+class _Noam:
+    """An object of a script's own, which steps an optimizer at a rate of its own."""
+
+    def __init__(self, optimizer):
+        self.optimizer, self.steps = optimizer, 0
+
+
+def the_optimizer_that_an_object_holds_is_found_in_it():
+    model = _net(_r)
+    held = _Noam(torch.optim.Adam(model.parameters(), 0.1 + _r))
+    model(torch.randn(4, 3, 4, 4)).square().mean().backward()
+    dl.broadcast(held)
+    dl.gradients(held)
+    _assert_like_rank0([held.optimizer.state_dict(), *(p.detach() for p in model.parameters())])
+    _assert_like_rank0([p.grad for p in model.parameters()])
+
+
 def schedulers_scalers_numbers_and_arrays_follow():
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
