@@ -207,7 +207,9 @@ def refuse(job: Job) -> None:
                          "proves nothing here")  # fmt: skip
     ported = _imports(job.port)
     if "dl_comm" not in ported:
-        raise DlrunError(f"{job.port} does not import dl_comm", f"dlrun port {job.serial} writes a port that does")
+        swapped = f"the port comes second: dlrun verify {job.port} {job.serial}"
+        hint = swapped if "dl_comm" in imports else f"dlrun port {job.serial} writes a port that does"
+        raise DlrunError(f"{job.port} does not import dl_comm", hint)
 
 
 def framework_of(port: Path) -> str:
