@@ -60,7 +60,7 @@ def examine() -> Iterator[Finding]:
     if site.gpus and importlib.util.find_spec("torch"):
         yield _torch_on_gpus(site.gpus)
     yield from _launchers(site)
-    yield _two_ranks(site)
+    yield _two_ranks()
 
 
 def _gpus(site: Site) -> Finding:
@@ -156,7 +156,7 @@ def _launchers(site: Site) -> Iterator[Finding]:
             yield Finding("DL_COMM_MPI_LIBRARY", "bad", f"{named} is no MPI library", "unset it")
 
 
-def _two_ranks(site: Site) -> Finding:
+def _two_ranks() -> Finding:
     """Start 2 ranks on this machine, have them meet, and say how long it took."""
     from dlrun.launch import LaunchPlan, launch
 

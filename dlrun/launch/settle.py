@@ -33,7 +33,7 @@ def settle(plan: LaunchPlan, site: Site) -> LaunchPlan:
     pmi = ""
     if launcher.backend in ("srun", "flux") and launcher.why:  # they bring no MPI library of their own
         launcher = replace(launcher, library=site.env.get("DL_COMM_MPI_LIBRARY") or _library_here(site))
-        pmi = _pmi(launcher, site) if launcher.backend == "srun" else ""
+        pmi = _pmi(launcher) if launcher.backend == "srun" else ""
     in_job = bool(site.allocation.system)
     allocated = site.allocation.nodes
     if site.allocation.system == "flux" and launcher.backend == "flux" and launcher.why:
@@ -90,7 +90,7 @@ def _library_here(site: Site) -> str:
     return next((launcher.library for launcher in site.launchers() if launcher.library), "")
 
 
-def _pmi(launcher: Launcher, site: Site) -> str:
+def _pmi(launcher: Launcher) -> str:
     """Return Slurm's --mpi for the library that the ranks will load, "" to leave it to the site's default."""
     family = family_of(launcher.library) if launcher.library else ""
     speaks = {"mpich": ("cray_shasta", "pmi2") if "cray" in launcher.library else ("pmi2",), "openmpi": ("pmix",)}

@@ -46,10 +46,10 @@ def shards(identity: Run, run: Run) -> Check:
     twice = sum(len(set(share)) for share in shares) - len({i for share in shares for i in share})
     finding = f"{n} {'' if twice else 'disjoint '}shards of {sizes} cover the {len(set(whole))} samples"
     finding += f"; {twice} of them are read twice, for shares of equal length" if twice else ""
-    return _covered(identity, run, whole, shares, first) or _leak(identity, run, shares) or passed(NAME, finding)
+    return _covered(identity, whole, shares, first) or _leak(identity, run, shares) or passed(NAME, finding)
 
 
-def _covered(identity: Run, run: Run, whole: list[int], shares: list[list[int]], first: list[Epoch]) -> Check | None:
+def _covered(identity: Run, whole: list[int], shares: list[list[int]], first: list[Epoch]) -> Check | None:
     """Return what is wrong with the union of the shards, None where it is the serial run's epoch."""
     if not all(epoch.complete for epoch in (*first, training(identity.root)[0])):
         return skipped(NAME, f"the run ended within its first epoch, after {len(shares[0])} samples on rank 0")

@@ -74,7 +74,7 @@ class Sessions:
         asked = [self._asked(update, session.graph) for update in plan.updates]
         wanted = {"theirs": fetches, "asked": asked, "read": list(plan.read)}
         found = self._waiting(plan, lambda: plain(session, wanted, given, *more))
-        self._note_inputs(plan, given, dict(zip([t.name for t in plan.read], found["read"], strict=True)), session)
+        self._note_inputs(plan, given, dict(zip([t.name for t in plan.read], found["read"], strict=True)))
         self._sent |= set(plan.sent)
         for update, seen in zip(plan.updates, found["asked"], strict=True):
             self._note_step(update, seen, values(list(update.variables)), session.graph, plan)
@@ -126,7 +126,7 @@ class Sessions:
             asked["rate"] = [rate]
         return asked
 
-    def _note_inputs(self, plan: Plan, given: Any, read: dict[str, Any], session: Any) -> None:
+    def _note_inputs(self, plan: Plan, given: Any, read: dict[str, Any]) -> None:
         fed = {getattr(name, "name", str(name)): value for name, value in (given or {}).items()}
         arrays = {name: array for name, value in (fed | read).items() if (array := _array(value)) is not None}
         self.recorder.note(
