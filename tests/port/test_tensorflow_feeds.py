@@ -191,3 +191,8 @@ def test_schedules_that_are_objects_or_made_by_functions_are_scaled_and_adam_is_
     assert "return dl.lr_scale(first * epoch)" in ported.text
     (told,) = ported.doubts
     assert "Adam mostly wants less" in told.why
+    chosen = RATES.replace("model.compile(keras.optimizers.Adam(0.1)", "model.compile(opt").replace(
+        "model = ", "opt = keras.optimizers.SGD(0.1)\nif own:\n    from eve import Eve\n    opt = Eve(0.1)\nmodel = "
+    )
+    (told,) = port(chosen).doubts
+    assert "of another kind is not scaled" in told.why

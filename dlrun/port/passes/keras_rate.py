@@ -158,6 +158,9 @@ def _out_of_sight(facts: KerasFacts, call: cst.Call, value: cst.BaseExpression) 
         if any(isinstance(m, cst.SimpleString) for m in made):
             yield Doubt(value, "where this is a text, the rate it stands for is not scaled", "high",
                         "make an optimizer of each text")  # fmt: skip
+        for other in (m for m in made if isinstance(m, cst.Call) and id(m) not in known):
+            yield Doubt(other, "the rate of this optimizer of another kind is not scaled", "high",
+                        f"give it {facts.alias}.lr_scale(...)")  # fmt: skip
         return
     named = [m for m in made if isinstance(m, cst.Call) and facts.script.name_of(m.func).endswith("optimizers.get")]
     foreign = [m for m in made if isinstance(m, cst.Call) and m not in named]
