@@ -181,6 +181,22 @@ for epoch in range(3):
     assert "in logger.log_every(loader, 10):" in text
 
 
+def test_a_loader_behind_a_progress_bar_is_cut_and_not_the_bar():
+    text = port(f"""from tqdm import tqdm
+{HEAD}{MADE}
+loader = DataLoader(data, shuffle=True)
+for epoch in range(3):
+    for x, y in loader:
+        print(model(x).mean().item())
+    bar = tqdm(loader)
+    for x, y in bar:
+        {UPDATE}
+        bar.set_description("training")
+""").text
+    assert "bar = tqdm(dl.shard(loader), disable=not dl.is_rank0())" in text
+    assert "for x, y in bar:" in text
+
+
 def test_the_end_of_a_validation_is_no_end_of_the_training():
     text = port(f"""{HEAD}{MADE}
 for epoch in range(3):

@@ -128,6 +128,22 @@ def test_ranks_that_play_take_as_many_steps_as_one_and_so_do_their_schedules(env
     assert "as many steps as before, each with episodes of n ranks" in ported.report()
 
 
+def test_a_keras_loop_that_plays_is_told_that_ranks_may_train_less_often_than_others():
+    ported = port("""import gym, keras
+import numpy as np
+env = gym.make("CartPole-v1")
+model = keras.Sequential([keras.layers.Dense(2)])
+model.compile("adam", "mse")
+actions = np.zeros(8)
+for update in range(100):
+    for step in range(8):
+        state, reward, done, info = env.step(int(actions[step]))
+    model.train_on_batch(state, actions[:step])
+""")
+    assert "dl.shard(" not in ported.text
+    assert "a rank that trains less often leaves the others waiting" in ported.report()
+
+
 FOLDS = """
 import torch
 from sklearn.model_selection import KFold

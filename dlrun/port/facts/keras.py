@@ -11,6 +11,7 @@ from dlrun.errors import DlrunError
 from dlrun.port.facts import Options, ScriptFacts
 from dlrun.port.facts.kinds import Kinds
 from dlrun.port.feeds import keras_batches, nested
+from dlrun.port.feeds.draws import plays
 from dlrun.port.feeds.iterated import Iterated
 from dlrun.port.feeds.positions import moving, of_order, other_length
 from dlrun.port.feeds.wholes import GRAPH
@@ -82,6 +83,8 @@ def read(script: Script, options: Options) -> KerasFacts:
     for loop in drawn:
         if any(script.inside(r, loop) for r in (*dealt, *iterated)) or keras_batches.generators(flow, loop):
             continue
+        if any(plays(kinds, n) for n in walk(loop.body)):
+            continue  # each rank makes samples of its own
         if names := _moved(script, loop):
             if (length := other_length(flow, loop, list(names))) is not None:
                 raise moves_over(script, length)

@@ -193,7 +193,7 @@ class Feeds(FullBatches):
                 place = self.uses.place(made, iterated) if not self._in_comprehension(made) else None
                 if place is not None:
                     self.found.setdefault(place, Feed(place, "loader"))
-                elif (own := self.uses.iterator(made, iterated) if drawn else iterated) is not None:
+                elif (own := self.uses.iterator(made, iterated) if drawn else self._behind_bar(iterated)) is not None:
                     self.found.setdefault(own, Feed(own, "iterable"))
             elif drawn:
                 if isinstance(made, cst.Call) and origin.whole and may_be_batches(self.kinds, made, iterated):
@@ -203,6 +203,13 @@ class Feeds(FullBatches):
                 named = where_assigned(self.flow, self.uses, made, iterated) if self.shared_where_assigned else None
                 feed = named or Feed(iterated, "iterable")
                 self.found.setdefault(feed.node, feed)
+
+    def _behind_bar(self, iterated: cst.BaseExpression) -> cst.BaseExpression:
+        """Return ``loader`` for the name of a progress bar, ``bar = tqdm(loader)``, which cannot be cut itself."""
+        made = self.script.scopes[iterated].lookup(iterated.value)[0] if isinstance(iterated, cst.Name) else []
+        value = made[0].value if len(made) == 1 and made[0].how == "assign" and not made[0].path else None
+        inner = self.iterated.source(value) if isinstance(value, cst.Call) else iterated
+        return iterated if inner is value else inner
 
     def _zipped(self, zipped: cst.Call, drawn: bool, innermost: bool) -> None:
         """Note what is zipped: each loader for itself; arrays as a whole, so that their samples stay together."""

@@ -11,6 +11,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Feed
 from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.feeds import keras_batches
+from dlrun.port.feeds.draws import plays
 from dlrun.port.feeds.positions import counts_too
 from dlrun.port.insert import expression, statements
 from dlrun.port.passes import alike, devices, own_schedules, recipe, schedules
@@ -81,6 +82,7 @@ def gradients(facts: KerasFacts) -> Iterator[Edit | Doubt]:
         if keras_batches.is_unseen(facts.flow, node):
             yield Doubt(node, "made out of sight: where it draws an order by NumPy's or random's numbers, each rank "
                         "takes every n-th batch of another order", "medium")  # fmt: skip
+    yield from _episodes(facts)
     own = {facts.script.outermost_loop(node): None for node in (*facts.dealt, *facts.iterated)}
     for loop in own:
         if loop is not None and loop not in facts.loops:
@@ -94,6 +96,14 @@ def gradients(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     for loop in facts.loops:
         yield Edit(loop, "the loop draws its own batches, other ones on each rank",
                    before=statements("keras/reseed", dl=facts.alias))  # fmt: skip
+
+
+def _episodes(facts: KerasFacts) -> Iterator[Doubt]:
+    """Yield a doubt where the samples come from an environment, which each rank plays for itself."""
+    for node in [n for n in facts.script.nodes if plays(facts.kinds, n)][:1]:
+        yield Doubt(node, "every rank plays episodes of its own: with one seed they begin alike, and a rank that "
+                    "trains less often leaves the others waiting for ever", "high",
+                    f"seed with {facts.alias}.get_rank(), and train equally often on all ranks")  # fmt: skip
 
 
 def _shared(dl: str, ends: bool, node: cst.BaseExpression) -> cst.BaseExpression:
