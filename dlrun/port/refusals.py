@@ -7,7 +7,7 @@ import re
 import libcst as cst
 
 from dlrun.errors import DlrunError
-from dlrun.port.program.script import Script, dotted, walk
+from dlrun.port.program.script import Script, dotted, names_in, walk
 
 # Modules whose presence means that somebody else distributes the training, and how the tool is called.
 _DISTRIBUTED = {
@@ -177,6 +177,6 @@ def main_guard(script: Script) -> cst.If | None:
 
 
 def _is_guard(statement: cst.If) -> bool:
-    names = {n.value for n in walk(statement.test) if isinstance(n, cst.Name)}
+    names = names_in(statement.test)
     texts = {n.value.strip("\"'") for n in walk(statement.test) if isinstance(n, cst.SimpleString)}
     return "__name__" in names and "__main__" in texts

@@ -16,7 +16,7 @@ from dlrun.port.feeds.iterated import Iterated
 from dlrun.port.feeds.positions import moving, of_order, other_length
 from dlrun.port.feeds.wholes import GRAPH
 from dlrun.port.program.flow import Flow
-from dlrun.port.program.script import Script, dotted, walk
+from dlrun.port.program.script import Script, dotted, names_in, walk
 from dlrun.port.refusals import main_guard
 from dlrun.port.untrained import moves_over, whole_graph
 
@@ -190,7 +190,7 @@ def _indexed(kinds: Kinds, outer: cst.For | cst.While) -> list[cst.Call]:
     for loop in [n for n in walk(outer) if isinstance(n, cst.For)]:
         own = [c for c in walk(loop.body) if isinstance(c, cst.Call) and _is_method(c, ("train_on_batch",))]
         direct = any(next(u for u in script.above(c) if isinstance(u, (cst.For, cst.While))) is loop for c in own)
-        names = {n.value for n in walk(loop.target) if isinstance(n, cst.Name)}
+        names = names_in(loop.target)
         picks = any(
             isinstance(n, cst.SubscriptElement) and any(isinstance(m, cst.Name) and m.value in names for m in walk(n))
             for n in walk(loop.body)

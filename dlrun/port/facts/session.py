@@ -10,7 +10,7 @@ import libcst as cst
 from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.facts.tape import TapeGradients
 from dlrun.port.facts.torch import calls_method
-from dlrun.port.program.script import dotted, walk
+from dlrun.port.program.script import dotted, names_in, walk
 
 SESSIONS = ("tensorflow.Session", "tensorflow.InteractiveSession", "tensorflow.train.MonitoredTrainingSession",
             "tensorflow.train.MonitoredSession", "tensorflow.train.SingularMonitoredSession",
@@ -161,7 +161,7 @@ class SessionGradients(TapeGradients):
             statement = self.script.statement_of(run)
             if not self.script.inside(run, loop) or not isinstance(statement, cst.Assign):
                 continue
-            got = {n.value for n in walk(statement.targets[0].target) if isinstance(n, cst.Name)}
+            got = names_in(statement.targets[0].target)
             for n in walk(loop):  # state = values["state"]
                 if isinstance(n, cst.Assign) and isinstance(n.value, cst.Subscript) and dotted(n.value.value) in got:
                     got.add(dotted(n.targets[0].target))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from dlrun.port.facts.loops import Loops
-from dlrun.port.program.script import walk
+from dlrun.port.program.script import names_in, walk
 
 
 def only_shown(loops: Loops, loop: cst.For | cst.While, draw: cst.Call) -> bool:
@@ -20,7 +20,7 @@ def only_shown(loops: Loops, loop: cst.For | cst.While, draw: cst.Call) -> bool:
         return False
     bound = {n.value for t in walk(branch) if isinstance(t, cst.AssignTarget) for n in walk(t.target)
              if isinstance(n, cst.Name)}  # fmt: skip
-    target = {n.value for n in walk(loop.target) if isinstance(n, cst.Name)} if isinstance(loop, cst.For) else set()
+    target = names_in(loop.target) if isinstance(loop, cst.For) else set()
     others = [n for n in walk(loop.body) if isinstance(n, cst.Name) and not script.inside(n, branch)]
     read = [n for n in others if n.value not in target or script.order[n] > script.order[branch]]
     return not any(n.value in bound for n in read)

@@ -15,7 +15,7 @@ from dlrun.port.feeds.cursors import generated
 from dlrun.port.feeds.positions import mentions
 from dlrun.port.feeds.readers import read
 from dlrun.port.feeds.streams import Streams, UncutError
-from dlrun.port.program.script import Binding, argument, dotted, walk
+from dlrun.port.program.script import Binding, argument, dotted, names_in, walk
 
 
 def hands_on(kinds: Kinds, loop: cst.For | cst.While) -> cst.CSTNode | None:
@@ -25,7 +25,7 @@ def hands_on(kinds: Kinds, loop: cst.For | cst.While) -> cst.CSTNode | None:
             return n
         if isinstance(n, cst.Assign) and isinstance(n.value, cst.Call) and kinds.of(n.value.func) == "module":
             given = {m.value for a in n.value.args for m in walk(a.value) if isinstance(m, cst.Name)}
-            for name in {m.value for m in walk(n.targets[0].target) if isinstance(m, cst.Name)} & given:
+            for name in names_in(n.targets[0].target) & given:
                 bindings, _ = kinds.script.scopes[n].lookup(name)
                 inside = [b for b in bindings if kinds.script.inside(b.node, loop)]
                 own = [b for b in inside if b.value is not None and mentions(b.value, {name})]

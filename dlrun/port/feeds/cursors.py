@@ -10,7 +10,7 @@ import libcst as cst
 
 from dlrun.port.feeds.positions import mentions
 from dlrun.port.program.flow import Flow
-from dlrun.port.program.script import dotted, walk
+from dlrun.port.program.script import dotted, names_in, walk
 
 _RANDOM = re.compile(r"^(torch\.(rand|randint|randn|normal|bernoulli|randperm)|numpy\.random\.\w+|random\.\w+)$")
 _NUMBERS = ("builtins.len", "builtins.min", "builtins.max", "builtins.int", "builtins.round", "builtins.abs")
@@ -32,7 +32,7 @@ class Pick:
 
 def picks(flow: Flow, loop: cst.For | cst.While) -> list[Pick]:
     """Return the slices that running the body of ``loop`` takes at positions that move on from turn to turn."""
-    start = {m.value for m in walk(loop.target) if isinstance(m, cst.Name)} if isinstance(loop, cst.For) else set()
+    start = names_in(loop.target) if isinstance(loop, cst.For) else set()
     return list(_picks(flow, loop.body, start, {}, _DEPTH))
 
 
@@ -97,7 +97,7 @@ def _moving(flow: Flow, body: cst.CSTNode, start: set[str]) -> set[str]:
                 if mentions(n.value, moved | names):
                     moved |= names
             elif isinstance(n, cst.For) and mentions(n.iter, moved):
-                moved |= {m.value for m in walk(n.target) if isinstance(m, cst.Name)}
+                moved |= names_in(n.target)
     return moved
 
 

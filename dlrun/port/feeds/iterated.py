@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from dlrun.port.program.flow import Flow
-from dlrun.port.program.script import dotted, walk
+from dlrun.port.program.script import dotted, names_in
 
 _WRAPPERS = ("enumerate", "tqdm", "iter", "cycle", "islice", "track", "list", "progress_bar")
 _COUNTS = (
@@ -67,6 +67,6 @@ class Iterated:
 
     def picks_objects(self, loop: cst.CSTNode, way: Iterable[cst.CSTNode]) -> bool:
         """Tell whether ``loop`` runs over objects of the script's own, whose methods ``way`` calls: models to train."""
-        names = {n.value for n in walk(loop.target) if isinstance(n, cst.Name)} if isinstance(loop, cst.For) else set()
+        names = names_in(loop.target) if isinstance(loop, cst.For) else set()
         called = [c.func.value for c in way if isinstance(c, cst.Call) and isinstance(c.func, cst.Attribute)]
         return any(dotted(c).split(".")[0] in names and self.flow.classes(c) for c in called)

@@ -10,7 +10,7 @@ import libcst as cst
 from dlrun.port.feeds.iterated import Iterated
 from dlrun.port.feeds.positions import mentions
 from dlrun.port.program.flow import Flow
-from dlrun.port.program.script import dotted, walk
+from dlrun.port.program.script import dotted, names_in, walk
 
 _ORDERS = re.compile(r"^(numpy\.random|random|sklearn\.utils)\.(shuffle|permutation|permuted|resample)$")
 _SHARED = re.compile(r"^(tensorflow\.data\.|tensorflow_datasets\.|builtins\.(zip|map|iter)$)")
@@ -37,7 +37,7 @@ def iterated(flow: Flow, outer: cst.For | cst.While) -> list[cst.BaseExpression]
 
 def _brings(loop: cst.For) -> bool:
     """Tell whether what the variables of ``loop`` hold goes into ``train_on_batch()``."""
-    names = {n.value for n in walk(loop.target) if isinstance(n, cst.Name)}
+    names = names_in(loop.target)
     for n in walk(loop.body):
         if isinstance(n, cst.Assign) and mentions(n.value, names):
             names |= {m.value for t in n.targets for m in walk(t.target) if isinstance(m, cst.Name)}

@@ -7,7 +7,7 @@ import libcst as cst
 from dlrun.port.facts.kinds import Kinds
 from dlrun.port.feeds.iterated import Iterated
 from dlrun.port.feeds.positions import mentions, positions
-from dlrun.port.program.script import walk
+from dlrun.port.program.script import names_in, walk
 
 
 def around(kinds: Kinds, loop: cst.For) -> cst.For | None:
@@ -25,7 +25,7 @@ def around(kinds: Kinds, loop: cst.For) -> cst.For | None:
         if not isinstance(up, cst.For):
             continue
         source = iterated.of(up)
-        begun = {n.value for n in walk(up.target) if isinstance(n, cst.Name)}
+        begun = names_in(up.target)
         numbers = iterated.numbers(source)
         if not numbers and kinds.of(iterated.source(up.iter)) != "loader":
             continue
@@ -40,7 +40,7 @@ def uneven(kinds: Kinds, loop: cst.CSTNode) -> bool:
     if outer is None or not isinstance(loop, cst.For):
         return False
     iterated = Iterated(kinds.flow)
-    parts = _parts(outer, {n.value for n in walk(outer.target) if isinstance(n, cst.Name)}, False)
+    parts = _parts(outer, names_in(outer.target), False)
     return not iterated.numbers(iterated.of(outer)) and mentions(loop.iter, parts)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.program.flow import Flow
-from dlrun.port.program.script import dotted, walk
+from dlrun.port.program.script import dotted, names_in, walk
 
 
 def picks_samples(flow: Flow, loop: cst.For) -> bool:
@@ -25,7 +25,7 @@ def picks_samples(flow: Flow, loop: cst.For) -> bool:
 
 def positions(flow: Flow, loop: cst.For) -> set[str]:
     """Return the names of the numbers that ``loop`` counts, and of those that are computed from them."""
-    names = {n.value for n in walk(loop.target) if isinstance(n, cst.Name)}
+    names = names_in(loop.target)
     for n in walk(loop.body):
         if isinstance(n, cst.Assign) and mentions(n.value, names) and _is_number(flow, n.value):
             names.update(m.value for m in walk(n.targets[0].target) if isinstance(m, cst.Name))  # start = i * size
@@ -37,7 +37,7 @@ def uses_of_number(loop: cst.For) -> Iterator[cst.Name]:
     target: cst.BaseExpression = loop.target
     if isinstance(target, cst.Tuple) and isinstance(loop.iter, cst.Call) and dotted(loop.iter.func) == "enumerate":
         target = target.elements[-1].value
-    names = {n.value for n in walk(target) if isinstance(n, cst.Name)}
+    names = names_in(target)
     yield from (n for n in walk(loop.body) if isinstance(n, cst.Name) and n.value in names)
 
 
@@ -140,7 +140,7 @@ def moving(loop: cst.For | cst.While, name: str) -> bool:
              for t in (n.targets if isinstance(n, cst.Assign) else (n,)) for m in walk(t.target)
              if isinstance(m, cst.Name)}  # fmt: skip
     if isinstance(loop, cst.For):
-        moved |= {m.value for m in walk(loop.target) if isinstance(m, cst.Name)}
+        moved |= names_in(loop.target)
     return any(
         isinstance(n, cst.Subscript) and dotted(n.value) == name and any(mentions(e, moved) for e in n.slice)
         for n in walk(loop.body)

@@ -11,7 +11,7 @@ from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import computed
 from dlrun.port.passes.counters import attributes, counters, each_update, innermost, runs_inside, tells
 from dlrun.port.passes.counts import is_length_of_share
-from dlrun.port.program.script import argument, dotted, walk
+from dlrun.port.program.script import argument, dotted, names_in, walk
 
 _GENERATORS = ("numpy.random.default_rng", "numpy.random.RandomState", "random.Random")
 _SIZES = ("shape", "ndim", "dtype", "device", "size", "dim", "numel", "is_cuda", "requires_grad")
@@ -55,7 +55,7 @@ def _of_batch(facts: Facts, loop: cst.For) -> set[str]:
     dealt = any(facts.script.inside(feed.node, loop.iter) or feed.node in facts.flow.through(n)
                 for feed in facts.feeds if feed.how in ("loader", "named", "iterable")
                 for n in walk(loop.iter) if isinstance(n, (cst.Name, cst.Attribute, cst.Call)))  # fmt: skip
-    names = {n.value for n in walk(target) if isinstance(n, cst.Name)} if dealt else set()
+    names = names_in(target) if dealt else set()
     for n in walk(loop.body):
         if isinstance(n, cst.Assign) and not facts.local(n.value) and _asks(facts, n.value, names):
             names |= {m.value for t in n.targets for m in walk(t.target) if isinstance(m, cst.Name)}

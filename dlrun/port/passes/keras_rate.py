@@ -16,7 +16,7 @@ from dlrun.port.passes import schedules
 from dlrun.port.passes.rate import suits
 from dlrun.port.passes.schedules import WHY
 from dlrun.port.passes.start import last_import
-from dlrun.port.program.script import argument, dotted, walk
+from dlrun.port.program.script import argument, dotted, names_in, walk
 
 if TYPE_CHECKING:
     pass
@@ -229,7 +229,7 @@ def resets(facts: KerasFacts) -> Iterator[Edit | Doubt]:
             taken = [p.name.value for p in function.params.params if p.name.value != "self"]
             current = taken[1] if len(taken) > 1 else ""
             for value in facts.flow.returns(function):
-                names = {n.value for n in walk(value) if isinstance(n, cst.Name)}
+                names = names_in(value)
                 if (not current or current not in names) and not _reads_rate(value):
                     yield Edit(value, RESET, scale)
         elif name.endswith("backend.set_value") and len(call.args) == 2:

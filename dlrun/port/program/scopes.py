@@ -157,6 +157,11 @@ def walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         stack.extend(reversed(list(children(top))))
 
 
+def names_in(node: cst.CSTNode) -> set[str]:
+    """Return the names that appear in ``node``."""
+    return {n.value for n in walk(node) if isinstance(n, cst.Name)}
+
+
 def dotted(node: cst.CSTNode) -> str:
     """Return ``a.b.c`` for a chain of names, else an empty string."""
     if isinstance(node, cst.Name):

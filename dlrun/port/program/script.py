@@ -9,10 +9,10 @@ from functools import cached_property
 import libcst as cst
 from libcst.metadata import CodeRange
 
-from dlrun.port.program.scopes import STARS, Binding, Path, Scope, children, dotted, walk
+from dlrun.port.program.scopes import STARS, Binding, Path, Scope, children, dotted, names_in, walk
 from dlrun.port.program.trees import Local, Trees
 
-__all__ = ["Binding", "Local", "Path", "Scope", "Script", "children", "dotted", "statements", "walk"]
+__all__ = ["Binding", "Local", "Path", "Scope", "Script", "children", "dotted", "names_in", "statements", "walk"]
 
 class Script(Trees):
     """A parsed module with positions, parents, scopes and bindings; and with it the local modules that it imports."""
