@@ -11,8 +11,8 @@ pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch
 import torch
 
 from dlrun.verify.runs import Task, execute, orders
-from dlrun.verify.tracer.by_hand import ByHand, leaves, rate
-from dlrun.verify.tracer.tensors import tensor_note
+from dlrun.verify.tracer.by_hand import ByHand, rate
+from dlrun.verify.tracer.tensors import leaves, tensor_note
 
 
 class Journal:

@@ -34,6 +34,12 @@ def test_another_random_stream_is_named_before_the_gradients_it_changes() -> Non
     assert same("identity", serial, serial, port).fault == "other-randomness"
 
 
+def test_a_generator_that_every_run_starts_elsewhere_and_nobody_draws_from_is_no_cause() -> None:
+    serial, again = (run([optimizer(), step(1, 0.9, states={"random": state})]) for state in "ab")
+    port = run([optimizer(), step(1, 0.7, grad=0.9, states={"random": "c"})])
+    assert same("identity", serial, again, port).fault == "other-gradient"
+
+
 def test_a_step_without_zero_grad_is_a_stale_gradient() -> None:
     made = [event("zero_grad"), event("backward")]
     serial, port = run([optimizer(), *made, step(1, 0.9)]), run([optimizer(), made[1], step(1, 0.7)])

@@ -65,6 +65,16 @@ def test_inputs_that_are_shared_and_targets_that_are_not_are_found() -> None:
     assert "not of the same samples" in mixed.finding
 
 
+@pytest.mark.parametrize(
+    ("alike", "fault"), [(SERIAL, "unsharded-loader"), ([[0, 0], [0, 0], [0, 0], [0]], "")], ids=["batches", "labels"]
+)
+def test_the_same_batches_on_all_ranks_are_found_beside_noise_of_their_own(alike, fault) -> None:
+    noise = [[[100 * rank + 10 * i, 100 * rank + 10 * i + 1] for i in range(4)] for rank in range(3)]
+    check = coverage(pairs((alike, noise[0])), pairs((alike, noise[1]), (alike, noise[2])))
+    assert check is not None
+    assert check.fault == fault
+
+
 def test_a_constant_input_beside_shared_ones_is_no_fault() -> None:
     constant = [[0, 0]] * 4
     check = coverage(pairs((SERIAL, constant)), pairs((SERIAL[::2], constant[:2]), (SERIAL[1::2], constant[:2])))

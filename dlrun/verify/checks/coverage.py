@@ -9,6 +9,7 @@ from dlrun.verify.trace import Run, Step, Trace
 from dlrun.verify.verdict import Check, failed, passed, skipped
 
 NAME = "shards"
+SHARE = "give each rank its share: dl.shard() of the data, or of the numbers of the batches"
 Rows = list[list[int]]  # of one input: for each step a number for each of its rows, made from what is in them
 
 
@@ -24,6 +25,11 @@ class Given:
     def changes(self) -> bool:
         """Whether the serial script gives another value in each step."""
         return len({tuple(rows) for rows in self.serial}) > 1
+
+    @property
+    def renewed(self) -> bool:
+        """Whether other rows come as the script goes on, not the same ones again or fewer of them."""
+        return len({row for rows in self.serial for row in rows}) > max(len(set(rows)) for rows in self.serial)
 
     @property
     def alike(self) -> bool:
@@ -94,7 +100,7 @@ def coverage(identity: Run, run: Run) -> Check | None:
             NAME,
             f"all {len(run.traces)} ranks give the model the same {len(inputs[0].serial[0])} rows in each step: "
             "they do the same work",
-            "give each rank its share: dl.shard() of the data, or of the numbers of the batches",
+            SHARE,
             "unsharded-loader",
             **where,
         )
@@ -106,7 +112,11 @@ def coverage(identity: Run, run: Run) -> Check | None:
             finding = f"each step of the serial script takes the same {len(given.serial[0])} samples, and {lost}"
             return failed(NAME, finding, "cut out what the serial script trains on, then share that", "other-samples",
                           **where)  # fmt: skip
-    return _unknown([given for given in inputs if not given.alike and given.changes] or inputs, len(run.traces))
+    if same := next((given for given in inputs if given.alike and given.renewed), None):
+        finding = f"all {len(run.traces)} ranks give the model the same {same.name}, {len(same.serial[0])} rows, "
+        return failed(NAME, f"{finding}another one in each step: what else they are given is each one's own", SHARE,
+                      "unsharded-loader", **where)  # fmt: skip
+    return _unknown([given for given in inputs if given.changes] or inputs, len(run.traces))
 
 
 def _with(inputs: list[Given], covered: dict[str, int]) -> list[tuple[Given, int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -81,19 +81,3 @@ def rate(before: list[Any], after: list[Any], gradients: list[Any]) -> list[floa
     times = sum(c * g for c, g in zip(change, gradient, strict=True)) / (square or 1.0)
     apart = sum((c - times * g) ** 2 for c, g in zip(change, gradient, strict=True))
     return [times] if times > 0 and apart < 1e-6 * times**2 * square else []
-
-
-def leaves(roots: Any) -> Iterable[torch.Tensor]:
-    """Yield the tensors whose gradients a backward from a tensor, or several, makes, each once."""
-    seen: set[Any] = set()
-    given = roots if isinstance(roots, (list, tuple)) else [roots]
-    todo = [root.grad_fn for root in given if isinstance(root, torch.Tensor)]
-    while todo:
-        node = todo.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        variable = getattr(node, "variable", None)
-        if variable is not None:
-            yield variable
-        todo += [following for following, _ in node.next_functions]

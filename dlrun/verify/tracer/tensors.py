@@ -66,10 +66,31 @@ def named_tensors(name: str, value: Any) -> Iterable[tuple[str, torch.Tensor]]:
 
 
 def rows(args: Any, kwargs: Any) -> dict[str, list[int]]:
-    """Return a number for each row (along axis 0) of the tensors a model is given, made from its content."""
+    """Return a number for each row (along axis 0) of the tensors a model is given, made from its content.
+
+    What a model has computed, as a loss that is a module is given, is left out: dropout alone makes it differ.
+    """
     given = {f"input {i}": value for i, value in enumerate(args, 1)} | kwargs
-    tensors = {name: _plain(value) for name, value in given.items() if isinstance(value, torch.Tensor) and value.dim()}
+    found = {name: value for name, value in given.items() if isinstance(value, torch.Tensor) and value.dim()}
+    computed = {name for name, value in found.items() if any(isinstance(p, torch.nn.Parameter) for p in leaves(value))}
+    tensors = {name: _plain(value) for name, value in found.items() if name not in computed}
     return {name: [_number(row) for row in tensor] for name, tensor in tensors.items() if len(tensor) <= ROWS}
+
+
+def leaves(roots: Any) -> Iterable[torch.Tensor]:
+    """Yield the tensors whose gradients a backward from a tensor, or several, makes, each once."""
+    seen: set[Any] = set()
+    given = roots if isinstance(roots, (list, tuple)) else [roots]
+    todo = [root.grad_fn for root in given if isinstance(root, torch.Tensor)]
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            yield variable
+        todo += [following for following, _ in node.next_functions]
 
 
 def _number(row: torch.Tensor) -> int:

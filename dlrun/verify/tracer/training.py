@@ -15,12 +15,12 @@ from torch.optim.optimizer import (
 )
 
 from dlrun.verify.tracer import calls
-from dlrun.verify.tracer.by_hand import ByHand, leaves
+from dlrun.verify.tracer.by_hand import ByHand
 from dlrun.verify.tracer.lineage import Lineage
 from dlrun.verify.tracer.loaders import Loaders
 from dlrun.verify.tracer.randomness import Draws, states
 from dlrun.verify.tracer.recorder import Recorder
-from dlrun.verify.tracer.tensors import batch_digest, rows, tensor_note
+from dlrun.verify.tracer.tensors import batch_digest, leaves, rows, tensor_note
 from dlrun.verify.tracer.values import KEPT, kind_of
 
 NOISE = (nn.modules.dropout._DropoutNd, nn.RReLU)
