@@ -315,3 +315,49 @@ for episode in range(9):
     assert "range(200)" in ported.text
     assert "dl.average" not in ported.text  # the ranks do not come to the end of an episode together
     assert "episodes differ in length" in ported.report()
+
+
+EVALUATED = """
+import torch
+from torch.utils.data import DataLoader
+loader = DataLoader(data, batch_size=8, shuffle=True)
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+
+def endless(batches):
+    while True:
+        for batch in batches:
+            yield batch
+
+def error():
+    taken, total = MADE, 0.0
+    with torch.no_grad():
+        for i in range(4):
+            x, y = next(taken)
+            total += (model(x) - y).pow(2).mean().item()
+    return total
+
+it = MADE
+for step in range(100):
+    try:
+        x, y = next(it)
+    except StopIteration:
+        it = MADE
+        x, y = next(it)
+    loss = (model(x) - y).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    if step % 10 == 0:
+        print(error())
+"""
+
+
+@pytest.mark.parametrize(("made", "dealt"), [("iter(loader)", "iter(dl.shard(loader))"),
+                                             ("endless(loader)", "endless(dl.shard(loader))")])  # fmt: skip
+def test_a_loader_stays_whole_where_an_evaluation_draws_from_it_and_each_iterator_of_the_training_is_dealt(made, dealt):
+    text = port(EVALUATED.replace("MADE", made)).text
+    assert "loader = DataLoader(data, batch_size=8, shuffle=True)\n" in text
+    assert f"    taken, total = {made}, 0.0\n" in text
+    assert f"\nit = {dealt}\n" in text
+    assert f"        it = {dealt}\n" in text

@@ -113,7 +113,8 @@ class Feeds(FullBatches):
             self.numbered = self.numbered or self._given.by_number(loop)
         reached = list(self.draws.reached(loop.body)) if loop in self.innermost else []
         drawn = [(c, given) for c in reached if (given := self.draws.advanced(c)) is not None
-                 and not (len(self.found) > before and only_shown(self.loops, loop, c))]  # fmt: skip
+                 and not (len(self.found) > before and only_shown(self.loops, loop, c))
+                 and not self.uses.only_evaluates(c)]  # fmt: skip
         for call, iterator in drawn:
             self._feed(source := self.iterated.source(iterator), drawn=True)
             if self._is_unseen(source):
@@ -193,8 +194,10 @@ class Feeds(FullBatches):
                 place = self.uses.place(made, iterated) if not self._in_comprehension(made) else None
                 if place is not None:
                     self.found.setdefault(place, Feed(place, "loader"))
-                elif (own := self.uses.iterator(made, iterated) if drawn else self._behind_bar(iterated)) is not None:
-                    self.found.setdefault(own, Feed(own, "iterable"))
+                else:
+                    owns = list(self.uses.iterators(made, iterated)) if drawn else [self._behind_bar(iterated)]
+                    self.found |= {own: Feed(own, "iterable") for own in owns if own not in self.found}
+                    self.unseen.extend([made] if not owns else [])
             elif drawn:
                 if isinstance(made, cst.Call) and origin.whole and may_be_batches(self.kinds, made, iterated):
                     self.found.setdefault(made, Feed(made, "loader"))
@@ -250,7 +253,7 @@ class Feeds(FullBatches):
         passed = [self.flow.argument(call, function, n.value) for n in inner if isinstance(n, cst.Name)]
         given = [n for n in passed if n is not None and self.kinds.of(n) == "loader"]
         for loader in given:  # logger.log_every(loader)
-            self._feed(loader, drawn, innermost)
+            self._feed(loader, innermost=innermost)
         if given:
             return True
         ends = [n for c in walk(function.body) if (n := self.iterated.advanced(c)) is not None]

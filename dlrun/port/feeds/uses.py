@@ -21,6 +21,7 @@ _LOOKS = re.compile(
 )
 _KEEPS = ("append", "extend", "add", "update")
 _STAYS = ("train", "eval", "to", "cuda", "cpu", "parameters", "zero_grad", "state_dict", "requires_grad_", "modules")
+_NO_GRADIENTS = ("no_grad", "inference_mode")
 
 
 class Uses:
@@ -48,15 +49,23 @@ class Uses:
         made = [n for n in way if self.flow.targets(n) and loader in self.flow.through(n)]
         return made[-1] if made else None
 
-    def iterator(self, loader: cst.Call, drawn: cst.BaseExpression) -> cst.BaseExpression | None:
-        """Return what the iterator ``drawn`` is made of, an expression of its own: ``loader`` in ``iter(loader)``."""
+    def iterators(self, loader: cst.Call, drawn: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+        """Yield what the iterator ``drawn`` is made of, and made again: each ``loader`` in ``iter(loader)``."""
         for node in self.flow.through(drawn):
             above = self.script.parents.get(node)
             call = self.script.parents.get(above) if isinstance(above, cst.Arg) else None
             inner = isinstance(call, cst.Call) and self.iterated.source(call) is not call
             if inner and isinstance(node, (cst.Name, cst.Attribute)) and loader in self.flow.through(node):
-                return node
-        return None
+                yield node
+            if isinstance(node, cst.Call) and (generator := self.draws.generator(node)) is not None:
+                yield from self._passed_on(loader, *generator)
+
+    def _passed_on(self, loader: cst.Call, call: cst.Call, function: cst.FunctionDef) -> Iterator[cst.BaseExpression]:
+        """Yield the argument of ``call`` through which the generator ``function`` goes, if it is ``loader``."""
+        for loop in (n for n in walk(function.body) if isinstance(n, cst.For)):
+            given = self.flow.argument(call, function, dotted(self.iterated.source(loop.iter)))
+            if given is not None and loader in self.flow.through(given):
+                yield given
 
     def looked_at(self, made: cst.CSTNode) -> bool:
         """Tell whether something that does not train looks at the batches of what ``made`` returns."""
@@ -108,7 +117,7 @@ class Uses:
     def _drawn(self, call: cst.Call) -> Iterator[cst.BaseExpression]:
         """Yield what ``call`` takes a batch from that goes into a model, and into no update."""
         iterator = self.iterated.advanced(call)
-        if iterator is None or call in self._trained:
+        if iterator is None or (call in self._trained and not self.only_evaluates(call)):
             return
         statement = self.script.statement_of(call)
         targets = [t.target for t in statement.targets] if isinstance(statement, cst.Assign) else []
@@ -116,7 +125,18 @@ class Uses:
         home = self.script.function_of(call)
         calls = [c for c in self.script.calls if self.script.function_of(c) is home]
         if any(mentions(a, names) for c in calls if self._computes(c) for a in c.args):
-            yield self.iterated.source(iterator)
+            yield (source := self.iterated.source(iterator))
+            made = [o.node for o in self.flow.origins(source)]  # of a generator that goes through it, too
+            yield from (n for n in made if isinstance(n, cst.Call) and self.kinds.of_call(n) == "loader")
+
+    def only_evaluates(self, call: cst.Call) -> bool:
+        """Tell whether ``call`` draws in a function that makes no gradients, by ``torch.no_grad()`` or the like."""
+        home = self.script.function_of(call)
+        if not isinstance(home, cst.FunctionDef) or self.loops.gradients.runs_backward(home.body):
+            return False
+        said = [d.decorator for d in home.decorators]
+        said += [item.item for n in walk(home.body) if isinstance(n, cst.With) for item in n.items]
+        return any(dotted(n.func if isinstance(n, cst.Call) else n).endswith(_NO_GRADIENTS) for n in said)
 
     def _given(self, call: cst.Call) -> Iterator[cst.BaseExpression]:
         """Yield what ``call`` hands to a function out of sight that evaluates, as its name says."""
