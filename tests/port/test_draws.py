@@ -197,6 +197,18 @@ for epoch in range(3):
     assert "for x, y in bar:" in text
 
 
+def test_a_length_that_training_extends_counts_no_steps():
+    text = port(f"""{HEAD}{MADE}
+length = 2
+while length < 64:
+        x, y = draw(np.random.randint(0, 99, 8), length)
+        {UPDATE}
+        if (model(x) - y).abs().max().item() < 0.1:
+            length += 1
+""").text
+    assert "while length < 64:" in text
+
+
 def test_the_end_of_a_validation_is_no_end_of_the_training():
     text = port(f"""{HEAD}{MADE}
 for epoch in range(3):

@@ -233,7 +233,8 @@ class Feeds(FullBatches):
 
     def _holds_samples(self, made: cst.CSTNode) -> bool:
         """Tell whether ``made`` is a list whose entries go into the model, one at a time."""
-        return isinstance(made, (cst.List, cst.ListComp)) and self._reaches_loss()
+        named = isinstance(made, cst.List) and all(isinstance(e.value, cst.SimpleString) for e in made.elements)
+        return isinstance(made, (cst.List, cst.ListComp)) and not named and self._reaches_loss()
 
     def _reaches_loss(self) -> bool:
         """Tell whether what the loop at hand goes through is given to a model, to a loss, or to a session."""

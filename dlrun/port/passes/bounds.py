@@ -31,12 +31,23 @@ def bounds(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
             target = loop.test.comparisons[0]
             left = loop.test.left
             counts_steps = "epoch" not in dotted(left) and not facts.unequal(left)  # no time, and no loss
+            counts_steps = counts_steps and not _grows_at_times(facts, loop, dotted(left))
             if isinstance(target.operator, (cst.LessThan, cst.LessThanEqual)) and counts_steps:
                 yield target.comparator, why
     for bound in _ends(facts):
         yield bound, why
     for count in _epochs(facts):
         yield count, "a count of steps, which the length of a rank's share turns into epochs"
+
+
+def _grows_at_times(facts: Facts, loop: cst.While, name: str) -> bool:
+    """Tell whether ``loop`` changes ``name`` in some turns alone, beside its updates: a length that it extends."""
+    script = facts.script
+    changes = [n for n in walk(loop.body) if isinstance(n, cst.AugAssign) and dotted(n.target) == name]
+    tests = [[up for up in script.above(n) if isinstance(up, cst.If) and script.inside(up, loop)] for n in changes]
+    return bool(changes) and all(
+        any(not any(script.inside(step.node, up) for step in facts.steps) for up in ups) for ups in tests
+    )
 
 
 def _but_one(count: cst.BaseExpression) -> cst.BaseExpression:
@@ -80,7 +91,8 @@ def _ends(facts: Facts) -> Iterator[cst.BaseExpression]:
             continue
         for left, how, right in _compared(node.test):
             ends = issubclass(how, (*_AFTER, cst.Equal) if leaves else _BEFORE)
-            if ends and (facts.script.function_of(node), dotted(left)) in known:
+            at_times = isinstance(node, cst.While) and _grows_at_times(facts, node, dotted(left))
+            if ends and not at_times and (facts.script.function_of(node), dotted(left)) in known:
                 yield right
 
 
