@@ -233,7 +233,8 @@ class Feeds(FullBatches):
 
     def _holds_samples(self, made: cst.CSTNode) -> bool:
         """Tell whether ``made`` is a list whose entries go into the model, one at a time."""
-        named = isinstance(made, cst.List) and all(isinstance(e.value, cst.SimpleString) for e in made.elements)
+        entries = made.elements if isinstance(made, cst.List) else ()  # none where append() fills it
+        named = entries and all(isinstance(e.value, cst.SimpleString) for e in entries)
         return isinstance(made, (cst.List, cst.ListComp)) and not named and self._reaches_loss()
 
     def _reaches_loss(self) -> bool:

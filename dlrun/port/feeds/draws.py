@@ -38,14 +38,19 @@ class Draws:
         self.script = loops.script
         self.flow = loops.flow
         self.iterated = Iterated(loops.flow)
+        self._reached: dict[tuple[cst.CSTNode, int], tuple[cst.Call, ...]] = {}
 
-    def reached(self, node: cst.CSTNode, depth: int = 4) -> Iterator[cst.Call]:
-        """Yield the calls that running ``node`` may make, through the functions of this script."""
-        for n in walk(node):
-            if isinstance(n, cst.Call):
-                yield n
-                for target in self.flow.targets(n) if depth else ():
-                    yield from self.reached(target.body, depth - 1)
+    def reached(self, node: cst.CSTNode, depth: int = 4) -> tuple[cst.Call, ...]:
+        """Return the calls that running ``node`` may make, through the functions of this script, each once."""
+        if (node, depth) not in self._reached:
+            found: dict[cst.Call, None] = {}
+            for n in walk(node):
+                if isinstance(n, cst.Call):
+                    found[n] = None
+                    for target in self.flow.targets(n) if depth else ():
+                        found |= dict.fromkeys(self.reached(target.body, depth - 1))
+            self._reached[node, depth] = tuple(found)
+        return self._reached[node, depth]
 
     def functions(self, node: cst.CSTNode) -> Iterator[cst.FunctionDef]:
         """Yield the functions of this script that running ``node`` may enter."""
