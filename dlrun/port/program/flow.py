@@ -29,6 +29,8 @@ class Origin:
     whole: bool = True
 
 
+_MANY = 1000  # questions on the way to one answer, from which on what was found before is taken as it is
+
 # An expression, and which part of its value is meant.
 State = tuple[cst.CSTNode, Path]
 
@@ -43,6 +45,9 @@ class Flow(Calls):
         self._ways: dict[cst.CSTNode, tuple[cst.CSTNode, ...]] = {}
         self._busy: dict[State, object] = {}  # what is being followed, with the variable that it names
         self._cut = False
+        self._targets: dict[cst.Call, list[cst.FunctionDef]] = {}
+        self._partial: dict[State, tuple[Origin, ...]] = {}  # what was found on the way, and may lack what is busy
+        self._asked = 0
         self._callers: dict[cst.CSTNode, list[cst.Call]] | None = None
 
     # -- classes and calls --------------------------------------------------------------------------------------
@@ -62,6 +67,13 @@ class Flow(Calls):
 
     def targets(self, call: cst.Call) -> list[cst.FunctionDef]:
         """Return the functions of this module that ``call`` may run."""
+        if self._callers is None or self._busy:  # what is known then may grow
+            return self._found_targets(call)
+        if call not in self._targets:
+            self._targets[call] = self._found_targets(call)
+        return self._targets[call]
+
+    def _found_targets(self, call: cst.Call) -> list[cst.FunctionDef]:
         func = call.func
         local = self.definition(func)
         if isinstance(local, cst.FunctionDef):
@@ -116,7 +128,11 @@ class Flow(Calls):
             return ()
         outermost = not self._busy
         if outermost:
-            self._cut = False
+            self._cut, self._asked = False, 0
+            self._partial.clear()
+        self._asked += 1
+        if self._asked > _MANY and key in self._partial:
+            return self._partial[key]
         self._busy[key] = variable
         found: dict[Origin, None] = {}
         seen: set[State] = {key}
@@ -135,6 +151,7 @@ class Flow(Calls):
         result = tuple(found) or (Origin(self._end(node), whole=not path),)
         if outermost or not self._cut:
             self._known[key] = result
+        self._partial[key] = result
         return result
 
     def through(self, node: cst.CSTNode) -> tuple[cst.CSTNode, ...]:

@@ -7,19 +7,20 @@ from collections.abc import Iterator
 from functools import cached_property
 
 import libcst as cst
-from libcst.metadata import CodeRange
+from libcst.metadata import CodeRange, PositionProvider
 
 from dlrun.port.program.scopes import STARS, Binding, Path, Scope, children, dotted, names_in, walk
 from dlrun.port.program.trees import Local, Trees
 
 __all__ = ["Binding", "Local", "Path", "Scope", "Script", "children", "dotted", "names_in", "statements", "walk"]
 
+
 class Script(Trees):
     """A parsed module with positions, parents, scopes and bindings; and with it the local modules that it imports."""
 
     def where(self, node: cst.CSTNode) -> CodeRange:
         """Return the lines and columns of ``node``; lines count from 1, columns from 0."""
-        return self._positions[node]
+        return self._wrappers[self.tree_of(node)].resolve(PositionProvider)[node]
 
     def line(self, node: cst.CSTNode) -> int:
         """Return the line on which ``node`` starts, from 1."""

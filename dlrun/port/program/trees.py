@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import libcst as cst
-from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
+from libcst.metadata import MetadataWrapper
 
 from dlrun.package import Home
 from dlrun.port.program.scopes import Binding, Scope, children, dotted, walk
@@ -52,7 +52,7 @@ class Trees:
         self.attributes: dict[tuple[cst.ClassDef, str], list[Binding]] = {}
         self.files: dict[cst.Module, str] = {}  # the trees: first the script's own, then those of its modules
         self.seen: dict[cst.Call, set[str]] = {}  # what a run showed to happen at which call
-        self._positions: dict[cst.CSTNode, CodeRange] = {}
+        self._wrappers: dict[cst.CSTNode, MetadataWrapper] = {}  # of each tree: what its nodes' places are asked of
         locals_: dict[str, Scope] = {}
         root = Scope(cst.Module([]), None, locals=locals_, package=self.home.package)
         self.module, self.root = self._read(source, name, root)
@@ -69,7 +69,7 @@ class Trees:
         self, source: str | bytes, file: str, root: Scope, live: frozenset[str] | None = None
     ) -> tuple[cst.Module, Scope]:
         wrapper = MetadataWrapper(cst.parse_module(source), unsafe_skip_copy=True)
-        self._positions.update(wrapper.resolve(PositionProvider))
+        self._wrappers[wrapper.module] = wrapper
         self.files[wrapper.module] = file
         root.node = wrapper.module
         self._enter(wrapper.module, root, live)
