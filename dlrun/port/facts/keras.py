@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import libcst as cst
@@ -79,22 +80,6 @@ def read(script: Script, options: Options) -> KerasFacts:
     picked = [loop for loop in drawn if any(script.inside(r, loop) for r in dealt)]
     iterated = tuple(n for loop in drawn if loop not in picked for n in keras_batches.iterated(flow, loop))
     made = tuple(n for loop in drawn if loop not in picked for n in keras_batches.generators(flow, loop))
-    moved: list[tuple[cst.For | cst.While, tuple[str, ...]]] = []
-    for loop in drawn:
-        if any(script.inside(r, loop) for r in (*dealt, *iterated)) or keras_batches.generators(flow, loop):
-            continue
-        if any(plays(kinds, n) for n in walk(loop.body)):
-            continue  # each rank makes samples of its own
-        if names := _moved(script, loop):
-            if (length := other_length(flow, loop, list(names))) is not None:
-                raise moves_over(script, length)
-            moved.append((loop, names))
-        elif not any(_draws(flow, n) for n in walk(loop.body) if isinstance(n, cst.Call)):
-            raise DlrunError(
-                f"{script.place(loop)}: train_on_batch() gets batches that this loop neither draws at random nor "
-                "picks by number: found no samples to share. Nothing was written.",
-                "Slice the arrays with dl_comm.keras.shard(...) before the loop, or use fit().",
-            )
     stateful = tuple(arg for call in script.calls for arg in call.args if arg.keyword is not None
                      and arg.keyword.value == "stateful" and dotted(arg.value) != "False")  # fmt: skip
     if stateful and batches:
@@ -114,10 +99,35 @@ def read(script: Script, options: Options) -> KerasFacts:
         dealt=dealt,
         iterated=(*iterated, *made),
         orders=tuple(dict.fromkeys(c for loop in (*drawn, *made) for c in keras_batches.orders(flow, loop))),
-        moved=tuple(moved),
+        moved=tuple(_moving(kinds, drawn, (*dealt, *iterated))),
         stateful=stateful,
         own=tuple(a.value for c in compiled for a in c.args if a.keyword is not None and _OWN.search(a.keyword.value)),
     )
+
+
+def _moving(
+    kinds: Kinds, loops: Iterable[cst.For | cst.While], shared: Sequence[cst.CSTNode]
+) -> Iterator[tuple[cst.For | cst.While, tuple[str, ...]]]:
+    """Yield the loops around train_on_batch() that move slices on, and of which arrays; ``shared``: what others read.
+
+    Raises DlrunError where such a loop's batches come neither from there, nor at random, nor from an environment.
+    """
+    script, flow = kinds.script, kinds.flow
+    for loop in loops:
+        if any(script.inside(r, loop) for r in shared) or keras_batches.generators(flow, loop):
+            continue
+        if any(plays(kinds, n) for n in walk(loop.body)):
+            continue  # each rank makes samples of its own
+        if names := _moved(script, loop):
+            if (length := other_length(flow, loop, list(names))) is not None:
+                raise moves_over(script, length)
+            yield loop, names
+        elif not any(_draws(flow, n) for n in walk(loop.body) if isinstance(n, cst.Call)):
+            raise DlrunError(
+                f"{script.place(loop)}: train_on_batch() gets batches that this loop neither draws at random nor "
+                "picks by number: found no samples to share. Nothing was written.",
+                "Slice the arrays with dl_comm.keras.shard(...) before the loop, or use fit().",
+            )
 
 
 def trains(flow: Flow) -> list[cst.Call]:
