@@ -402,11 +402,12 @@ for x, y in DataLoader(data, shuffle=True):
         ("model.follow(features.detach(), y)", "(features - model.centers[y]).pow(2).mean()", "self.centers"),
         ("centers.index_add_(0, y, 0.1 * features.detach())", "(features - centers[y]).pow(2).mean()", "centers"),
         ("centers = 0.9 * centers + 0.1 * features.detach().mean(0)", "(features - centers).mean()", "centers"),
+        ("centers += 0.1 * torch.randn(2, 3)", "(features - centers[y]).pow(2).mean()", "centers"),  # of its own, too
         ("centers.index_add_(0, y, features.detach())", "0", ""),  # which nothing reads
         ("for p in model.parameters(): p.data.mul_(0.99)", "(features - centers[y]).mean()", ""),
     ],
 )
 def test_tensors_that_each_rank_moves_with_its_own_samples_are_doubted_where_training_reads_them(moves, added, doubted):
     report = port(CENTERS.replace("MOVES", moves).replace("ADDED", added)).report()
-    assert (f"{doubted} moves with this rank's samples alone" in report) == bool(doubted)
-    assert ("samples alone" in report) == bool(doubted)
+    assert (f"{doubted} moves with this rank's samples or chance" in report) == bool(doubted)
+    assert ("samples or chance" in report) == bool(doubted)

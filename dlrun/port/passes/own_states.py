@@ -23,7 +23,7 @@ def torch(facts: Facts) -> Iterator[Doubt]:
         state = _moved(facts, node)
         if state is not None and _kept(facts, state) and _own(facts, node) and _read(facts, state, node):
             name = facts.script.code(state)
-            yield Doubt(node, f"{name} moves with this rank's samples alone: each rank trains with another {name}",
+            yield Doubt(node, f"{name} moves with this rank's samples or chance: each rank trains with another {name}",
                         "high", f"{facts.alias}.broadcast({name}) before the training, and {name}.copy_("
                         f"{facts.alias}.average({name})) after this line")  # fmt: skip
             return
@@ -110,12 +110,12 @@ def _makes(facts: Facts, value: cst.CSTNode) -> bool:
 
 
 def _own(facts: Facts, node: cst.CSTNode) -> bool:
-    """Tell whether every update runs ``node``, with values from this rank's samples, and not from gradients."""
+    """Tell whether every update runs ``node``, with values that are this rank's own, and not from gradients."""
     if any(isinstance(n, cst.Attribute) and n.attr.value == "grad" for n in walk(node)):
         return False
     function = facts.script.function_of(node)
     forward = isinstance(function, cst.FunctionDef) and function.name.value == "forward"
-    return forward or (_in_training(facts, node) and any(facts.local(n) for n in _values(node)))
+    return forward or (_in_training(facts, node) and any(facts.unequal(n) for n in _values(node)))
 
 
 def _in_training(facts: Facts, node: cst.CSTNode, depth: int = 4) -> bool:
