@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
 def command(check: bool, dry_run: bool, explain: bool, as_: str, job: Path | None, time_: str, account: str,
             queue: str, image: str, volume: str, max_restarts: int, resume: str, timeline: Path | None,
             timeline_steps: str | None, **options: Any) -> None:  # fmt: skip
-    """Run a script or a program on many ranks, under the launcher here.
+    """Run a script on many ranks, under the launcher that is here.
 
     Rank 0's output is shown as it comes; every rank's is in the run directory. A rank that fails ends the job, and
     its exit code (128 + signal) is dlrun's.
@@ -150,7 +151,7 @@ def _print(plan: LaunchPlan, told: str, why: bool, elsewhere: bool) -> None:
     settled, line = prepare(plan)
     assert settled.launcher
     found = f"{settled.launcher.backend} {settled.launcher.version}".strip()
-    reason = f": {settled.launcher.why}" if settled.launcher.why else ""
+    reason = f": {settled.launcher.why}" if settled.launcher.why and not settled.missing else ""
     click.echo(f"dlrun: {found}{reason}", err=True)
     for note in settled.notes:
         if not (elsewhere and note == settled.missing):
@@ -227,6 +228,9 @@ def _report(result: Result) -> None:
         click.echo(f"  exit code {failure.code}{others}; log: {result.run_dir}/rank-{failure.rank}.log", err=True)
         for line in failure.tail:
             click.echo(f"  | {line}", err=True)
+    elif result.interrupted and result.returncode > 128:
+        name = signal.Signals(result.returncode - 128).name
+        click.echo(f"dlrun: {name} ended the job (exit code {result.returncode}); logs: {result.run_dir}", err=True)
     elif result.serial:
         click.echo("dlrun: the ranks never talked to each other: these were copies of a serial script", err=True)
         click.echo("  make it a data-parallel one first: dlrun port", err=True)

@@ -85,7 +85,7 @@ def prove(job: Job, as_json: bool = False, keep: Path | None = None) -> int:
         with lock:
             begun += 1
             if begun == 1 and not as_json:  # the job was not refused
-                click.echo(f"{job.serial} and {job.port}: {job.steps} steps on 1 and {job.ranks} ranks\n")
+                click.echo(f"{job.serial} and {job.port}: up to {job.steps} steps on 1 and {job.ranks} ranks\n")
             progress.at(min(done, RUNS - 1), f"run {task.name}")
         run = execute(task)
         with lock:

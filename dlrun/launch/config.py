@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 # What an option takes: "count", "seconds", "yes or no", "text", "variables", or one of some words: "this or that".
 Kinds = Mapping[str, str]
+_FORM = "it looks like this:\n  launch:\n    ranks: 64"
 
 
 def files(env: Mapping[str, str], cwd: Path) -> list[Path]:
@@ -45,7 +46,7 @@ def defaults(path: Path, kinds: Kinds) -> dict[str, Any]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
-        raise DlrunError(f"{path}{line}: {getattr(error, 'problem', None) or 'no YAML'}") from error
+        raise DlrunError(f"{path}{line}: {getattr(error, 'problem', None) or 'no YAML'}", _FORM) from error
     found: dict[str, Any] = {}
     for section, options in _pairs(root, path):
         if section.value != "launch":
@@ -90,7 +91,7 @@ def _pairs(node: Node | None, path: Path) -> list[tuple[Node, Node]]:
     if node is None:
         return []
     if not isinstance(node, yaml.MappingNode):
-        raise DlrunError(f"{_line(path, node)}: these are no NAME: VALUE lines")
+        raise DlrunError(f"{_line(path, node)}: these are no NAME: VALUE lines", _FORM)
     return list(node.value)
 
 

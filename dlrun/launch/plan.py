@@ -82,14 +82,18 @@ class LaunchPlan:
         """What is so when no launcher was found (its path is then a bare name), else ""."""
         if self.launcher is None or not self.launcher.path or "/" in self.launcher.path:
             return ""
-        return f"no {'MPI' if self.backend == 'auto' else self.backend} launcher is here"
+        said = f": {self.launcher.why}" if self.launcher.why else ""
+        return f"no {'MPI' if self.backend == 'auto' else self.backend} launcher is here{said}"
 
     @property
     def hint(self) -> str:
         """What to do when no launcher was found."""
         if self.backend in ("auto", "mpich"):
             return 'to have one in this environment: pip install "dlrun[mpi]"'
-        return f"put {self.launcher.path if self.launcher else self.backend} on PATH, or leave out --backend"
+        program = self.launcher.path if self.launcher else self.backend
+        if self.launcher and self.launcher.why:
+            return f"name another with --mpiexec, or leave out --backend; {program} may be set up elsewhere only"
+        return f"put {program} on PATH, or leave out --backend"
 
     @property
     def shim(self) -> tuple[str, ...]:

@@ -226,7 +226,7 @@ class Run:
             self.refusal = self.refusal or self._unfinished(code)
             code = code or 1
         serial = self.ranks > 1 and len(ended) == self.ranks and not any(end["talked"] for end in ended)
-        if failure or self.refusal or (serial and code == 0):
+        if failure or self.refusal or self.signals.number or (serial and code == 0):
             self.console.end_line()
         if self.refusal:
             complain(self.refusal, self._hint(), said)

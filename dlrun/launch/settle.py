@@ -187,5 +187,9 @@ def _launcher(plan: LaunchPlan, site: Site, ranks: int) -> tuple[Launcher, tuple
     if plan.backend == "local" or (plan.backend == "auto" and ranks == 1):
         return Launcher("", "local", why="one rank needs no launcher"), ()
     name = "mpich" if plan.backend == "auto" else plan.backend
-    absent = Launcher(BACKENDS[name].program, name)
+    program = BACKENDS[name].program
+    path = shutil.which(program, path=site.env.get("PATH"))
+    other = recognise(path) if path else None
+    why = f"{path} is {other.backend} {other.version}" if other else f"{path} tells no version" if path else ""
+    absent = Launcher(program, name, why=why)
     return absent, (replace(plan, launcher=absent).missing,)

@@ -57,7 +57,7 @@ def test_an_empty_file_says_nothing(tmp_path):
         ("launch:\n  on-stall: stop\n", "line 2: on-stall is 'stop', not report or abort", ""),
         ("launch:\n  tim: 1:00:00\n", "line 2: tim is no option of dlrun launch", "did you mean time?"),
         ("start:\n  n: 4\n", "line 1: start is no section", "there is one: launch"),
-        ("launch:\n  - 4\n", "line 2: these are no NAME: VALUE lines", ""),
+        ("launch:\n  - 4\n", "line 2: these are no NAME: VALUE lines", "it looks like this:\n  launch:"),
         ("launch: [\n", "line 2: ", ""),
     ],
 )

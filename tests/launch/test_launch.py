@@ -90,11 +90,14 @@ def test_a_rank_that_fails_ends_the_job_with_its_code(dlrun, mpiexec, tmp_path, 
 def test_a_signal_to_dlrun_ends_everything(mpiexec, tmp_path, number, code):
     (tmp_path / "waits.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(60)\n")
     line = [sys.executable, "-m", "dlrun", "launch", "-n", "2", "--mpiexec", mpiexec, "waits.py"]
-    process = subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    with (tmp_path / "errors").open("w") as errors:
+        process = subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, stderr=errors, text=True)
     assert process.stdout and process.stdout.readline() == "up\n"
     process.send_signal(number)
     assert process.wait(100) == code
     process.stdout.close()
+    told = f"dlrun: {number.name} ended the job (exit code {code}); logs: " in (tmp_path / "errors").read_text()
+    assert told == (code > 0)
     assert left_running(tmp_path, 40) == []
 
 

@@ -148,6 +148,15 @@ def test_a_launch_by_a_launcher_that_is_not_here_starts_nothing(dlrun, tmp_path)
     assert {p.name for p in tmp_path.iterdir()} == FILES.keys()
 
 
+def test_a_launcher_that_is_here_and_not_set_up_is_named(dlrun, tmp_path, monkeypatch):
+    (srun := tmp_path / "srun").write_text("#!/bin/sh\necho no configuration >&2\nexit 1\n")
+    srun.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    said = dlrun("-n", "2", "--backend", "srun", "train.py").stderr.splitlines()
+    assert said[0] == f"dlrun: no srun launcher is here: {srun} tells no version"
+    assert "--mpiexec" in said[1]
+
+
 def test_one_rank_needs_no_launcher(dlrun):
     done = dlrun("-n", "1", "--backend", "local", "train.py")
     assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
