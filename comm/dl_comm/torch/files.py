@@ -28,10 +28,22 @@ def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
         return
     with tempfile.TemporaryDirectory(prefix=".saving-", dir=target.parent) as folder:
         written = Path(folder, target.name)
-        torch.save(obj, written, *args, **kwargs)
+        try:
+            torch.save(obj, written, *args, **kwargs)
+        except RuntimeError:
+            _check_room(Path(folder), target)
+            raise
         if target.exists():
             written.chmod(target.stat().st_mode & 0o7777)
         written.replace(target)
+
+
+def _check_room(folder: Path, target: Path) -> None:
+    """Raise the OSError of a full disk, where that is why torch could not write: its own error does not say so."""
+    try:
+        Path(folder, "room").write_bytes(bytes(1 << 20))
+    except OSError as error:
+        raise OSError(error.errno, f"{error.strerror}: the checkpoint was not written", str(target)) from None
 
 
 def load(f: Any, *args: Any, **kwargs: Any) -> Any:

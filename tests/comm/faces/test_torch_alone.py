@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pickle
 import random
+import subprocess
+import sys
 
 import dl_comm.torch as dl
 import numpy as np
@@ -88,6 +90,14 @@ def test_a_folder_that_takes_no_new_file_is_no_obstacle_to_one_that_is_there(tmp
     assert dl.load(tmp_path / "model.pt") == {"a": 2}
     with pytest.raises(RuntimeError, match="nowhere"):
         dl.save({"a": 1}, tmp_path / "nowhere" / "model.pt")
+
+
+def test_a_checkpoint_for_which_there_is_no_room_says_so(tmp_path):
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))"
+    save = "import torch, dl_comm.torch as dl; dl.save(torch.zeros(100_000), 'last.pt')"
+    done = subprocess.run([sys.executable, "-c", f"{limit}\n{save}"], cwd=tmp_path, capture_output=True, text=True)
+    assert "OSError: [Errno 27] File too large: the checkpoint was not written: " in done.stderr
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_saved_link_stays_a_link(tmp_path):
