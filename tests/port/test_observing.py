@@ -85,6 +85,16 @@ def test_what_reading_found_and_the_run_did_not_come_by_is_a_doubt(script):
     assert [d["line"] for d in doubts if "did not run in the 3 steps" in d["why"]] == [16]
 
 
+def test_a_loss_that_is_a_module_is_no_difference(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    made = "import torch\nnet, criterion = torch.nn.Linear(2, 1), torch.nn.MSELoss()\nx = torch.ones(64, 2)\n"
+    made += "rule = torch.optim.SGD(net.parameters(), lr=0.1)\n"
+    made += "loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True)), 4)\n"
+    loop = "for a, b in loader:\n    rule.zero_grad()\n    criterion(net(a), b).backward()\n    rule.step()\n"
+    script = lay(tmp_path, {"train.py": made + loop})
+    assert read_and_port(script, seen=observe(script, (), 2)).doubts == ()
+
+
 def test_a_script_that_never_steps_says_how_it_ended(script):
     script.write_text("raise ValueError('no data')\n")
     with pytest.raises(DlrunError, match="ended without an optimizer step: ValueError: no data") as caught:

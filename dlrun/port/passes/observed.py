@@ -28,7 +28,7 @@ def _made(facts: Facts, observed: Observed) -> Iterator[Doubt]:
     for what, step in _STEP_OF.items():
         for call, _ in observed.calls(facts.script, what):
             read = facts.kinds.of_call(call)
-            if read and read != what:
+            if read and read != what and (read, what) != ("loss", "module"):  # a loss is a module, too
                 yield Doubt(call, f"reading takes this for a {read}, the run made a {what} here", "high", step=step)
     known = {id(c) for c in facts.optimizers}
     for call, _ in observed.calls(facts.script, "optimizer"):
