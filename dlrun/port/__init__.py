@@ -25,7 +25,6 @@ from dlrun.port.facts import keras as facts_keras
 from dlrun.port.facts import tensorflow as facts_tensorflow
 from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.taint import Taint, chances, forwards
-from dlrun.port.facts.tops import Tops
 from dlrun.port.facts.torch import Gradients
 from dlrun.port.feeds import Feeds, samples
 from dlrun.port.observing import Observed
@@ -140,7 +139,7 @@ def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
         uncalled=loops.unreached(),
         steps=loops.gradients.steps(),
         by_hand=loops.gradients.by_hand(),
-        tops=Tops(loops).found(),
+        tops=feeds.orders.tops,
         feeds=tuple(feeds.found.values()),
         carries=tuple(feeds.carried.dealt),
         lengths=tuple(feeds.uses.lengths(feeds.found.values()) if options.batch == "local" else ()),

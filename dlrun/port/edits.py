@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import libcst as cst
 
+from dlrun.port.program.scopes import children
+
 Rewrite = Callable[[Any], Any]
 Danger = Literal["high", "medium", "low"]
 
@@ -45,13 +47,25 @@ class Doubt:
 
 
 class _Walk(cst.CSTTransformer):
-    """Carries out all edits of a tree in one walk, innermost first."""
+    """Carries out all edits of a tree in one walk, innermost first; it goes down only where one is."""
 
-    def __init__(self, edits: Sequence[Edit]) -> None:
+    def __init__(self, module: cst.Module, edits: Sequence[Edit]) -> None:
         super().__init__()
         self.edits: dict[int, list[Edit]] = {}
         for edit in edits:
             self.edits.setdefault(id(edit.node), []).append(edit)
+        self.around: set[int] = set()
+        self._note(module)
+
+    def _note(self, node: cst.CSTNode) -> bool:
+        """Note which nodes hold edits, and tell whether ``node`` does or has one itself."""
+        below = [self._note(child) for child in children(node)]
+        if any(below):
+            self.around.add(id(node))
+        return id(node) in self.around or id(node) in self.edits
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        return id(node) in self.around
 
     def on_leave(self, original_node: Any, updated_node: Any) -> Any:
         updated: Any = super().on_leave(original_node, updated_node)
@@ -99,6 +113,6 @@ def apply(module: cst.Module, edits: Iterable[Edit], order: Sequence[str] = ()) 
     ordered = sorted(edits, key=lambda e: (rank.get(e.step, len(rank)), e.why))
     if not ordered:
         return module
-    changed = module.visit(_Walk(ordered))
+    changed = module.visit(_Walk(module, ordered))
     assert isinstance(changed, cst.Module)
     return changed

@@ -61,7 +61,7 @@ def imported(script: Script) -> list[tuple[str, cst.CSTNode]]:
         for b in bs
         if b.how == "import"
     ]
-    stars = [n for n in script.nodes if isinstance(n, cst.ImportFrom) and isinstance(n.names, cst.ImportStar)]
+    stars = [n for n in script.of(cst.ImportFrom) if isinstance(n.names, cst.ImportStar)]
     found.extend((script.code(n.module) if n.module else "", n) for n in stars)
     return sorted(found, key=lambda f: script.order[f[1]])
 
@@ -115,7 +115,7 @@ def _trained_with(script: Script, imports: list[str], last: bool = False) -> str
     if "torch" in heads or "torchvision" in heads:
         return "torch"
     if "tensorflow" in heads:
-        if any(script.name_of(n).startswith("tensorflow.keras.") for n in script.nodes if isinstance(n, cst.Attribute)):
+        if any(script.name_of(n).startswith("tensorflow.keras.") for n in script.of(cst.Attribute)):
             return "keras"
         return "tensorflow"
     if not last:

@@ -92,6 +92,13 @@ opt = torch.optim.SGD(model.parameters(), lr=0.1)
     assert "dl.broadcast(model, average, opt)" in text
 
 
+def test_two_names_that_are_made_of_each_other_lead_nowhere():
+    turns = "first, second = a, b\nfor turn in range(2):\n    kept = first\n    first = second\n    second = kept\n"
+    for swapped in (turns, "first = second\nsecond = first\n"):
+        text = port(f"{HEAD}{MADE}{swapped}{LOADER}first()\n{EPOCHS}").text
+        assert "dl.broadcast(model, opt)" in text
+
+
 def test_what_comes_with_a_pretrained_model_and_has_no_weights_is_not_broadcast():
     head = HEAD + "from transformers import AutoModel, BertTokenizerFast\n"
     made = "words = BertTokenizerFast.from_pretrained('b')\nmodel = AutoModel.from_pretrained('b')\n"

@@ -125,7 +125,7 @@ class Estimators:
 
     def _of_function(self, value: cst.BaseExpression) -> Iterator[tuple[str, cst.BaseExpression]]:
         function = self.flow.definition(value)
-        uses = [n for n in self.script.nodes if isinstance(n, cst.Name) and self.flow.definition(n) is function]
+        uses = [n for n in self.script.of(cst.Name) if self.flow.definition(n) is function]
         alone = isinstance(function, cst.FunctionDef) and len([u for u in uses if u is not function.name]) == 1
         if alone and isinstance(function, cst.FunctionDef):
             iterated = [c.func.value for c in walk(function.body) if isinstance(c, cst.Call)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from functools import cached_property
 
 import libcst as cst
 
+from dlrun.port.facts.spread import Spread
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import dotted
 
@@ -54,6 +56,11 @@ class Kinds:
                     made = origin.node if isinstance(origin.node, cst.Call) else None
                     if made is None or not flow.is_plain(flow.definition(made.func)):  # an environment has train(), too
                         self._used_as_module.add(origin.node)
+
+    @cached_property
+    def spread(self) -> Spread:
+        """Where the values of the program go."""
+        return Spread(self.flow)
 
     def names(self, func: cst.CSTNode) -> list[str]:
         """Return the qualified names that the callee ``func`` may have, through tables and ``getattr``."""

@@ -113,7 +113,6 @@ class Loops:
     @cached_property
     def _names(self) -> dict[str, list[cst.Name]]:
         found: dict[str, list[cst.Name]] = {}
-        for n in self.script.nodes:
-            if isinstance(n, cst.Name):
-                found.setdefault(n.value, []).append(n)
+        for n in self.script.of(cst.Name):
+            found.setdefault(n.value, []).append(n)
         return found

@@ -12,7 +12,7 @@ from dlrun.port.facts.copies import copied
 from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.torch import LOOPS
 from dlrun.port.program.flow import Origin
-from dlrun.port.program.script import Binding, Scope, dotted, walk
+from dlrun.port.program.script import Binding, Scope, dotted, names_in, walk
 
 
 class Tops:
@@ -25,6 +25,7 @@ class Tops:
         self.flow = loops.flow
         self.kinds = loops.kinds
         self._copies: dict[cst.ClassDef, set[str]] = {}
+        self._names: dict[cst.CSTNode, set[str]] = {}  # that a function's body holds
 
     def found(self) -> tuple[Top, ...]:
         """Return the outermost loops before which all that is trained is in sight, where training begins."""
@@ -44,8 +45,8 @@ class Tops:
         script = self.script
         for call in way[:-1] if len(others) > 1 else ():
             function, after = script.function_of(call), script.order[call]
-            here = [n for n in script.nodes if isinstance(n, cst.Assign) and script.function_of(n) is function]
-            made = [script.order[n] for n in here if any(dotted(t.target) in top.things for t in n.targets)]
+            made = [script.order[n] for n in script.of(cst.Assign) if script.function_of(n) is function
+                    and any(dotted(t.target) in top.things for t in n.targets)]  # fmt: skip
             for other in others:
                 begun = script.order[other.loop]
                 above = script.parents[other.loop]
@@ -110,7 +111,7 @@ class Tops:
         places = [scope] if scope is scope.root else [scope, scope.root]
         inner = functions[functions.index(function) :]
         bodies: list[cst.CSTNode] = [f.body for f in inner if isinstance(f, cst.FunctionDef)] or [scope.root.node]
-        used = {n.value for body in bodies for n in walk(body) if isinstance(n, cst.Name)}
+        used = {name for body in bodies for name in self._named(body)}
         candidates: list[tuple[str, cst.CSTNode]] = []
         for place in places:
             for name, bindings in place.names.items():
@@ -143,6 +144,11 @@ class Tops:
                     if made is not None:
                         candidates.append((f"self.{attribute}", made))
         return self._sorted(candidates)
+
+    def _named(self, body: cst.CSTNode) -> set[str]:
+        if body not in self._names:
+            self._names[body] = names_in(body)
+        return self._names[body]
 
     def _held(
         self, scope: Scope, loop: cst.CSTNode, functions: list[cst.FunctionDef | cst.Module]

@@ -67,7 +67,7 @@ class FullSessions(FullBatches):
         if any(GRAPH.search(name) for name in names) or not names:
             return
         made = sorted(names.values(), key=lambda n: self.script.order[n])
-        uses = [n for n in self.script.nodes if isinstance(n, cst.Name) and n.value in names]
+        uses = [n for n in self.script.of(cst.Name) if n.value in names]
         uses = [n for n in uses if not isinstance(self.script.parents[n], cst.AssignTarget)]
         inside = {n for node in made for n in walk(node)}
         late = all(self.script.order[n] > self.script.order[made[-1]] for n in uses if n not in inside)

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import libcst as cst
 
-from dlrun.port.facts import Feed
+from dlrun.port.facts import Feed, Top
 from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.tops import Tops
 from dlrun.port.feeds.draws import Draws
@@ -107,8 +107,13 @@ class Orders:
                 yield call
 
     @cached_property
+    def tops(self) -> tuple[Top, ...]:
+        """The outermost training loops."""
+        return Tops(self.loops).found()
+
+    @cached_property
     def _tops(self) -> list[cst.CSTNode]:
-        return [top.loop for top in Tops(self.loops).found()]
+        return [top.loop for top in self.tops]
 
     @cached_property
     def _trained(self) -> dict[cst.Call, None]:

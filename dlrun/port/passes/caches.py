@@ -33,7 +33,7 @@ def torch(facts: Facts) -> Iterator[Edit]:
             corpus = read()
             torch.save(corpus, "corpus.pt")
     """
-    for node in (n for n in facts.script.nodes if isinstance(n, cst.If) and isinstance(n.orelse, cst.Else)):
+    for node in (n for n in facts.script.of(cst.If) if isinstance(n.orelse, cst.Else)):
         assert node.orelse is not None
         branches = [_calls(facts, node.body), _calls(facts, node.orelse)]
         if any("torch.load" in one and "torch.save" in two for one, two in (branches, branches[::-1])):

@@ -78,7 +78,7 @@ def _is_shown(metrics: Metrics, meter: cst.BaseExpression) -> bool:
     """Tell whether ``meter`` goes as a whole into a text, or to what may print it; ``{loss.avg}`` takes a part only."""
     script = metrics.script
     bindings = script.bindings_of(meter)
-    names = [n for n in script.nodes if isinstance(n, cst.Name) and n.value == script.code(meter)]
+    names = [n for n in script.of(cst.Name) if n.value == script.code(meter)]
     return any(bindings and script.bindings_of(n) == bindings and _is_whole(script, n) for n in names)
 
 

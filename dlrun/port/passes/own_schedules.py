@@ -193,7 +193,7 @@ def keras(facts: KerasFacts) -> Iterator[Edit | Doubt]:
         owner = script.class_of(node)
         return isinstance(node, cst.Attribute) and owner is not None and (owner, node.attr.value) in known
 
-    own = [n for n in script.nodes if isinstance(n, cst.Attribute) and dotted(n) == "self.params"]  # a rank's steps
+    own = [n for n in script.of(cst.Attribute) if dotted(n) == "self.params"]  # a rank's steps
     given = [found.node for found in (*keras_rate.assigned(facts), *keras_rate.resets(facts))]
     rates = StepRates(facts, counts, own)
     yield from rates.told(way for n in given if isinstance(n, cst.BaseExpression) for way in ways(facts, n))

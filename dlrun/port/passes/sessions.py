@@ -51,7 +51,7 @@ def _only_shown(facts: TensorFlowFacts, name: cst.CSTNode) -> bool:
     if not isinstance(name, cst.Name):
         return False
     script, scope = facts.script, facts.script.scopes[name].lookup(name.value)[1]
-    uses = [n for n in script.nodes if isinstance(n, cst.Name) and n.value == name.value
+    uses = [n for n in script.of(cst.Name) if n.value == name.value
             and not isinstance(script.parents[n], (cst.AssignTarget, cst.AugAssign, cst.Attribute))
             and script.scopes[n].lookup(n.value)[1] is scope]  # fmt: skip
     return all(

@@ -16,6 +16,8 @@ class Calls:
         self._returns: dict[cst.CSTNode, list[cst.BaseExpression]] = {}
         self._appended: dict[cst.CSTNode, list[cst.BaseExpression]] | None = None
         self._named: dict[cst.CSTNode, list[cst.Call]] | None = None
+        self._definitions: dict[cst.CSTNode, cst.ClassDef | cst.FunctionDef | None] = {}
+        self._inherited: dict[tuple[cst.ClassDef, str], cst.FunctionDef | None] = {}
         self.methods: dict[str, list[cst.FunctionDef]] = {}
         for node in script.nodes:
             if isinstance(node, (cst.Return, cst.Yield)) and isinstance(node.value, cst.BaseExpression):
@@ -25,6 +27,12 @@ class Calls:
 
     def definition(self, node: cst.CSTNode) -> cst.ClassDef | cst.FunctionDef | None:
         """Return the class or function of this program that the expression ``node`` names, if it names one."""
+        if node not in self._definitions:
+            self._definitions[node] = None  # what `first = second; second = first` leads back to
+            self._definitions[node] = self._defined(node)
+        return self._definitions[node]
+
+    def _defined(self, node: cst.CSTNode) -> cst.ClassDef | cst.FunctionDef | None:
         for binding in self.script.bindings_of(node):
             if isinstance(binding.node, (cst.ClassDef, cst.FunctionDef)):
                 return binding.node
@@ -64,6 +72,12 @@ class Calls:
 
     def method(self, cls: cst.ClassDef, name: str) -> cst.FunctionDef | None:
         """Return the method of ``cls`` or of its local bases."""
+        if (cls, name) not in self._inherited:
+            self._inherited[cls, name] = None
+            self._inherited[cls, name] = self._method(cls, name)
+        return self._inherited[cls, name]
+
+    def _method(self, cls: cst.ClassDef, name: str) -> cst.FunctionDef | None:
         for candidate in self.methods.get(name, []):
             if self.script.scopes[candidate].node is cls:
                 return candidate

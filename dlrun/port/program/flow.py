@@ -29,6 +29,7 @@ class Origin:
     whole: bool = True
 
 
+_FAR = 1000  # deeper than any question
 _MANY = 1000  # questions on the way to one answer, from which on what was found before is taken as it is
 
 # An expression, and which part of its value is meant.
@@ -43,8 +44,8 @@ class Flow(Calls):
         super().__init__(script)
         self._known: dict[State, tuple[Origin, ...]] = {}
         self._ways: dict[cst.CSTNode, tuple[cst.CSTNode, ...]] = {}
-        self._busy: dict[State, object] = {}  # what is being followed, with the variable that it names
-        self._cut = False
+        self._busy: dict[object, int] = {}  # the variables that are being followed, each with its depth
+        self._lowest = _FAR  # the depth of the outermost of them that an answer was cut short at
         self._targets: dict[cst.Call, list[cst.FunctionDef]] = {}
         self._partial: dict[State, tuple[Origin, ...]] = {}  # what was found on the way, and may lack what is busy
         self._asked = 0
@@ -122,18 +123,19 @@ class Flow(Calls):
         key = (node, path)
         if key in self._known:
             return self._known[key]
-        variable = self._variable(node)
-        if key in self._busy or len(self._busy) > 40 or variable in self._busy.values():
-            self._cut = True
+        variable, depth = self._variable(node), len(self._busy)
+        if variable in self._busy or depth > 40:
+            self._lowest = min(self._lowest, self._busy.get(variable, 0))
             return ()
-        outermost = not self._busy
-        if outermost:
-            self._cut, self._asked = False, 0
+        if not depth:
+            self._asked = 0
             self._partial.clear()
         self._asked += 1
         if self._asked > _MANY and key in self._partial:
+            self._lowest = 0
             return self._partial[key]
-        self._busy[key] = variable
+        self._busy[variable] = depth
+        before, self._lowest = self._lowest, _FAR
         found: dict[Origin, None] = {}
         seen: set[State] = {key}
         todo: list[State] = [key]
@@ -147,10 +149,12 @@ class Flow(Calls):
                 if state not in seen:
                     seen.add(state)
                     todo.append(state)
-        del self._busy[key]
+        del self._busy[variable]
         result = tuple(found) or (Origin(self._end(node), whole=not path),)
-        if outermost or not self._cut:
+        if self._lowest >= depth:  # it was cut short at itself only, or not at all
             self._known[key] = result
+            self._lowest = _FAR
+        self._lowest = min(before, self._lowest)
         self._partial[key] = result
         return result
 
@@ -252,7 +256,7 @@ class Flow(Calls):
             box = origin.node
             if isinstance(box, cst.Dict):
                 pairs = [e for e in box.elements if isinstance(e, cst.DictElement)]
-                same = [e for e in pairs if key is not None and e.key.deep_equals(key)]
+                same = [e for e in pairs if key is not None and _alike(e.key, key)]
                 found.extend((element.value, path) for element in same or pairs)
             elif isinstance(box, cst.DictComp):
                 found.append((box.value, path))
@@ -289,3 +293,10 @@ class Flow(Calls):
         functions += [f for f in table if isinstance(f, cst.FunctionDef)]
         lambdas: list[State] = [(f.body, path) for f in table if isinstance(f, cst.Lambda)]
         return [*lambdas, *((r, path) for f in functions for r in self.returns(f))]
+
+
+def _alike(one: cst.CSTNode, other: cst.CSTNode) -> bool:
+    """Tell whether two keys are written alike; ``deep_equals`` alone takes long over large tables."""
+    if isinstance(one, cst.SimpleString) and isinstance(other, cst.SimpleString):
+        return one.value == other.value
+    return type(one) is type(other) and one.deep_equals(other)

@@ -72,16 +72,21 @@ class Scope:
     locals: Mapping[str, Scope] = field(default_factory=dict)
     package: str = ""
 
-    @property
-    def root(self) -> Scope:
-        """The scope of the module."""
-        return self if self.parent is None else self.parent.root
+    def __post_init__(self) -> None:
+        self.root: Scope = self if self.parent is None else self.parent.root  # the scope of the module
+        self._found: dict[str, tuple[list[Binding], Scope | None]] = {}
 
     def lookup(self, name: str) -> tuple[list[Binding], Scope | None]:
         """Return the bindings of ``name`` that an expression in this scope sees, and the scope that holds them.
 
-        A name that a local module binds and this one imports has the bindings of that module.
+        A name that a local module binds and this one imports has the bindings of that module. To be asked when all
+        modules are read.
         """
+        if name not in self._found:
+            self._found[name] = self._looked_up(name)
+        return self._found[name]
+
+    def _looked_up(self, name: str) -> tuple[list[Binding], Scope | None]:
         scope: Scope | None = self
         while scope is not None:
             skip = isinstance(scope.node, cst.ClassDef) and scope is not self

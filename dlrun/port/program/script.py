@@ -67,12 +67,12 @@ class Script(Trees):
     @cached_property
     def alias(self) -> str:
         """The name that a module to be imported may take here: ``dl``, or ``dl_comm`` where something is called so."""
-        return "dl_comm" if any(isinstance(n, cst.Name) and n.value == "dl" for n in self.nodes) else "dl"
+        return "dl_comm" if any(n.value == "dl" for n in self.of(cst.Name)) else "dl"
 
     @cached_property
     def _kept(self) -> set[str]:
         """The attributes in which this script keeps objects of its own: ``tf.model = tf.keras.Sequential()``."""
-        made = [n for n in self.nodes if isinstance(n, cst.Assign) and isinstance(n.value, cst.Call)]
+        made = [n for n in self.of(cst.Assign) if isinstance(n.value, cst.Call)]
         return {dotted(t.target) for n in made for t in n.targets if isinstance(t.target, cst.Attribute)}
 
     def _name_by(self, bindings: list[Binding], name: str) -> str:
@@ -102,8 +102,16 @@ class Script(Trees):
 
     def member(self, node: cst.Attribute) -> tuple[list[Binding], Scope] | None:
         """Return what ``node`` is bound to in the local module before its dot, or None where that is no module."""
-        there = self.local_module(node.value) if self.root.locals else None
-        return there.member(node.attr.value) if there is not None else None
+        if not self.root.locals:
+            return None
+        if node not in self._members:
+            there = self.local_module(node.value)
+            self._members[node] = there.member(node.attr.value) if there is not None else None
+        return self._members[node]
+
+    @cached_property
+    def _members(self) -> dict[cst.Attribute, tuple[list[Binding], Scope] | None]:
+        return {}
 
     def bindings_of(self, node: cst.CSTNode) -> list[Binding]:
         """Return the bindings of a name, or of a local module's name behind a dot."""
@@ -138,10 +146,7 @@ class Script(Trees):
 
     def function_of(self, node: cst.CSTNode) -> cst.FunctionDef | cst.Module:
         """Return the function (or the module) in whose body ``node`` runs."""
-        for up in self.above(node):
-            if isinstance(up, (cst.FunctionDef, cst.Module)):
-                return up
-        return node if isinstance(node, cst.Module) else self.module
+        return self.around.get(node, self.module)
 
     def outermost_loop(self, node: cst.CSTNode) -> cst.For | cst.While | None:
         """Return the outermost loop around ``node`` in its function."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import libcst as cst
 from libcst.metadata import MetadataWrapper
@@ -13,6 +14,8 @@ from dlrun.package import Home
 from dlrun.port.program.scopes import Binding, Scope, children, dotted, walk
 from dlrun.port.program.scopes import Path as Part
 
+Node = TypeVar("Node", bound=cst.CSTNode)
+Function = cst.FunctionDef | cst.Module
 Comprehension = (cst.ListComp, cst.SetComp, cst.DictComp, cst.GeneratorExp)
 
 
@@ -48,6 +51,7 @@ class Trees:
         self.paths = {module.file: module.path for module in modules}  # where the files of the modules lie
         self.parents: dict[cst.CSTNode, cst.CSTNode] = {}
         self.scopes: dict[cst.CSTNode, Scope] = {}
+        self.around: dict[cst.CSTNode, Function] = {}  # the function (or the module) around each node
         self.nodes: list[cst.CSTNode] = []
         self.attributes: dict[tuple[cst.ClassDef, str], list[Binding]] = {}
         self.files: dict[cst.Module, str] = {}  # the trees: first the script's own, then those of its modules
@@ -63,7 +67,14 @@ class Trees:
             except (cst.ParserSyntaxError, UnicodeDecodeError, LookupError):
                 continue  # what cannot be read is a foreign module
         self.order = {node: i for i, node in enumerate(self.nodes)}
-        self.calls = [n for n in self.nodes if isinstance(n, cst.Call)]
+        self._by_kind: dict[type[cst.CSTNode], list[Any]] = {}
+        for node in self.nodes:
+            self._by_kind.setdefault(type(node), []).append(node)
+        self.calls = self.of(cst.Call)
+
+    def of(self, kind: type[Node]) -> list[Node]:
+        """Return the nodes of a kind, in source order."""
+        return self._by_kind.get(kind, [])
 
     def _read(
         self, source: str | bytes, file: str, root: Scope, live: frozenset[str] | None = None
@@ -72,6 +83,7 @@ class Trees:
         self._wrappers[wrapper.module] = wrapper
         self.files[wrapper.module] = file
         root.node = wrapper.module
+        self.around[wrapper.module] = wrapper.module
         self._enter(wrapper.module, root, live)
         return wrapper.module, root
 
@@ -87,6 +99,7 @@ class Trees:
         self._bindings(node, inner)
         for child in children(node):
             self.parents[child] = node
+            self.around[child] = node if isinstance(node, cst.FunctionDef) else self.around[node]
             if live is not None and isinstance(node, cst.Module) and _is_dead(child, live):
                 continue
             outside = isinstance(node, (cst.FunctionDef, cst.ClassDef)) and isinstance(child, (cst.Decorator, cst.Arg))

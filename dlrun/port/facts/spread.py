@@ -1,0 +1,113 @@
+"""Where values go: into expressions around them, names, attributes of ``self``, parameters, what functions return."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+import libcst as cst
+
+from dlrun.port.program.flow import Flow
+from dlrun.port.program.script import Binding, children
+
+# Methods that put their arguments into the object they are called on.
+_FILLS = {"update", "append", "extend", "add", "insert", "push", "record"}
+# What these make of a value is the same for all values of one kind and length.
+_SHAPES = {f"builtins.{name}" for name in ("len", "range", "type", "isinstance", "enumerate")}
+_SHAPE_METHODS = {"size", "dim", "numel", "state_dict", "parameters"}
+_SHAPE_ATTRIBUTES = {"shape", "dtype", "device", "size", "ndim"}
+
+
+class Spread:
+    """``into``: what each value goes into at once.
+
+    An expression stands for its value; a name with its scope, a name with its class and ``("returns", function)``
+    for what they hold.
+    """
+
+    def __init__(self, flow: Flow) -> None:
+        """Read every expression of the program once."""
+        self.flow = flow
+        self.script = flow.script
+        self.into: dict[object, list[object]] = defaultdict(list)
+        for node in self.script.nodes:
+            self._join(self._parts(node), node)
+            match node:
+                case cst.Call():
+                    self._handed_on(node)
+                case cst.Return() if node.value is not None:
+                    self._join([node.value], ("returns", self.script.function_of(node)))
+                case cst.Assign() if isinstance(node.targets[0].target, cst.Subscript):
+                    self._kept_in(node.targets[0].target.value, [node.value])
+        for scope in {id(s): s for s in self.script.scopes.values()}.values():
+            for name, bindings in scope.names.items():
+                self._bound(bindings, (scope, name))
+        for attribute, bindings in self.script.attributes.items():
+            self._bound(bindings, attribute)
+
+    def _join(self, parts: Iterable[object], whole: object) -> None:
+        for part in parts:
+            self.into[part].append(whole)
+
+    def _parts(self, node: cst.CSTNode) -> Iterable[object]:
+        """Return what the value of ``node`` is made of."""
+        match node:
+            case cst.Comparison():
+                # As a condition it is decided; as an array of outcomes, counted or averaged, it is a value.
+                counted = isinstance(self.script.parents.get(node), (cst.Arg, cst.Attribute, cst.BinaryOperation))
+                return children(node) if counted else ()
+            case cst.Lambda():
+                return ()
+            case cst.Name() | cst.Attribute(value=cst.Name(value="self")) if (held := self._held(node)) is not None:
+                return (held,)
+            case cst.Attribute():
+                return (node.value,) if node.attr.value not in _SHAPE_ATTRIBUTES else ()
+            case cst.Call():
+                return self._of_call(node)
+        return children(node)
+
+    def _of_call(self, node: cst.Call) -> list[object]:
+        if self.script.name_of(node.func) in _SHAPES:
+            return []
+        of: list[object] = []
+        if isinstance(node.func, cst.Attribute):
+            if node.func.attr.value in _SHAPE_METHODS:
+                return []
+            of.append(node.func.value)
+        if targets := self.flow.targets(node):
+            return [*of, *(("returns", target) for target in targets)]
+        return [*of, *(a.value for a in node.args)]
+
+    def _bound(self, bindings: Iterable[Binding], to: object) -> None:
+        for binding in bindings:
+            value: cst.CSTNode | None = binding.value if binding.how == "assign" else None
+            at = binding.path[0] if binding.path else "all"
+            if isinstance(value, cst.Tuple) and isinstance(at, int) and at < len(value.elements):
+                value = value.elements[at].value
+            self._join([value] if value is not None else [], to)
+
+    def _handed_on(self, call: cst.Call) -> None:
+        """Note which parameters, or which object, the arguments of ``call`` go into."""
+        for target in self.flow.targets(call):
+            for param in (*target.params.params, *target.params.kwonly_params):
+                argument = self.flow.argument(call, target, param.name.value)
+                if argument is not None:
+                    self._join([argument], (self.script.scopes[target.body], param.name.value))
+        if isinstance(call.func, cst.Attribute) and call.func.attr.value in _FILLS:
+            self._kept_in(call.func.value, [a.value for a in call.args])
+
+    def _kept_in(self, box: cst.CSTNode, values: Iterable[cst.CSTNode]) -> None:
+        while isinstance(box, cst.Subscript):
+            box = box.value
+        if (held := self._held(box)) is not None:
+            self._join(values, held)
+
+    def _held(self, node: cst.CSTNode) -> object | None:
+        """Return what stands for the variable that ``node`` names; None where it names none of the program's."""
+        if isinstance(node, cst.Name):
+            scope = self.script.scopes[node].lookup(node.value)[1]
+            return (scope, node.value) if scope is not None else None
+        if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name) and node.value.value == "self":
+            owner = self.script.class_of(node)
+            return (owner, node.attr.value) if owner is not None else None
+        return None
