@@ -24,7 +24,7 @@ from dlrun.cli.paths import NewFolder
               help="Runs of each, beside the epochs of the script.")
 @click.option("--target", type=float, help="Time to this accuracy; the best that every run reached unless said.")
 @click.option("--rate", metavar="PATTERN",
-              help="Of the rate, samples per second over all ranks; '... samples/s' unless said.")
+              help="Of the rate, samples per second over all ranks; '... samples/s' unless said, or epochs/s.")
 @click.option("--accuracy", metavar="PATTERN", help="Of the accuracy; 'accuracy ...' unless said.")
 @click.option("--loss", metavar="PATTERN", help="Of the loss on the same line; 'loss ...' unless said.")
 @click.option("--backend", default="auto", show_default=True, help="Launcher, as in dlrun launch.")
@@ -41,7 +41,8 @@ def command(
 ) -> None:  # fmt: skip
     """Run a script on 1, 2 and 4 ranks, and say how it scales.
 
-    Rates, efficiency, time to accuracy, and what to expect of more nodes.
+    Rates, efficiency, time to accuracy, and what to expect of more nodes. The script prints its rate over all ranks,
+    such as '812 samples/s'; else its epochs are timed, by lines such as 'epoch 3: ...'.
 
     \b
       dlrun scale train_dist.py -n 1,2,4 -- --epochs 5
@@ -76,6 +77,8 @@ def command(
         click.echo(json.dumps(result))
     else:
         click.echo("\n\n".join(str(table) for table in (measured(study, target), *predicted(study))) + "\n")
+    if study.unit != "samples/s":
+        click.echo(f"dlrun: the script prints no samples/s: its rates are {study.unit}, evaluation included", err=True)
     if len(runs) < len(experiment.modes) * len(ranks) * repeats:
         click.echo("interrupted: the tables hold the runs that were done", err=True)
     if missing:

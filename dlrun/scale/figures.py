@@ -32,7 +32,7 @@ def throughput(panel: Any, study: Study, table: list[Row]) -> None:
     first = table[0]
     counts = sorted({row.ranks for row in table})
     panel.plot(counts, [first.mean * n / first.ranks for n in counts], ":", color="black", linewidth=1, label="ideal")
-    panel.set_ylabel("samples per second, all ranks")
+    panel.set_ylabel(f"{study.unit}, all ranks")
     panel.set_ylim(bottom=0)
 
 

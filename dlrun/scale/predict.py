@@ -42,7 +42,7 @@ def terms(mode: str, ranks: int) -> tuple[float, float]:
 
 
 def fit(mode: str, rates: Mapping[int, float], cores: int) -> Model:
-    """The model through the measured rates (ranks -> samples per second)."""
+    """The model through the measured rates (ranks -> rate)."""
     fewest = min(rates)
     compute = fewest / rates[fewest] / max(1.0, fewest / cores)
     points = []

@@ -1,7 +1,8 @@
-"""What a training script prints about itself: its rate, its accuracy, its loss."""
+"""What a training script prints about itself: its rate, its epochs, its accuracy, its loss."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 NUMBER = r"([-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?)"
 RATE = NUMBER + r"\s*(?:samples|images|examples|sequences|tokens)\s*(?:/\s*s\b|/\s*sec\b|per second)"
 ACCURACY = r"(?<!best )\bacc(?:uracy)?\b\s*[:=]?\s*" + NUMBER + r"(?:/(?P<of>\d+))?\s*(?P<percent>%)?"
+EPOCH = r"\bepoch\b\s*[:=#(\[]?\s*(\d+)"
 LOSS = r"loss\b\s*[:=]?\s*" + NUMBER
 
 
@@ -35,10 +37,14 @@ class Point:
 
 @dataclass(frozen=True)
 class Reading:
-    """The rates (samples per second) in order, and the curve of accuracy and loss."""
+    """The rates over all ranks in order, in `unit`, and the curve of accuracy and loss.
+
+    A script that prints no samples per second has its epochs timed: an epoch is the same work for any number of ranks.
+    """
 
     rates: tuple[float, ...]
     points: tuple[Point, ...]
+    unit: str = "samples/s"
 
     @property
     def settled_rates(self) -> tuple[float, ...]:
@@ -58,13 +64,18 @@ def read(lines: Iterable[tuple[float, str]], patterns: Patterns) -> Reading:
     """Read timed lines: (seconds on any clock, text). Of several matches on a line the last counts (validation)."""
     rates: list[float] = []
     points: list[Point] = []
+    epochs: dict[int, float] = {}  # when each was last spoken of
     start: float | None = None
     for seconds, text in lines:
         start = seconds if start is None else start
         rates += [float(match[1]) for match in re.finditer(patterns.rate, text, re.I)][-1:]
+        epochs |= {int(match[1]): seconds for match in re.finditer(EPOCH, text, re.I)}
         accuracies = list(re.finditer(patterns.accuracy, text, re.I))
         if accuracies:
             last = accuracies[-1]
             losses = [float(match[1]) for match in re.finditer(patterns.loss, text, re.I)]
             points.append(Point(seconds - start, _share(last), losses[-1] if losses else None))
+    times = list(epochs.values())
+    if not rates and patterns.rate == RATE and len(times) > 1 and times == sorted(set(times)):
+        return Reading(tuple(1 / (b - a) for a, b in itertools.pairwise(times)), tuple(points), "epochs/s")
     return Reading(tuple(rates), tuple(points))

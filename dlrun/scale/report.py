@@ -34,7 +34,7 @@ def measured(study: Study, target: float | None) -> Table:
     """Rates and what follows from them."""
     lines = tuple(_line(row) for row in rows(study, target))
     to = "time to accuracy" if target is None else f"to {target:.4g}"
-    head = ("mode", "ranks", "samples/s", "deviation", "values", "speed-up", "efficiency", "best accuracy", to, "job")
+    head = ("mode", "ranks", study.unit, "deviation", "values", "speed-up", "efficiency", "best accuracy", to, "job")
     most = max((run.ranks for run in study.runs), default=0)
     note = f"every rank computed with OMP_NUM_THREADS={study.threads}"
     crowd = f"; {most} ranks shared {study.cores} cores: their efficiency says nothing of more nodes"

@@ -29,7 +29,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Row:
-    """One number of ranks in one mode: the rate in samples per second over all ranks, and what it means."""
+    """One number of ranks in one mode: the rate over all ranks, and what it means."""
 
     mode: str
     ranks: int
@@ -51,6 +51,11 @@ class Study:
     cores: int
     threads: str
     runs: tuple[Run, ...]
+
+    @property
+    def unit(self) -> str:
+        """What the rates count."""
+        return self.runs[0].reading.unit if self.runs else "samples/s"
 
     def of(self, mode: str, ranks: int) -> list[Run]:
         """The runs of a mode on so many ranks."""

@@ -79,8 +79,9 @@ def run_one(experiment: Experiment, mode: str, ranks: int, repeat: int) -> Run:
         like = "like '812 samples/s' or '9.5 images per second'"
         asked = like if experiment.patterns.rate == RATE else f"that '{experiment.patterns.rate}' finds"
         raise DlrunError(
-            f"the script printed no rate {asked}",
-            "say what to read: --rate 'speed ([0-9.]+)', with the samples per second of all ranks as its first group",
+            f"the script printed no rate {asked}, and no 2 epochs to time",
+            "let it train 2 epochs or more, and print a line with 'epoch 1' in each; or say what to read: "
+            "--rate 'speed ([0-9.]+)', with the samples per second of all ranks as its first group",
         )
     return Run(mode, ranks, repeat, result.seconds, reading)
 

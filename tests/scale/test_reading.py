@@ -37,6 +37,16 @@ def test_rates_in_other_words(line: str) -> None:
     assert read([(0, line)], Patterns()).rates == (1500,)
 
 
+def test_epochs_are_timed_where_no_rate_is_printed() -> None:
+    lines = [(0.0, "ready"), (2.0, "epoch 1: loss 2"), (6.0, "| epoch  2 | val 1"), (8.0, "Epoch [3/3] loss 1")]
+    reading = read(lines, Patterns())
+    assert (reading.rates, reading.unit) == ((0.25, 0.5), "epochs/s")
+    assert read(lines[:2], Patterns()).rates == ()
+    assert read([*lines, (9.0, "80 samples/s")], Patterns()).unit == "samples/s"
+    assert read([*lines, (9.0, "epoch 1 of another fold")], Patterns()).rates == ()
+    assert read(lines, Patterns(rate="speed ([0-9.]+)")).rates == ()
+
+
 def test_a_pattern_of_ones_own() -> None:
     patterns = Patterns(rate=r"speed=(\d+)", accuracy=r"top1 (\d+)/100")
     reading = read([(0, "speed=7 top1 93/100")], patterns)

@@ -98,6 +98,15 @@ def test_without_matplotlib_the_tables_still_come_and_a_line_says_what_to_instal
     assert "<table>" in (folder / "dlrun-scale" / "report.html").read_text()
 
 
+def test_a_script_that_prints_no_rate_has_its_epochs_timed(folder: Path) -> None:
+    text = "import time\nfor e in range(3):\n    time.sleep(0.2)\n    print(f'epoch {e}: accuracy 0.5', flush=True)\n"
+    (folder / "epochs.py").write_text(text)
+    done = scale(folder, "epochs.py", "-n", "1")
+    assert done.returncode == 0, done.stderr
+    assert "epochs/s" in done.stdout.splitlines()[1]
+    assert "the script prints no samples/s: its rates are epochs/s" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("script", "args", "said"),
     [
