@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import json
 import multiprocessing
 import os
 import pickle
 import random
+import time
+import uuid
 from dataclasses import astuple, dataclass
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -19,6 +22,8 @@ from dl_comm import _core, settings
 # A DataLoader worker that is spawned imports the script anew; through this it learns whose child it is.
 _PARENT = "DL_COMM_PARENT"
 _T = TypeVar("_T")
+# What cannot be changed in place: numbers, texts, times. What broadcast() is given of these, it returns.
+VALUES = (bool, int, float, complex, str, bytes, type(None), np.generic, datetime.date, time.struct_time, uuid.UUID)
 
 
 @dataclass(frozen=True)
@@ -117,6 +122,11 @@ def shift_generators(rank: int) -> int:
     np.random.seed(seed)
     random.seed(shifted_seed(repr(random.getstate()).encode(), rank))
     return seed
+
+
+def value_of(value: Any, root: int) -> Any:
+    """Return rank ``root``'s ``value``, which must be one that can be pickled. Collective."""
+    return pickle.loads(_core.broadcast_bytes(pickle.dumps(value), root)) if get_nranks() > 1 else value
 
 
 def draw_alike(own: _T) -> _T:

@@ -53,7 +53,7 @@ def _draw_alike() -> None:
     if seed != own:
         tf.compat.v2.random.set_seed(seed)
     if parts() > 1:
-        shuffle_alike(seed)
+        shuffle_alike(seed, own is not None)
         draw_apart(get_rank())
 
 

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from dl_comm import _core
-from dl_comm.ranks import get_nranks
+from dl_comm.ranks import VALUES, get_nranks, value_of
 from dl_comm.tensorflow.op import reduce
-
-_NUMBERS = (int, float, np.generic)
 
 
 def broadcast(tensors: Any, root: int = 0) -> Any:
     """Return rank ``root``'s values of the tensors or variables, in the same order, for the caller to assign.
 
     Any dtypes that have a size; in a graph the result are tensors that will hold the values. A NumPy array, a number,
-    or a list of these such as samples or their order, comes back as rank ``root``'s, at once; a single tensor as one.
+    a text, a time, or a list of these such as samples or their order, comes back as rank ``root``'s, at once; a single
+    tensor as one.
     """
     if _is_plain(tensors):
-        return pickle.loads(_core.broadcast_bytes(pickle.dumps(tensors), root)) if get_nranks() > 1 else tensors
+        return value_of(tensors, root)
     if tf.is_tensor(tensors):
         return broadcast([tensors], root)[0]
     tensors = list(tensors)
@@ -41,7 +38,7 @@ def _is_plain(thing: Any) -> bool:
     """Tell whether ``thing`` is data, and no tensor or variable: arrays, numbers, texts, lists of them."""
     if isinstance(thing, (list, tuple)):
         return bool(thing) and all(map(_is_plain, thing))
-    return isinstance(thing, (np.ndarray, str, *_NUMBERS))
+    return isinstance(thing, (np.ndarray, *VALUES))
 
 
 def broadcast_variables(*things: Any, root: int = 0) -> Any:

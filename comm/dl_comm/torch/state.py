@@ -14,11 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from dl_comm import CommError, _core
-from dl_comm.ranks import get_nranks, get_rank
+from dl_comm.ranks import VALUES, get_nranks, get_rank
 from dl_comm.torch.memory import DenseMemory, label
 from dl_comm.torch.parameters import holders, optimizers_in, remember_names
-
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
 
 
 @dataclass(frozen=True)
@@ -107,7 +105,7 @@ def _leaves(container: Any, key: Any, name: str) -> Iterator[Leaf]:
 
 
 def _is_plain(thing: Any) -> bool:
-    return isinstance(thing, _PLAIN) or (isinstance(thing, tuple) and all(map(_is_plain, thing)))
+    return isinstance(thing, VALUES) or (isinstance(thing, tuple) and all(map(_is_plain, thing)))
 
 
 def _agree(labels: list[str], root: int) -> None:

@@ -1,5 +1,6 @@
 """What dl_comm.tensorflow must do on every rank in graphs of TensorFlow 1: sessions, hooks, Estimators."""
 
+import datetime
 import os
 import subprocess
 import sys
@@ -46,6 +47,26 @@ def random_ops_of_a_session_draw_apart_and_orders_alike():
         ranks = session.run(dl.gradients([noise, tf.one_hot(_r, _n)[:, None] * noise, tf.cast(order, tf.float64)]))
         assert len({row.tobytes() for row in ranks[1]}) == _n
         assert sorted(ranks[2]) == list(range(9))
+
+
+def an_iterator_that_is_initialized_again_goes_in_another_order_which_the_ranks_share():
+    with tf.Graph().as_default(), _v1.Session() as session:
+        data = dl.shard(tf.data.Dataset.range(10 * _n).shuffle(10 * _n).batch(1))
+        again, once = _v1.data.make_initializable_iterator(data), _v1.data.make_one_shot_iterator(data).get_next()
+        batch, epochs = again.get_next(), []
+        for iterator in (batch, batch, once):
+            if iterator is batch:
+                session.run(again.initializer)
+            epochs.append([int(session.run(iterator)[0]) for _ in range(10)])
+        assert epochs[0] != epochs[1]
+        for epoch in epochs:
+            assert (dl.total(np.isin(np.arange(10 * _n), epoch).astype(np.float64)) == 1).all()
+
+
+def values_that_cannot_change_in_place_come_back_as_rank_0s():
+    for mine in (f"run-{_r}", _r, datetime.datetime(2020, 1, 1 + _r), None):
+        theirs = [f"run-{0}", 0, datetime.datetime(2020, 1, 1), None]
+        assert dl.broadcast(mine) in theirs
 
 
 def sessions_train_like_one_process():
