@@ -42,7 +42,8 @@ def _of_tensorflow() -> dict[str, bytes]:
 
     seed, own = context.global_seed(), getattr(context.context(), "_rng", None)
     made = {"tensorflow": repr((seed, own.getstate() if own else None)).encode() if seed is not None else _UNSEEDED}
-    seeds = [v for m in watched_models.values() for v in m.variables if "seed_generator" in getattr(v, "path", "")]
+    models = [m for m in watched_models.values() if getattr(m, "built", True)]  # Keras 2 minds being asked before
+    seeds = [v for m in models for v in m.variables if "seed_generator" in getattr(v, "path", "")]
     if seeds:
         made["keras"] = repr([v.numpy().tolist() for v in seeds]).encode()
     return made
