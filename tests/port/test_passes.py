@@ -25,6 +25,7 @@ from dlrun.port.passes import (
     kept,
     metrics,
     own_schedules,
+    stamps,
     statistics,
     steps,
     stopping,
@@ -44,6 +45,7 @@ PASSES.append(("torch", "stopping", stopping.torch))
 PASSES.append(("torch", "statistics", statistics.torch))
 PASSES.append(("torch", "stretches", stretches.torch))
 PASSES.append(("torch", "caches", caches.torch))
+PASSES.append(("torch", "stamps", stamps.names))
 PASSES.append(("keras", "schedules", own_schedules.keras))
 for of, run in (("torch", lambda facts: steps.torch(facts)),
                 ("tensorflow", lambda facts: own_schedules.tensorflow(facts, ()))):  # fmt: skip

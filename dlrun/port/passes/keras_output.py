@@ -12,7 +12,7 @@ from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.insert import expression
-from dlrun.port.passes import downloads
+from dlrun.port.passes import downloads, stamps
 from dlrun.port.passes import output as torch_output
 from dlrun.port.program.script import argument, dotted
 
@@ -44,6 +44,7 @@ def keras(facts: KerasFacts) -> Iterator[Edit | Doubt]:
         dl.rank0(model.save)("model.keras")
     """
     yield from downloads.both(facts)
+    yield from stamps.names(facts)
     script, dl = facts.script, facts.alias
     saved = False
     for call in downloads.others(facts):
@@ -84,6 +85,7 @@ def tensorflow(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
         dl.rank0_first(checkpoint.restore)("weights-1")
     """
     yield from downloads.both(facts)
+    yield from stamps.names(facts)
     script, dl = facts.script, facts.alias
     saved = False
     for call in downloads.others(facts):

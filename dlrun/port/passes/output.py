@@ -12,7 +12,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.insert import expression
-from dlrun.port.passes import caches, downloads, stopping
+from dlrun.port.passes import caches, downloads, stamps, stopping
 from dlrun.port.program.script import argument, dotted
 
 # Calls that write, and nothing else: rank 0 makes them, the arguments are evaluated on every rank.
@@ -55,6 +55,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
         dl.save(model.state_dict(), "model.pt")
     """
     yield from stopping.torch(facts)
+    yield from stamps.names(facts)
     yield from caches.torch(facts)
     yield from downloads.both(facts)
     dl = facts.alias

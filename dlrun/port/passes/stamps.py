@@ -1,0 +1,103 @@
+"""Part of step "output": names of files and folders that hold the time, or a number that no other run has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.edits import Edit
+from dlrun.port.facts import Facts, ScriptFacts
+from dlrun.port.facts.kinds import Kinds
+from dlrun.port.facts.taint import Taint
+from dlrun.port.insert import expression
+from dlrun.port.program.script import dotted, walk
+
+_STAMPS = re.compile(
+    r"^(time\.(time|time_ns|strftime|ctime|asctime|localtime|gmtime)|datetime\.(datetime|date)\.(now|today|utcnow)|"
+    r"uuid\.uuid[14]|tempfile\.mkdtemp|secrets\.token_\w+)$"
+)
+_LOOKS = re.compile(r"(^|\.)(exists|is_dir|is_file|isdir|isfile|listdir|glob|Exists)$")
+_TEXTS = ("strftime", "isoformat", "format", "replace", "timestamp", "ctime", "split", "hex", "lower", "strip")
+_PATHS = re.compile(
+    r"^(os\.(makedirs|mkdir|path\.(join|exists|isdir|isfile))|pathlib\.Path|builtins\.open|io\.open)$|"
+    r"(^|\.)(SummaryWriter|FileWriter|FileHandler|create_file_writer|TensorBoard|ModelCheckpoint|CSVLogger|mkdir|makedirs|"
+    r"MakeDirs|CheckpointManager|RunConfig)$"
+)
+
+
+def names(facts: ScriptFacts) -> Iterator[Edit]:
+    """Let rank 0 name what holds the time: each rank would make a folder of its own, and look for its files there.
+
+    Before:
+        import os, time, torch
+        run = "runs/" + time.strftime("%H%M%S")
+        os.makedirs(run, exist_ok=True)
+
+    After:
+        import os, time, torch
+        run = "runs/" + dl.broadcast(time.strftime("%H%M%S"))
+        os.makedirs(run, exist_ok=True)
+    """
+    script, done = facts.script, set()
+    kinds = facts.kinds if isinstance(facts, Facts) else Kinds(facts.flow)
+    for call in script.calls:
+        if not _STAMPS.search(script.name_of(call.func)) or not _once(facts, call):
+            continue
+        whole = _whole(facts, call)
+        if whole not in done and _names_path(facts, Taint(script, kinds, [whole])):
+            done.add(whole)
+            yield Edit(whole, "one name for all ranks, rank 0's: clocks differ",
+                       lambda node: expression("torch/same", {"value": node}, dl=facts.alias))  # fmt: skip
+
+
+def _whole(facts: ScriptFacts, call: cst.Call) -> cst.BaseExpression:
+    """Return the text or number that ``call`` is made into: ``datetime.now().strftime("%H")``, ``str(time.time())``."""
+    node: cst.BaseExpression = call
+    while True:
+        up = facts.script.parents[node]
+        method = facts.script.parents.get(up) if isinstance(up, cst.Attribute) and up.attr.value in _TEXTS else None
+        user = facts.script.parents.get(up) if isinstance(up, cst.Arg) else None
+        makes = isinstance(user, cst.Call) and facts.script.name_of(user.func) in (
+            "builtins.str", "builtins.int", "time.strftime", "builtins.round")  # fmt: skip
+        if isinstance(method, cst.Call) and method.func is up:
+            node = method
+        elif makes and isinstance(user, cst.Call):
+            node = user
+        else:
+            return node
+
+
+def _once(facts: ScriptFacts, call: cst.Call) -> bool:
+    """Tell whether all ranks come to ``call``, once and after they have met: in no loop, for no file that is there."""
+    script, node = facts.script, call
+    for _ in range(6):
+        for up in script.above(node):
+            if isinstance(up, cst.FunctionDef):
+                break
+            asks = [n for n in walk(up.test) if isinstance(n, cst.Call)] if isinstance(up, cst.If) else []
+            looks = any(_LOOKS.search(script.name_of(n.func) or dotted(n.func)) for n in asks)
+            if looks or isinstance(up, (cst.For, cst.While, cst.Lambda, cst.ListComp, cst.ExceptHandler)):
+                return False
+        function = script.function_of(node)
+        if isinstance(function, cst.Module):
+            met = facts.guard is None or script.inside(node, facts.guard)
+            return met and function is script.module
+        callers = facts.flow.callers(function)
+        if len(callers) != 1:
+            return not callers
+        node = callers[0]
+    return False
+
+
+def _names_path(facts: ScriptFacts, stamped: Taint) -> bool:
+    """Tell whether something that ``stamped`` marks becomes the name of a file or folder."""
+    for call in facts.script.calls:
+        name = facts.script.name_of(call.func) or dotted(call.func)
+        values = [a.value for a in call.args]
+        if isinstance(call.func, cst.Attribute) and call.func.attr.value == "mkdir":
+            values.append(call.func.value)
+        if _PATHS.search(name) and any(map(stamped, values)):
+            return True
+    return False
