@@ -21,12 +21,13 @@ _DRAWS = re.compile(
     r"\.(choice|permutation|sample|integers|next_batch)$"
 )
 # Calls that permute: where the loop then goes through the permutation, all ranks must use one and the same.
-_PERMUTES = ("torch.randperm", "numpy.random.permutation", "random.sample")
+_PERMUTES = ("torch.randperm", "numpy.random.permutation", "random.sample", "tensorflow.random.shuffle",
+             "keras.random.shuffle", "tensorflow.keras.random.shuffle")  # fmt: skip
 _NUMBERS = ("builtins.range", "numpy.arange", "torch.arange", "six.moves.range")
 # Methods whose results are no batches: the weights of a module, a tensor along its first axis.
 _PARTS = ("parameters", "named_parameters", "children", "modules", "buffers", "view", "reshape", "transpose", "permute",
           "unbind", "chunk", "contiguous", "expand", "flip")  # fmt: skip
-_SHUFFLES = ("numpy.random.shuffle", "random.shuffle")
+IN_PLACE = ("numpy.random.shuffle", "random.shuffle")
 
 
 class Draws:
@@ -148,7 +149,7 @@ class Draws:
             return False
         scope = self.script.scopes[node].lookup(node.value)[1]
         made = {self.script.name_of(o.node.func) for o in self.flow.origins(node) if isinstance(o.node, cst.Call)}
-        shuffled = [c.args[0].value for c in self.script.calls if self.script.name_of(c.func) in _SHUFFLES and c.args]
+        shuffled = [c.args[0].value for c in self.script.calls if self.script.name_of(c.func) in IN_PLACE and c.args]
         same = any(isinstance(n, cst.Name) and n.value == node.value
                    and self.script.scopes[n].lookup(n.value)[1] is scope for n in shuffled)  # fmt: skip
         return bool(made & set(_PERMUTES)) or (same and bool(made & set(_NUMBERS)))
@@ -156,7 +157,7 @@ class Draws:
     def permutations(self, node: cst.CSTNode) -> Iterator[cst.Call]:
         """Yield the calls, made by running ``node``, that draw an order of samples."""
         for call in self.reached(node):
-            if self.script.name_of(call.func) in (*_PERMUTES, *_SHUFFLES):
+            if self.script.name_of(call.func) in (*_PERMUTES, *IN_PLACE):
                 yield call
 
 

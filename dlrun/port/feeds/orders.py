@@ -16,6 +16,7 @@ from dlrun.port.program.script import argument, walk
 
 _ORDERS = re.compile(
     r"^(numpy\.random\.(shuffle|permutation|permuted|choice)|random\.(shuffle|sample)|torch\.randperm|"
+    r"tensorflow\.random\.shuffle|(tensorflow\.)?keras\.random\.shuffle|"
     r"torch\.utils\.data\.(dataset\.)?random_split|sklearn\.utils\.(shuffle|resample)|"
     r"sklearn\.model_selection\.(train_test_split|\w*KFold|\w*ShuffleSplit))$"
 )

@@ -13,6 +13,7 @@ from dlrun.port.insert import expression, statements
 
 _WHY = "all ranks draw this alike: the ranks share one order of one set of samples"
 _ARRAYS = ("numpy.random.permutation", "torch.randperm", "numpy.random.choice")
+_TENSORS = ("tensorflow.random.shuffle", "keras.random.shuffle", "tensorflow.keras.random.shuffle")
 
 
 def torch(facts: Facts) -> Iterator[Edit | Doubt]:
@@ -65,7 +66,9 @@ def drawn(
         return
     lines.add(line)
     plain = isinstance(statement, (cst.Assign, cst.AnnAssign, cst.Expr, cst.AugAssign))
-    if not goes_on and (plain or isinstance(statement, cst.Return)):
+    if facts.framework == "tensorflow" and facts.script.name_of(call.func) in _TENSORS:
+        yield Edit(call, _WHY, lambda node: expression("torch/same", {"value": node}, dl=facts.alias))
+    elif not goes_on and (plain or isinstance(statement, cst.Return)):
         yield Edit(line, _WHY, before=before)
     elif plain:
         yield Edit(line, _WHY, before=before, after=after)

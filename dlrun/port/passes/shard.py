@@ -8,6 +8,7 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, Feed, ScriptFacts
+from dlrun.port.feeds.draws import IN_PLACE
 from dlrun.port.feeds.positions import ends, slides
 from dlrun.port.insert import expression, statements
 from dlrun.port.passes import alike, full, order, stretches
@@ -98,7 +99,7 @@ def _listed(node: cst.BaseExpression) -> cst.BaseExpression:
 def _one_order(facts: Facts, call: cst.Call) -> Iterator[Edit | Doubt]:
     """Yield what gives all ranks the order that rank 0 draws: of a permutation, or of what is shuffled in place."""
     why = "the batches are dealt out, so all ranks must go through one order"
-    if not facts.script.name_of(call.func).endswith(".shuffle"):
+    if facts.script.name_of(call.func) not in IN_PLACE:
         yield Edit(call, why, lambda node: expression("torch/same", {"value": node}, dl=facts.alias))
         return
     place = facts.script.line_of(facts.script.statement_of(call))
