@@ -24,10 +24,18 @@ def statements(template: str, **facts: Any) -> tuple[cst.CSTNode, ...]:
 
 
 def expression(template: str, nodes: dict[str, cst.BaseExpression] | None = None, **facts: Any) -> cst.BaseExpression:
-    """Return the expression of a template; ``nodes`` are put in as they are, with their own formatting."""
-    nodes = nodes or {}
+    """Return the expression of a template; ``nodes`` are put in as they are, with their own formatting.
+
+    A tuple without brackets (``return x, y``) gets some: among arguments it would be several.
+    """
+    nodes = {name: _in_brackets(node) for name, node in (nodes or {}).items()}
     marks = {name: f"_dlrun_{name}" for name in nodes}
     parsed = cst.parse_expression(render(f"port/{template}.py.j2", **facts, **marks).strip())
     filled = parsed.visit(_Fill({marks[name]: node for name, node in nodes.items()}))
     assert isinstance(filled, cst.BaseExpression)
     return filled
+
+
+def _in_brackets(node: cst.BaseExpression) -> cst.BaseExpression:
+    bare = isinstance(node, cst.Tuple) and not node.lpar
+    return node.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()]) if bare else node

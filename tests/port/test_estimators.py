@@ -75,3 +75,36 @@ train_input_fn = builder(["a"])
 estimator.train(input_fn=train_input_fn, max_steps=100)
 """).text
     assert "estimator.train(input_fn=lambda params: dl.shard(train_input_fn(params)), max_steps=dl.steps(100)" in text
+
+
+CUSTOM = """
+import numpy as np
+import tensorflow as tf
+def model_fn(features, labels, mode):
+    loss = tf.reduce_mean(features)
+    train_op = tf.compat.v1.train.AdamOptimizer(0.1).minimize(loss)
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+def read():
+    return tf.data.Dataset.from_tensor_slices(np.load("x.npy")).batch(8).make_one_shot_iterator().get_next()
+def train_input():
+    {made}
+    return features, labels
+tf.estimator.Estimator(model_fn).train(train_input, steps=9)
+"""
+
+
+def test_a_tuple_that_an_input_function_returns_without_brackets_is_shared_whole() -> None:
+    text = port(CUSTOM.format(made="features, labels = np.load('x.npy')")).text
+    assert "return dl.shard((features, labels))" in text
+
+
+def test_the_data_set_of_an_iterator_that_a_function_of_the_input_function_makes_is_shared() -> None:
+    text = port(CUSTOM.format(made="features, labels = read()")).text
+    assert 'dl.shard(tf.data.Dataset.from_tensor_slices(np.load("x.npy")).batch(8)).make_one_shot_iterator()' in text
+    assert "return features, labels" in text
+
+
+def test_tensors_that_are_one_batch_at_every_step_are_refused() -> None:
+    made = "features, labels = tf.constant(np.load('x.npy')), tf.constant(np.load('y.npy'))"
+    with pytest.raises(DlrunError, match=r"train_input\(\) returns tensors, not a data set"):
+        port(CUSTOM.format(made=made))

@@ -128,10 +128,37 @@ class Estimators:
         uses = [n for n in self.script.of(cst.Name) if self.flow.definition(n) is function]
         alone = isinstance(function, cst.FunctionDef) and len([u for u in uses if u is not function.name]) == 1
         if alone and isinstance(function, cst.FunctionDef):
-            iterated = [c.func.value for c in walk(function.body) if isinstance(c, cst.Call)
-                        and isinstance(c.func, cst.Attribute) and c.func.attr.value.startswith("make_")]  # fmt: skip
+            iterated = list(self._iterated(function))
             returned = iterated or self.flow.returns(function)
+            whole = next((r for r in returned if not iterated and self._is_whole(r)), None)
+            if whole is not None:
+                raise DlrunError(
+                    f"{self.script.place(whole)}: {function.name.value}() returns tensors, not a data set: all of them "
+                    "are one batch, which every step takes whole. Nothing was written.",
+                    "Make batches of them: tf.data.Dataset.from_tensor_slices((x, y)).shuffle(1000).repeat().batch(32)",
+                )
             if returned:
                 yield from (("data", each) for each in returned)
                 return
         yield "function", value
+
+    def _iterated(self, function: cst.FunctionDef, depth: int = 3) -> Iterator[cst.BaseExpression]:
+        """Yield the data sets of which ``function`` makes iterators, itself or in functions that it alone calls."""
+        for call in (n for n in walk(function.body) if isinstance(n, cst.Call)):
+            if isinstance(call.func, cst.Attribute) and call.func.attr.value.startswith("make_"):
+                yield call.func.value
+            for target in self.flow.targets(call) if depth else ():
+                if len(self.flow.callers(target)) == 1:
+                    yield from self._iterated(target, depth - 1)
+
+    def _is_whole(self, returned: cst.BaseExpression) -> bool:
+        """Tell whether ``returned`` is made of tensors that hold arrays: ``tf.constant(x), tf.constant(y)``."""
+        if isinstance(returned, cst.Tuple):
+            return any(self._is_whole(e.value) for e in returned.elements)
+        if isinstance(returned, cst.Dict):
+            return any(self._is_whole(e.value) for e in returned.elements if isinstance(e, cst.DictElement))
+        made = [o.node for o in self.flow.origins(returned)]
+        if any(isinstance(n, (cst.Tuple, cst.Dict)) and n is not returned and self._is_whole(n) for n in made):
+            return True
+        names = [plain(self.script.name_of(n.func)) for n in made if isinstance(n, cst.Call)]
+        return any(name in ("tensorflow.constant", "tensorflow.convert_to_tensor") for name in names)
