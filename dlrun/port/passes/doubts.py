@@ -21,8 +21,7 @@ _SHOWS = re.compile(r"plot|show|draw|save|write|log|print|display|visuali", re.I
 
 def torch(facts: Facts) -> Iterator[Doubt]:
     """Yield the doubts about a whole PyTorch script; each kind once."""
-    yield from _environments(facts)
-    yield from _uneven_episodes(facts)
+    yield from episodes(facts)
     yield from _uneven_batches(facts)
     yield from _sums(facts)
     yield from _coupled(facts)
@@ -78,6 +77,12 @@ def _coupled(facts: Facts) -> Iterator[Doubt]:
             done.add("coupled")
             why = "this loss compares the samples of a batch with each other: on n ranks each sees only its own batch"
             yield Doubt(call, why, "medium", "keep each rank's batch as large as the loss needs")
+
+
+def episodes(facts: Facts) -> Iterator[Doubt]:
+    """Yield the doubts about environments that each rank plays for itself."""
+    yield from _environments(facts)
+    yield from _uneven_episodes(facts)
 
 
 def _environments(facts: Facts) -> Iterator[Doubt]:

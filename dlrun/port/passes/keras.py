@@ -14,7 +14,7 @@ from dlrun.port.feeds import keras_batches
 from dlrun.port.feeds.draws import plays
 from dlrun.port.feeds.positions import counts_too
 from dlrun.port.insert import expression, statements
-from dlrun.port.passes import alike, devices, own_schedules, recipe, schedules
+from dlrun.port.passes import alike, devices, own_schedules, own_variables, recipe, schedules
 from dlrun.port.passes import shard as torch_shard
 from dlrun.port.passes import start as torch_start
 from dlrun.port.program.script import walk
@@ -83,6 +83,7 @@ def gradients(facts: KerasFacts) -> Iterator[Edit | Doubt]:
             yield Doubt(node, "made out of sight: where it draws an order by NumPy's or random's numbers, each rank "
                         "takes every n-th batch of another order", "medium")  # fmt: skip
     yield from _episodes(facts)
+    yield from own_variables.keras(facts)
     own = {facts.script.outermost_loop(node): None for node in (*facts.dealt, *facts.iterated)}
     for loop in own:
         if loop is not None and loop not in facts.loops:

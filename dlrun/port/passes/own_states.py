@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import libcst as cst
 
 from dlrun.port.edits import Doubt
-from dlrun.port.facts import Facts
+from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.taint import Taint
 from dlrun.port.program.script import dotted, walk
 
@@ -20,7 +20,7 @@ _SAME = ("data", "cuda", "to", "cpu", "float", "double", "detach", "requires_gra
 def torch(facts: Facts) -> Iterator[Doubt]:
     """Yield a doubt about the first tensor that each rank moves with its own samples, and that training reads."""
     for node in facts.script.nodes:
-        state = _moved(facts, node)
+        state = moved(facts, node)
         if state is not None and _kept(facts, state) and _own(facts, node) and _read(facts, state, node):
             name = facts.script.code(state)
             yield Doubt(node, f"{name} moves with this rank's samples or chance: each rank trains with another {name}",
@@ -29,31 +29,31 @@ def torch(facts: Facts) -> Iterator[Doubt]:
             return
 
 
-def _moved(facts: Facts, node: cst.CSTNode) -> cst.BaseExpression | None:
+def moved(facts: ScriptFacts, node: cst.CSTNode) -> cst.BaseExpression | None:
     """Return the tensor that ``node`` changes from what it was, or (a buffer) overwrites in part."""
     match node:
         case cst.AugAssign(target=target):
-            return _tensor(target)
+            return tensor_of(target)
         case cst.Assign(targets=[cst.AssignTarget(target=cst.Name())], value=value):
             if not isinstance(value, cst.BinaryOperation):
                 return None  # a hidden state, or what was made anew
-            state = _tensor(node.targets[0].target)
-            return state if state is not None and any(_same(facts, n, state) for n in walk(value)) else None
+            state = tensor_of(node.targets[0].target)
+            return state if state is not None and any(is_same(facts, n, state) for n in walk(value)) else None
         case cst.Assign(targets=[cst.AssignTarget(target=cst.Subscript() | cst.Attribute() as target)]):
-            state = _tensor(target)
-            reads = state is not None and any(_same(facts, n, state) for n in walk(node.value))
+            state = tensor_of(target)
+            reads = state is not None and any(is_same(facts, n, state) for n in walk(node.value))
             return state if reads or (isinstance(target, cst.Subscript) and _is_buffer(facts, state)) else None
         case cst.Expr(value=cst.Call(func=cst.Attribute(attr=cst.Name(how)), args=args)):
             inner, state = node.value, None
             while isinstance(inner, cst.Call) and isinstance(inner.func, cst.Attribute):  # x.mul_(a).add_(b)
                 state, inner = inner.func.value, inner.func.value
-            state = _tensor(state) if state is not None else None
-            reads = state is not None and any(_same(facts, n, state) for a in args for n in walk(a))
+            state = tensor_of(state) if state is not None else None
+            reads = state is not None and any(is_same(facts, n, state) for a in args for n in walk(a))
             return state if how in _MOVES or (how in _SETS and (reads or _is_buffer(facts, state))) else None
     return None
 
 
-def _tensor(node: cst.BaseExpression) -> cst.BaseExpression | None:
+def tensor_of(node: cst.BaseExpression) -> cst.BaseExpression | None:
     """Return what holds the tensor: ``self.centers`` in ``self.centers.data[k]``."""
     while isinstance(node, cst.Subscript) or (isinstance(node, cst.Attribute) and node.attr.value in _SAME):
         node = node.value
@@ -61,7 +61,7 @@ def _tensor(node: cst.BaseExpression) -> cst.BaseExpression | None:
     return node if own or isinstance(node, cst.Name) else None
 
 
-def _same(facts: Facts, node: cst.CSTNode, state: cst.BaseExpression) -> bool:
+def is_same(facts: ScriptFacts, node: cst.CSTNode, state: cst.BaseExpression) -> bool:
     """Tell whether ``node`` names the tensor ``state``."""
     if type(node) is not type(state) or dotted(node) != dotted(state):
         return False
@@ -70,7 +70,7 @@ def _same(facts: Facts, node: cst.CSTNode, state: cst.BaseExpression) -> bool:
     return facts.script.class_of(node) is facts.script.class_of(state)
 
 
-def _is_buffer(facts: Facts, state: cst.BaseExpression | None) -> bool:
+def _is_buffer(facts: ScriptFacts, state: cst.BaseExpression | None) -> bool:
     """Tell whether ``state`` is an attribute that its module registers as a buffer."""
     owner = facts.script.class_of(state) if isinstance(state, cst.Attribute) else None
     return owner is not None and any(
@@ -92,7 +92,7 @@ def _kept(facts: Facts, state: cst.BaseExpression) -> bool:
         return False
     bindings = script.attributes.get((owner, state.attr.value), ())
     made = [b.node for b in bindings if b.written is not None and _makes(facts, b.written)]
-    return _is_buffer(facts, state) or (bool(made) and not any(_in_training(facts, n) for n in made))
+    return _is_buffer(facts, state) or (bool(made) and not any(runs_in(facts, n) for n in made))
 
 
 def _is_module(facts: Facts, owner: cst.ClassDef) -> bool:
@@ -115,16 +115,18 @@ def _own(facts: Facts, node: cst.CSTNode) -> bool:
         return False
     function = facts.script.function_of(node)
     forward = isinstance(function, cst.FunctionDef) and function.name.value == "forward"
-    return forward or (_in_training(facts, node) and any(facts.unequal(n) for n in _values(node)))
+    return forward or (runs_in(facts, node) and any(facts.unequal(n) for n in _values(node)))
 
 
-def _in_training(facts: Facts, node: cst.CSTNode, depth: int = 4) -> bool:
-    """Tell whether a training loop runs ``node``, also in a function that it calls."""
-    if any(up in facts.loops for up in facts.script.above(node)):
-        return True
+def runs_in(
+    facts: ScriptFacts, node: cst.CSTNode, functions: Collection[cst.CSTNode] = (), depth: int = 4
+) -> bool:
+    """Tell whether a training loop, or one of ``functions``, runs ``node``, also in a function that it calls."""
     function = facts.script.function_of(node)
+    if function in functions or any(up in facts.loops for up in facts.script.above(node)):
+        return True
     callers = facts.flow.callers(function) if depth and isinstance(function, cst.FunctionDef) else []
-    return any(_in_training(facts, call, depth - 1) for call in callers)
+    return any(runs_in(facts, call, functions, depth - 1) for call in callers)
 
 
 def _values(node: cst.CSTNode) -> list[cst.CSTNode]:
@@ -133,18 +135,18 @@ def _values(node: cst.CSTNode) -> list[cst.CSTNode]:
     return [a.value for n in walk(node) if isinstance(n, cst.Call) for a in n.args]
 
 
-def _read(facts: Facts, state: cst.BaseExpression, moved: cst.CSTNode) -> bool:
+def _read(facts: Facts, state: cst.BaseExpression, update: cst.CSTNode) -> bool:
     """Tell whether training reads ``state`` elsewhere: in a forward pass, or in what gradients are made of."""
     script = facts.script
     name = state.attr.value if isinstance(state, cst.Attribute) else None
     reads = [
-        n for n in script.nodes if not script.inside(n, moved)
-        and (_same(facts, n, state) if name is None else isinstance(n, cst.Attribute) and n.attr.value == name)
+        n for n in script.nodes if not script.inside(n, update)
+        and (is_same(facts, n, state) if name is None else isinstance(n, cst.Attribute) and n.attr.value == name)
     ]  # fmt: skip
     for node in reads:
         function = script.function_of(node)
         if isinstance(function, cst.FunctionDef) and function.name.value in ("forward", "__call__"):
             return True
-    follows = Taint(script, facts.kinds, [n for n in reads if _moved(facts, script.statement_of(n)) is None])
+    follows = Taint(script, facts.kinds, [n for n in reads if moved(facts, script.statement_of(n)) is None])
     return any(follows(call.func.value) for call in script.calls
                if isinstance(call.func, cst.Attribute) and call.func.attr.value == "backward")  # fmt: skip

@@ -15,10 +15,12 @@ from dlrun.port.passes import (
     averages,
     bounds,
     devices,
+    doubts,
     estimator,
     keras_rate,
     own_rates,
     own_schedules,
+    own_variables,
     recipe,
     schedules,
     session_start,
@@ -245,9 +247,13 @@ def metrics(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     """
     if facts.style == "estimator":
         yield from estimator.metrics(facts)
+        yield from own_variables.tensorflow(facts)
         return
-    yield from averages.numbers(Metrics(facts), histories=False)
+    if doubts.uneven(facts) is None:  # else the ranks do not come to the same places together
+        yield from averages.numbers(Metrics(facts), histories=False)
     yield from sessions.parts(facts)
+    yield from doubts.episodes(facts)
+    yield from own_variables.tensorflow(facts)
 
 
 def finish(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
