@@ -49,6 +49,12 @@ def whole_graph(script: Script, node: cst.CSTNode) -> DlrunError:
 def nothing_to_share(feeds: Feeds) -> DlrunError | None:
     """Return the error for a script whose samples cannot be dealt out to the ranks, or None."""
     script = feeds.script
+    if (cls := _in_threads(feeds)) is not None:
+        return DlrunError(
+            f"{script.place(cls)}: {cls.name.value} trains in threads or processes of its own, each at its own pace: "
+            "on many ranks their exchanges would meet in another order on each. Nothing was written.",
+            "Train in one thread: the ranks take the place of the others.",
+        )
     if (node := trained_input(feeds.loops)) is not None:
         return DlrunError(
             f"{script.place(node)}: trains {script.code(node)}, which goes into a network that stays as it is: an "
@@ -131,6 +137,16 @@ def moves_over(script: Script, length: cst.BaseExpression) -> DlrunError:
         "sliced there: each rank would run over the end of its share. Nothing was written.",
         "Compare with the length of what is sliced itself: len(order) for order[at:at + size].",
     )
+
+
+def _in_threads(feeds: Feeds) -> cst.ClassDef | None:
+    """Return a class of threads, or processes, whose methods run the training loops."""
+    script, flow = feeds.script, feeds.flow
+    functions = (script.function_of(n) for end in feeds.loops.ends for way in feeds.loops.ways(end) for n in way)
+    for cls in dict.fromkeys(script.class_of(f) for f in functions if isinstance(f, cst.FunctionDef)):
+        if cls is not None and not {"threading.Thread", "multiprocessing.Process"}.isdisjoint(flow.bases(cls)):
+            return cls
+    return None
 
 
 def not_globally(feeds: Feeds) -> DlrunError | None:

@@ -74,7 +74,7 @@ def read(script: Script, options: Options) -> KerasFacts:
         if GRAPH.search(dotted(arg.value).rsplit(".", 1)[-1]):
             raise whole_graph(script, arg.value)
     batches = [c for c in trained if _is_method(c, ("train_on_batch",))]
-    drawn = tuple(dict.fromkeys(loop for c in batches if (loop := script.outermost_loop(c)) is not None))
+    drawn = tuple(dict.fromkeys(loop for c in batches for loop in _around(flow, c)))
     kinds = Kinds(flow)
     dealt = tuple(r for loop in drawn for r in _indexed(kinds, loop))
     picked = [loop for loop in drawn if any(script.inside(r, loop) for r in dealt)]
@@ -103,6 +103,25 @@ def read(script: Script, options: Options) -> KerasFacts:
         stateful=stateful,
         own=tuple(a.value for c in compiled for a in c.args if a.keyword is not None and _OWN.search(a.keyword.value)),
     )
+
+
+def _around(flow: Flow, call: cst.Call, depth: int = 4) -> list[cst.For | cst.While]:
+    """Return the outermost loops that come to ``call``, a train_on_batch(), in its function or in callers of that.
+
+    Raises DlrunError where there is none.
+    """
+    loop, function = flow.script.outermost_loop(call), flow.script.function_of(call)
+    if loop is not None:
+        return [loop]
+    callers = flow.callers(function) if depth and isinstance(function, cst.FunctionDef) else []
+    found = [loop for c in callers if c is not call for loop in _around(flow, c, depth - 1)]
+    if not found and depth == 4 and isinstance(function, cst.FunctionDef):
+        raise DlrunError(
+            f"{flow.script.place(call)}: no loop in sight calls {function.name.value}(), which trains by "
+            "train_on_batch(): found no samples to share among the ranks. Nothing was written.",
+            "Port the script with the loop; where a base class has it, call the method in the class that defines it.",
+        )
+    return found
 
 
 def _moving(

@@ -27,6 +27,7 @@ _PIPELINE = {
     "interleave", "map", "padded_batch", "prefetch", "ragged_batch", "rebatch", "repeat", "shard", "shuffle", "skip",
     "take", "take_while", "unbatch", "unique", "window", "with_options", "zip", "as_numpy_iterator", "ignore_errors",
 }  # fmt: skip
+_WEIGHTS = ("trainable_variables", "trainable_weights")  # which only models and layers have
 _NAMED = re.compile(r"(^|_|\.)(optim|optimizer|optimiser|opt|solver|trainer)(_?[a-zA-Z0-9]{0,10})$")
 
 
@@ -48,6 +49,15 @@ class TensorFlowKinds(Kinds):
         """Note which foreign objects are used as modules anywhere in the script."""
         self._busy: set[cst.CSTNode] = set()
         super().__init__(flow)
+        for node in self.script.nodes:
+            if isinstance(node, cst.Attribute) and node.attr.value in _WEIGHTS:
+                made = (origin.node for origin in flow.origins(node.value))
+                self._used_as_module.update(n for n in made if not (isinstance(n, cst.Call) and self._is_of_ours(n)))
+
+    def _is_of_ours(self, call: cst.Call) -> bool:
+        """Tell whether ``call`` makes what may have ``trainable_variables`` by itself: no model of a library."""
+        local = self.flow.definition(call.func)
+        return self.flow.is_plain(local) or isinstance(local, cst.FunctionDef)
 
     def of_call(self, call: cst.Call) -> str:
         """Return the kind of what ``call`` makes, or an empty string."""

@@ -10,6 +10,8 @@ from dlrun.port.facts.torch import LOOPS, Gradients
 
 # What runs a function of the main module without naming it: main(), or, for Fire, the one that the command line names.
 _MAINS = ("tensorflow.app.run", "tensorflow.compat.v1.app.run", "tensorflow.python.platform.app.run", "absl.app.run")
+# Decorators that run nothing by themselves; others may hand a function to what runs it, as those of click do.
+_COMPILES = ("tensorflow.function", "builtins.staticmethod", "builtins.classmethod", "torch.jit.script")
 _ANY = ("fire.Fire", "argh.dispatch_commands", "builtins.globals", "builtins.eval")
 
 Way = tuple[cst.CSTNode, ...]
@@ -56,7 +58,9 @@ class Loops:
         owner = self.script.class_of(function)
         definition = owner if owner is not None else function
         name = definition.name.value
-        if function.decorators or definition.decorators or self._implied(name):
+        decorators = [d.decorator for d in (*function.decorators, *definition.decorators)]
+        called = [self.script.name_of(d.func if isinstance(d, cst.Call) else d) for d in decorators]
+        if any(n not in _COMPILES for n in called) or self._implied(name):
             return True
         return any(
             not self.script.inside(use, definition) and not isinstance(self.script.parents[use], cst.ImportAlias)

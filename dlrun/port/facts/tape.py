@@ -151,11 +151,20 @@ class TapeGradients(Gradients):
 
         What takes the place of an optimizer in one branch is another one, of whatever class.
         """
-        found: dict[cst.Call, None] = {}
-        for call, optimizer in self.builders:
-            if not calls_method(call, "minimize") and call.args and self.behind(call.args[0].value):
-                continue
-            made = [o.node for o in self.flow.origins(optimizer) if isinstance(o.node, cst.Call)]
-            if any(self.kinds.of_call(call) == "optimizer" for call in made):
-                found.update(dict.fromkeys(made))
-        return tuple(found)
+        return tuple(dict.fromkeys(made for _, optimizer in self._blind for made in self._makers(optimizer)))
+
+    def unaveraged(self) -> cst.Call | None:
+        """Return an update by gradients that are not in sight, with an optimizer that is not either."""
+        return next((call for call, optimizer in self._blind if not self._makers(optimizer)), None)
+
+    @property
+    def _blind(self) -> list[tuple[cst.Call, cst.BaseExpression]]:
+        """The updates by gradients that are not in sight, with their optimizers."""
+        return [(call, optimizer) for call, optimizer in self.builders
+                if calls_method(call, "minimize") or not call.args or not self.behind(call.args[0].value)]  # fmt: skip
+
+    def _makers(self, optimizer: cst.BaseExpression) -> list[cst.Call]:
+        """Return the constructors behind ``optimizer``, if one of them is known to make an optimizer."""
+        updates = {call for call, _ in self.builders}  # optimizer = optimizer.minimize(loss) makes none
+        made = [o.node for o in self.flow.origins(optimizer) if isinstance(o.node, cst.Call) and o.node not in updates]
+        return made if any(self.kinds.of_call(call) == "optimizer" for call in made) else []

@@ -109,6 +109,12 @@ def read(script: Script, options: Options) -> TensorFlowFacts:
                 "tells which of them leads. Nothing was written.",
                 "Port the serial version of this script instead; on ranks of dl_comm every one leads itself.",
             )
+    if (update := gradients.unaveraged()) is not None:
+        raise DlrunError(
+            f"{script.place(update)}: nothing in sight computes the gradients of this update, nor makes its optimizer: "
+            "found no place to average them. Nothing was written.",
+            "Compute them with tape.gradient(...), or make the optimizer in this file.",
+        )
     feeds = SessionFeeds(loops) if style == "session" else TapeFeeds(loops)
     if not (isinstance(feeds, SessionFeeds) and feeds.queues) and (reason := nothing_to_share(feeds)) is not None:
         raise reason
@@ -128,7 +134,8 @@ def gather(
 ) -> TensorFlowFacts:
     """Return the facts that were found, be they enough for a port or not."""
     flow, kinds = gradients.flow, gradients.kinds
-    optimizers = {o.node: None for _, opt in gradients.builders for o in flow.origins(opt)}
+    updates = {call for call, _ in gradients.builders}  # optimizer = optimizer.apply_gradients(...) is none
+    optimizers = {o.node: None for _, opt in gradients.builders for o in flow.origins(opt) if o.node not in updates}
     local = _forwards(gradients, loops, everywhere=True)
     estimators = Estimators(script, flow, kinds) if style == "estimator" else None
     dealt = [feed.node for feed in (feeds.found.values() if feeds is not None else ()) if feed.how == "iterable"]

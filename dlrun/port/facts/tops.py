@@ -35,7 +35,7 @@ class Tops:
             for way in self.loops.ways(node):
                 top = self._top(way, node)
                 if top is not None:
-                    found.setdefault(top.loop, top)
+                    found[top.loop] = _joined(found.get(top.loop, top), top)
                     ways.setdefault(top.loop, []).append(way)
         tops = sorted(found.values(), key=lambda t: self.script.order[t.loop])
         return tuple(t for t in tops if not all(self._goes_on(t, way, tops) for way in ways[t.loop]))
@@ -143,6 +143,7 @@ class Tops:
                     made = bindings[0].value if not bindings[0].path else self._use_of(cls, attribute)
                     if made is not None:
                         candidates.append((f"self.{attribute}", made))
+                        candidates.extend(self._parts(f"self.{attribute}", made, inner))
         return self._sorted(candidates)
 
     def _named(self, body: cst.CSTNode) -> set[str]:
@@ -157,18 +158,28 @@ class Tops:
 
         ``agent.net`` before ``agent.learn()``; ``ema.shadow``, a copy of the weights made before they are broadcast.
         """
-        owners = {self.script.class_of(f) for f in functions if isinstance(f, cst.FunctionDef)} - {None}
+        bodies = [loop, *(f.body for f in functions if isinstance(f, cst.FunctionDef))]
+        used = {n.value for body in bodies for n in walk(body) if isinstance(n, cst.Name)}
         for name, bindings in scope.names.items():
-            if not any(b.how == "assign" for b in bindings) or not self._made_before(bindings, loop):
+            made = name in used and any(b.how == "assign" for b in bindings) and self._made_before(bindings, loop)
+            if not made:
                 continue
             use = next((n for n in self.loops.uses(name) if self.script.scopes[n].lookup(name)[1] is scope), None)
-            for owner in self.flow.classes(use) if use is not None and not self.kinds.of(use) else ():
-                if self.kinds.of_bases(self.flow.bases(owner)):
-                    continue  # a module is in sight itself
-                for (cls, attribute), _ in self.script.attributes.items():
-                    made = self._use_of(cls, attribute) if cls is owner else None
-                    if made is not None and (owner in owners or attribute in self._copied(cls)):
-                        yield f"{name}.{attribute}", made
+            if use is not None:
+                yield from self._parts(name, use, functions)
+
+    def _parts(
+        self, name: str, use: cst.CSTNode, functions: list[cst.FunctionDef | cst.Module]
+    ) -> Iterator[tuple[str, cst.CSTNode]]:
+        """Yield the attributes of the object ``name`` of a class of the script's own, of which ``use`` is a use."""
+        owners = {self.script.class_of(f) for f in functions if isinstance(f, cst.FunctionDef)} - {None}
+        for owner in self.flow.classes(use) if not self.kinds.of(use) else ():
+            if self.kinds.of_bases(self.flow.bases(owner)):
+                continue  # a module is in sight itself
+            for (cls, attribute), _ in self.script.attributes.items():
+                made = self._use_of(cls, attribute) if cls is owner else None
+                if made is not None and (owner in owners or attribute in self._copied(cls)):
+                    yield f"{name}.{attribute}", made
 
     def _copied(self, cls: cst.ClassDef) -> set[str]:
         if cls not in self._copies:
@@ -215,6 +226,7 @@ class Tops:
             kind = self.kinds.of(node)
             made = tuple(self.flow.origins(node))
             own = not made or any(self._makes_many(o.node) for o in made) or self._is_anew(node, made)
+            own = own or (name.count(".") > name.startswith("self.") and self._made_inside(node, made))
             key = (name,) if own else made
             owner = self.script.class_of(node) if kind == "" and name.count(".") == 1 and name[:5] != "self." else None
             copies = owner is not None and name.rsplit(".", 1)[-1] in self._copied(owner)
@@ -236,6 +248,11 @@ class Tops:
         ends = {origin.node for origin in made}
         return any(isinstance(v, cst.Call) and v not in ends and self.flow.targets(v) for v in values)
 
+    def _made_inside(self, node: cst.CSTNode, made: tuple[Origin, ...]) -> bool:
+        """Tell whether the class in which ``node`` stands makes it: each of its objects has one of its own."""
+        owner = self.script.class_of(node)
+        return owner is not None and any(self.script.class_of(origin.node) is owner for origin in made)
+
     def _makes_many(self, node: cst.CSTNode) -> bool:
         """Tell whether ``node`` is an element of a comprehension: each of its values is an object of its own."""
         around = (u for u in self.script.above(node) if isinstance(u, (cst.ListComp, cst.FunctionDef)))
@@ -249,3 +266,10 @@ class Tops:
 
     def _same_name(self, name: str, node: cst.CSTNode) -> bool:
         return dotted(node).rsplit(".", 1)[-1] == name.rsplit(".", 1)[-1]
+
+
+def _joined(one: Top, other: Top) -> Top:
+    """Return ``one`` with the things that another way to its loop brings in sight, optimizers last."""
+    optimizers = tuple(dict.fromkeys((*one.optimizers, *other.optimizers)))
+    things = dict.fromkeys(t for t in (*one.things, *other.things) if t not in optimizers)
+    return Top(one.loop, (*things, *optimizers), optimizers)

@@ -11,6 +11,7 @@ from dlrun.errors import DlrunError
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Step
 from dlrun.port.facts.tensorflow import TensorFlowFacts
+from dlrun.port.facts.torch import calls_method
 from dlrun.port.insert import expression, statements
 from dlrun.port.passes import estimator
 from dlrun.port.program.script import argument, dotted
@@ -25,13 +26,22 @@ def broadcast(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
         return
     done: list[tuple[cst.CSTNode, str]] = []
     for step in facts.steps:
+        operation = _is_operation(facts, step)
+        given = argument(step.node, "session", 1) if operation and isinstance(step.node, cst.Call) else None
         for loop, session in _places(facts, step):
+            if operation:
+                session = facts.script.code(given) if given is not None else ""
             if any(session == text and facts.script.inside(loop, other) for other, text in done):
                 continue
             done.append((loop, session))
-            if not facts.kinds.is_optimizer(step.optimizer or step.node):  # not train_step.run()
-                lines = statements("tensorflow/broadcast_session", dl=facts.alias, session=session)
-                yield Edit(loop, _WHY, before=lines)
+            lines = statements("tensorflow/broadcast_session", dl=facts.alias, session=session)
+            yield Edit(loop, _WHY, before=lines)
+
+
+def _is_operation(facts: TensorFlowFacts, step: Step) -> bool:
+    """Tell whether an operation runs itself in the default session: ``train_step.run(feed_dict=...)``."""
+    made = [o.node for o in facts.flow.origins(step.optimizer)] if step.optimizer is not None else []
+    return any(calls_method(n, how) for n in made for how in ("minimize", "apply_gradients"))
 
 
 def _made(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import libcst as cst
 
@@ -26,6 +26,11 @@ def tensorflow(facts: TensorFlowFacts) -> Iterator[Doubt]:
     for node in facts.unclear:
         yield Doubt(node, "these data may feed the training, and are not shared", "high",
                     f"{facts.alias}.shard(...) around the data set that trains")  # fmt: skip
+    for function in _with_cursors(facts):
+        yield Doubt(function, f"{function.name.value}() goes on from where it was, alike on all ranks: they take the "
+                    "same samples", "high", "begin at another place on each rank, "
+                    f"{facts.alias}.get_rank() * length // {facts.alias}.get_nranks() further")  # fmt: skip
+        break
     dealt = {f.node for f in facts.feeds if f.how == "turns"}
     for loop, _ in facts.counted:
         draws = [n for n in walk(loop) if isinstance(n, cst.Call) and dotted(n.func).endswith(".next_batch")
@@ -33,3 +38,29 @@ def tensorflow(facts: TensorFlowFacts) -> Iterator[Doubt]:
         if draws:
             yield Doubt(draws[0], "each rank draws batches of its own from all samples: within an epoch some are drawn "
                         "by several ranks", "low")  # fmt: skip
+
+
+def _with_cursors(facts: TensorFlowFacts) -> Iterator[cst.FunctionDef]:
+    """Yield the functions by which loops draw batches from several places at once, which these keep in a list."""
+    script, seen = facts.script, set()
+    todo = [loop.body for loop, _ in facts.counted if isinstance(loop, (cst.For, cst.While))]
+    while todo:
+        for call in (n for n in walk(todo.pop()) if isinstance(n, cst.Call)):
+            for function in facts.flow.targets(call):
+                if function in seen:
+                    continue
+                seen.add(function)
+                todo.append(function.body)
+                if facts.flow.returns(function) and any(_moves_place(script.code, n) for n in walk(function.body)):
+                    yield function
+
+
+def _moves_place(code: Callable[[cst.CSTNode], str], node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` moves one of the places on: ``self.at[i] = (self.at[i] + 1) % n``, ``self.at[i] += 1``."""
+    target = node.target if isinstance(node, cst.AugAssign) else None
+    if isinstance(node, cst.Assign):
+        target = node.targets[0].target
+    kept = isinstance(target, cst.Subscript) and dotted(target.value).startswith("self.")
+    again = isinstance(node, cst.Assign) and target is not None and any(
+        isinstance(n, cst.Subscript) and code(n) == code(target) for n in walk(node.value))  # fmt: skip
+    return kept and (isinstance(node, cst.AugAssign) or again)
