@@ -45,7 +45,7 @@ class OwnVariables:
         """``own`` are values that are a rank's own, beside the samples; ``means`` are the same on all ranks."""
         self.facts = facts
         self.script = facts.script
-        self.kinds = TensorFlowKinds(facts.flow)
+        self.kinds = facts.kinds if isinstance(facts.kinds, TensorFlowKinds) else TensorFlowKinds(facts.flow)
         sizes = [c for c in self.script.calls if plain(self.script.name_of(c.func)) in _SIZES]
         self.own = Taint(self.script, self.kinds, [*own, *self._samples()], [*means, *sizes])
 

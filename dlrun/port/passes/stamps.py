@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.edits import Edit
-from dlrun.port.facts import Facts, ScriptFacts
-from dlrun.port.facts.kinds import Kinds
+from dlrun.port.facts import ScriptFacts
 from dlrun.port.facts.taint import Taint
 from dlrun.port.insert import expression
 from dlrun.port.program.script import dotted, walk
@@ -41,12 +40,11 @@ def names(facts: ScriptFacts) -> Iterator[Edit]:
         os.makedirs(run, exist_ok=True)
     """
     script, done = facts.script, set()
-    kinds = facts.kinds if isinstance(facts, Facts) else Kinds(facts.flow)
     for call in script.calls:
         if not _STAMPS.search(script.name_of(call.func)) or not _once(facts, call):
             continue
         whole = _whole(facts, call)
-        if whole not in done and _names_path(facts, Taint(script, kinds, [whole])):
+        if whole not in done and _names_path(facts, Taint(script, facts.kinds, [whole])):
             done.add(whole)
             yield Edit(whole, "one name for all ranks, rank 0's: clocks differ",
                        lambda node: expression("torch/same", {"value": node}, dl=facts.alias))  # fmt: skip
