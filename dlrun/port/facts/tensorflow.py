@@ -27,6 +27,14 @@ from dlrun.port.untrained import nothing_to_share, rather, uncalled
 
 Style = Literal["tape", "session", "estimator"]
 _MONITORED, _SUPERVISOR = SESSIONS[2], SESSIONS[5]
+# What trains, or makes an optimizer, out of sight, and what to write in its place.
+_HIDDEN = {
+    "slim.learning.train": "the loop: while not sess.should_stop(): sess.run(train_op), in a MonitoredTrainingSession, "
+                           "with train_op = optimizer.minimize(loss)",
+    "slim.learning.create_train_op": "optimizer.minimize(loss, global_step)",
+    "layers.optimize_loss": "optimizer.minimize(loss, global_step), with an optimizer such as "
+                            "tf.compat.v1.train.GradientDescentOptimizer(0.01)",
+}  # fmt: skip
 _FITS = ("fit", "fit_generator", "train_on_batch")
 
 
@@ -86,6 +94,12 @@ def _in_train_step(flow: Flow, call: cst.Call) -> bool:
 
 def read(script: Script, options: Options) -> TensorFlowFacts:
     """Return what is known about ``script``; raises DlrunError where it is not one to port."""
+    for call in script.calls:
+        name = plain(script.name_of(call.func)).replace("tf_slim.", "slim.")
+        instead = next((line for hidden, line in _HIDDEN.items() if name.endswith(hidden)), None)
+        if instead is not None:
+            raise DlrunError(f"{script.place(call)}: {script.code(call.func)}() trains out of sight, where no rank can "
+                             "average. Nothing was written.", f"Write {instead}.")  # fmt: skip
     style = style_of(script)
     flow = Flow(script)
     if style == "estimator":

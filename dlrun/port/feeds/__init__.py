@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from functools import cached_property
-from itertools import pairwise
 
 import libcst as cst
 
@@ -13,6 +11,7 @@ from dlrun.port.facts import Feed
 from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.sites import Sites
 from dlrun.port.feeds import nested
+from dlrun.port.feeds.alternating import in_turns
 from dlrun.port.feeds.aside import only_shown
 from dlrun.port.feeds.carried import Carried, hands_on
 from dlrun.port.feeds.draws import Draws, plays
@@ -26,9 +25,6 @@ from dlrun.port.feeds.uses import Uses
 from dlrun.port.feeds.wholes import Wholes
 from dlrun.port.program.script import dotted, walk
 
-# What loops are called whose turns are whole trainings, or parts of one that is long.
-_STAGES = re.compile(r"epoch|fold|run|trial|repeat|task|stage|seed|phase", re.IGNORECASE)
-_MOST_TURNS = 20
 _PLAYS = ("gym", "gymnasium", "envpool", "pettingzoo", "procgen", "stable_baselines3")
 
 
@@ -72,7 +68,7 @@ class Feeds(FullBatches):
         innermost = [loop for loop in self.innermost if loop not in self._fed and loop not in self.carried.streams]
         self.counted.extend(self.carried.counted)
         slid = [loop for loop in innermost if any(self._given.takes(loop, n) for n in slides(self.flow, loop))]
-        drawn = self._in_turns([loop for loop in innermost if loop not in slid and self.draws(loop)])
+        drawn = in_turns(loops, self.iterated, [n for n in innermost if n not in slid and self.draws(n)])
         self.counted.extend(loop for loop in drawn if not self._is_part(loop, drawn))
         if not self.found and not self.counted and not self.carried.by_loop:
             for turn in innermost:
@@ -155,29 +151,6 @@ class Feeds(FullBatches):
         self.uses.whole.extend(evaluates)
         for given in trains or [iterated]:
             self._feed(self.iterated.source(given), innermost=innermost)
-
-    def _in_turns(self, drawn: list[cst.For | cst.While]) -> list[cst.For | cst.While]:
-        """Return ``drawn``, with one loop in place of several inside it that take turns: a critic, then a generator."""
-        inside: dict[cst.For | cst.While, dict[cst.For | cst.While, None]] = {}
-        for _, us in self.loops.nests:
-            for loop, around in pairwise(us):
-                if loop in drawn and isinstance(loop, cst.For) and not self._is_long(loop):
-                    inside.setdefault(around, {})[loop] = None
-        turns = {around: loops for around, loops in inside.items() if len(loops) > 1 and not self._is_stage(around)}
-        parts = {loop for loops in turns.values() for loop in loops}
-        return [*(loop for loop in drawn if loop not in parts), *turns]
-
-    def _is_stage(self, loop: cst.For | cst.While) -> bool:
-        """Tell whether each turn of ``loop`` is a training by itself, or an epoch, as what it counts is called."""
-        header = (loop.target, loop.iter) if isinstance(loop, cst.For) else (loop.test,)
-        return any(_STAGES.search(self.script.code(node)) for node in header)
-
-    def _is_long(self, loop: cst.For) -> bool:
-        """Tell whether ``loop`` makes more turns than one would before another network's turn comes."""
-        call = self.iterated.of(loop)
-        bounds = [a.value for a in call.args] if isinstance(call, cst.Call) else []
-        found = [o.node for bound in bounds for o in self.flow.origins(bound)]
-        return any(isinstance(n, cst.Integer) and n.evaluated_value > _MOST_TURNS for n in found)
 
     def _is_part(self, loop: cst.For | cst.While, drawn: list[cst.For | cst.While]) -> bool:
         """Tell whether each turn of another loop, of 1/n of the turns, runs ``loop`` whole: a critic's five updates."""
