@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dlrun.verify.checks import data, gradients, ranks, rate
+from dlrun.verify.checks.choices import choices
 from dlrun.verify.checks.held import held
 from dlrun.verify.checks.reached import reached
-from dlrun.verify.checks.same import same
+from dlrun.verify.checks.same import ALONE, same
 from dlrun.verify.checks.shown import numbers_shown
+from dlrun.verify.checks.sums import sums
 from dlrun.verify.trace import Run
 from dlrun.verify.verdict import Check, failed, skipped
 
@@ -20,14 +22,18 @@ def compare(serial: Run, again: Run, identity: Run, replicate: Run, sharded: Run
     another fault fails without a fault of its own.
     """
     alone = ran(identity, "identity") or same("identity", serial, again, identity)
-    found = _sharded(serial, identity, sharded)
+    found = _sharded(serial, again, identity, sharded)
     if alone.status == "failed":
         return [alone, skipped("replicate", "1 rank differs already: see identity"), *found]
     repeated = ran(replicate, "replicate") or same("replicate", serial, again, replicate)
+    part = sharded.root.first("ranks in a loss")
+    if repeated.status == "passed" and replicate.name == ALONE and part is not None:
+        todo = "leave them out: dl.gradients() makes the mean over the ranks"
+        repeated = failed("replicate", "the ranks' numbers are part of the loss", todo, "no-mean", where=part.at)
     return [alone, _own(repeated, found), *found]
 
 
-def _sharded(serial: Run, identity: Run, sharded: Run) -> list[Check]:
+def _sharded(serial: Run, again: Run, identity: Run, sharded: Run) -> list[Check]:
     """Return the checks of the sharded run."""
     if not sharded.root.steps:
         return [ran(sharded, "sharded run") or failed("sharded run", "rank 0 makes no step", "", "fails")]
@@ -42,7 +48,8 @@ def _sharded(serial: Run, identity: Run, sharded: Run) -> list[Check]:
     checks = [start, mean, equal, state, shards]
     checks += [data.global_batch(serial, sharded), rate.learning_rate(serial, sharded)]
     checks += [ranks.own_noise(sharded), steps, ranks.one_writer(sharded)]
-    checks += [remark for remark in (None if cause else numbers_shown(sharded), reached(sharded)) if remark]
+    remarks = [None, None] if cause else [choices(serial, again, sharded), numbers_shown(sharded)]
+    checks += [check for check in (sums(identity, sharded), *remarks, reached(sharded)) if check]
     if sharded.error and not sharded.hung:
         rank, event = sharded.error
         told = next((check.name for check in checks if check.fault), "")

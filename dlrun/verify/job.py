@@ -13,13 +13,16 @@ from typing import Any
 
 from dlrun.errors import DlrunError, no_script
 from dlrun.verify.checks import data, metrics, ranks, repeat, whole
-from dlrun.verify.checks.same import same
+from dlrun.verify.checks.same import ALONE, same
 from dlrun.verify.compare import compare, ran
 from dlrun.verify.runs import Task, execute, orders
 from dlrun.verify.trace import Run
 from dlrun.verify.tracer.recorder import UNCUT
 from dlrun.verify.verdict import Check, Verdict, failed, skipped
 
+# What shows where ranks share data, or scale rates, by their numbers, although they are to repeat the serial run.
+BY_NUMBERS = {"other-data", "other-gradient", "other-randomness", "other-rate"}
+SHARES = "the port shares its data by the ranks' numbers itself"
 OTHER_FRAMEWORKS = ("jax", "flax", "mxnet", "paddle")
 
 
@@ -69,10 +72,18 @@ def verify(
     if not identity.root.steps:
         add(ran(identity, "identity") or same("identity", serial, again, identity))
         return Verdict(tuple(checks))
+    other = ran(replicate, "replicate") or same("replicate", serial, again, replicate)
+    if other.fault in BY_NUMBERS and any(trace.first("asked") for trace in replicate.traces):
+        replicate = runs.alone(serial, again) or replicate
     sharded = runs.sharded()
     add(*compare(serial, again, identity, replicate, sharded))
-    add(runs.metrics(serial, again, identity, _any(checks, "identity") or _any(checks, ranks.STEPS)))
-    add(runs.whole(serial, sharded, _any(checks)))
+    by_itself = replicate.name == ALONE
+    broken = _any(checks, "identity") or _any(checks, ranks.STEPS)
+    add(skipped(metrics.NAME, SHARES) if by_itself else runs.metrics(serial, again, identity, broken))
+    if by_itself and not whole.same_batches(serial, sharded):
+        add(skipped(whole.NAME, SHARES))
+    else:
+        add(runs.whole(serial, sharded, _any(checks)))
     return Verdict(tuple(checks))
 
 
@@ -126,6 +137,11 @@ class Runs:
         """Run the port on n ranks that repeat the serial run; n a power of two, so that means of equals are exact."""
         return self._port("replicate", 1 << (self.job.ranks.bit_length() - 1), env={"DL_COMM_REPLICATE": "1"})
 
+    def alone(self, serial: Run, again: Run) -> Run | None:
+        """Run the port on n ranks that are told to be alone, as one that shares its data itself; None if it differs."""
+        run = self._port(ALONE, 1 << (self.job.ranks.bit_length() - 1), env={"DL_COMM_REPLICATE": "1"}, alone=True)
+        return run if (ran(run, "replicate") or same("replicate", serial, again, run)).status == "passed" else None
+
     def sharded(self) -> Run:
         """Run the port as it is."""
         return self._port("sharded", self.job.ranks, seed_by_rank=True, lineage=True)
@@ -136,30 +152,35 @@ class Runs:
         shards = list(identity.root.returns("shard"))
         kept = tuple(call["shard"] for call in shards if trained & set(call["loaders"]) or not call["loaders"])
         if len(kept) == len(shards) and not any(call["evaluates"] for call in identity.root.returns("total")):
-            return metrics.metrics(serial, again, None)
+            return metrics.metrics(serial, again, identity, None)
         if broken:
             return skipped(metrics.NAME, "first repair what failed above")
         run = self._port("metrics", self.job.ranks, env={"DL_COMM_REPLICATE": "1"}, training_shards=kept)
         if run.hung or run.error:
             said = f": {run.error[1]['message']}" if run.error else ": the ranks wait for each other"
             return failed(metrics.NAME, f"sharded evaluation does not come to its end{said}", "", "fails")
-        return metrics.metrics(serial, again, run)
+        return metrics.metrics(serial, again, identity, run)
 
     def whole(self, serial: Run, sharded: Run, broken: bool) -> Check:
         """Run the port with the serial global batch, where the script allows it."""
-        reason = whole.reason_against(serial, self.job.ranks)
+        quiet, reason = False, whole.reason_against(serial, self.job.ranks)
+        if reason in (whole.NORM, whole.NOISE) and not broken and framework_of(self.job.port) == "torch":
+            still = self._serial("quiet", self.cut, quiet=True)
+            if not (still.error or still.hung):
+                quiet, serial, reason = True, still, whole.reason_against(still, self.job.ranks)
         if any(sharded.root.returns("stretch")):
             reason = "the ranks go through stretches of a stream: no step of theirs is a serial one"
         if reason or broken:
             return skipped(whole.NAME, "first repair what failed above" if broken else reason)
-        if data.batch_factor(serial, sharded) == 1:
+        keeps = data.batch_factor(serial, sharded) == 1
+        if keeps and not quiet:
             return whole.reproduces(serial, sharded)
         loaders = {event["loader"]: event["made"] for event in serial.root.all("loader")}
         made = tuple({loaders[epoch.loader] for epoch in data.training(serial.root) if epoch.loader in loaders})
         # Without a loader the serial batches are fed, and the tracer deals them out.
-        env = {} if data.training(serial.root) else {"DL_COMM_REPLICATE": "1"}
-        run = self._port("whole", self.job.ranks, env=env, global_batch=True, training_loaders=made)
-        return whole.reproduces(serial, run)
+        env = {} if keeps or data.training(serial.root) else {"DL_COMM_REPLICATE": "1"}
+        run = self._port("whole", self.job.ranks, env, quiet=quiet, global_batch=not keeps, training_loaders=made)
+        return whole.reproduces(serial, run, quiet)
 
     def both(self, one: Callable[[], Run], two: Callable[[], Run]) -> tuple[Run, Run]:
         """Make two runs at the same time."""
@@ -176,9 +197,9 @@ class Runs:
         """The steps after which an epoch is cut short."""
         return UNCUT if (self.folder / "uncut").exists() else max(1, self.job.steps // 2)
 
-    def _serial(self, name: str, cut: int) -> Run:
+    def _serial(self, name: str, cut: int, **more: Any) -> Run:
         env = {"PYTHONHASHSEED": "1"} if name.endswith("again") else {}
-        return self._run(name, self.job.serial, 1, cut, env)
+        return self._run(name, self.job.serial, 1, cut, env, **more)
 
     def _port(self, name: str, n: int, env: dict[str, str] | None = None, **more: Any) -> Run:
         return self._run(name, self.job.port, n, self.cut, env or {}, **more)

@@ -15,11 +15,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dlrun.verify.trace import Run, read_trace
+from dlrun.verify.trace import Run, Trace, read_trace
 
 TRACER = Path(__file__).parent / "tracer" / "__main__.py"
 ENTRIES = 5000  # of one folder that are linked one by one; a larger one is linked as a whole
 START = 120.0  # seconds in which a rank has to start
+TEXT = 1 << 18  # bytes of a text file that is read at most
 QUICK = 6.0  # seconds in which a rank leaves its last events
 NEED_ALL = ("gradients", "average", "total", "broadcast", "broadcast_variables", "barrier", "shard", "Session.run")
 
@@ -66,7 +67,19 @@ def execute(task: Task) -> Run:
         )
         hung = _wait(process, task)
     traces = tuple(read_trace(task.folder / f"rank{rank}.jsonl", rank) for rank in range(task.ranks))
-    return Run(task.name, traces, process.returncode, hung, log.read_text(errors="replace")[-4000:])
+    said = log.read_text(errors="replace")[-4000:]
+    return Run(task.name, traces, process.returncode, hung, said, _texts(traces[0], place))
+
+
+def _texts(trace: Trace, place: Path) -> dict[str, str]:
+    """Return the text files that a rank wrote below its working folder, by their way from there; small ones alone."""
+    paths = {Path(event["path"]) for event in trace.all("file") if event["how"] == "write"}
+    found = {}
+    for path in sorted(path for path in paths if path.is_relative_to(place)):
+        if path.is_file() and not path.is_symlink() and path.stat().st_size <= TEXT:
+            with suppress(UnicodeDecodeError):
+                found[str(path.relative_to(place))] = path.read_text(encoding="utf-8")
+    return found
 
 
 def _command(task: Task, words: list[str]) -> list[str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -154,7 +154,8 @@ class Trace:
 class Run:
     """One launch: what each rank did, and how it ended.
 
-    ``hung``: the ranks waited for each other until the run was ended from outside.
+    ``hung``: the ranks waited for each other until the run was ended from outside. ``texts``: the text files that rank
+    0 wrote, by their way from the working folder.
     """
 
     name: str
@@ -162,6 +163,7 @@ class Run:
     code: int = 0
     hung: bool = False
     log: str = ""
+    texts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def root(self) -> Trace:

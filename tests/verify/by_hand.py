@@ -25,7 +25,7 @@ def optimizer(start: float = 1.0, broadcast: bool = True) -> Event:
 
 def step(number: int, after: float, grad: float = 0.5, lr: float = 0.1, **facts: object) -> Event:
     given = {"states": {"torch": "a"}, "drew": [], **facts}
-    given |= {"grads": [note(grad)], "params": [note(after)], "lr": [lr]}
+    given = {"grads": [note(grad)], "params": [note(after)], "lr": [lr]} | given
     return event("step", "train.py:9", step=number, optimizer=0, **given)
 
 

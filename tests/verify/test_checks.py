@@ -10,7 +10,7 @@ from dlrun.verify.checks.held import held
 from dlrun.verify.checks.output import close, first_difference, same_line, shown
 from dlrun.verify.checks.same import same
 from dlrun.verify.compare import compare
-from dlrun.verify.trace import Event
+from dlrun.verify.trace import Event, Run
 from dlrun.verify.verdict import Check, Verdict, distance
 
 
@@ -250,3 +250,17 @@ def test_statistics_that_are_averaged_before_they_are_saved_are_told_from_rank_0
     averaged_first = held(run(holding(1.0, "statistics", 1.25), holding(1.5, "statistics", 1.25)))
     assert own.finding.endswith("saved are rank 0's")
     assert averaged_first.finding.endswith("the same on all ranks where they are saved")
+
+
+def test_a_loss_that_weighs_samples_or_compares_them_is_no_fault_of_the_port() -> None:
+    def stepped(after: float, grad: float, later: float, *events: Event) -> Run:
+        return run([optimizer(1.0), *events, step(1, after, grad=grad), step(2, later, grad=grad)], [])
+
+    serial, weighs = stepped(0.9, 0.5, 0.8), event("weighs")
+    assert whole.reproduces(stepped(0.9, 0.5, 0.8, weighs), stepped(0.95, 0.25, 0.8)).status == "n/a"
+    assert whole.reproduces(serial, stepped(0.95, 0.25, 0.8), quiet=True).fault == "other-gradient"  # half of it
+    assert whole.reproduces(serial, stepped(0.9, 0.5, 0.85), quiet=True).fault == "other-gradient"  # carried on
+    two = [event("optimizer", **optimizer().facts | {"params": [note(1.0, 1.0)]})]
+    one, other = (run([*two, step(1, 0.9, grads=[note(*grad)], params=[note(*after)])], [])
+                  for grad, after in (((0.5, 0.5), (0.9, 0.9)), ((0.5, 0.1), (0.9, 0.98))))  # fmt: skip
+    assert whole.reproduces(one, other, quiet=True).status == "n/a"

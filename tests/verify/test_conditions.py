@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
 
-from dlrun.verify.tracer.conditions import WATCH, deciding, watched
+from dlrun.verify.tracer.conditions import WATCH, choosing, deciding, watched
 
 
 def lines(source: str) -> list[str]:
@@ -126,7 +126,7 @@ def test_watched_code_runs_as_before_and_reports_its_operands() -> None:
     )
     seen = []
 
-    def watch(text: str, condition: object, operands: object) -> object:
+    def watch(kind: str, text: str, condition: object, operands: object) -> object:
         seen.append((text, operands()))  # type: ignore[operator]
         return condition
 
@@ -137,3 +137,20 @@ def test_watched_code_runs_as_before_and_reports_its_operands() -> None:
     exec(watched(source, "script.py"), space)
     assert space["made"] == [0, 1, 2, 3]
     assert seen[-1] == ("bad is not None and i > limit", {"bad": 1, "i": 3, "limit": 2})
+
+
+def test_a_condition_that_chooses_what_is_saved_is_watched_and_one_that_saves_now_and_then_is_not() -> None:
+    source = dedent(
+        """
+        for epoch in range(9):
+            train(model)
+            if accuracy > best:
+                best = accuracy
+                torch.save(model.state_dict(), "best.pt")
+            if epoch % 5 == 0:
+                torch.save(model.state_dict(), "last.pt")
+            if loss < 1:
+                print(loss)
+        """
+    )
+    assert [source.splitlines()[i - 1].strip() for i in choosing(ast.parse(source))] == ["if accuracy > best:"]

@@ -50,6 +50,14 @@ def test_draws_that_meet_by_chance_prove_nothing() -> None:
     assert (check.status, check.finding[:39]) == ("n/a", "1 of 7 samples are read by more than on")
 
 
+def test_ranks_that_each_shuffle_by_themselves_meet_where_the_serial_script_does_not() -> None:
+    serial = [[2 * i, 2 * i + 1] for i in range(8)]
+    check = coverage(fed(serial), fed([[0, 3], [5, 9], [8, 1], [2, 12]], [[3, 9], [7, 0], [8, 4], [6, 15]]))
+    assert check is not None
+    assert check.fault == "overlapping-shards", check
+    assert "4 samples are read by more than one rank" in check.finding
+
+
 def pairs(*ranks: tuple[list[list[int]], list[list[int]]]) -> Run:
     return run(*(given(*({"x": a, "y": b} for a, b in zip(x, y, strict=True))) for x, y in ranks))
 

@@ -58,7 +58,6 @@ FAULTS = [
         "shards",
         ("--samples", "97"),
         where="in train_loader",
-        follow=("replicate",),
     ),
     Fault(
         "uneven-steps",
@@ -107,6 +106,33 @@ LATER = [
         where="center.mul_",
     ),
 ]
+UNSEEN = [  # nothing of it is printed
+    Fault(
+        "metric-counted-by-all",
+        (
+            ('print(f"epoch {epoch}: loss {val_loss:.5f}', 'print(f"epoch {epoch}: loss {total / len(test_set):.5f}'),
+            ("val_loss = total / len(test_set)", "val_loss = dl.total(total) / len(test_set)"),
+        ),
+        "metrics",
+        where="if val_loss < best",
+    ),
+    Fault(
+        "total-of-shared",
+        ((STEP, STEP + "        mean = dl.total(loss.item()) / dl.total(len(train_set))\n"),),
+        "sums over ranks",
+        where="dl.total(len(train_set))",
+    ),
+    Fault(
+        "rank-dependent-choice",
+        (
+            ("best, bad = float", "lowest, best, bad = 99.0, float"),
+            (STEP, STEP + '        if loss < lowest:\n            lowest = loss.item()\n            '
+             'dl.save(lowest, "low.pt")\n'),
+        ),
+        "choices",
+        where="if loss < lowest",
+    ),
+]  # fmt: skip
 TOGETHER = [  # each shows in a check of its own
     Fault("double-scaling", (("dl.lr_scale(args.lr)", "dl.lr_scale(dl.lr_scale(args.lr))"),), "learning rate"),
     Fault("unsharded-loader", ((SHARD, ""),), "shards", where="in train_loader"),
@@ -138,7 +164,7 @@ def test_a_planted_fault_is_reported_as_itself(fault, prove, port) -> None:
     assert fault.where in line
 
 
-@pytest.mark.parametrize(("faults", "args"), [(TOGETHER, ("--dropout", "0.5")), (LATER, ())])
+@pytest.mark.parametrize(("faults", "args"), [(TOGETHER, ("--dropout", "0.5")), (LATER, ()), (UNSEEN, ())])
 def test_faults_that_have_nothing_to_do_with_each_other_are_reported_together(faults, args, prove, port) -> None:
     text = port
     for fault in faults:
@@ -201,6 +227,40 @@ def test_ranks_of_an_unseeded_script_start_apart_without_a_broadcast(prove, port
     assert verdict.faults == {"missing-broadcast"}
     assert set(failed) == {"broadcast", *APART} - {"state and copies"}  # momentum is made of means, alike on all ranks
     assert "start from different weights" in failed["broadcast"].finding
+
+
+def test_a_number_that_a_loop_carries_on_from_its_own_losses_is_found(prove, port) -> None:
+    smooth = (
+        ("best, bad = float", "smooth = 1.0\nbest, bad = float"),
+        (STEP, STEP + "        smooth = 0.9 * smooth + {}\n"),
+        (BACKWARD, "        (loss / smooth).backward()\n"),
+    )
+
+    def with_smooth(text: str, loss: str) -> str:
+        return mutated(text, Fault("", tuple((a, b.format(loss)) for a, b in smooth), ""))
+
+    serial = with_smooth((SCRIPTS / "train.py").read_text(), "loss.item()")
+    verdict = prove(with_smooth(port, "loss.item()"), serial=serial)
+    failed = [check for check in verdict.checks if check.fault]
+    print(*failed, sep="\n")
+    assert [(check.fault, check.parameter) for check in failed] == [("state-differs", "smooth")]
+
+
+RANKS = "range(dl.get_rank(), len(train_set), dl.get_nranks())"
+OF_ITS_OWN = (
+    ("dl.lr_scale(args.lr)", "args.lr * dl.get_nranks()"),
+    (SHARD, f"train_set = torch.utils.data.Subset(train_set, {RANKS})\n"
+            "train_loader = DataLoader(train_set, batch_size=8, shuffle=True)\n"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("loss", "faults"), [("loss", set()), ("(loss / dl.get_nranks())", {"no-mean"})])
+def test_a_port_that_shares_its_data_by_the_ranks_numbers_is_told_that_it_is_alone(loss, faults, prove, port) -> None:
+    edits = (*OF_ITS_OWN, (BACKWARD, f"        {loss}.backward()\n"))
+    verdict = prove(mutated(port, Fault("", edits, "")))
+    print(*(check for check in verdict.checks if check.status == "failed"), sep="\n")
+    assert verdict.faults == faults
+    assert verdict.proved == (not faults)
 
 
 STYLES = {

@@ -82,6 +82,21 @@ class Given:
         return sum(count > 1 for count in every.values()), len(every)
 
     @property
+    def first(self) -> int:
+        """How many serial batches the ranks' first steps stand for."""
+        return min(len(self.serial) // len(self.ranks), *map(len, self.ranks)) * len(self.ranks)
+
+    def too_often(self) -> int:
+        """Return how many samples several ranks are given in steps whose serial batches have none twice.
+
+        Of k samples drawn at random, with t of them by two ranks, none would be twice with a chance of exp(-2t).
+        """
+        steps = self.first // len(self.ranks)
+        serial = [row for rows in self.serial[: self.first] for row in rows]
+        often = sum(count > 1 for count in self._together(0, steps).values())
+        return often if often > 2 and len(set(serial)) == len(serial) else 0
+
+    @property
     def repeats(self) -> bool:
         """Whether some rank is given a sample more than once in these steps."""
         every = [[row for rows in rank[: self.steps] for row in rows] for rank in self.ranks]
@@ -164,6 +179,11 @@ def _unknown(inputs: list[Given], n: int) -> Check:
     twice, every = given.twice()
     if twice == 0:
         return passed(NAME, f"{n} ranks read {every} samples in {given.steps} steps, none of them twice")
+    if (both := given.too_often()) and not given.repeats:
+        finding = f"{both} samples are read by more than one rank in as many steps as the serial script makes with "
+        finding += f"{given.first} batches, which have no sample twice"
+        todo = "let all ranks use the order that rank 0 draws: order = dl.broadcast(order)"
+        return failed(NAME, finding, todo, "overlapping-shards")
     how = "as draws at random do" if given.repeats else "each rank shuffles, or draws, by itself"
     return skipped(NAME, f"{twice} of {every} samples are read by more than one rank in {given.steps} steps: {how}")
 

@@ -1,23 +1,26 @@
-"""Do sharded evaluations print what one rank over all the data prints?"""
+"""Do sharded evaluations print, decide and save by what one rank over all the data finds?"""
 
 from __future__ import annotations
 
 import math
 
+from dlrun.verify.checks.evaluated import differing
 from dlrun.verify.checks.output import Difference, factor, first_difference, shown
-from dlrun.verify.trace import Run, Trace
+from dlrun.verify.trace import Event, Run, Trace
 from dlrun.verify.verdict import Check, failed, passed, skipped
 
 NAME = "metrics"
 
 
-def metrics(serial: Run, again: Run, run: Run | None) -> Check:
+def metrics(serial: Run, again: Run, identity: Run, run: Run | None) -> Check:
     """``run`` trained as the serial script on every rank, and sharded nothing but what it did not train on."""
     if run is None:
         return skipped(NAME, "no evaluation is sharded: every rank sees all of it")
     difference = first_difference(serial.root.printed, again.root.printed, run.root.printed, exact=False)
+    difference = difference or differing(serial, again, identity, run)
     if difference is None:
-        return passed(NAME, f"{len(run.traces)} ranks print what the serial script prints of the same parameters")
+        said = f"{len(run.traces)} ranks print what the serial script prints of the same parameters"
+        return _n_fold(identity, run) or passed(NAME, f"{said}, and decide and save by it")
     expected, printed = (shown(line or "nothing").strip() for line in (difference.expected, difference.printed))
     said = f"{expected!r} became {printed!r}"
     ratio, n = factor(difference), len(run.traces)
@@ -26,10 +29,29 @@ def metrics(serial: Run, again: Run, run: Run | None) -> Check:
         return failed(NAME, f"{said}: one rank's count over the whole data set", todo, "metric-divided-by-whole",
                       where=difference.at)  # fmt: skip
     if ratio is not None and math.isclose(ratio, n, rel_tol=0.05):
-        finding = f"{said}: the sum over {n} ranks, each of which evaluates all"
+        sums = sorted({event.at for event in run.root.returns("total") if event["evaluates"]})
+        by = f" (dl.total() at {', '.join(sums)})" if sums else ""
+        finding = f"{said}: the sum over {n} ranks{by}, each of which evaluates all"
         todo = "give what is evaluated to dl.shard(), or leave dl.total() out"
         return failed(NAME, finding, todo, "metric-counted-by-all", where=difference.at)
     return _mean_of_means(run, said, difference)
+
+
+def _n_fold(identity: Run, run: Run) -> Check | None:
+    """Return a check that failed because a sum is n times what 1 rank has; not where what divides it is so, too."""
+    n, calls = len(run.traces), list(zip(_sums(identity.root), _sums(run.root), strict=False))
+    folds = [(a, b) for a, b in calls if a["local"] and math.isclose(b["sum"] or 0.0, n * a["local"], rel_tol=1e-6)]
+    counts = {len(epoch.samples or epoch.batches) for epoch in identity.root.epochs if not epoch.trains}
+    if not folds or any(a["local"] in counts for a, _ in folds):
+        return None
+    _, event = folds[0]
+    said = f"dl.total() at {event.at} sums {event['local']:.6g} to {event['sum']:.6g}: {n} ranks each evaluate all"
+    todo = "give what is evaluated to dl.shard(), or leave dl.total() out"
+    return failed(NAME, said, todo, "metric-counted-by-all", where=event.at)
+
+
+def _sums(trace: Trace) -> list[Event]:
+    return [event for event in trace.returns("total") if event["evaluates"]]
 
 
 def _mean_of_means(run: Run, said: str, difference: Difference) -> Check:

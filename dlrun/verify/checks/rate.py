@@ -89,6 +89,8 @@ def _ramp(serial: Run, run: Run) -> Check | None:
     before, now, grown = _by_group(serial.root.steps), _by_group(run.root.steps), batch_factor(serial, run)
     if any(run.root.returns("warmup")) or not any(_rises(rates) for rates in before.values()):
         return None
+    if calls and (wrong := _other_peak(serial, run, promised, grown)):
+        return wrong
     if not (shorter := _shorter(run)) and not _starts_with(promised, serial, run):
         return None
     for key in before.keys() & now.keys():
@@ -104,6 +106,33 @@ def _ramp(serial: Run, run: Run) -> Check | None:
     return passed(
         NAME, how if calls or grown == 1 else f"{how}: unscaled, though a step takes {grown} times the samples"
     )
+
+
+def _other_peak(serial: Run, run: Run, promised: float, grown: int) -> Check | None:
+    """Return a check that failed because a schedule's highest rate is not the serial one, scaled; None if it is.
+
+    The steps of a schedule that was made shorter may pass the peak by: a factor counts as the nearest known one.
+    """
+    n, lines = len(run.traces), ", ".join(sorted({call.at for call in run.root.returns("lr_scale")}))
+    for key, peak in _peaks(run).items():
+        before = _peaks(serial).get(key)
+        if not before or not peak:
+            continue
+        near = min({1.0, promised, promised**2}, key=lambda factor: abs(math.log(peak / before / factor)))
+        if not math.isclose(near, promised):
+            return _wrong(before, near * before, near, n, promised, lines, grown)
+    return None
+
+
+def _peaks(run: Run) -> dict[tuple[int, int], float | None]:
+    """Return the highest rate of each optimizer's groups, over its steps and those to come; None where it rises on."""
+    found: dict[tuple[int, int], float | None] = {}
+    seen = _by_group(run.root.steps)
+    for event in run.root.all("peaks"):
+        for group, peak in enumerate(event["rates"]):
+            key = (event["optimizer"], group)
+            found[key] = max([peak, *(rate for _, rate in seen.get(key, []))]) if peak else None
+    return found
 
 
 def _starts_with(promised: float, serial: Run, run: Run) -> bool:

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dlrun.verify.tracer.recorder import Recorder
@@ -76,15 +76,23 @@ def _into_torch(recorder: Recorder) -> Callable[..., None]:
     """Return what notes the tensors that a script holds in the end, ``note(its globals, traceback)``."""
     import torch
 
-    from dlrun.verify.tracer import averaging, holdings, loaders, randomness, training
+    from dlrun.verify.tracer import averaging, holdings, loaders, quiet, randomness, schedules, training
 
     torch.set_num_threads(1)
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    if recorder.orders.quiet:
+        quiet.install()
     draws = randomness.install(recorder)
     followed = loaders.install(recorder, draws)
     trained = training.install(recorder, draws, followed)
     averaging.install(recorder, trained, followed)
-    return functools.partial(holdings.note_held, trained)
+    scheduled = schedules.install(recorder)
+
+    def note_last(*held: Any) -> None:
+        holdings.note_held(trained, *held)
+        scheduled.look_ahead(trained.optimizer_number)
+
+    return note_last
 
 
 def _into_tensorflow(recorder: Recorder) -> Callable[..., None]:

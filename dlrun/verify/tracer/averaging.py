@@ -14,6 +14,7 @@ from dlrun.verify.tracer.loaders import Loaders
 from dlrun.verify.tracer.recorder import Recorder
 from dlrun.verify.tracer.stretches import stretch_note
 from dlrun.verify.tracer.tensors import named_tensors, tensor_note, tensors_in
+from dlrun.verify.tracer.told import tell
 from dlrun.verify.tracer.totals import divided
 from dlrun.verify.tracer.training import Training
 
@@ -35,6 +36,7 @@ class Averaging:
         """Put a wrapper around each function that a port calls."""
         self.recorder.note("face")
         vars(face)["print"] = showing(self.recorder, vars(face)["print"])
+        tell(self.recorder, face)
         parts = [module for name, module in sys.modules.items() if name.startswith(f"{FACE}.")]
         for name in FOLLOWED:
             if function := getattr(face, name, None):

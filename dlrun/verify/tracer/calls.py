@@ -47,17 +47,28 @@ def note_precision(recorder: Recorder) -> None:
     torch.autocast.__enter__ = noted  # type: ignore[method-assign]
 
 
-def note_targets(compared: Callable[[Any], None]) -> None:
-    """Hand on what losses that are functions compare with; those that are modules are followed as modules."""
+def note_targets(recorder: Recorder, compared: Callable[[Any], None]) -> None:
+    """Hand on what losses that are functions compare with; those that are modules are followed as modules.
+
+    Note losses that weigh samples, or ignore some.
+    """
     for name in LOSSES:
         function = getattr(nn.functional, name)
 
         @functools.wraps(function)
         def noted(*args: Any, function: Callable[..., Any] = function, **kwargs: Any) -> Any:
-            compared(args[1] if len(args) > 1 else kwargs.get("target"))
+            target = args[1] if len(args) > 1 else kwargs.get("target")
+            compared(target)
+            if torch.is_grad_enabled() and _weighs(target, args[2] if len(args) > 2 else kwargs.get("weight"), kwargs):
+                recorder.note("weighs")
             return function(*args, **kwargs)
 
         setattr(nn.functional, name, noted)
+
+
+def _weighs(target: Any, weight: Any, kwargs: dict[str, Any]) -> bool:
+    ignored = kwargs.get("ignore_index", -100)
+    return isinstance(weight, torch.Tensor) or (isinstance(target, torch.Tensor) and bool((target == ignored).any()))
 
 
 def note_metric(recorder: Recorder) -> None:

@@ -3,6 +3,7 @@
 Ranks that leave the training loop at different steps wait for each other for ever, and a patience of ten epochs
 hides that from a run of a few steps. So every condition is watched that guards the way out of a training loop or a
 collective call, or that sets a variable which such a condition reads: its operands have to be equal on all ranks.
+Those that choose what is saved, such as the best model so far, are watched too: rank 0 acts on them for all.
 """
 
 from __future__ import annotations
@@ -16,36 +17,53 @@ from dlrun.verify.tracer.recorder import Recorder
 WATCH = "__dlrun_watch__"
 COLLECTIVE = {"gradients", "average", "broadcast", "barrier", "shard", "load"}
 TRAINING = {"step", "backward", "gradients", "run"}  # run() of a session
+KEEPS = {"deepcopy", "get_weights", "state_dict"}  # and what begins with save
+ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 Loop = (ast.For, ast.While, ast.AsyncFor)
 
 
 def watched(source: str, filename: str) -> Any:
-    """Return the script's code, its deciding conditions reported to ``WATCH(line, text, condition, operands)``."""
+    """Return the script's code, its deciding conditions reported to ``WATCH(kind, text, condition, operands)``."""
     tree = ast.parse(source, filename)
-    lines = deciding(tree)
-    return compile(ast.fix_missing_locations(_Insert(lines).visit(tree)), filename, "exec")
+    kinds = dict.fromkeys(choosing(tree), "choice") | dict.fromkeys(deciding(tree), "decision")
+    return compile(ast.fix_missing_locations(_Insert(kinds).visit(tree)), filename, "exec")
+
+
+def choosing(tree: ast.Module) -> set[int]:
+    """Return the lines of the conditions that compare by size and under which something is saved."""
+    compares = [n for n in ast.walk(tree) if isinstance(n, ast.If) and _compares(n.test)]
+    return {node.lineno for node in compares if any(_keeps(part) for line in node.body for part in ast.walk(line))}
+
+
+def _compares(test: ast.AST) -> bool:
+    return any(isinstance(op, ORDERS) for n in ast.walk(test) if isinstance(n, ast.Compare) for op in n.ops)
+
+
+def _keeps(node: ast.AST) -> bool:
+    name = getattr(node, "attr", getattr(node, "id", ""))
+    return isinstance(node, (ast.Attribute, ast.Name)) and (name.startswith("save") or name in KEEPS)
 
 
 def deciding(tree: ast.Module) -> set[int]:
     """Return the lines of the conditions that are watched."""
     training = _training_functions(tree)
     scopes = [n for n in ast.walk(tree) if isinstance(n, (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef))]
-    home = {node: number for number, scope in enumerate(scopes) for node in _inside(scope)}
+    home = {node: number for number, scope in enumerate(scopes) for node in inside(scope)}
     found: list[Any] = []
     for loop in (n for n in ast.walk(tree) if isinstance(n, Loop)):
         if not _trains(loop, training):
             continue
         if isinstance(loop, ast.While) and not isinstance(loop.test, ast.Constant):
             found.append(loop)
-        deeper = {id(n) for inner in _inside(loop) if isinstance(inner, Loop) for n in _inside(inner)}
-        found += [n for n in _inside(loop) if isinstance(n, ast.If) and _leaves(n, id(n) not in deeper)]
-    reads = {key for node in found for key in _keys(_names(node.test), home.get(node))}
+        deeper = {id(n) for inner in inside(loop) if isinstance(inner, Loop) for n in inside(inner)}
+        found += [n for n in inside(loop) if isinstance(n, ast.If) and _leaves(n, id(n) not in deeper)]
+    reads = {key for node in found for key in _keys(names_in(node.test), home.get(node))}
     candidates = [n for n in ast.walk(tree) if isinstance(n, ast.If)]
     grown = True
     while grown:  # conditions that set what a deciding condition reads
         more = [n for n in candidates if n not in found and reads & _keys(_assigned(n), home.get(n))]
         found, grown = found + more, bool(more)
-        reads |= {key for node in more for key in _keys(_names(node.test), home.get(node))}
+        reads |= {key for node in more for key in _keys(names_in(node.test), home.get(node))}
     return {node.lineno for node in found}
 
 
@@ -57,7 +75,7 @@ def _keys(names: set[str], scope: int | None) -> set[tuple[int | None, str]]:
 def watch(recorder: Recorder) -> Callable[..., Any]:
     """Return the function that the watched conditions call."""
 
-    def report(text: str, condition: Any, operands: Callable[[], dict[str, Any]]) -> Any:
+    def report(kind: str, text: str, condition: Any, operands: Callable[[], dict[str, Any]]) -> Any:
         try:
             given = operands()
         except NameError:  # a short circuit kept the script from reading it too
@@ -69,40 +87,42 @@ def watch(recorder: Recorder) -> Callable[..., Any]:
             except Exception:  # not a number: nothing to compare
                 continue
         with recorder.aside():
-            recorder.note("decision", what=text, values=values)
+            recorder.note(kind, what=text, values=values, statistics=recorder.statistics())
         return condition
 
     return report
 
 
 class _Insert(ast.NodeTransformer):
-    def __init__(self, lines: set[int]) -> None:
-        self._lines = lines
+    def __init__(self, kinds: dict[int, str]) -> None:
+        self._kinds = kinds  # of the conditions at these lines
 
     def _visit(self, node: ast.If | ast.While) -> ast.AST:
         self.generic_visit(node)
-        if node.lineno in self._lines:
-            names = sorted(_names(node.test))
+        if node.lineno in self._kinds:
+            names = sorted(names_in(node.test))
             values = ast.Dict([ast.Constant(n) for n in names], [ast.parse(n, mode="eval").body for n in names])
             nothing = ast.arguments([], [], None, [], [], None, [])
-            call = [ast.Constant(ast.unparse(node.test)), node.test, ast.Lambda(nothing, values)]
+            kind, text = ast.Constant(self._kinds[node.lineno]), ast.Constant(ast.unparse(node.test))
+            call: list[ast.expr] = [kind, text, node.test, ast.Lambda(nothing, values)]
             node.test = ast.copy_location(ast.Call(ast.Name(WATCH, ast.Load()), call, []), node.test)
         return node
 
     visit_If = visit_While = _visit  # noqa: N815
 
 
-def _names(node: ast.AST) -> set[str]:
+def names_in(node: ast.AST) -> set[str]:
     """Return the names and dotted names that an expression reads, ``self.best`` included; callees are left out."""
     if isinstance(node, ast.Attribute):
         text = ast.unparse(node)
-        return {text} if all(part.isidentifier() for part in text.split(".")) else _names(node.value)
+        return {text} if all(part.isidentifier() for part in text.split(".")) else names_in(node.value)
     if isinstance(node, ast.Name):
         return {node.id}
     if isinstance(node, ast.Call):
         inner = node.func.value if isinstance(node.func, ast.Attribute) else None  # loss of loss.item()
-        return {x for part in [*([inner] if inner else []), *node.args] for x in _names(part)}
-    return {x for child in ast.iter_child_nodes(node) for x in _names(child)}
+        given = [*([inner] if inner else []), *node.args, *(keyword.value for keyword in node.keywords)]
+        return {x for part in given for x in names_in(part)}
+    return {x for child in ast.iter_child_nodes(node) for x in names_in(child)}
 
 
 def _assigned(node: ast.If) -> set[str]:
@@ -113,15 +133,15 @@ def _assigned(node: ast.If) -> set[str]:
             targets += part.targets
         elif isinstance(part, (ast.AugAssign, ast.AnnAssign)):
             targets.append(part.target)
-    return {name for target in targets for name in _names(target)}
+    return {name for target in targets for name in names_in(target)}
 
 
-def _inside(loop: ast.AST) -> list[ast.AST]:
+def inside(loop: ast.AST) -> list[ast.AST]:
     """Return the nodes below a loop, functions defined there left out."""
     found: list[ast.AST] = []
     for child in ast.iter_child_nodes(loop):
         if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
-            found += [child, *_inside(child)]
+            found += [child, *inside(child)]
     return found
 
 
@@ -130,7 +150,7 @@ def _leaves(node: ast.If, own: bool) -> bool:
 
     ``own``: no other loop stands between, which ``break`` and ``continue`` would be meant for.
     """
-    for part in _inside(node):
+    for part in inside(node):
         if isinstance(part, (ast.Return, ast.Raise)) or (own and isinstance(part, (ast.Break, ast.Continue))):
             return True
         if isinstance(part, ast.Call) and _callee(part) in COLLECTIVE | {"exit", "quit"}:

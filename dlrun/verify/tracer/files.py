@@ -7,12 +7,15 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from dlrun.verify.tracer.recorder import Recorder, user_frame
 
+NUMBERS = 200  # of what is saved that are noted at most
 IGNORED = ("/dev/", "/proc/", "/sys/")
 
 
@@ -70,6 +73,7 @@ def install(recorder: Recorder) -> None:
     if torch := sys.modules.get("torch"):
         for owner in (torch, torch.jit):
             _note_save(owner, "save", 1, "f", wrote)
+        _note_stored(recorder, torch)
     if tf := sys.modules.get("tensorflow"):
         model = sys.modules["keras"].Model
         for owner, name, position, argument in (
@@ -94,6 +98,27 @@ def _note_save(owner: Any, name: str, position: int, argument: str, wrote: Any) 
         return save(*args, **kwargs)
 
     setattr(owner, name, noted)
+
+
+def _note_stored(recorder: Recorder, torch: Any) -> None:
+    """Note the plain numbers in what is saved, such as the best accuracy beside a model."""
+    save = torch.save
+
+    @functools.wraps(save)
+    def noted(obj: Any, *args: Any, **kwargs: Any) -> Any:
+        if found := dict(islice(_plain_numbers("", obj), NUMBERS)):
+            recorder.note("stored", values=found)
+        return save(obj, *args, **kwargs)
+
+    torch.save = noted
+
+
+def _plain_numbers(name: str, value: Any, depth: int = 3) -> Iterator[tuple[str, float]]:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        yield name, float(value)
+    elif depth and isinstance(value, (dict, list, tuple)):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _plain_numbers(f"{name}[{key!r}]", item, depth - 1)
 
 
 def _own(path: Path, scratch: Path, keep: bool) -> None:

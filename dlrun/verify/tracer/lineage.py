@@ -16,6 +16,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from dlrun.verify.tracer.recorder import Recorder, is_of_user
 from dlrun.verify.tracer.tensors import digest, tensor_note
+from dlrun.verify.tracer.told import is_part
 from dlrun.verify.tracer.values import NAMED, Value, keep_names, line, made, note_carried
 
 MOVES = {"__getitem__", "__setitem__", "cat", "concat", "stack", "roll", "clone", "detach", "to", "float", "cpu",
@@ -51,6 +52,8 @@ class Lineage(TorchFunctionMode):
 
     def _follow(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
         given = [*args, *kwargs.values()]
+        if is_part(name, args, result):
+            self.recorder.note("ranks in a loss")
         inputs = [t for t in _tensors(given) if not self._is_parameter(t)]
         known = [value for t in inputs if (value := self._values.get(t)) is not None]
         target = args[0] if args and isinstance(args[0], torch.Tensor) else None

@@ -7,7 +7,7 @@ import os
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -34,6 +34,8 @@ class Orders:
     framework: str = "torch"  # or "tensorflow", which is Keras, too
     seed: int | None = None  # seeds what the script does not seed
     seed_by_rank: bool = False  # ... with seed + rank, as unseeded ranks would differ
+    alone: bool = False  # tell the script, where it asks, that it is rank 0 of 1
+    quiet: bool = False  # no dropout, and batch norm's statistics as they are
     lineage: bool = False  # follow what training keeps from step to step
     global_batch: bool = False  # keep the serial global batch: local batch = B / n, learning rate not scaled
     training_loaders: tuple[int, ...] = ()  # the DataLoaders of the script, by order of creation, that feed backward()
@@ -65,7 +67,8 @@ def is_user_file(filename: str) -> bool:
     ours = [Path(__file__).parents[2], Path(sysconfig.get_path("stdlib"))]
     spec = find_spec("dl_comm")
     ours += [Path(folder) for folder in (spec.submodule_search_locations or [])] if spec else []
-    return not any(Path(filename).resolve().is_relative_to(folder.resolve()) for folder in ours)
+    file = Path(filename)  # dl_comm's may be links to another folder
+    return not any(file.is_relative_to(folder) or file.resolve().is_relative_to(folder.resolve()) for folder in ours)
 
 
 def is_of_user(value: Any) -> bool:
@@ -111,6 +114,7 @@ class Recorder:
     def __init__(self, orders: Orders, rank: int) -> None:
         self.orders, self.rank = orders, rank
         self.steps = 0
+        self.statistics: Callable[[], str] = str  # a hash of those of batch norm, where there are any
         self.inside = 0  # > 0 while one of dl_comm's functions, or one of ours, runs: what it does is not the script's
         self._pid, self._stops = os.getpid(), 0
         self._began = time.monotonic()

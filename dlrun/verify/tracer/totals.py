@@ -60,7 +60,8 @@ class Totals:
         """Call ``total(value)``; where ranks repeat the training, sum what is of an evaluation all the same."""
         evaluates = self.evaluates and not self._was_counted(value)
         with divided(evaluates and self.recorder.orders.training_shards is not None):
-            return function(value), {"evaluates": evaluates}
+            result = function(value)
+            return result, {"evaluates": evaluates, "local": number_of(value), "sum": number_of(result)}
 
     def _was_counted(self, value: Any) -> bool:
         """Tell whether a variable that the calling line names had this value before the evaluation began."""

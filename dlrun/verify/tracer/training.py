@@ -16,11 +16,13 @@ from torch.optim.optimizer import (
 
 from dlrun.verify.tracer import calls
 from dlrun.verify.tracer.by_hand import ByHand
+from dlrun.verify.tracer.counted import Counted
 from dlrun.verify.tracer.lineage import Lineage
 from dlrun.verify.tracer.loaders import Loaders
+from dlrun.verify.tracer.quiet import is_still
 from dlrun.verify.tracer.randomness import Draws, states
 from dlrun.verify.tracer.recorder import Recorder
-from dlrun.verify.tracer.tensors import batch_digest, leaves, rows, tensor_note
+from dlrun.verify.tracer.tensors import batch_digest, digest, leaves, rows, tensor_note
 from dlrun.verify.tracer.values import KEPT, kind_of
 
 NOISE = (nn.modules.dropout._DropoutNd, nn.RReLU)
@@ -38,6 +40,7 @@ class Training:
         self._optimizers: dict[int, tuple[int, Optimizer]] = {}
         self._parameters: dict[int, tuple[int, torch.Tensor]] = {}
         self._names: dict[int, str] = {}
+        self._norms: dict[int, nn.Module] = {}
         self._depth = 0  # of nested calls of modules
         self._stepping: set[int] = set()
         self._grads: list[Any] = []
@@ -51,6 +54,10 @@ class Training:
     def number(self, tensor: torch.Tensor) -> int:
         """Return a small number for a tensor object, the same one each time."""
         return self._parameters.setdefault(id(tensor), (len(self._parameters), tensor))[0]
+
+    def optimizer_number(self, optimizer: Optimizer) -> int | None:
+        """Return the number of an optimizer, None of one that has not stepped."""
+        return self._optimizers.get(id(optimizer), (None,))[0]
 
     @property
     def stepped(self) -> set[int]:
@@ -81,12 +88,14 @@ class Training:
         finally:
             self._depth -= 1
             layers = list(module.modules())
+            quiet = self.recorder.orders.quiet
+            self._norms |= {id(m): m for m in layers if isinstance(m, NORMS)}
             self.recorder.note(
                 "forward",
                 hash=batch_digest([args, kwargs]),
                 rows=rows(args, kwargs),
-                noise=any(isinstance(m, NOISE) and getattr(m, "p", 1) for m in layers),
-                norm=any(isinstance(m, NORMS) for m in layers),
+                noise=not quiet and any(isinstance(m, NOISE) and getattr(m, "p", 1) for m in layers),
+                norm=any(isinstance(m, NORMS) and not (quiet and is_still(m)) for m in layers),
                 drew=[name for name, state in states().items() if before.get(name, state) != state],
             )
 
@@ -153,6 +162,10 @@ class Training:
             drew=self._drew(),
         )
 
+    def statistics(self) -> str:
+        """Return a hash of batch norm's statistics; nothing where there are none."""
+        return "".join(digest(buffer)[:4] for norm in self._norms.values() for buffer in norm.buffers())
+
     def _is_parameter(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is trained: its value comes from averaged gradients."""
         return isinstance(tensor, nn.Parameter) or (tensor.is_leaf and tensor.requires_grad)
@@ -187,9 +200,11 @@ def _base_rates(optimizer: Optimizer) -> list[float]:
 def install(recorder: Recorder, draws: Draws, loaders: Loaders) -> Training:
     """Put the instruments into modules, autograd, optimizers, schedulers and the functions that clip."""
     training = Training(recorder, draws, loaders)
+    recorder.statistics = training.statistics
     _leave_compiler_out()
     if recorder.orders.lineage:
         training.lineage.__enter__()  # type: ignore[no-untyped-call]
+    counted = Counted(recorder)
     call, backward, zero = nn.Module.__call__, torch.autograd.backward, Optimizer.zero_grad
 
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -207,6 +222,7 @@ def install(recorder: Recorder, draws: Draws, loaders: Loaders) -> Training:
         training.by_hand.reached(reached)
         training.made.update({id(p): tensor_note(p.grad) for p in reached})
         training.lineage.backward(args[0] if args else kwargs["tensors"])
+        counted.backward()
         return result
 
     @functools.wraps(zero)
@@ -227,7 +243,7 @@ def install(recorder: Recorder, draws: Draws, loaders: Loaders) -> Training:
         calls.note(recorder, scaler, "unscale_", "unscale")
     calls.note_metric(recorder)
     calls.note_precision(recorder)
-    calls.note_targets(training.target)
+    calls.note_targets(recorder, training.target)
     return training
 
 

@@ -1,0 +1,47 @@
+"""Is what is saved chosen by numbers that all ranks share?"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+
+from dlrun.verify.trace import Run, Trace
+from dlrun.verify.verdict import Check, failed, skipped
+
+NAME = "choices"
+Key = tuple[str, str, str]  # line, condition, operand
+
+
+def choices(serial: Run, again: Run, run: Run) -> Check | None:
+    """Return a check that failed because rank 0 chooses what to save by a number of its own samples; None else.
+
+    Operands that never change, such as a rank's number, and those that two serial runs have differently, such as a
+    time, choose nothing by samples. Where batch norm's statistics are each rank's own, an evaluation is, too.
+    """
+    one, two = _operands(serial.root), _operands(again.root)
+    loose = {key[1:] for key, values in one.items() if values != two.get(key, values)}
+    mine = _operands(run.root)
+    for rank, trace in enumerate(run.traces[1:], 1):
+        for key, uses in _operands(trace).items():
+            pairs = list(zip(mine.get(key, []), uses, strict=False))
+            apart = [(a, b) for a, b in pairs if a[0] != b[0] and not (math.isnan(a[0]) and math.isnan(b[0]))]
+            changes = any(len({number for number, _ in side}) > 1 for side in zip(*pairs, strict=True))
+            if not apart or not changes or key[1:] in loose:
+                continue
+            ((x, statistics), (y, others)), (at, what, name) = apart[0], key
+            finding = f"{name} in `{what}` at {at} is {x:.6g} on rank 0 and {y:.6g} on rank {rank}"
+            if statistics != others:
+                return skipped(NAME, f"{finding}: what is saved is chosen with rank 0's statistics of batch norm")
+            todo = f"decide on what all ranks share: dl.average({name})"
+            return failed(NAME, f"{finding}: rank 0 chooses what is saved by its own samples", todo,
+                          "rank-dependent-choice", where=at, rank=rank, size=abs(x - y))  # fmt: skip
+    return None
+
+
+def _operands(trace: Trace) -> dict[Key, list[tuple[float, str]]]:
+    """Return the values of each operand, with a hash of batch norm's statistics at that time."""
+    found: dict[Key, list[tuple[float, str]]] = defaultdict(list)
+    for event in trace.all("choice"):
+        for name, value in event["values"].items():
+            found[event.at, event["what"], name].append((value, event["statistics"]))
+    return found

@@ -1,0 +1,62 @@
+"""Is each sum over ranks one of parts, or of what all ranks have alike, counted n times?"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from dlrun.verify.trace import Event, Run
+from dlrun.verify.verdict import Check, failed
+
+NAME = "sums over ranks"
+
+
+def sums(identity: Run, run: Run) -> Check | None:
+    """Return a check that failed because dl.total() of the training sums what all ranks share; None of none.
+
+    Counts of parts may be equal: a number is known to be shared where it is no whole one, or the length of all the
+    data, of which each rank reads its part. Of an evaluation another run tells. Where all of a line's sums are of
+    shared numbers they are n times too large together: their quotient is right.
+    """
+    lengths = {float(len(epoch.samples)) for epoch in identity.root.epochs if epoch.trains and epoch.samples}
+    for at, calls in _by_line(run).items():
+        alike = {call for call, given in calls.items() if _shared(given, lengths)}
+        if not alike or len(alike) == len(calls) > 1:
+            continue
+        number, n = calls[min(alike)][0][0]["local"], len(run.traces)
+        finding = f"dl.total() at {at} sums {number:.6g}, which all {n} ranks have alike: it counts {n} times"
+        return failed(NAME, finding, "leave dl.total() out there: it is for what each rank has of its own",
+                      "total-of-shared", where=at)  # fmt: skip
+    return None
+
+
+def _by_line(run: Run) -> dict[str, dict[int, list[tuple[Event, ...]]]]:
+    """Return, by line and by place among the line's calls in a row, what the ranks gave to dl.total() together."""
+    found: dict[str, dict[int, list[tuple[Event, ...]]]] = defaultdict(lambda: defaultdict(list))
+    traces = [list(trace.all("return", "step", "batch")) for trace in run.traces]
+    calls = [_turns(events) for events in traces]
+    for together in zip(*calls, strict=False):
+        if len({(turn, e.at) for turn, e in together}) == 1 and all(not e["evaluates"] for _, e in together):
+            found[together[0][1].at][together[0][0]].append(tuple(e for _, e in together))
+    return found
+
+
+def _turns(events: list[Event]) -> list[tuple[int, Event]]:
+    """Return the calls of dl.total(), each with its number among those of its line that follow each other."""
+    found, last, turn = [], "", 0
+    for event in events:
+        if event.kind != "return" or event["fn"] != "total":
+            last = ""
+            continue
+        turn = turn + 1 if event.at == last else 0
+        last = event.at
+        found.append((turn, event))
+    return found
+
+
+def _shared(given: list[tuple[Event, ...]], lengths: set[float]) -> bool:
+    return all(_alike([event.facts.get("local") for event in together], lengths) for together in given)
+
+
+def _alike(numbers: list[float | None], lengths: set[float]) -> bool:
+    first = numbers[0]
+    return first is not None and set(numbers) == {first} and (first in lengths or not float(first).is_integer())

@@ -1,0 +1,99 @@
+"""Numbers and NumPy arrays that a training loop carries on from step to step, and that its losses are made of.
+
+What is not PyTorch's is not followed from value to value, so the script's text tells: ``mean = 0.9 * mean + 0.1 * x``
+in a loop carries ``mean`` on, unless the loop also sets it anew, and a loss is made of what its assignments read.
+"""
+
+from __future__ import annotations
+
+import ast
+import tokenize
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dlrun.verify.tracer.conditions import Loop, inside, names_in
+from dlrun.verify.tracer.recorder import Recorder, user_frame
+from dlrun.verify.tracer.tensors import tensor_note
+
+Carried = dict[str, int]  # the line that carries each name on
+
+
+def carried_in(source: str) -> dict[int, Carried]:
+    """Return, by the line of each ``backward()``, what its loop carries on and its loss is made of."""
+    found: dict[int, Carried] = {}
+    for loop in (node for node in ast.walk(ast.parse(source)) if isinstance(node, Loop)):
+        nodes = inside(loop)
+        made: dict[str, list[tuple[int, set[str], bool]]] = {}
+        for node in nodes:
+            for name, reads, line, again in _assignments(node):
+                made.setdefault(name, []).append((line, reads, again or name in reads))
+        for call in nodes:
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "backward":
+                parts = _parts(names_in(call.func.value), made)
+                carried = {name: made[name][0][0] for name in parts if name in made and all(a for *_, a in made[name])}
+                found.setdefault(call.lineno, {}).update(carried)
+    return found
+
+
+def _assignments(node: ast.AST) -> list[tuple[str, set[str], int, bool]]:
+    """Return what a statement assigns: the name, the names it is made of, the line, and whether it adds to it."""
+    targets: list[ast.expr]
+    if isinstance(node, ast.AugAssign):
+        targets, value, again = [node.target], node.value, True
+    elif isinstance(node, ast.Assign):
+        targets, value, again = list(node.targets), node.value, False
+    elif isinstance(node, ast.For):  # a loop's variable is set anew
+        targets, value, again = [node.target], node.iter, False
+    else:
+        return []
+    names = [name for target in targets for name in names_in(target)]
+    return [(name, names_in(value), node.lineno, again) for name in names]
+
+
+def _parts(names: set[str], made: dict[str, list[tuple[int, set[str], bool]]]) -> set[str]:
+    """Return the names that a value is made of, through the loop's assignments."""
+    found: set[str] = set()
+    todo = list(names)
+    while todo:
+        name = todo.pop()
+        if name not in found:
+            found.add(name)
+            todo += [read for _, reads, _ in made.get(name, []) for read in reads]
+    return found
+
+
+class Counted:
+    """Notes, when a loss of a later step goes backward, what it is made of that the loop carried on."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        with tokenize.open(recorder.orders.script) as file:
+            self._carried = carried_in(file.read()) if recorder.orders.lineage else {}
+
+    def backward(self) -> None:
+        """A loss goes backward."""
+        frame = user_frame()
+        if frame is None or not self.recorder.steps or frame.f_code.co_filename != self.recorder.orders.script:
+            return
+        carried, tensors = self._carried.get(frame.f_lineno, {}), {}
+        for name, line in carried.items():
+            value = _value(name, {**frame.f_globals, **frame.f_locals})
+            if value is not None:
+                at = f"{Path(self.recorder.orders.script).name}:{line}"
+                tensors[name] = {"kind": "accumulated", "note": tensor_note(torch.from_numpy(value)), "at": at}
+        if tensors:
+            self.recorder.note("carried", tensors=tensors, noise=[])
+
+
+def _value(name: str, space: dict[str, Any]) -> Any:
+    """Return what a dotted name stands for as an array, if it is a number or an array of numbers; None else."""
+    first, *parts = name.split(".")
+    value: Any = space.get(first)
+    for part in parts:
+        value = getattr(value, part, None)
+    if not isinstance(value, (int, float, np.number, np.ndarray)) or np.asarray(value).dtype.kind not in "fiu":
+        return None
+    return np.atleast_1d(np.asarray(value, dtype=np.float64))

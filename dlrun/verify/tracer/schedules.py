@@ -1,0 +1,88 @@
+"""The schedules of PyTorch that a script steps, and how high the rates will rise that they have not come to yet.
+
+A run of a few steps sees the first rates of a warm-up alone. Those of one that is n times as fast, but not scaled, are
+those of one that is scaled, but not faster: the peak tells them apart.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch.optim import lr_scheduler
+
+from dlrun.verify.tracer.recorder import Recorder
+
+FAR = 20_000  # steps that are made ahead at most
+PATIENCE = 2.0  # seconds that this takes at most
+
+
+class Schedules:
+    """Knows the schedulers that the script steps itself, not those that are parts of others."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self._stepped: dict[int, Any] = {}
+        self._inside = False
+
+    def follow(self, kind: Any) -> None:
+        """Wrap ``step`` of a class of schedulers."""
+        step: Callable[..., Any] = kind.step
+
+        @functools.wraps(step)
+        def noted(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._inside or sys._getframe(1).f_code.co_name == "_initial_step":
+                return step(scheduler, *args, **kwargs)
+            self._stepped[id(scheduler)] = scheduler
+            self._inside = True
+            try:
+                return step(scheduler, *args, **kwargs)
+            finally:
+                self._inside = False
+
+        kind.step = noted
+
+    def look_ahead(self, number_of: Callable[[Any], int | None]) -> None:
+        """The script is over: step its schedulers on, and note each group's highest rate, None of a rate that rises on.
+
+        ``number_of`` gives the number of an optimizer.
+        """
+        with self.recorder.aside(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for scheduler in self._stepped.values():
+                number = number_of(scheduler.optimizer)
+                if number is not None:
+                    self.recorder.note("peaks", optimizer=number, rates=_peaks(scheduler))
+
+
+def _peaks(scheduler: Any) -> list[float | None]:
+    """Return each group's highest rate from now on; None where the last one is higher than all before."""
+    groups = list(zip(*_ahead(scheduler), strict=True))
+    return [None if len(rates) > 1 and rates[-1] > max(rates[:-1]) else max(rates) for rates in groups]
+
+
+def _ahead(scheduler: Any) -> Iterator[list[float]]:
+    """Yield the rates now, and after each further step."""
+    until = time.monotonic() + PATIENCE
+    for _ in range(FAR):
+        yield [float(group["lr"]) for group in scheduler.optimizer.param_groups]
+        if time.monotonic() > until:
+            return
+        try:
+            scheduler.step()
+        except Exception:  # the schedule is over, or reads what is gone
+            return
+
+
+def install(recorder: Recorder) -> Schedules:
+    """Put the instruments into ``torch.optim.lr_scheduler``."""
+    schedules = Schedules(recorder)
+    kinds = [k for k in vars(lr_scheduler).values() if isinstance(k, type) and issubclass(k, lr_scheduler.LRScheduler)]
+    for kind in kinds:
+        if "step" in vars(kind) and kind is not lr_scheduler.ReduceLROnPlateau:
+            schedules.follow(kind)
+    return schedules

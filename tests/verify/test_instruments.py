@@ -1,0 +1,145 @@
+"""Instruments of the tracer, each alone: ranks' numbers, what loops carry on, schedules' peaks, quiet training."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import nullcontext
+from textwrap import dedent
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+
+from dlrun.verify.tracer.counted import carried_in  # noqa: E402
+from dlrun.verify.tracer.schedules import Schedules  # noqa: E402
+from dlrun.verify.tracer.told import Part, Whole, is_part, tell  # noqa: E402
+
+
+class Journal:
+    """What instruments note their events in."""
+
+    inside, orders = 0, SimpleNamespace(alone=False)
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, Any]]] = []
+
+    def note(self, kind: str, **facts: Any) -> None:
+        self.events.append((kind, facts))
+
+    def aside(self) -> Any:
+        return nullcontext()
+
+
+def test_numbers_that_are_computed_of_ranks_are_known_and_compute_as_others_do() -> None:
+    n = Whole(4)
+    assert [n + 1, 1 + n, n - 1, 9 - n, n * 2, 9 // n, n**2] == [5, 5, 3, 5, 8, 2, 16]
+    assert [1 / n, n * 0.5, 0.5 * n] == [0.25, 2.0, 2.0]
+    assert all(isinstance(number, (Whole, Part)) for number in (n + 1, 9 // n, 1 / n, (1 / n) * 2, n * 0.5))
+    assert list(range(n)) == [0, 1, 2, 3]
+    assert torch.arange(8)[Whole(1) :: n].tolist() == [1, 5]
+
+
+def test_a_loss_with_such_a_number_in_it_is_told_from_data_that_are_cut_by_it() -> None:
+    loss, n = torch.ones(2, requires_grad=True).sum(), Whole(2)
+    assert is_part("__truediv__", (loss, n), loss / n)
+    assert is_part("div", (loss, 1 / n), loss * (1 / n))
+    assert not is_part("__truediv__", (loss, 2), loss / 2)
+    assert not is_part("__mul__", (torch.ones(2), n), torch.ones(2) * n)
+    assert not is_part("reshape", (loss, n), loss)
+
+
+def test_a_script_is_told_its_rank_or_that_it_is_alone() -> None:
+    for alone, expected in ((False, [1, 2]), (True, [0, 1])):
+        face, journal = ModuleType("face"), Journal()
+        vars(face).update(get_rank=lambda: 1, get_nranks=lambda: 2)
+        journal.orders = SimpleNamespace(alone=alone)
+        tell(journal, face)  # type: ignore[arg-type]
+        assert [vars(face)[name]() for name in ("get_rank", "get_nranks", "get_rank", "get_nranks")] == expected * 2
+        assert [kind for kind, _ in journal.events] == ["asked", "asked"]
+
+
+def carried(source: str) -> set[str]:
+    return {name for names in carried_in(dedent(source)).values() for name in names}
+
+
+def test_what_a_loop_carries_on_and_its_loss_is_made_of_is_found() -> None:
+    found = carried(
+        """
+        for x, y in loader:
+            counts += np.bincount(y)
+            weight = torch.tensor(counts.sum() / counts)
+            loss = cross_entropy(model(x), y, weight=weight)
+            smooth = 0.9 * smooth + 0.1 * loss.item()
+            running += loss.item()
+            (loss / smooth).backward()
+        """
+    )
+    assert found == {"counts", "smooth"}
+
+
+def test_what_a_loop_sets_anew_is_not_carried_on() -> None:
+    assert not carried(
+        """
+        for x, y in loader:
+            count = 0
+            loss = 0.0
+            for part in x:
+                count += 1
+                loss = loss + model(part)
+            (loss / count).backward()
+        """
+    )
+
+
+SCHEDULES = {
+    "a warm-up": (lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda k: min(1.0, (k + 1) / 500)), [0.1]),
+    "a cycle that ends": (lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.3, total_steps=90), [0.3]),
+    "a rate that rises on": (lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda k: k + 1.0), [None]),
+    "parts of another": (
+        lambda o: torch.optim.lr_scheduler.SequentialLR(
+            o,
+            [
+                torch.optim.lr_scheduler.ConstantLR(o, 0.1, total_iters=50),
+                torch.optim.lr_scheduler.ExponentialLR(o, 0.9),
+            ],
+            [50],
+        ),
+        [0.1],
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(("make", "peaks"), SCHEDULES.values(), ids=SCHEDULES)
+def test_the_highest_rate_of_a_schedule_is_known_before_it_comes(make, peaks, monkeypatch) -> None:
+    scheduling = torch.optim.lr_scheduler
+    journal = Journal()
+    schedules = Schedules(journal)  # type: ignore[arg-type]
+    for kind in (scheduling.LRScheduler, scheduling.SequentialLR):
+        monkeypatch.setattr(kind, "step", vars(kind)["step"])
+        schedules.follow(kind)
+    scheduler = make(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1))
+    scheduler.step()
+    schedules.look_ahead(lambda optimizer: 0)
+    (event,) = [facts for kind, facts in journal.events if kind == "peaks"]
+    assert event["rates"] == pytest.approx(peaks)
+
+
+def test_quiet_training_has_no_dropout_and_leaves_batch_norms_statistics() -> None:
+    source = """
+    from dlrun.verify.tracer import quiet
+    quiet.install()
+    import torch
+    from torch import nn
+    x = torch.randn(8, 4)
+    assert torch.equal(nn.Dropout(0.9)(x), x)
+    norm = nn.BatchNorm1d(4)
+    assert torch.allclose(norm(x), x, atol=1e-4) and not norm.running_mean.any()
+    assert abs(nn.BatchNorm1d(4, track_running_stats=False)(x).mean()) < 1e-6
+    layer = nn.TransformerEncoderLayer(4, 2, dropout=0.5)
+    assert torch.equal(layer(x), layer(x))
+    """
+    subprocess.run([sys.executable, "-c", dedent(source)], check=True, timeout=120)

@@ -1,0 +1,120 @@
+"""What is asked of numbers that decide, are saved or summed, on traces written by hand."""
+
+from __future__ import annotations
+
+import pytest
+from by_hand import epoch, event, optimizer, run, step
+
+from dlrun.verify.checks.choices import choices
+from dlrun.verify.checks.metrics import metrics
+from dlrun.verify.checks.rate import learning_rate
+from dlrun.verify.checks.sums import sums
+from dlrun.verify.trace import Event, Run
+
+
+def total(local: float, evaluates: bool = False, sum: float = 0.0, at: str = "t.py:7") -> Event:
+    return event("return", at, fn="total", local=local, evaluates=evaluates, sum=sum)
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ([[1.5], [1.5]], "total-of-shared"),
+        ([[1.5], [1.25]], ""),
+        ([[24], [24]], ""),  # each has counted 24 of its own
+        ([[4], [4]], "total-of-shared"),  # the length of all the data
+        ([[1.5, 4], [1.25, 4]], "total-of-shared"),
+        ([[1.5, 4], [1.5, 4]], ""),  # n times in numerator and denominator
+    ],
+)
+def test_a_sum_of_what_all_ranks_have_alike_counts_n_times(given, fault) -> None:
+    serial = run(epoch([[0, 1], [2, 3]]))
+    ranks = [[*epoch([[0, 1]]), *(e for _ in range(2) for e in [*map(total, numbers), step(1, 0.9)])]
+             for numbers in given]  # fmt: skip
+    check = sums(serial, run(*ranks))
+    assert (check.fault if check else "") == fault
+
+
+def test_sums_of_evaluations_are_left_to_the_run_that_shares_them() -> None:
+    assert sums(run(epoch([[0, 1]])), run([total(1.5, evaluates=True)], [total(1.5, evaluates=True)])) is None
+
+
+def chosen(*values: float, what: str = "loss < best", statistics: str = "") -> list[Event]:
+    return [event("choice", "t.py:9", what=what, values={"loss": value}, statistics=statistics) for value in values]
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "again", "fault"),
+    [
+        ([1.0, 0.5], [1.0, 0.5], [1.0, 0.5], ""),
+        ([1.0, 0.5], [1.5, 0.7], [1.0, 0.5], "rank-dependent-choice"),
+        ([0.0, 0.0], [1.0, 1.0], [1.0, 0.5], ""),  # a rank's number
+        ([1.0, 0.5], [1.5, 0.7], [1.1, 0.6], ""),  # a time: another one in each serial run
+    ],
+)
+def test_what_is_saved_is_chosen_by_what_all_ranks_share(one, two, again, fault) -> None:
+    check = choices(run(chosen(1.0, 0.5)), run(chosen(*again)), run(chosen(*one), chosen(*two)))
+    assert (check.fault if check else "") == fault
+
+
+def test_a_choice_with_each_ranks_own_statistics_of_batch_norm_is_remarked_on() -> None:
+    ranks = [chosen(1.0, 0.5, statistics="a"), chosen(1.5, 0.7, statistics="b")]
+    check = choices(run(chosen(1.0, 0.5)), run(chosen(1.0, 0.5)), run(*ranks))
+    assert check is not None
+    assert check.status == "n/a"
+
+
+def evaluated(*events: Event, texts: str = "") -> Run:
+    return run([*epoch([[0, 1]]), *events], texts={"log.csv": texts} if texts else {})
+
+
+@pytest.mark.parametrize(
+    ("serial", "again", "sharded"),
+    [
+        (chosen(0.5), chosen(0.5), chosen(1.0)),
+        ([event("stored", values={"['accuracy']": 0.5})],) * 2 + ([event("stored", values={"['accuracy']": 1.0})],),
+        ([event("decision", what="ReduceLROnPlateau.step", values={"metric": 0.5})],) * 2
+        + ([event("decision", what="ReduceLROnPlateau.step", values={"metric": 1.0})],),
+    ],
+)
+def test_numbers_of_an_evaluation_that_only_decide_or_are_saved_are_compared(serial, again, sharded) -> None:
+    one, two, port = (evaluated(*events) for events in (serial, again, sharded))
+    assert metrics(one, two, one, port).fault == "metric-of-one-rank"
+    assert metrics(one, two, one, one).status == "passed"
+    assert metrics(one, port, one, port).status == "passed"  # two serial runs differ
+
+
+@pytest.mark.parametrize(
+    ("found", "again", "status"),
+    [("1,0.5", "1,0.5", "passed"), ("1,0.7", "1,0.5", "failed"), ("1,0.7", "1,0.6", "passed"), ("a,0.7", "", "passed")],
+)
+def test_text_files_that_differ_in_numbers_alone_are_compared(found: str, again: str, status: str) -> None:
+    one, two, port = (evaluated(texts=text) for text in ("1,0.5", again, found))
+    assert metrics(one, two, one, port).status == status
+
+
+@pytest.mark.parametrize(
+    ("calls", "fault"),
+    [
+        ([(0.5, 0.5)], ""),
+        ([(0.5, 1.0)], "metric-counted-by-all"),
+        ([(0.5, 1.0), (2, 4)], ""),  # n times the sum, and n times the number of samples
+    ],
+)
+def test_a_sum_of_an_evaluation_that_nobody_sees_is_compared_with_that_of_1_rank(calls, fault) -> None:
+    tested = [event("epoch", epoch=1, loader=1, data=0, size=9), event("batch", epoch=1, indices=[8, 9], hash="")]
+    one, port = (evaluated(*tested, *(total(pair[0], True, pair[i]) for pair in calls)) for i in (0, 1))
+    assert metrics(one, one, one, Run("", port.traces * 2)).fault == fault
+
+
+@pytest.mark.parametrize(("peak", "fault"), [(0.2, ""), (0.19, ""), (0.1, "lost-scaling"), (0.4, "double-scaling")])
+def test_the_peak_tells_a_scaled_warm_up_from_one_that_is_only_shorter(peak: float, fault: str) -> None:
+    def trained(*steps: float, highest: float | None) -> list[Event]:
+        made = [event("optimizer", **optimizer().facts | {"base": [steps[0]]}), *epoch([[0, 1]])]
+        later = event("peaks", optimizer=0, rates=[highest])
+        return [*made, *(step(i, 1 - i / 10, lr=lr) for i, lr in enumerate(steps, 1)), later]
+
+    call = event("return", fn="lr_scale", lr=0.1, result=0.2, rule="linear")
+    serial = run(trained(0.001, 0.002, 0.003, 0.004, highest=0.1))
+    check = learning_rate(serial, run([call, *trained(0.002, 0.004, highest=peak)], epoch([[2, 3]])))
+    assert check.fault == fault
