@@ -68,7 +68,7 @@ def curves(panel: Any, study: Study, of: str) -> None:
             colour, label = SHADES[counts.index(ranks) % len(SHADES)], f"{ranks} rank{'s' * (ranks > 1)}, {mode}"
             panel.plot([p.seconds for p in points], [getattr(p, of) for p in points], style, marker=".", markersize=4,
                        color=colour, label=label)  # fmt: skip
-    panel.set_xlabel("seconds")
+    panel.set_xlabel("seconds after the first line of the script")
     panel.set_ylabel(of)
     if of == "loss":
         panel.set_yscale("log")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dlrun.bench.table import aligned, significant
+from dlrun.bench.table import aligned, seconds_as_text, significant
 from dlrun.errors import DlrunError
 from dlrun.render import render
 from dlrun.scale.predict import errors, fit
@@ -66,9 +66,10 @@ def predicted(study: Study, ahead: int = 4) -> list[Table]:
         for n in (max(rates) * 2**i for i in range(1, ahead + 1)):
             lines.append((str(n), "-", significant(model.rate(n, shared=False)), "-", "-"))
         note = (
-            f"per sample and rank: {model.compute * 1e6:.1f} us of computing, {model.bandwidth * 1e6:.1f} us of moving "
-            f"bytes, {model.latency * 1e6:.2f} us for each doubling of the ranks; beyond the measured ones, every rank "
-            f"has a core of its own and the network is as fast as between those"
+            f"per {study.unit.removesuffix('s/s')} and rank: {seconds_as_text(model.compute)} of computing, "
+            f"{seconds_as_text(model.bandwidth)} of moving bytes, {seconds_as_text(model.latency)} for each doubling "
+            "of the ranks; beyond the measured ones, every rank has a core of its own and the network is as fast as "
+            "between those"
         )
         if not missed:
             note += "; two points fix the model, so that it has no error to show: measure a third number of ranks"

@@ -6,6 +6,7 @@ import pytest
 
 from dlrun.scale.predict import Model, errors, fit
 from dlrun.scale.reading import Point, Reading
+from dlrun.scale.report import predicted
 from dlrun.scale.result import Run, Study, common_target, rows, time_to
 
 
@@ -77,3 +78,12 @@ def test_ranks_that_share_cores_are_told_from_ranks_that_communicate() -> None:
     assert model.bandwidth == pytest.approx(0)
     assert model.rate(4, shared=True) == pytest.approx(200)
     assert model.rate(4, shared=False) == pytest.approx(400)
+
+
+def test_the_model_says_what_its_times_are_of() -> None:
+    def note(unit: str) -> str:
+        runs = tuple(Run("weak", n, 0, 9.0, Reading((0.5 * n,), (), unit)) for n in (1, 2))
+        return predicted(Study("train.py", 8, "1", runs))[0].note
+
+    assert note("epochs/s").startswith("per epoch and rank: 2.00 s of computing, ")
+    assert note("samples/s").startswith("per sample and rank: 2.00 s of computing, ")
