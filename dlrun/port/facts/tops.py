@@ -11,7 +11,7 @@ from dlrun.port.facts import Top
 from dlrun.port.facts.copies import copied
 from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.torch import LOOPS
-from dlrun.port.program.flow import Origin
+from dlrun.port.program.onward import Origin
 from dlrun.port.program.script import Binding, Scope, dotted, names_in, walk
 
 

@@ -1,0 +1,185 @@
+"""Where a value may come from at once: one step back through names, arguments, returns, tuples, dicts and ``self``."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import libcst as cst
+
+from dlrun.port.program.calls import Calls
+from dlrun.port.program.script import Binding, Path, dotted
+
+# Methods that give back the object they are called on (or one that stands for it).
+SAME = {"to", "cuda", "cpu", "train", "eval", "float", "double", "half", "requires_grad_", "apply", "share_memory",
+        "detach", "bfloat16", "type", "contiguous"}  # fmt: skip
+# Callables that wrap their first argument and leave it what it is.
+WRAPPERS = {
+    "torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.compile", "copy.deepcopy", "copy.copy",
+    "torch.nn.parallel.data_parallel.DataParallel", "torch.jit.script", "tqdm.tqdm", "tqdm.auto.tqdm",
+    "tqdm.notebook.tqdm", "builtins.enumerate", "builtins.list", "builtins.tuple", "builtins.iter", "itertools.cycle",
+    "builtins.reversed", "itertools.islice", "builtins.sorted", "rich.progress.track", "tqdm.std.tqdm",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Origin:
+    """An expression that a value comes from. ``whole`` is False where it is only some part of that expression."""
+
+    node: cst.CSTNode
+    whole: bool = True
+
+
+# An expression, and which part of its value is meant.
+State = tuple[cst.CSTNode, Path]
+
+
+class Onward(Calls, ABC):
+    """Leads from an expression, or a part of its value, to those that it may be."""
+
+    _callers: dict[cst.CSTNode, list[cst.Call]] | None = None  # the calls that may run a function, once all are known
+
+    @abstractmethod
+    def origins(self, node: cst.CSTNode, path: Path = ()) -> tuple[Origin, ...]:
+        """Return the expressions that the value of ``node`` (or its part ``path``) may come from."""
+
+    def classes(self, node: cst.CSTNode) -> list[cst.ClassDef]:
+        """Return the local classes that the value of ``node`` may be an instance of."""
+        if isinstance(node, cst.Name) and node.value == "self":
+            own = self.script.class_of(node)
+            return [own] if own is not None else []
+        found = []
+        for origin in self.origins(node):
+            if isinstance(origin.node, cst.Call) and origin.whole:
+                cls = self.definition(origin.node.func)
+                if isinstance(cls, cst.ClassDef):
+                    found.append(cls)
+        return found
+
+    def _in_table(self, func: cst.CSTNode) -> list[cst.FunctionDef | cst.Lambda]:
+        """Return the functions that ``table[name]`` may be."""
+        found: list[cst.FunctionDef | cst.Lambda] = []
+        for origin in self.origins(func) if isinstance(func, (cst.Subscript, cst.Name)) else ():
+            local = self.definition(origin.node) if origin.node is not func else None
+            if isinstance(origin.node, cst.Lambda):
+                found.append(origin.node)
+            elif isinstance(local, cst.FunctionDef):
+                found.append(local)
+        return found
+
+    def _onward(self, node: cst.CSTNode, path: Path) -> list[State] | None:
+        """Return the states that the value of this one may come from; None where it starts here."""
+        match node:
+            case cst.Name():
+                return self._of_bindings(self.script.scopes[node].lookup(node.value)[0], path) or None
+            case cst.Attribute():
+                if (there := self.script.member(node)) is not None:
+                    return self._of_bindings(there[0], path) or None
+                return [s for c in self.classes(node.value) for s in self._of_self(c, node.attr.value, path)] or None
+            case cst.Tuple() | cst.List() if path and path[0] != "part":
+                values = [*(e.value for e in node.elements), *self.filled(node)]
+                if isinstance(path[0], int):
+                    return [(values[path[0]], path[1:])] if path[0] < len(values) else []
+                return [(v, path[1:]) for v in values]
+            case cst.Subscript():
+                return self._of_subscript(node, path) or None
+            case cst.Call():
+                return self._of_call(node, path) or None
+            case cst.IfExp():
+                return [(node.body, path), (node.orelse, path)]
+            case cst.BooleanOperation():
+                return [(node.left, path), (node.right, path)]
+            case cst.NamedExpr():
+                return [(node.value, path)]
+            case cst.ListComp() | cst.GeneratorExp() if path and path[0] != "part":
+                return [(node.elt, path[1:])]
+        return None
+
+    def _of_bindings(self, bindings: list[Binding], path: Path) -> list[State]:
+        found: list[State] = []
+        for b in bindings:
+            if b.how == "param":
+                found.extend(self._of_param(b, path))
+            elif b.value is not None and "part" not in b.path:
+                found.append((b.value, (*b.path, *path)))
+        return found
+
+    def _of_param(self, binding: Binding, path: Path) -> list[State]:
+        function = self.script.scopes[binding.node].node
+        found: list[State] = []
+        if isinstance(function, cst.FunctionDef):
+            for call in self._callers.get(function, []) if self._callers is not None else self.named_calls(function):
+                argument = self.argument(call, function, binding.name)
+                if argument is not None:
+                    found.append((argument, path))
+        if not found and binding.value is not None:
+            found.append((binding.value, path))
+        return found
+
+    def _of_self(self, cls: cst.ClassDef, name: str, path: Path) -> list[State]:
+        found: list[State] = [
+            (b.value, (*b.path, *path))
+            for b in self.script.attributes.get((cls, name), [])
+            if b.value is not None and "part" not in b.path
+        ]
+        getter = self.method(cls, name) if not found else None
+        if getter is not None and any(dotted(d.decorator) == "property" for d in getter.decorators):
+            found = [(value, path) for value in self.returns(getter)]
+        for base in cls.bases:
+            local = self.definition(base.value)
+            if not found and isinstance(local, cst.ClassDef) and local is not cls:
+                found.extend(self._of_self(local, name, path))
+        return found
+
+    def _of_subscript(self, node: cst.Subscript, path: Path) -> list[State]:
+        index = node.slice[0].slice
+        key = index.value if isinstance(index, cst.Index) else None
+        found: list[State] = []
+        for origin in self.origins(node.value):
+            box = origin.node
+            if isinstance(box, cst.Dict):
+                pairs = [e for e in box.elements if isinstance(e, cst.DictElement)]
+                same = [e for e in pairs if key is not None and _alike(e.key, key)]
+                found.extend((element.value, path) for element in same or pairs)
+            elif isinstance(box, cst.DictComp):
+                found.append((box.value, path))
+            elif isinstance(box, (cst.List, cst.Tuple, cst.ListComp)) and not isinstance(index, cst.Slice):
+                i: int | str = int(key.value) if isinstance(key, cst.Integer) and key.value.isdigit() else "each"
+                found.append((box, ("each" if isinstance(box, cst.ListComp) else i, *path)))
+        return found
+
+    def _of_call(self, node: cst.Call, path: Path) -> list[State]:
+        func = node.func
+        name = self.script.name_of(func)
+        first = node.args[0].value if node.args and not node.args[0].star and node.args[0].keyword is None else None
+        method = func.attr.value if isinstance(func, cst.Attribute) and (not name or name.startswith(".")) else ""
+        if isinstance(func, cst.Attribute) and self.script.local_module(func.value) is not None:
+            method = ""
+        own = method in self.methods and bool(self.classes(func.value)) if isinstance(func, cst.Attribute) else False
+        if method in SAME and isinstance(func, cst.Attribute) and not own:
+            return [(func.value, path)]
+        if name in WRAPPERS and first is not None:
+            if name == "builtins.enumerate":
+                return [(first, ("each", *path[2:]))] if path[:2] == ("each", 1) else [] if path else [(first, path)]
+            return [(first, path)] if name.startswith(("tqdm", "builtins", "itertools")) or path else []
+        if name == "builtins.zip" and path[:1] == ("each",) and len(path) > 1 and isinstance(path[1], int):
+            return [(node.args[path[1]].value, ("each", *path[2:]))] if path[1] < len(node.args) else []
+        if method in ("values", "items") and isinstance(func, cst.Attribute) and path[:1] == ("each",):
+            rest = path[2:] if method == "items" and path[1:2] == (1,) else path[1:]
+            boxes = [o.node for o in self.origins(func.value) if isinstance(o.node, cst.Dict)]
+            return [(e.value, rest) for b in boxes for e in b.elements if isinstance(e, cst.DictElement)]
+        local = self.definition(func)
+        functions = [local] if isinstance(local, cst.FunctionDef) else []
+        if local is None and isinstance(func, cst.Attribute) and func.attr.value in self.methods:
+            functions = [m for c in self.classes(func.value) if (m := self.method(c, func.attr.value))]
+        table = self._in_table(func) if local is None and not functions else []
+        functions += [f for f in table if isinstance(f, cst.FunctionDef)]
+        lambdas: list[State] = [(f.body, path) for f in table if isinstance(f, cst.Lambda)]
+        return [*lambdas, *((r, path) for f in functions for r in self.returns(f))]
+
+
+def _alike(one: cst.CSTNode, other: cst.CSTNode) -> bool:
+    """Tell whether two keys are written alike; ``deep_equals`` alone takes long over large tables."""
+    if isinstance(one, cst.SimpleString) and isinstance(other, cst.SimpleString):
+        return one.value == other.value
+    return type(one) is type(other) and one.deep_equals(other)
