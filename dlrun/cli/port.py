@@ -34,6 +34,7 @@ _RATE = ("lr_scaling", "warmup_steps", "warmup_epochs", "lr_decay", "lars")
               help="Where to write the ported script; default: SCRIPT_dist.py beside it.")  # fmt: skip
 @click.option("--out-dir", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
               help="Write the script and the local modules it imports here, ported where they need it.")  # fmt: skip
+@click.option("--overwrite", is_flag=True, help="Replace an earlier port even if it was edited since.")
 @click.option("--diff", is_flag=True, help="Show what would change, and write nothing.")
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if the output would change.")
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
@@ -64,6 +65,7 @@ def command(
     script: Path,
     output: Path | None,
     out_dir: Path | None,
+    overwrite: bool,
     diff: bool,
     check: bool,
     as_json: bool,
@@ -101,7 +103,8 @@ def command(
         ported = read_and_port(script, options, seen)
     else:
         with working(f"reading {script}"):
-            ported = port_tree(script, out_dir, options, seen) if out_dir else port_file(script, output, options, seen)
+            ported = (port_tree(script, out_dir, options, seen, overwrite) if out_dir
+                      else port_file(script, output, options, seen, overwrite))  # fmt: skip
     if html:
         _drawn(ported, html)
     if explain:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +19,10 @@ from dlrun.port.facts import Options
 from dlrun.port.observing import Observed
 from dlrun.port.program.script import Script
 from dlrun.port.report import Part, Ported
+from dlrun.render import render
 
 _MOST_BYTES = 10_000_000  # of one file that is copied along: larger ones are data, which stay where they are
+_MARK = re.compile(rb"# dlrun port ([0-9a-f]{12})[^\n]*\n\Z")  # the last line of a port: a digest of what is above it
 _IMPORTERS = ("importlib.import_module", "builtins.__import__", "pkgutil.iter_modules", "runpy.run_module")
 
 
@@ -42,17 +46,24 @@ def port_file(
     output: Path | str | None = None,
     options: Options | None = None,
     seen: Observed | None = None,
+    overwrite: bool = False,
 ) -> Ported:
     """Port the script at ``path`` and write the result in one act to ``output``, or beside it as ``<stem>_dist.py``.
 
+    An earlier port that somebody edited is replaced only with ``overwrite``.
+
     Raises:
-        DlrunError: as ``read_and_port``, the file cannot be written or is no port, or local modules need changes too.
+        DlrunError: as ``read_and_port``, the file cannot be written, is no port or is an edited one, or local modules
+            need changes too.
     """
     path = Path(path)
     ported = alone(read_and_port(path, options, seen))
     target = Path(output) if output else default_output(path)
     _spare(target, path, "Name another file with -o.")
-    write(target, ported.script_part.encoded(), like=path)
+    if not overwrite:
+        _spare_edits({target: ported.script_part}, {}, "Name another file with -o to compare the two")
+    a_file = target.is_file() or not target.exists()
+    write(target, marked(ported.script_part) if a_file else ported.script_part.encoded(), like=path)
     return replace(ported, path=target)
 
 
@@ -74,15 +85,20 @@ def alone(ported: Ported) -> Ported:
 
 
 def port_tree(
-    path: Path | str, folder: Path | str, options: Options | None = None, seen: Observed | None = None
+    path: Path | str,
+    folder: Path | str,
+    options: Options | None = None,
+    seen: Observed | None = None,
+    overwrite: bool = False,
 ) -> Ported:
     """Port the script at ``path`` with its local modules into ``folder``, keeping names and package layout.
 
     Modules that need no change are copied as they are, with what else lies in their packages and with the files beside
-    the script that it names. Nothing outside ``folder`` is touched.
+    the script that it names. Nothing outside ``folder`` is touched, and nothing in it that somebody edited since an
+    earlier port, unless with ``overwrite``.
 
     Raises:
-        DlrunError: as ``read_and_port``; ``folder`` holds the script itself, or another one of its name.
+        DlrunError: as ``read_and_port``; ``folder`` holds the script itself, another one of its name, or edited files.
     """
     path, folder = Path(path), Path(folder)
     ported = read_and_port(path, options, seen)
@@ -93,6 +109,10 @@ def port_tree(
         raise DlrunError(f"{folder}: holds the script itself. Nothing was written.", "Name another folder.")
     _spare(target, path, "Name another folder.")
     companions = _companions(ported.script, path.absolute().parent, folder)
+    parts = {target: ported.script_part} | {folder / part.file: part for part in ported.modules}
+    if not overwrite:
+        copies = {folder / file: source for file, source in companions.items() if folder / file not in parts}
+        _spare_edits(parts, copies, "Name another folder to compare the two")
     try:
         for file, source in companions.items():
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
@@ -100,9 +120,9 @@ def port_tree(
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DlrunError(f"{folder}: cannot be written: {error.strerror}.", "Name another folder.") from None
-    write(target, ported.script_part.encoded(), like=path)
+    write(target, marked(ported.script_part), like=path)
     for part in ported.modules:
-        write(folder / part.file, part.encoded(), like=ported.script.paths[part.file])
+        write(folder / part.file, marked(part), like=ported.script.paths[part.file])
     return replace(ported, path=target)
 
 
@@ -112,6 +132,36 @@ def _spare(target: Path, script: Path, hint: str) -> None:
         raise DlrunError(f"{target}: is the script itself. Nothing was written.", hint)
     if target.is_file() and (there := target.read_bytes()) and b"dl_comm" not in there:
         raise DlrunError(f"{target}: is there already, and is no port. Nothing was written.", hint)
+
+
+def _spare_edits(parts: Mapping[Path, Part], copies: Mapping[Path, Path], hint: str) -> None:
+    """Raise DlrunError where one of ``parts``, or of ``copies`` of other files, was edited since it was written."""
+    edited = [to for to, part in parts.items() if to.is_file() and not up_to_date(part, to) and _is_edited(to)]
+    edited += [to for to, source in copies.items() if to.is_file() and to.read_bytes() != source.read_bytes()
+               and to.stat().st_mtime > source.stat().st_mtime]  # fmt: skip
+    if edited:
+        names = ", ".join(map(str, edited))
+        raise DlrunError(f"{names}: edited since dlrun port wrote it, or by an earlier dlrun. Nothing was written.",
+                         f"{hint}, or add --overwrite to replace it.")  # fmt: skip
+
+
+def _is_edited(target: Path) -> bool:
+    """Tell whether ``target`` holds another text than was written there, as far as its last line tells."""
+    text = target.read_bytes()
+    mark = _MARK.search(text)
+    return bool(text) and (mark is None or _digest(text[: mark.start()]) != mark[1])
+
+
+def _digest(text: bytes) -> bytes:
+    return hashlib.sha256(text).hexdigest()[:12].encode()
+
+
+def marked(part: Part) -> bytes:
+    """Return the text of ``part`` as it is written: closed by a line by which later edits are recognised."""
+    newline = "\r\n" if "\r\n" in part.text else "\n"
+    text = part.encoded() + (b"" if part.text.endswith("\n") else newline.encode())
+    line = render("port/mark.py.j2", digest=_digest(text).decode()).rstrip("\n")
+    return text + (line + newline).encode()
 
 
 def _companions(script: Script, beside: Path, folder: Path) -> dict[str, Path]:
@@ -167,4 +217,4 @@ def write(target: Path, text: bytes, like: Path) -> None:
 
 def up_to_date(part: Part, target: Path) -> bool:
     """Tell whether ``target`` holds what ``part`` came out as."""
-    return target.exists() and target.read_bytes() == part.encoded()
+    return target.exists() and target.read_bytes() in (marked(part), part.encoded())

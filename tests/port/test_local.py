@@ -1,5 +1,7 @@
 """Local imports: a script and the modules beside it are read as one program, and ported together."""
 
+import os
+
 import pytest
 import torch
 from click.testing import CliRunner
@@ -94,6 +96,21 @@ def test_what_the_modules_read_comes_along_and_a_second_port_changes_nothing(scr
     (out / "lab" / "utils.py").write_text("")
     result = CliRunner().invoke(command, ["--check", str(script), "--out-dir", str(out)])
     assert "utils.py would change" in result.output
+
+
+@pytest.mark.parametrize("name", ["train.py", "lab/utils.py", "lab/names.txt"])
+def test_no_file_that_somebody_edited_in_the_folder_of_a_port_is_replaced_unless_asked(script, tmp_path, name):
+    (script.parent / "lab" / "names.txt").write_text("a\n")
+    out = tmp_path / "out"
+    port_tree(script, out)
+    (out / name).write_text((out / name).read_text() + "# mine\n")
+    later = (out / name).stat().st_mtime + 10
+    os.utime(out / name, (later, later))
+    with pytest.raises(DlrunError, match=f"{name}: edited since dlrun port wrote it"):
+        port_tree(script, out)
+    assert (out / name).read_text().endswith("# mine\n")
+    port_tree(script, out, overwrite=True)
+    assert "# mine" not in (out / name).read_text()
 
 
 @pytest.mark.parametrize(

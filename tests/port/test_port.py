@@ -27,7 +27,7 @@ def test_the_input_is_never_overwritten_and_the_output_lies_beside_it(tmp_path):
     ported = port_file(script)
     assert script.read_text() == SERIAL
     assert ported.path == tmp_path / "train_dist.py"
-    assert ported.path.read_text() == ported.text
+    assert ported.path.read_text().startswith(f"{ported.text}# dlrun port ")
     assert stat.S_IMODE(ported.path.stat().st_mode) == 0o755
     assert sorted(p.name for p in tmp_path.iterdir()) == ["train.py", "train_dist.py"]
 
@@ -41,7 +41,29 @@ def test_what_somebody_wrote_is_never_overwritten_a_port_is(target, said, tmp_pa
     with pytest.raises(DlrunError, match=f"{target}: .*{said}. Nothing was written"):
         port_file(script, other)
     assert other.read_text() == before
-    assert port_file(script).text == port_file(script).path.read_text()
+    assert port_file(script).path.read_text().startswith(port_file(script).text)
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+def test_a_port_that_somebody_edited_is_replaced_only_when_asked(tmp_path, ending):
+    script = tmp_path / "train.py"
+    script.write_bytes(SERIAL.rstrip("\n").replace("\n", ending).encode())
+    target = port_file(script).path
+    script.write_bytes(script.read_bytes().replace(b"model = ", b"net = model = "))
+    assert "net = model" in port_file(script).path.read_text()  # nobody touched the earlier one
+    edited = target.read_bytes().replace(b"net = model", b"nets = model")
+    target.write_bytes(edited)
+    with pytest.raises(DlrunError, match="edited since dlrun port wrote it"):
+        port_file(script)
+    assert target.read_bytes() == edited
+    result = CliRunner().invoke(command, [str(script), "--overwrite"])
+    assert result.exit_code == 0, result.output
+    assert "net = model" in target.read_text()
+    assert CliRunner().invoke(command, [str(script), "--check"]).exit_code == 0
+    target.write_text(port_file(script).text)  # of an earlier dlrun: nothing is lost where nothing changes
+    script.write_bytes(script.read_bytes().replace(b"net = ", b""))
+    with pytest.raises(DlrunError, match="or by an earlier"):
+        port_file(script)
 
 
 def test_what_is_no_file_is_written_to_and_stays_what_it_is(tmp_path):
