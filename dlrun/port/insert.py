@@ -8,6 +8,10 @@ import libcst as cst
 
 from dlrun.render import render
 
+# What needs no parentheses as the argument of a call.
+_BARE = (cst.Name, cst.Attribute, cst.Subscript, cst.Call, cst.UnaryOperation, cst.BinaryOperation,
+         cst.BooleanOperation, cst.Comparison)  # fmt: skip
+
 
 class _Fill(cst.CSTTransformer):
     def __init__(self, nodes: dict[str, cst.CSTNode]) -> None:
@@ -16,6 +20,12 @@ class _Fill(cst.CSTTransformer):
 
     def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> Any:  # noqa: N802 - libcst's name
         return self.nodes.get(original_node.value, updated_node)
+
+    def leave_Arg(self, original_node: cst.Arg, updated_node: cst.Arg) -> cst.Arg:  # noqa: N802
+        value = updated_node.value
+        plain = isinstance(value, _BARE) and all(
+            isinstance(paren.whitespace_after, cst.SimpleWhitespace) for paren in value.lpar)  # fmt: skip
+        return updated_node.with_changes(value=value.with_changes(lpar=(), rpar=())) if plain else updated_node
 
 
 def statements(template: str, **facts: Any) -> tuple[cst.CSTNode, ...]:

@@ -2,10 +2,13 @@
 
 import json
 
+import libcst as cst
+import pytest
 from running import ran
 from small import SERIAL
 
 from dlrun.port import Options, port
+from dlrun.port.insert import expression
 
 EVALUATED = """
 import torch
@@ -372,3 +375,13 @@ def test_a_meter_of_which_parts_alone_are_shown_is_fed_as_before():
     text = port(EACH.replace("print(epoch, meter,", "print(epoch, meter.val,")).text
     assert "meter.update(loss.item(), len(x))\n        each.append(round" in text
     assert "print(epoch, dl.average(meter.val)," in text
+
+
+@pytest.mark.parametrize(
+    ("value", "averaged"),
+    [("(a / b)", "dl.average(a / b)"), ("(1, 2)", "dl.average((1, 2))"), ("((a, b))", "dl.average(((a, b)))"),
+     ("(a  # new\n + b)", "dl.average(a  # new\n + b)"), ("(  # all\n a + b)", "dl.average((  # all\n a + b))")],
+)  # fmt: skip
+def test_what_is_put_into_a_call_needs_no_parentheses_of_its_own(value, averaged):
+    node = expression("torch/average", {"value": cst.parse_expression(value)}, dl="dl")
+    assert cst.Module([]).code_for_node(node) == averaged

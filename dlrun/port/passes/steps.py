@@ -71,8 +71,6 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
         return
 
     def divide(node: cst.BaseExpression) -> cst.BaseExpression:
-        if isinstance(node, cst.BinaryOperation):
-            node = node.with_changes(lpar=(), rpar=())
         return expression("torch/steps", {"count": node}, dl=facts.alias)
 
     found = dict(_counts(facts))
