@@ -26,7 +26,7 @@ from dlrun.port.facts import tensorflow as facts_tensorflow
 from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.taint import Taint, chances, forwards
 from dlrun.port.facts.torch import Gradients
-from dlrun.port.feeds import Feeds, samples
+from dlrun.port.feeds import Feeds, own, samples
 from dlrun.port.observing import Observed
 from dlrun.port.passes import GRID, STEPS, observed, start
 from dlrun.port.program.flow import Flow
@@ -130,8 +130,8 @@ def facts_of(script: Script, options: Options) -> Facts:
 def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
     """Return the facts that were found, be they enough for a port or not."""
     script, kinds = loops.script, loops.kinds
-    dealt = [feed.node for feed in feeds.found.values() if feed.how == "iterable"]  # each rank sees other entries
-    apart = [*forwards(script, kinds, lambda call: True), *chances(script), *dealt, *feeds.own_numbers()]
+    mine = [*own.samples(feeds), *own.numbers(feeds)]
+    apart = [*forwards(script, kinds, lambda call: True), *chances(script), *mine]
     return Facts(
         kinds=kinds,
         options=options,

@@ -373,3 +373,79 @@ def test_a_loader_stays_whole_where_an_evaluation_draws_from_it_and_each_iterato
     assert f"    taken, total = {made}, 0.0\n" in text
     assert f"\nit = {dealt}\n" in text
     assert f"        it = {dealt}\n" in text
+
+
+SHARED = """
+def forever(batches):
+    it = batches.__iter__()
+    while True:
+        try:
+            yield it.__next__()
+        except StopIteration:
+            it = batches.__iter__()
+def take(source):
+    x, y = source.__next__()
+    return {"x": x, "y": y}
+def error(model, source, n):
+    total = 0
+    for i in range(n):
+        batch = take(source)
+        total += (model(batch["x"]) - batch["y"]).pow(2).mean()
+    return total / n
+def sources(name):
+    train = DataLoader(data[:48], batch_size=8, shuffle=True)
+    test = DataLoader(data[48:], batch_size=8)
+    if name == "other":
+        train = DataLoader(other, batch_size=8)
+    return {"train": forever(train), "test": forever(test), "n": len(train)}
+held = sources("one")
+for step in range(5 * held["n"]):
+        batch = take(held["train"])
+        x, y = batch["x"], batch["y"]
+        UPDATE
+        if step % held["n"] == 0:
+            with torch.no_grad():
+                print(error(model, held["test"], 2))
+                shown = take(held["test"])
+                plot(model(shown["x"]))
+"""
+
+
+def test_a_function_that_draws_for_training_and_for_evaluation_shares_what_trains_alone():
+    text = port(HEAD + MADE + SHARED.replace("        UPDATE\n", f"        {UPDATE}\n")).text
+    assert "train = dl.shard(DataLoader(data[:48], batch_size=8, shuffle=True))" in text
+    assert "train = dl.shard(DataLoader(other, batch_size=8))" in text
+    assert text.count("dl.shard(") == 2
+    assert "dl.steps" not in text
+
+
+BLIND = f"""{HEAD}
+class Crops(torch.utils.data.Dataset):
+    def __init__(self, text):
+        self.text, self.rng = text, np.random.RandomState(0)
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        at = DRAWN
+        return self.text[at], self.text[at + 1]
+def begin(worker):
+    np.random.seed(SEED)
+{MADE}for x, y in DataLoader(Crops(text), batch_size=8, num_workers=2WORKERS):
+        {UPDATE}"""
+
+
+@pytest.mark.parametrize(
+    ("drawn", "workers", "seed", "doubted"),
+    [
+        ("self.rng.randint(63)", "", "0", "__getitem__() draws a sample whatever its number, from one seed"),
+        ("self.rng.randint(63) + 0 * index", "", "0", ""),  # noise beside samples of its own
+        ("np.random.randint(63)", "", "0", ""),  # each rank's own chance
+        ("np.random.randint(63)", ", worker_init_fn=begin", "worker", "the workers of all ranks get the same seeds"),
+        ("np.random.randint(63)", ", worker_init_fn=begin", "torch.initial_seed() % 2**32 + worker", ""),
+        ("index", ", worker_init_fn=begin", "worker", ""),
+    ],
+)
+def test_a_data_set_that_draws_its_samples_itself_needs_other_seeds_on_other_ranks(drawn, workers, seed, doubted):
+    source = BLIND.replace("DRAWN", drawn).replace("WORKERS", workers).replace("SEED", seed)
+    high = [d.why for d in port(source).doubts if d.danger == "high"]
+    assert [why.startswith(doubted) for why in high] == ([True] if doubted else [])

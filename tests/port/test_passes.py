@@ -22,6 +22,7 @@ from dlrun.port.passes import (
     caches,
     devices,
     downloads,
+    guards,
     kept,
     metrics,
     own_schedules,
@@ -46,6 +47,7 @@ PASSES.append(("torch", "statistics", statistics.torch))
 PASSES.append(("torch", "stretches", stretches.torch))
 PASSES.append(("torch", "caches", caches.torch))
 PASSES.append(("torch", "stamps", stamps.names))
+PASSES.append(("torch", "guards", guards.torch))
 PASSES.append(("keras", "schedules", own_schedules.keras))
 for of, run in (("torch", lambda facts: steps.torch(facts)),
                 ("tensorflow", lambda facts: own_schedules.tensorflow(facts, ()))):  # fmt: skip

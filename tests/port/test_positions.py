@@ -3,10 +3,12 @@
 import re
 
 import pytest
+import torch
+from running import ran
 from small import UPDATE
 
 from dlrun.errors import DlrunError
-from dlrun.port import port
+from dlrun.port import Options, port
 
 HEAD = f"""import numpy as np
 import torch
@@ -205,3 +207,55 @@ for epoch in range(9):
 """).text
     assert 'x, y = dl.shard((x, y), batch="global")' in text
     assert text.count("dl.shard(") == 1
+
+
+SHORT = """import torch
+torch.manual_seed(0)
+x, y = torch.randn(41, 4), torch.randn(41, 1)
+def batches(size):
+    for i in range(0, 41, size):
+        yield x[i:i + size], y[i:i + size]
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+def update(a, b):
+    opt.zero_grad()
+    (model(a) - b).pow(2).mean().backward()
+    opt.step()
+for epoch in range(3):
+    for FEED:
+        TAKE
+torch.save(model.state_dict(), "last.pt")
+"""
+PICKED = "a, b = x[i:i + SIZE], y[i:i + SIZE]\n        "
+UPDATED = "opt.zero_grad(); (model(a) - b).pow(2).mean().backward(); opt.step()"
+
+
+@pytest.mark.parametrize(
+    ("feed", "take", "asked"),
+    [
+        ("i in range(0, 41, SIZE)", f"{PICKED}if a.size(0) < 2:\n            continue\n        {UPDATED}",
+         "if dl.total(bool(a.size(0) < 2)) > 0:"),
+        ("a, b in batches(SIZE)", f"if len(a) > 1:\n            {UPDATED}", "if dl.total(not (len(a) > 1)) == 0:"),
+        ("i in range(0, 41, SIZE)", f"{PICKED}many = len(a)\n        if many == 1:\n            pass\n        else:\n"
+         f"            {UPDATED}", "if dl.total(bool(many == 1)) > 0:"),
+    ],
+)  # fmt: skip
+def test_a_batch_that_is_too_short_on_one_rank_is_left_out_by_all(tmp_path, feed, take, asked):
+    """41 samples in batches of 8 end with one of a single sample, which is rank 1's alone."""
+    source = SHORT.replace("FEED", feed).replace("TAKE", take)
+    text = port(source.replace("SIZE", "8"), Options(lr_scaling="none")).text
+    assert asked in text
+    (tmp_path / "dist.py").write_text(text)
+    (tmp_path / "train.py").write_text(source.replace("SIZE", "16").replace("range(0, 41", "range(0, 32"))
+    _, shared = ran(tmp_path / "dist.py", tmp_path / "two", 2)
+    _, serial = ran(tmp_path / "train.py", tmp_path / "one")
+    assert all(torch.allclose(shared[name], serial[name], atol=1e-6) for name in serial)
+
+
+def test_batches_of_a_loader_are_equally_long_on_all_ranks_and_their_tests_stay():
+    guard = "for a, b in LOADER:\n    if len(a) < 2:\n        continue\n    update(a, b)\n"
+    head = HEAD + "from torch.utils.data import DataLoader\n"
+    plain = port(head + guard.replace("LOADER", "DataLoader(list(zip(x, y)), 8, shuffle=True)")).text
+    assert "    if len(a) < 2:\n" in plain
+    own = port(head + guard.replace("LOADER", "DataLoader(list(zip(x, y)), 8, collate_fn=only_good)")).text
+    assert "    if dl.total(bool(len(a) < 2)) > 0:\n" in own

@@ -410,6 +410,9 @@ for x, y in DataLoader(data, shuffle=True):
         ("centers.index_add_(0, y, 0.1 * features.detach())", "(features - centers[y]).pow(2).mean()", "centers"),
         ("centers = 0.9 * centers + 0.1 * features.detach().mean(0)", "(features - centers).mean()", "centers"),
         ("centers += 0.1 * torch.randn(2, 3)", "(features - centers[y]).pow(2).mean()", "centers"),  # of its own, too
+        ("centers[y] = 0.9 * centers[y] + 0.1 * x[:, :3]", "(features - centers[y]).pow(2).mean()", "centers"),
+        ("centers[y] = features.detach()", "(features - centers[y]).pow(2).mean()", "centers"),
+        ("centers[epoch] = 3.0", "(features - centers[y]).pow(2).mean()", ""),
         ("centers.index_add_(0, y, features.detach())", "0", ""),  # which nothing reads
         ("for p in model.parameters(): p.data.mul_(0.99)", "(features - centers[y]).mean()", ""),
     ],
@@ -418,3 +421,48 @@ def test_tensors_that_each_rank_moves_with_its_own_samples_are_doubted_where_tra
     report = port(CENTERS.replace("MOVES", moves).replace("ADDED", added)).report()
     assert (f"{doubted} moves with this rank's samples or chance" in report) == bool(doubted)
     assert ("samples or chance" in report) == bool(doubted)
+
+
+LATE = """
+import torch
+from torch.utils.data import DataLoader
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head, self.begun = torch.nn.Linear(4, 3), None, False
+        self.shift = torch.nn.Parameter(torch.zeros(3))
+
+    def begin(self, z):
+        BEGIN
+        self.begun = True
+
+    def forward(self, x):
+        z = self.body(x)
+        if not self.begun:
+            self.begin(z)
+        return self.shift + (z if self.head is None else self.head(z))
+
+model = Net()
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for i, x in enumerate(DataLoader(data, shuffle=True)):
+    loss = model(x).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("begin", "doubted"),
+    [
+        ("self.shift.data.copy_(-z.mean(0))", "self.shift moves with this rank's samples or chance"),
+        ("self.shift.data = -z.detach().mean(0)", "self.shift moves with this rank's samples or chance"),
+        ("self.head = torch.nn.Linear(z.shape[1], 3)", "self.head is made while the model computes"),
+        ("self.shift.data.clamp_(-1, 1)", ""),  # alike on all ranks
+        ("self.seen = torch.zeros(3)", ""),
+    ],
+)
+def test_what_the_first_batch_makes_of_a_model_is_doubted(begin, doubted):
+    doubts = [d.why for d in port(LATE.replace("BEGIN", begin)).doubts if d.danger == "high"]
+    assert [d.split(":")[0].split(",")[0] for d in doubts] == ([doubted] if doubted else [])

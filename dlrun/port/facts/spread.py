@@ -84,7 +84,12 @@ class Spread:
             at = binding.path[0] if binding.path else "all"
             if isinstance(value, cst.Tuple) and isinstance(at, int) and at < len(value.elements):
                 value = value.elements[at].value
+            elif isinstance(value, cst.Call) and at == "each" and self._counts(value):
+                value = value.args[0].value if value.args and binding.path[1:2] == (1,) else None
             self._join([value] if value is not None else [], to)
+
+    def _counts(self, call: cst.Call) -> bool:
+        return self.script.name_of(call.func) == "builtins.enumerate"
 
     def _handed_on(self, call: cst.Call) -> None:
         """Note which parameters, or which object, the arguments of ``call`` go into."""

@@ -20,7 +20,7 @@ from dlrun.port.feeds.full import FullBatches
 from dlrun.port.feeds.given import Given
 from dlrun.port.feeds.iterated import Iterated
 from dlrun.port.feeds.orders import Orders
-from dlrun.port.feeds.positions import counts_too, moving, picks_samples, slides, uses_of_number
+from dlrun.port.feeds.positions import counts_too, moving, picks_samples, slides
 from dlrun.port.feeds.uses import Uses
 from dlrun.port.feeds.wholes import Wholes
 from dlrun.port.program.script import dotted, walk
@@ -83,14 +83,6 @@ class Feeds(FullBatches):
         """Return the loops that draw a batch a turn, with what those with ``for`` count."""
         return tuple((x, self.iterated.of(x) if isinstance(x, cst.For) else None) for x in self.counted)
 
-    def own_numbers(self) -> Iterator[cst.Name]:
-        """Yield the uses of numbers of samples, or of batches, that are each rank's own."""
-        for feed in self.found.values():
-            yield from (n for n in feed.picks if feed.how == "positions")
-            for loop in self.loops.training if feed.how == "indices" else ():
-                if isinstance(loop, cst.For) and self.iterated.of(loop) is feed.node:
-                    yield from uses_of_number(loop)
-
     # -- loops over something -----------------------------------------------------------------------------------
 
     numbered: cst.CSTNode | None = None  # samples picked by the number of a batch, which each rank counts for itself
@@ -117,9 +109,10 @@ class Feeds(FullBatches):
                  and not (len(self.found) > before and only_shown(self.loops, loop, c))
                  and not self.uses.only_evaluates(c)]  # fmt: skip
         for call, iterator in drawn:
-            self._feed(source := self.iterated.source(iterator), drawn=True)
-            if self._is_unseen(source):
-                self.unseen.append(call)
+            for handed in self._handed(loop, call, iterator):
+                self._feed(source := self.iterated.source(handed), drawn=True)
+                if self._is_unseen(source):
+                    self.unseen.append(call)
         if drawn:
             return  # its turns are steps all the same: the loop counts
         if len(self.found) > before or (isinstance(loop, cst.For) and not self.iterated.counts(self.iterated.of(loop))):
@@ -127,6 +120,21 @@ class Feeds(FullBatches):
         for call in reached:
             if self.draws.keeps_its_place(call) and self.script.function_of(call) not in self.flow.targets(call):
                 self.found.setdefault(call.func, Feed(call.func, "turns"))
+
+    def _handed(
+        self, loop: cst.For | cst.While, call: cst.Call, iterator: cst.BaseExpression, depth: int = 3
+    ) -> list[cst.BaseExpression]:
+        """Return what the calls that train in ``loop`` hand on as ``iterator``; itself where all calls do."""
+        function = self.script.function_of(call)
+        if not depth or not isinstance(function, cst.FunctionDef) or not isinstance(iterator, cst.Name):
+            return [iterator]
+        callers, reached = self.flow.callers(function), self.draws.reached(loop.body)
+        trains = [c for c in callers if c in reached and not self.uses.only_evaluates(c)
+                  and not only_shown(self.loops, loop, c)]  # fmt: skip
+        given = [(c, self.flow.argument(c, function, iterator.value)) for c in trains]
+        if len(trains) in (0, len(callers)) or not all(value is not None for _, value in given):
+            return [iterator]
+        return [n for c, value in given if value is not None for n in self._handed(loop, c, value, depth - 1)]
 
     def _is_unseen(self, iterator: cst.BaseExpression) -> bool:
         """Tell whether nothing shows what ``iterator``, from which a training loop draws, goes through."""
@@ -248,10 +256,14 @@ class Feeds(FullBatches):
 
     def _generated(self, iterated: cst.BaseExpression, drawn: bool, innermost: bool) -> bool:
         """Note a generator of this script that makes the batches; the loader, where it only passes on a loader's."""
-        found = self.draws.generator(iterated)
-        if found is None:
-            return False
-        call, function = found
+        found = self.draws.generators(iterated)
+        noted = [self._of_generator(call, function, iterated, drawn, innermost) for call, function in found]
+        return bool(noted) and all(noted)
+
+    def _of_generator(
+        self, call: cst.Call, function: cst.FunctionDef, iterated: cst.BaseExpression, drawn: bool, innermost: bool
+    ) -> bool:
+        """Note what the generator ``function`` makes when ``call`` runs it; tell whether that is settled so."""
         inner = [self.iterated.source(n.iter) for n in walk(function.body) if isinstance(n, cst.For)]
         passed = [self.flow.argument(call, function, n.value) for n in inner if isinstance(n, cst.Name)]
         given = [n for n in passed if n is not None and self.kinds.of(n) == "loader"]

@@ -98,11 +98,19 @@ class Draws:
             if [b.how for b in bindings] == ["param"] and isinstance(home, cst.FunctionDef):
                 given = [self.flow.argument(call, home, node.value) for call in self.flow.callers(home)]
                 return self.generator(given[0]) if len(given) == 1 and given[0] is not None else None
-        if isinstance(made, cst.Call):
-            for function in self.flow.targets(made):
-                if any(isinstance(n, cst.Yield) and self.script.function_of(n) is function for n in walk(function)):
-                    return made, function
-        return None
+        return next(self._generating(made), None) if made is not None else None
+
+    def generators(self, node: cst.BaseExpression) -> list[tuple[cst.Call, cst.FunctionDef]]:
+        """Return the calls behind ``node`` that make generators of this script: ``data["train"]`` may be several."""
+        if (only := self.generator(node)) is not None:
+            return [only]
+        kept = self.flow.through(node) if isinstance(node, cst.Subscript) else ()
+        return [found for n in kept for found in self._generating(n)]
+
+    def _generating(self, made: cst.CSTNode) -> Iterator[tuple[cst.Call, cst.FunctionDef]]:
+        for function in self.flow.targets(made) if isinstance(made, cst.Call) else ():
+            if any(isinstance(n, cst.Yield) and self.script.function_of(n) is function for n in walk(function)):
+                yield made, function  # type: ignore[misc]
 
     def keeps_its_place(self, call: cst.Call) -> bool:
         """Tell whether ``call`` returns the next samples after those of the call before: ``data.next_batch(32)``."""

@@ -10,6 +10,7 @@ import libcst as cst
 
 from dlrun.port.facts import Feed
 from dlrun.port.facts.loops import Loops
+from dlrun.port.facts.torch import without_gradients
 from dlrun.port.feeds.draws import Draws
 from dlrun.port.feeds.positions import mentions
 from dlrun.port.program.script import dotted, walk
@@ -129,14 +130,21 @@ class Uses:
             made = [o.node for o in self.flow.origins(source)]  # of a generator that goes through it, too
             yield from (n for n in made if isinstance(n, cst.Call) and self.kinds.of_call(n) == "loader")
 
-    def only_evaluates(self, call: cst.Call) -> bool:
-        """Tell whether ``call`` draws in a function that makes no gradients, by ``torch.no_grad()`` or the like."""
+    def only_evaluates(self, call: cst.Call, depth: int = 3) -> bool:
+        """Tell whether ``call`` draws in a function that makes no gradients, by ``torch.no_grad()`` or the like.
+
+        A function that runs a model may also be called so.
+        """
         home = self.script.function_of(call)
         if not isinstance(home, cst.FunctionDef) or self.loops.gradients.runs_backward(home.body):
             return False
         said = [d.decorator for d in home.decorators]
         said += [item.item for n in walk(home.body) if isinstance(n, cst.With) for item in n.items]
-        return any(dotted(n.func if isinstance(n, cst.Call) else n).endswith(_NO_GRADIENTS) for n in said)
+        if any(dotted(n.func if isinstance(n, cst.Call) else n).endswith(_NO_GRADIENTS) for n in said):
+            return True
+        callers = self.flow.callers(home) if depth and self._computes(home.body) else []
+        return bool(callers) and all(
+            without_gradients(self.script, c) or self.only_evaluates(c, depth - 1) for c in callers)  # fmt: skip
 
     def _given(self, call: cst.Call) -> Iterator[cst.BaseExpression]:
         """Yield what ``call`` hands to a function out of sight that evaluates, as its name says."""

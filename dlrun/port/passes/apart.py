@@ -9,18 +9,19 @@ import libcst as cst
 from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import computed
-from dlrun.port.passes.counters import attributes, counters, each_update, innermost, runs_inside, tells
+from dlrun.port.passes.counters import attributes, counters, each_update, runs_inside, tells
 from dlrun.port.passes.counts import is_length_of_share
 from dlrun.port.program.script import argument, dotted, names_in, walk
 
 _GENERATORS = ("numpy.random.default_rng", "numpy.random.RandomState", "random.Random")
-_SIZES = ("shape", "ndim", "dtype", "device", "size", "dim", "numel", "is_cuda", "requires_grad")
+_SEEDS = ("numpy.random.seed", "random.seed", "torch.manual_seed")
+_OWN_SEEDS = ("initial_seed", "get_worker_info", "get_rank")
 
 
 def torch(facts: Facts) -> Iterator[Doubt]:
     """Yield the doubts about ranks that part, or that do not; each kind once."""
-    yield from list(_skips(facts))[:1]
     yield from list(_generators(facts))[:1]
+    yield from list(_blind(facts))[:1]
     yield from list(_threads(facts))[:1]
     if not facts.keeps_steps:
         yield from list(_weights(facts))[:1]
@@ -29,73 +30,51 @@ def torch(facts: Facts) -> Iterator[Doubt]:
                     "ranks take the same", "high", f"make it of iter({facts.alias}.shard(loader))")  # fmt: skip
 
 
-def _skips(facts: Facts) -> Iterator[Doubt]:
-    """Yield a doubt where the samples themselves decide whether a batch makes an update."""
-    script = facts.script
-    for step in facts.steps:
-        loop = innermost(facts, step.node)
-        if not isinstance(loop, cst.For) or loop not in facts.loops or step.closure is not None:
-            continue
-        names = _of_batch(facts, loop)
-        for node in (n for n in walk(loop.body) if isinstance(n, cst.If) and innermost(facts, n) is loop):
-            leaves = [n for n in walk(node.body) if isinstance(n, cst.Continue) and innermost(facts, n) is loop]
-            skips = bool(leaves) and script.order[node] < script.order[step.node]
-            holds = script.inside(step.node, node)
-            if (skips or holds) and _asks(facts, node.test, names):
-                yield Doubt(node, f"a rank's own samples decide whether it updates {step.what}: one that does not "
-                            "leaves the others waiting, or is averaged with another batch of theirs", "high",
-                            "leave such samples out of the data set, or multiply the loss by 0")  # fmt: skip
-
-
-def _of_batch(facts: Facts, loop: cst.For) -> set[str]:
-    """Return the names in ``loop`` that hold samples: its targets, but for a number of the batch, and parts of them."""
-    target: cst.BaseExpression = loop.target
-    if isinstance(target, cst.Tuple) and isinstance(loop.iter, cst.Call) and dotted(loop.iter.func) == "enumerate":
-        target = target.elements[-1].value
-    dealt = any(facts.script.inside(feed.node, loop.iter) or feed.node in facts.flow.through(n)
-                for feed in facts.feeds if feed.how in ("loader", "named", "iterable")
-                for n in walk(loop.iter) if isinstance(n, (cst.Name, cst.Attribute, cst.Call)))  # fmt: skip
-    names = names_in(target) if dealt else set()
-    for n in walk(loop.body):
-        if isinstance(n, cst.Assign) and not facts.local(n.value) and _asks(facts, n.value, names):
-            names |= {m.value for t in n.targets for m in walk(t.target) if isinstance(m, cst.Name)}
-    return names
-
-
-def _asks(facts: Facts, test: cst.BaseExpression, names: set[str]) -> bool:
-    """Tell whether ``test`` reads the values of samples, and not only how many there are, or of which kind."""
-    for n in walk(test):
-        if not isinstance(n, cst.Name) or n.value not in names:
-            continue
-        if isinstance(attribute := facts.script.parents[n], cst.Attribute) and attribute.attr is n:
-            continue
-        ups = [n, *(up for up in facts.script.above(n) if facts.script.inside(up, test))]
-        sizes = any(isinstance(up, cst.Attribute) and up.attr.value in _SIZES for up in ups)
-        calls = [up for up in ups if isinstance(up, cst.Call)]
-        kind = any(facts.script.name_of(c.func) in ("builtins.len", "builtins.isinstance", "torch.is_tensor")
-                   for c in calls)  # fmt: skip
-        compared = [up for up in ups if isinstance(up, cst.Comparison)]
-        known = any(isinstance(c.left, cst.SimpleString) or isinstance(c.comparisons[0].operator, (cst.Is, cst.IsNot))
-                    for c in compared)  # fmt: skip
-        if not sizes and not kind and not known:
-            return True
-    return False
-
-
 def _generators(facts: Facts) -> Iterator[Doubt]:
     """Yield a doubt where a loop draws from a generator of the script's own, which has one seed on all ranks."""
     for loop in facts.loops:
         if not isinstance(loop, (cst.For, cst.While)) or runs_inside(facts, loop.body):
             continue
-        for call in (n for n in walk(loop.body) if isinstance(n, cst.Call) and isinstance(n.func, cst.Attribute)):
-            made = [o.node for o in facts.flow.origins(call.func.value)]  # type: ignore[attr-defined]
-            seeded = [m for m in made if isinstance(m, cst.Call) and m.args
-                      and facts.script.name_of(m.func) in _GENERATORS]  # fmt: skip
-            if seeded:
-                seed = facts.script.code(seeded[0].args[0].value)
-                yield Doubt(call, f"{dotted(call.func.value)} has one seed on all ranks, which draw the same here",  # type: ignore[attr-defined]
-                            "high", f"{facts.script.code(seeded[0].func)}({seed} + {facts.alias}.get_rank()), for "
-                            "what each rank shall draw for itself")  # fmt: skip
+        for call, made in _seeded(facts, loop.body):
+            seed = facts.script.code(made.args[0].value)
+            yield Doubt(call, f"{dotted(call.func.value)} has one seed on all ranks, which draw the same here",  # type: ignore[attr-defined]
+                        "high", f"{facts.script.code(made.func)}({seed} + {facts.alias}.get_rank()), for "
+                        "what each rank shall draw for itself")  # fmt: skip
+
+
+def _seeded(facts: Facts, body: cst.CSTNode) -> Iterator[tuple[cst.Call, cst.Call]]:
+    """Yield the draws in ``body`` from generators of the script's own, with the call that makes and seeds each."""
+    for call in (n for n in walk(body) if isinstance(n, cst.Call) and isinstance(n.func, cst.Attribute)):
+        made = [o.node for o in facts.flow.origins(call.func.value)]  # type: ignore[attr-defined]
+        seeded = [m for m in made if isinstance(m, cst.Call) and m.args
+                  and facts.script.name_of(m.func) in _GENERATORS]  # fmt: skip
+        if seeded:
+            yield call, seeded[0]
+
+
+def _blind(facts: Facts) -> Iterator[Doubt]:
+    """Yield a doubt where a data set draws its samples itself, whatever their number, from one seed on all ranks."""
+    blind = [f for f in facts.flow.methods.get("__getitem__", []) if not facts.full_batch and _ignores(f)]
+    for function in blind:
+        for _, made in _seeded(facts, function.body):
+            yield Doubt(made, f"{function.name.value}() draws a sample whatever its number, from one seed on all "
+                        "ranks: they take the same samples", "high", f"{facts.script.code(made.func)}("
+                        f"{facts.script.code(made.args[0].value)} + {facts.alias}.get_rank())")  # fmt: skip
+    for loader in (c for c in facts.script.calls if blind and facts.kinds.of_call(c) == "loader"):
+        begins = argument(loader, "worker_init_fn")
+        begun = facts.flow.definition(begins) if begins is not None else None
+        body = begun if isinstance(begun, cst.FunctionDef) else begins
+        named = {facts.script.name_of(n.func) for n in walk(body) if isinstance(n, cst.Call)} if body else set()
+        if named & set(_SEEDS) and not any(name.endswith(_OWN_SEEDS) for name in named):
+            yield Doubt(loader, "the workers of all ranks get the same seeds here, and draw the same samples: the data "
+                        "set draws them whatever their number", "high",
+                        "leave worker_init_fn out: the workers of each rank get seeds of their own")  # fmt: skip
+
+
+def _ignores(function: cst.FunctionDef) -> bool:
+    """Tell whether ``function``, a ``__getitem__``, never reads the number that it is given."""
+    names = [p.name.value for p in function.params.params[1:2]]
+    return bool(names) and not names_in(function.body) & set(names)
 
 
 def _threads(facts: Facts) -> Iterator[Doubt]:

@@ -11,6 +11,7 @@ from dlrun.port.passes import (
     curves,
     decisions,
     doubts,
+    guards,
     kept,
     meters,
     own_states,
@@ -48,6 +49,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
         yield from numbers(Metrics(facts), histories=True)
     yield from statistics.torch(facts)
     yield from doubts.torch(facts)
+    yield from guards.torch(facts)
     yield from apart.torch(facts)
     yield from own_states.torch(facts)
 

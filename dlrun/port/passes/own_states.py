@@ -1,4 +1,5 @@
-"""Part of step "metrics": tensors that a script moves by hand with its own samples, such as the centers of classes."""
+"""Part of step "metrics": tensors that move with a rank's own samples, such as the centers of classes, and weights that
+the first batch makes."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts, ScriptFacts
-from dlrun.port.facts.taint import Taint
+from dlrun.port.facts.taint import Taint, chances
 from dlrun.port.program.script import dotted, walk
 
 _MAKES = ("zeros", "ones", "rand", "randn", "full", "empty", "tensor", "zeros_like", "randn_like", "Parameter")
@@ -18,15 +19,37 @@ _SAME = ("data", "cuda", "to", "cpu", "float", "double", "detach", "requires_gra
 
 
 def torch(facts: Facts) -> Iterator[Doubt]:
-    """Yield a doubt about the first tensor that each rank moves with its own samples, and that training reads."""
+    """Yield a doubt about each tensor that a rank moves with its own samples, and that training reads."""
+    yield from list(_late(facts))[:1]
+    done: set[str] = set()
     for node in facts.script.nodes:
         state = moved(facts, node)
-        if state is not None and _kept(facts, state) and _own(facts, node) and _read(facts, state, node):
-            name = facts.script.code(state)
+        if state is None or (name := facts.script.code(state)) in done or not _kept(facts, state):
+            continue
+        if _own(facts, node) and _read(facts, state, node):
+            done.add(name)
+            data = f"{name}.data" if _is_weight(facts, state) else name
             yield Doubt(node, f"{name} moves with this rank's samples or chance: each rank trains with another {name}",
-                        "high", f"{facts.alias}.broadcast({name}) before the training, and {name}.copy_("
+                        "high", f"{facts.alias}.broadcast({name}) before the training, and {data}.copy_("
                         f"{facts.alias}.average({name})) after this line")  # fmt: skip
-            return
+
+
+def _late(facts: Facts) -> Iterator[Doubt]:
+    """Yield a doubt where a model gets weights while it computes, by when they were broadcast."""
+    for node in facts.script.nodes:
+        target = node.targets[0].target if isinstance(node, cst.Assign) else None
+        if not isinstance(node, cst.Assign) or not isinstance(target, cst.Attribute) or dotted(target.value) != "self":
+            continue
+        made = isinstance(node.value, cst.Call) and (
+            facts.kinds.of_call(node.value) == "module"
+            or facts.script.name_of(node.value.func) == "torch.nn.Parameter")  # fmt: skip
+        owner = facts.script.class_of(node)
+        if made and owner is not None and _is_module(facts, owner) and _in_forward(facts, node):
+            name = facts.script.code(target)
+            yield Doubt(node, f"{name} is made while the model computes, on each rank by its own chance: what was "
+                        "broadcast before lacks it", "high",
+                        f"{facts.alias}.broadcast({name}) after this line, or run a batch through the model before "
+                        "the optimizer is made")  # fmt: skip
 
 
 def moved(facts: ScriptFacts, node: cst.CSTNode) -> cst.BaseExpression | None:
@@ -42,15 +65,22 @@ def moved(facts: ScriptFacts, node: cst.CSTNode) -> cst.BaseExpression | None:
         case cst.Assign(targets=[cst.AssignTarget(target=cst.Subscript() | cst.Attribute() as target)]):
             state = tensor_of(target)
             reads = state is not None and any(is_same(facts, n, state) for n in walk(node.value))
-            return state if reads or (isinstance(target, cst.Subscript) and _is_buffer(facts, state)) else None
+            part = isinstance(target, cst.Subscript) and (_is_part(facts, state) or _own_place(facts, target))
+            data = isinstance(target, cst.Attribute) and target.attr.value == "data" and _is_part(facts, state)
+            return state if reads or part or data else None
         case cst.Expr(value=cst.Call(func=cst.Attribute(attr=cst.Name(how)), args=args)):
             inner, state = node.value, None
             while isinstance(inner, cst.Call) and isinstance(inner.func, cst.Attribute):  # x.mul_(a).add_(b)
                 state, inner = inner.func.value, inner.func.value
             state = tensor_of(state) if state is not None else None
             reads = state is not None and any(is_same(facts, n, state) for a in args for n in walk(a))
-            return state if how in _MOVES or (how in _SETS and (reads or _is_buffer(facts, state))) else None
+            return state if how in _MOVES or (how in _SETS and (reads or _is_part(facts, state))) else None
     return None
+
+
+def _own_place(facts: ScriptFacts, target: cst.Subscript) -> bool:
+    """Tell whether ``target`` is an entry for this rank's own samples."""
+    return isinstance(facts, Facts) and facts.unequal(target.slice[0])
 
 
 def tensor_of(node: cst.BaseExpression) -> cst.BaseExpression | None:
@@ -77,6 +107,18 @@ def _is_buffer(facts: ScriptFacts, state: cst.BaseExpression | None) -> bool:
         isinstance(n, cst.Call) and dotted(n.func) == "self.register_buffer" and n.args
         and facts.script.code(n.args[0].value).strip("'\"") == state.attr.value  # type: ignore[union-attr]
         for n in walk(owner))  # fmt: skip
+
+
+def _is_weight(facts: ScriptFacts, state: cst.BaseExpression | None) -> bool:
+    """Tell whether ``state`` is an attribute that holds a parameter of its module."""
+    owner = facts.script.class_of(state) if isinstance(state, cst.Attribute) else None
+    made = facts.script.attributes.get((owner, state.attr.value), ()) if owner is not None else ()  # type: ignore[union-attr]
+    return any(isinstance(b.written, cst.Call) and facts.script.name_of(b.written.func) == "torch.nn.Parameter"
+               for b in made)  # fmt: skip
+
+
+def _is_part(facts: ScriptFacts, state: cst.BaseExpression | None) -> bool:
+    return _is_buffer(facts, state) or _is_weight(facts, state)
 
 
 def _kept(facts: Facts, state: cst.BaseExpression) -> bool:
@@ -113,9 +155,30 @@ def _own(facts: Facts, node: cst.CSTNode) -> bool:
     """Tell whether every update runs ``node``, with values that are this rank's own, and not from gradients."""
     if any(isinstance(n, cst.Attribute) and n.attr.value == "grad" for n in walk(node)):
         return False
+    if _in_forward(facts, node):
+        return any(_of_inputs(facts)(n) for n in _values(node))
+    return runs_in(facts, node) and any(facts.unequal(n) for n in _values(node))
+
+
+def _of_inputs(facts: Facts) -> Taint:
+    """Return what models compute from their inputs, or by chance."""
+    inputs = [n for n in facts.script.nodes if isinstance(n, cst.Name) and n.value != "self"
+              and any(b.how == "param" and _is_forward(facts.script.function_of(b.node))
+                      for b in facts.script.bindings_of(n))]  # fmt: skip
+    return Taint(facts.script, facts.kinds, [*inputs, *chances(facts.script)])
+
+
+def _is_forward(function: cst.CSTNode) -> bool:
+    return isinstance(function, cst.FunctionDef) and function.name.value == "forward"
+
+
+def _in_forward(facts: Facts, node: cst.CSTNode, depth: int = 3) -> bool:
+    """Tell whether a model runs ``node`` while it computes, also in a method that ``forward`` calls."""
     function = facts.script.function_of(node)
-    forward = isinstance(function, cst.FunctionDef) and function.name.value == "forward"
-    return forward or (runs_in(facts, node) and any(facts.unequal(n) for n in _values(node)))
+    if _is_forward(function) or not depth or not isinstance(function, cst.FunctionDef):
+        return _is_forward(function)
+    return function.name.value != "__init__" and any(
+        _in_forward(facts, call, depth - 1) for call in facts.flow.callers(function))  # fmt: skip
 
 
 def runs_in(

@@ -1,0 +1,41 @@
+"""The samples, and the numbers of samples, that are each rank's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.facts import Feed
+from dlrun.port.feeds import Feeds
+from dlrun.port.feeds.positions import uses_of_number
+from dlrun.port.program.script import dotted
+
+
+def samples(feeds: Feeds) -> Iterator[cst.CSTNode]:
+    """Yield what loops run over, and what next() draws, where that is each rank's own share."""
+    loops = [x for x in (*feeds.loops.training, *feeds.loops.accumulating) if isinstance(x, cst.For)]
+    yield from (feed.node for feed in feeds.found.values() if feed.how == "iterable")
+    for source in (feeds.iterated.source(loop.iter) for loop in loops):
+        if any(_holds(feeds, feed, source) for feed in feeds.found.values()):
+            yield source
+    for call in feeds.script.calls:
+        iterator = feeds.iterated.advanced(call)
+        if iterator is not None and any(_holds(feeds, feed, iterator) for feed in feeds.found.values()):
+            yield call
+
+
+def _holds(feeds: Feeds, feed: Feed, node: cst.BaseExpression) -> bool:
+    """Tell whether ``node`` is the share, or an iterator over it, that ``feed`` is cut into."""
+    if feed.how == "named":
+        return dotted(node) in feed.names and any(b.node is feed.node for b in feeds.script.bindings_of(node))
+    return feed.how in ("loader", "iterable") and feed.node in feeds.flow.through(node)
+
+
+def numbers(feeds: Feeds) -> Iterator[cst.Name]:
+    """Yield the uses of numbers of samples, or of batches, that are each rank's own."""
+    for feed in feeds.found.values():
+        yield from (n for n in feed.picks if feed.how == "positions")
+        for loop in feeds.loops.training if feed.how == "indices" else ():
+            if isinstance(loop, cst.For) and feeds.iterated.of(loop) is feed.node:
+                yield from uses_of_number(loop)

@@ -1,0 +1,165 @@
+"""Part of step "metrics": tests in a training loop that leave updates out, as of a batch that is too short."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import libcst as cst
+
+from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts import Facts, Feed, Step
+from dlrun.port.insert import expression
+from dlrun.port.passes.counters import innermost
+from dlrun.port.program.script import argument, dotted, names_in, walk
+
+_SIZES = ("shape", "ndim", "dtype", "device", "size", "dim", "numel", "is_cuda", "requires_grad")
+
+
+def torch(facts: Facts) -> Iterator[Edit | Doubt]:
+    """Let the ranks leave out a batch together; yield a doubt where the samples themselves decide.
+
+    Before:
+        for i in range(0, len(x), 8):
+            batch = x[i : i + 8]
+            if len(batch) < 2:
+                continue
+            model(batch).mean().backward()
+            opt.step()
+
+    After:
+        for i in range(0, len(x), 8):
+            batch = x[i : i + 8]
+            if dl.total(bool(len(batch) < 2)) > 0:
+                continue
+            model(batch).mean().backward()
+            opt.step()
+    """
+    yield from _short(facts)
+    yield from list(_skips(facts))[:1]
+
+
+def _guards(facts: Facts) -> Iterator[tuple[Step, cst.For, cst.If, bool]]:
+    """Yield the updates, their loops, and the tests that may leave an update out there.
+
+    The last value tells that they leave it out where they hold.
+    """
+    script = facts.script
+    updates = [(step, n) for step in facts.steps if step.closure is None for n in _runs(facts, step.node)]
+    for step, update in updates:
+        loop = innermost(facts, update)
+        if not isinstance(loop, cst.For) or loop not in facts.loops:
+            continue
+        for node in (n for n in walk(loop.body) if isinstance(n, cst.If) and innermost(facts, n) is loop):
+            leaves = [n for n in walk(node.body) if isinstance(n, cst.Continue) and innermost(facts, n) is loop]
+            skips = bool(leaves) and script.order[node] < script.order[update]
+            if skips or script.inside(update, node):
+                yield step, loop, node, not script.inside(update, node.body)
+
+
+def _runs(facts: Facts, node: cst.CSTNode, depth: int = 2) -> Iterator[cst.CSTNode]:
+    """Yield ``node``, and the calls of the functions that hold it."""
+    yield node
+    function = facts.script.function_of(node)
+    if depth and isinstance(function, cst.FunctionDef):
+        for call in facts.flow.callers(function):
+            yield from _runs(facts, call, depth - 1)
+
+
+def _skips(facts: Facts) -> Iterator[Doubt]:
+    """Yield a doubt where the samples themselves decide whether a batch makes an update."""
+    for step, loop, node, _ in _guards(facts):
+        if _asks(facts, node.test, _of_batch(facts, loop)):
+            yield Doubt(node, f"a rank's own samples decide whether it updates {step.what}: one that does not "
+                        "leaves the others waiting, or is averaged with another batch of theirs", "high",
+                        "leave such samples out of the data set, or multiply the loss by 0")  # fmt: skip
+
+
+def _short(facts: Facts) -> Iterator[Edit]:
+    """Yield the tests for batches that are too short, or empty, where those of the ranks may differ in length."""
+    done: set[cst.CSTNode] = set()
+    for _, loop, node, out in _guards(facts):
+        if node in done or not any(_uneven(facts, feed) for feed in _feeds_of(facts, loop)):
+            continue
+        if _asks_size(facts, node.test) and not _asks(facts, node.test, _of_batch(facts, loop)):
+            done.add(node)
+            yield Edit(node.test, "the ranks' batches may differ in length: all leave one out where one rank does",
+                       partial(_together, facts, out))  # fmt: skip
+
+
+def _together(facts: Facts, out: bool, test: cst.BaseExpression) -> cst.BaseExpression:
+    """Return the test for all ranks: it leaves a batch ``out`` where it holds on one, or where it fails on one."""
+    if not out and not test.lpar:
+        test = test.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+    return expression("torch/any_rank" if out else "torch/every_rank", {"test": test}, dl=facts.alias)
+
+
+def _feeds_of(facts: Facts, loop: cst.For) -> list[Feed]:
+    """Return the feeds of which ``loop`` takes its batches."""
+    iterated = [n for n in walk(loop.iter) if isinstance(n, (cst.Name, cst.Attribute, cst.Call))]
+    return [feed for feed in facts.feeds if facts.script.inside(feed.node, loop)
+            or any(feed.node in facts.flow.through(n) for n in iterated)]  # fmt: skip
+
+
+def _uneven(facts: Facts, feed: Feed) -> bool:
+    """Tell whether the batches of ``feed`` may differ in length at one step: no loader's own, which it makes alike."""
+    made = [feed.node, *(o.node for o in facts.flow.origins(feed.node))]
+    loaders = [n for n in made if isinstance(n, cst.Call) and facts.kinds.of_call(n) == "loader"]
+    if feed.how in ("loader", "iterable") and loaders:
+        return any(argument(call, name) is not None for call in loaders for name in ("batch_sampler", "collate_fn"))
+    return feed.how in ("iterable", "indices", "positions", "turns")
+
+
+def _asks_size(facts: Facts, test: cst.CSTNode, depth: int = 2) -> bool:
+    """Tell whether ``test`` reads how many samples there are, or whether there are any, in what is a rank's own."""
+    for n in walk(test):
+        match n:
+            case cst.Call(func=cst.Name("len"), args=[cst.Arg(value=value)]):
+                found = facts.unequal(value)
+            case cst.Attribute(value=value, attr=cst.Name("shape" | "size" | "numel")):
+                found = facts.unequal(value)
+            case cst.Comparison(left=left, comparisons=[cst.ComparisonTarget(operator=cst.Is() | cst.IsNot())]):
+                found = facts.unequal(left)
+            case cst.Name():
+                values = [b.written for b in facts.script.bindings_of(n) if b.how == "assign" and b.written is not None]
+                found = bool(depth) and any(_asks_size(facts, value, depth - 1) for value in values)
+            case _:
+                found = False
+        if found:
+            return True
+    return False
+
+
+def _of_batch(facts: Facts, loop: cst.For) -> set[str]:
+    """Return the names in ``loop`` that hold samples: its targets, but for a number of the batch, and parts of them."""
+    target: cst.BaseExpression = loop.target
+    if isinstance(target, cst.Tuple) and isinstance(loop.iter, cst.Call) and dotted(loop.iter.func) == "enumerate":
+        target = target.elements[-1].value
+    dealt = any(facts.script.inside(feed.node, loop.iter) or feed.node in facts.flow.through(n)
+                for feed in facts.feeds if feed.how in ("loader", "named", "iterable")
+                for n in walk(loop.iter) if isinstance(n, (cst.Name, cst.Attribute, cst.Call)))  # fmt: skip
+    names = names_in(target) if dealt else set()
+    for n in walk(loop.body):
+        if isinstance(n, cst.Assign) and not facts.local(n.value) and _asks(facts, n.value, names):
+            names |= {m.value for t in n.targets for m in walk(t.target) if isinstance(m, cst.Name)}
+    return names
+
+
+def _asks(facts: Facts, test: cst.BaseExpression, names: set[str]) -> bool:
+    """Tell whether ``test`` reads the values of samples, and not only how many there are, or of which kind."""
+    for n in walk(test):
+        if not isinstance(n, cst.Name) or n.value not in names:
+            continue
+        if isinstance(attribute := facts.script.parents[n], cst.Attribute) and attribute.attr is n:
+            continue
+        ups = [n, *(up for up in facts.script.above(n) if facts.script.inside(up, test))]
+        sizes = any(isinstance(up, cst.Attribute) and up.attr.value in _SIZES for up in ups)
+        calls = [up for up in ups if isinstance(up, cst.Call)]
+        kind = any(facts.script.name_of(c.func) in ("builtins.len", "builtins.isinstance", "torch.is_tensor")
+                   for c in calls)  # fmt: skip
+        compared = [up for up in ups if isinstance(up, cst.Comparison)]
+        known = any(isinstance(c.left, cst.SimpleString) or isinstance(c.comparisons[0].operator, (cst.Is, cst.IsNot))
+                    for c in compared)  # fmt: skip
+        if not sizes and not kind and not known:
+            return True
+    return False
