@@ -423,6 +423,19 @@ def test_tensors_that_each_rank_moves_with_its_own_samples_are_doubted_where_tra
     assert ("samples or chance" in report) == bool(doubted)
 
 
+@pytest.mark.parametrize(
+    ("moves", "write"),
+    [
+        ("centers[y] = features.detach()", "centers.copy_(was + dl.total(centers - was))"),
+        ("centers[y] += x[:, :3]", "centers.copy_(was + dl.total(centers - was))"),
+        ("centers[y] = 0.9 * centers[y] + 0.1 * x[:, :3]", "centers.copy_(dl.average(centers))"),
+    ],
+)
+def test_the_line_to_write_for_such_a_tensor_adds_what_the_ranks_add_and_averages_the_rest(moves, write):
+    report = port(CENTERS.replace("MOVES", moves).replace("ADDED", "(features - centers[y]).pow(2).mean()")).report()
+    assert write in report
+
+
 LATE = """
 import torch
 from torch.utils.data import DataLoader

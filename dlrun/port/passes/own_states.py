@@ -29,9 +29,22 @@ def torch(facts: Facts) -> Iterator[Doubt]:
         if _own(facts, node) and _read(facts, state, node):
             done.add(name)
             data = f"{name}.data" if _is_weight(facts, state) else name
+            write = f"and {data}.copy_({facts.alias}.average({name})) after this line"
+            if _adds(facts, node, state):
+                write = (f"was = {name}.clone() before this line, and {data}.copy_(was + "
+                         f"{facts.alias}.total({name} - was)) after it")  # fmt: skip
             yield Doubt(node, f"{name} moves with this rank's samples or chance: each rank trains with another {name}",
-                        "high", f"{facts.alias}.broadcast({name}) before the training, and {data}.copy_("
-                        f"{facts.alias}.average({name})) after this line")  # fmt: skip
+                        "high", f"{facts.alias}.broadcast({name}) before the training, {write}")  # fmt: skip
+
+
+def _adds(facts: Facts, node: cst.CSTNode, state: cst.BaseExpression) -> bool:
+    """Tell whether the changes of the ranks add up: sums, and entries that each writes for its own samples."""
+    if isinstance(node, cst.Assign):
+        target = node.targets[0].target
+        mine = isinstance(target, cst.Subscript) and facts.unequal(target.slice[0])
+    else:
+        mine = isinstance(node, cst.AugAssign) and isinstance(node.operator, (cst.AddAssign, cst.SubtractAssign))
+    return mine and not any(is_same(facts, n, state) for value in _values(node) for n in walk(value))
 
 
 def _late(facts: Facts) -> Iterator[Doubt]:
