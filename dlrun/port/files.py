@@ -23,6 +23,7 @@ from dlrun.render import render
 
 _MOST_BYTES = 10_000_000  # of one file that is copied along: larger ones are data, which stay where they are
 _MARK = re.compile(rb"# dlrun port ([0-9a-f]{12})[^\n]*\n\Z")  # the last line of a port: a digest of what is above it
+_LONGEST_NAME = 200  # in bytes: a longer text names no file
 _IMPORTERS = ("importlib.import_module", "builtins.__import__", "pkgutil.iter_modules", "runpy.run_module")
 
 
@@ -176,7 +177,8 @@ def _companions(script: Script, beside: Path, folder: Path) -> dict[str, Path]:
     if any(script.name_of(call.func) in _IMPORTERS for call in script.calls):
         places.update((inside / p.name, p) for p in beside.glob("*.py"))
     for text in _texts(script):
-        if "\0" not in text and text and not Path(text).is_absolute() and ".." not in text and len(text) < 200:
+        plain = text and not {"\0", "\n"} & set(text) and len(text.encode(errors="replace")) < _LONGEST_NAME
+        if plain and not Path(text).is_absolute() and ".." not in text:
             places[inside / text] = beside / text
     for file, place in places.items():
         if place.is_file() and place.stat().st_size <= _MOST_BYTES and not place.name.startswith("."):

@@ -14,6 +14,7 @@ from dlrun.port.program.script import Binding, children
 _FILLS = {"update", "append", "extend", "add", "insert", "push", "record"}
 # What these make of a value is the same for all values of one kind and length.
 _SHAPES = {f"builtins.{name}" for name in ("len", "range", "type", "isinstance", "enumerate")}
+_OPENS = {"builtins.open", "io.open", "gzip.open", "bz2.open", "codecs.open"}  # files hold what their names do not say
 _SHAPE_METHODS = {"size", "dim", "numel", "state_dict", "parameters"}
 _SHAPE_ATTRIBUTES = {"shape", "dtype", "device", "size", "ndim"}
 
@@ -39,6 +40,8 @@ class Spread:
                     self._join([node.value], ("returns", self.script.function_of(node)))
                 case cst.Assign() if isinstance(node.targets[0].target, cst.Subscript):
                     self._kept_in(node.targets[0].target.value, [node.value])
+                case cst.AugAssign(target=cst.Subscript() as target):
+                    self._kept_in(target.value, [node.value])
         for scope in {id(s): s for s in self.script.scopes.values()}.values():
             for name, bindings in scope.names.items():
                 self._bound(bindings, (scope, name))
@@ -67,7 +70,8 @@ class Spread:
         return children(node)
 
     def _of_call(self, node: cst.Call) -> list[object]:
-        if self.script.name_of(node.func) in _SHAPES:
+        name = self.script.name_of(node.func)
+        if name in _SHAPES or name in _OPENS:
             return []
         of: list[object] = []
         if isinstance(node.func, cst.Attribute):

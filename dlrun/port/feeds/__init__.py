@@ -53,6 +53,7 @@ class Feeds(FullBatches):
         # Where an environment is played, every rank makes samples of its own: there is nothing to deal out.
         self.episodes = any(b.target.split(".")[0] in _PLAYS for b in self.script.imports())
         self.episodes = self.episodes or any(plays(self.kinds, n) for n in self.script.nodes)
+        self.episodes = self.episodes and not any(map(self._reads, self.innermost))
         found = {} if self.episodes else {loop: self._hidden_state(loop) for loop in self.innermost}
         self.carried = Carried(loops, {loop: node for loop, node in found.items() if node is not None})
         if self.episodes:
@@ -78,6 +79,15 @@ class Feeds(FullBatches):
                 self._whole(turn)
         else:
             self.unfed = next((loop for loop in innermost if loop not in self.counted and self._is_unfed(loop)), None)
+
+    def _reads(self, loop: cst.For | cst.While) -> bool:
+        """Tell whether ``loop`` runs over a loader that is made once, before any training."""
+        made = self.flow.origins(self.iterated.source(loop.iter)) if isinstance(loop, cst.For) else ()
+        loaders = [o.node for o in made if isinstance(o.node, cst.Call) and self.kinds.of_call(o.node) == "loader"]
+        return bool(loaders) and not any(
+            up in self.loops.training for call in loaders
+            for place in (call, *self.flow.callers(self.script.function_of(call)))
+            for up in self.script.above(place))  # fmt: skip
 
     def ranges(self) -> tuple[tuple[cst.CSTNode, cst.BaseExpression | None], ...]:
         """Return the loops that draw a batch a turn, with what those with ``for`` count."""
@@ -154,11 +164,24 @@ class Feeds(FullBatches):
     def _of_iterated(self, loop: cst.For, iterated: cst.BaseExpression) -> None:
         """Note what ``loop`` runs over; where its function also evaluates, what the calls that train pass to it."""
         innermost = loop in self.innermost
-        totals = any(isinstance(n, cst.Attribute) and n.attr.value == "dataset" for n in walk(loop.body))
-        trains, evaluates = ([], []) if totals else self._sites.split(loop, iterated)
+        trains, evaluates = ([], []) if self._totals(loop) else self._sites.split(loop, iterated)
         self.uses.whole.extend(evaluates)
         for given in trains or [iterated]:
             self._feed(self.iterated.source(given), innermost=innermost)
+
+    def _totals(self, loop: cst.For) -> bool:
+        """Tell whether the function of ``loop`` divides by the number of all samples: then all its calls take shares,
+        over which that which it divides is summed up."""
+        home = self.script.function_of(loop)
+        counts = [n.right for n in walk(home)
+                  if isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Divide)]  # fmt: skip
+        counts += [n.value for n in walk(home)
+                   if isinstance(n, cst.AugAssign) and isinstance(n.operator, cst.DivideAssign)]  # fmt: skip
+        progress = {n for up in walk(loop.body) if isinstance(up, cst.Call) and dotted(up.func) == "print"
+                    for n in walk(up)}  # fmt: skip
+        return any(
+            isinstance(n, cst.Attribute) and n.attr.value == "dataset"
+            for count in counts if count not in progress for n in walk(count))  # fmt: skip
 
     def _is_part(self, loop: cst.For | cst.While, drawn: list[cst.For | cst.While]) -> bool:
         """Tell whether each turn of another loop, of 1/n of the turns, runs ``loop`` whole: a critic's five updates."""

@@ -147,14 +147,19 @@ def moving(loop: cst.For | cst.While, name: str) -> bool:
     )
 
 
-def slides(flow: Flow, loop: cst.For | cst.While) -> Iterator[cst.Subscript]:
-    """Yield the slices of arrays made before ``loop`` that begin where it has come to: ``x[at : at + n]; at += n``."""
+def slides(flow: Flow, loop: cst.For | cst.While, again: bool = False) -> Iterator[cst.Subscript]:
+    """Yield the slices of arrays made before ``loop`` that begin where it has come to: ``x[at : at + n]; at += n``.
+
+    With ``again`` those of arrays too that the loop puts in another order: ``x = x[permutation]``.
+    """
     grown = _grown(loop)
     for n in walk(loop.body):
         if not (isinstance(n, cst.Subscript) and isinstance(n.value, cst.Name) and mentions(n.slice[0], grown)):
             continue
         if isinstance(n.slice[0].slice, cst.Slice) and moving(loop, n.value.value):
             made = flow.script.scopes[loop].lookup(n.value.value)[0]
+            made = [b for b in made if not (again and isinstance(b.value, cst.Subscript)
+                                            and dotted(b.value.value) == b.name)]  # fmt: skip
             if not any(flow.script.inside(b.node, loop) for b in made):
                 yield n
 

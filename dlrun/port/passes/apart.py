@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import libcst as cst
 
 from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import computed
-from dlrun.port.passes.counters import attributes, counters, each_update, runs_inside, tells
+from dlrun.port.feeds.positions import slides
+from dlrun.port.passes.bounds import compared
+from dlrun.port.passes.counters import Counters, attributes, counters, each_update, runs_inside, tells
 from dlrun.port.passes.counts import is_length_of_share
+from dlrun.port.passes.milestones import numbers
 from dlrun.port.program.script import argument, dotted, names_in, walk
 
 _GENERATORS = ("numpy.random.default_rng", "numpy.random.RandomState", "random.Random")
 _SEEDS = ("numpy.random.seed", "random.seed", "torch.manual_seed")
 _OWN_SEEDS = ("initial_seed", "get_worker_info", "get_rank")
+_BESIDE = ("threading.Thread", "multiprocessing.Process", "torch.multiprocessing.Process")
 
 
 def torch(facts: Facts) -> Iterator[Doubt]:
@@ -23,11 +27,25 @@ def torch(facts: Facts) -> Iterator[Doubt]:
     yield from list(_generators(facts))[:1]
     yield from list(_blind(facts))[:1]
     yield from list(_threads(facts))[:1]
+    yield from list(_slides(facts))[:1]
     if not facts.keeps_steps:
         yield from list(_weights(facts))[:1]
+        yield from list(_turns(facts))[:3]
     for call in facts.unseen[:1]:
         yield Doubt(call, "draws from what comes from out of sight: if it goes through the samples in one order, all "
                     "ranks take the same", "high", f"make it of iter({facts.alias}.shard(loader))")  # fmt: skip
+
+
+def _slides(facts: Facts) -> Iterator[Doubt]:
+    """Yield a doubt where a loop that draws samples goes through others in order, from one place on all ranks."""
+    cut = {name for feed in facts.feeds for name in feed.names}
+    for loop, _ in facts.counted:
+        if isinstance(loop, (cst.For, cst.While)):
+            for n in slides(facts.flow, loop, again=True):
+                if dotted(n.value) not in cut:
+                    name = dotted(n.value)
+                    yield Doubt(n, f"{name}: all ranks take the same samples here, one slice after the other", "high",
+                                f"{name} = {facts.alias}.shard({name}) before the loop")  # fmt: skip
 
 
 def _generators(facts: Facts) -> Iterator[Doubt]:
@@ -80,15 +98,16 @@ def _ignores(function: cst.FunctionDef) -> bool:
 def _threads(facts: Facts) -> Iterator[Doubt]:
     """Yield a doubt where threads draw samples: those that begin before reseed() draw the same on all ranks."""
     for call in facts.script.calls:
-        target = argument(call, "target", 1) if facts.script.name_of(call.func) == "threading.Thread" else None
+        target = argument(call, "target", 1) if facts.script.name_of(call.func) in _BESIDE else None
         if target is None:
             continue
         local = facts.flow.definition(target)
         name = target.attr.value if isinstance(target, cst.Attribute) else ""
         run = [local] if isinstance(local, cst.FunctionDef) else facts.flow.methods.get(name, [])
         if any(_draws(facts, function) for function in run):
-            yield Doubt(call, "what this thread draws before the training loop is the same on all ranks: batches that "
-                        "wait in a queue by then are, too", "high", f"call {facts.alias}.reseed() before the thread "
+            kind = "thread" if facts.script.name_of(call.func) == "threading.Thread" else "process"
+            yield Doubt(call, f"what this {kind} draws before the training loop is the same on all ranks: batches that "
+                        "wait in a queue by then are, too", "high", f"call {facts.alias}.reseed() before the {kind} "
                         "starts")  # fmt: skip
 
 
@@ -119,6 +138,57 @@ def _weights(facts: Facts) -> Iterator[Doubt]:
                 yield Doubt(weight, "this weight follows the steps so far, of which n ranks take 1/n: it changes n "
                             "times more slowly", "medium",
                             f"{facts.alias}.serial_steps({read}) in place of {read}")  # fmt: skip
+
+
+def _turns(facts: Facts) -> Iterator[Doubt]:
+    """Yield a doubt where the loss is made of something else from some step on: ``if step > 1000: weight = 0.1``."""
+    known = numbers(facts, set(counters(facts)) | set(attributes(facts)))
+    script = facts.script
+    backwards = [c.func for c in script.calls if isinstance(c.func, cst.Attribute) and c.func.attr.value == "backward"]
+    tested = [(node, *test) for node in script.nodes if isinstance(node, cst.If) for test in compared(node.test)
+              if any(up in facts.loops for up in script.above(node))]  # fmt: skip
+    counted = [(node, _count(facts, left, right, known)) for node, left, _, right in tested]
+    asked = [(node, count) for node, count in counted if count is not None and _is_serial(facts, count)]
+    made = set(computed(facts.flow, [func.value for func in backwards]).nodes) if asked else set()
+    for node, count in asked:
+        written = [n for n in walk(node) if isinstance(n, (cst.Assign, cst.AugAssign)) and n.value in made]
+        kept = [n for n in written if "detach" not in script.code(n.value)  # where back-propagation is cut short
+                and not _is_made_anew(facts, node, n, backwards)]  # fmt: skip
+        if kept and not any(script.inside(step.node, node) for step in facts.steps):
+            name = script.code(kept[0].targets[0].target if isinstance(kept[0], cst.Assign) else kept[0].target)
+            yield Doubt(count, f"{name}, of which the loss is made, changes at this step, and n ranks take 1/n of the "
+                        "steps: it comes n times later", "medium",
+                        f"{facts.alias}.steps({script.code(count)})")  # fmt: skip
+
+
+def _is_made_anew(
+    facts: Facts, test: cst.If, node: cst.Assign | cst.AugAssign, backwards: Collection[cst.CSTNode]
+) -> bool:
+    """Tell whether what ``node`` gives a name after the loss is made is gone in the next turn: ``x = x.argmax(1)``."""
+    script = facts.script
+    loop = next(up for up in script.above(test) if up in facts.loops)
+    target = node.target if isinstance(node, cst.AugAssign) else node.targets[0].target
+    others = [b for b in script.bindings_of(target) if script.inside(b.node, loop) and not script.inside(b.node, test)]
+    return bool(others) and any(
+        script.inside(n, loop) and script.order[n] < script.order[test] for n in backwards)  # fmt: skip
+
+
+def _count(
+    facts: Facts, left: cst.BaseExpression, right: cst.BaseExpression, known: Counters
+) -> cst.BaseExpression | None:
+    """Return what the step's number is compared with: ``k`` in ``step > k``, ``step + 1 == k``, ``step % k == 0``."""
+    if isinstance(left, cst.BinaryOperation):
+        if isinstance(left.operator, cst.Modulo):
+            return _count(facts, left.left, left.right, known) if isinstance(right, cst.Integer) else None
+        one = isinstance(left.operator, (cst.Add, cst.Subtract)) and isinstance(left.right, cst.Integer)
+        return _count(facts, left.left, right, known) if one else None
+    return right if dotted(left) and (facts.script.function_of(left), dotted(left)) in known else None
+
+
+def _is_serial(facts: Facts, count: cst.CSTNode) -> bool:
+    """Tell whether ``count`` may be a number of serial steps, and not the first one, nor the rank's own."""
+    first = isinstance(count, cst.Integer) and count.evaluated_value < 2
+    return not first and not any(is_length_of_share(facts, n) for n in computed(facts.flow, [count]).nodes)  # type: ignore[list-item]
 
 
 def _is_number(facts: Facts, node: cst.BaseExpression) -> bool:

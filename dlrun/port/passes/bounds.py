@@ -62,7 +62,7 @@ def _asked(facts: Facts, loop: cst.CSTNode, bound: cst.BaseExpression) -> Iterat
     if not isinstance(target, cst.Name) or isinstance(bound, cst.Integer):
         return
     for node in walk(loop.body):  # type: ignore[attr-defined]
-        for left, how, right in _compared(node) if isinstance(node, cst.Comparison) else ():
+        for left, how, right in compared(node) if isinstance(node, cst.Comparison) else ():
             turn, last = _but_one(left), _but_one(right)
             ends = issubclass(how, (*_AFTER, cst.Equal)) and dotted(turn) == target.value
             if ends and facts.script.code(last) == facts.script.code(bound):
@@ -89,7 +89,7 @@ def _ends(facts: Facts) -> Iterator[cst.BaseExpression]:
         inside = any(up in facts.loops for up in (node, *facts.script.above(node)))
         if not inside or not (leaves or isinstance(node, cst.While)) or _is_part(facts, node):
             continue
-        for left, how, right in _compared(node.test):
+        for left, how, right in compared(node.test):
             ends = issubclass(how, (*_AFTER, cst.Equal) if leaves else _BEFORE)
             at_times = isinstance(node, cst.While) and _grows_at_times(facts, node, dotted(left))
             if ends and not at_times and (facts.script.function_of(node), dotted(left)) in known:
@@ -109,11 +109,11 @@ def _is_part(facts: Facts, node: cst.If | cst.While) -> bool:
     return any(innermost(facts, s.node) is up for s in facts.steps for up in around[1:])
 
 
-def _compared(test: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpression, type, cst.BaseExpression]]:
+def compared(test: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpression, type, cst.BaseExpression]]:
     """Yield what the comparisons that ``test`` joins with ``and`` and ``or`` set against each other, from each side."""
     if isinstance(test, cst.BooleanOperation):
-        yield from _compared(test.left)
-        yield from _compared(test.right)
+        yield from compared(test.left)
+        yield from compared(test.right)
     elif isinstance(test, cst.Comparison):
         left = test.left
         for target in test.comparisons:

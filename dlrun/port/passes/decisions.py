@@ -14,6 +14,7 @@ from dlrun.port.program.script import dotted, walk
 
 _ORDER = (cst.LessThan, cst.LessThanEqual, cst.GreaterThan, cst.GreaterThanEqual)
 _TURNS = (cst.For, cst.While, cst.ListComp, cst.GeneratorExp, cst.DictComp)
+_ENDS = ("builtins.max", "builtins.min")
 _DEPTH = 4
 _LEAVES = (cst.Break, cst.Continue, cst.Return, cst.Raise)
 
@@ -121,8 +122,10 @@ def _decision(metrics: Metrics, node: cst.CSTNode, test: cst.Comparison) -> Iter
         elif isinstance(node, cst.While) or not _is_place(side):
             yield Edit(side, "all ranks must decide alike", metrics.wrapped)
             for n in _kept(metrics, node, test):
-                if metrics.script.code(n.value) == text:
-                    yield Edit(n.value, "what is kept is what was compared", metrics.wrapped)
+                ends = isinstance(n.value, cst.Call) and metrics.script.name_of(n.value.func) in _ENDS
+                for value in [a.value for a in n.value.args] if ends else [n.value]:  # type: ignore[attr-defined]
+                    if metrics.script.code(value) == text:
+                        yield Edit(value, "what is kept is what was compared", metrics.wrapped)
         elif (key := (metrics.script.function_of(anchor), text)) not in metrics.averaged:
             metrics.averaged[key] = metrics.script.order[anchor]
             yield Edit(metrics.script.line_of(anchor), f"{text}: all ranks must decide alike",

@@ -13,6 +13,7 @@ from dlrun.port.insert import expression
 from dlrun.port.passes.counters import innermost
 from dlrun.port.program.script import argument, dotted, names_in, walk
 
+_SAME = (cst.Equal, cst.NotEqual)
 _SIZES = ("shape", "ndim", "dtype", "device", "size", "dim", "numel", "is_cuda", "requires_grad")
 
 
@@ -69,10 +70,17 @@ def _runs(facts: Facts, node: cst.CSTNode, depth: int = 2) -> Iterator[cst.CSTNo
 def _skips(facts: Facts) -> Iterator[Doubt]:
     """Yield a doubt where the samples themselves decide whether a batch makes an update."""
     for step, loop, node, _ in _guards(facts):
-        if _asks(facts, node.test, _of_batch(facts, loop)):
+        if _asks(facts, node.test, _of_batch(facts, loop)) or _is_nothing(facts, node.test):
             yield Doubt(node, f"a rank's own samples decide whether it updates {step.what}: one that does not "
                         "leaves the others waiting, or is averaged with another batch of theirs", "high",
                         "leave such samples out of the data set, or multiply the loss by 0")  # fmt: skip
+
+
+def _is_nothing(facts: Facts, test: cst.BaseExpression) -> bool:
+    """Tell whether ``test`` compares what a model has made of a rank's own samples with 0: ``if loss == 0:``."""
+    return any(
+        isinstance(n, cst.Comparison) and facts.local(n.left) and isinstance(n.comparisons[0].operator, _SAME)
+        and isinstance(n.comparisons[0].comparator, (cst.Integer, cst.Float)) for n in walk(test))  # fmt: skip
 
 
 def _short(facts: Facts) -> Iterator[Edit]:

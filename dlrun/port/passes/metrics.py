@@ -64,7 +64,7 @@ class Metrics:
             if isinstance(up, cst.If) and any(
                 self.facts.unequal(side) and (function, self.script.code(side)) not in self.averaged
                 for n in walk(up.test)
-                if isinstance(n, cst.Comparison)
+                if isinstance(n, cst.Comparison) and not _asks_for_none(n)
                 for side in (n.left, *(c.comparator for c in n.comparisons))
                 if not self.is_record(side, up)
             ):
@@ -147,6 +147,11 @@ class Metrics:
         kept = [b.value for b in bindings if b.value is not None and self.local(b.value)]  # best = accuracy
         known = [self.averaged.get((function, self.script.code(value)), order[value]) for value in kept]
         return bool(kept) and all(at < order[value] for at, value in zip(known, kept, strict=True))
+
+
+def _asks_for_none(test: cst.Comparison) -> bool:
+    """Tell whether ``test`` is ``x is None`` or ``x is not None``: what is there for one rank is there for all."""
+    return all(isinstance(c.operator, (cst.Is, cst.IsNot)) for c in test.comparisons)
 
 
 def _parts(test: cst.BaseExpression) -> Iterator[cst.BaseExpression]:

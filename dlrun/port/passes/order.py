@@ -15,6 +15,7 @@ _SORTS = ("builtins.sorted", "natsort.natsorted", "builtins.len", "builtins.max"
 _SPLITS = ("sklearn.model_selection.train_test_split", "sklearn.model_selection.ShuffleSplit",
            "sklearn.model_selection.StratifiedShuffleSplit")  # fmt: skip
 _SEEDS = ("numpy.random.seed", "transformers.set_seed", "lightning.seed_everything")
+_ALGEBRA = ("difference", "union", "intersection", "symmetric_difference")
 _NUMBERS = ("builtins.enumerate", "builtins.list", "builtins.tuple", "builtins.zip")
 
 
@@ -41,6 +42,10 @@ def torch(facts: Facts) -> Iterator[Doubt]:
         elif _numbers_a_set(facts, call, name) and "set" not in kinds:
             kinds.add("set")
             inner = script.code(call.args[0].value)
+            if ".parameters()" in inner:
+                yield Doubt(call, "a set has another order in each process: the ranks would average the gradients of "
+                            "unlike parameters", "high", "[p for p in model.parameters() if p in ...]")  # fmt: skip
+                continue
             yield Doubt(call, "a set of strings has another order in each process: numbers given to its entries differ "
                         "between ranks", "high", f"{script.code(call.func)}(sorted({inner}))")  # fmt: skip
 
@@ -83,6 +88,8 @@ def _is_set(facts: Facts, node: cst.CSTNode, depth: int = 4) -> bool:
         name = facts.script.name_of(node.func)
         if name in ("builtins.set", "builtins.frozenset"):
             return bool(node.args)
+        if isinstance(node.func, cst.Attribute) and node.func.attr.value in _ALGEBRA:
+            return _is_set(facts, node.func.value, depth)
         return name in _NUMBERS and bool(node.args) and _is_set(facts, node.args[0].value, depth)
     if isinstance(node, cst.Name) and depth:
         bindings = facts.script.scopes[node].lookup(node.value)[0]

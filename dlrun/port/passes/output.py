@@ -18,7 +18,7 @@ from dlrun.port.program.script import argument, dotted
 # Calls that write, and nothing else: rank 0 makes them, the arguments are evaluated on every rank.
 WRITES = re.compile(
     r"^(matplotlib\.pyplot\.(savefig|show|pause|imsave)|numpy\.(save|savez|savez_compressed|savetxt)|(scipy\.misc|skimage\.io)\.imsave|"
-    r"torchvision\.utils\.save_image|json\.dump|pickle\.dump|yaml\.dump|imageio\.(imwrite|mimsave|imsave)|cv2\.imwrite|"
+    r"torchvision\.utils\.save_image|json\.dump|pickle\.dump|yaml\.dump|imageio(\.v[23])?\.(imwrite|mimwrite|volwrite|imsave|mimsave|volsave)|cv2\.imwrite|"
     r"shutil\.(copy|copyfile|copy2|copytree|move|rmtree)|os\.(remove|unlink|rename|rmdir|replace)|scipy\.io\.savemat|"
     r"joblib\.dump|torch\.onnx\.export|plotly\.io\.write_image|"
     r"torch\.utils\.tensorboard(\.writer)?\.SummaryWriter|tensorboardX\.SummaryWriter|"

@@ -140,8 +140,9 @@ def _constructor(facts: Facts, call: cst.Call, scale) -> Iterator[Edit | Doubt]:
 
         yield Edit(call, f"{why} ({last}'s default, now written out)", give)
     elif facts.steps:
+        made = last or facts.script.code(call.func)
         yield Doubt(
-            call, f"{last}: no learning rate to scale was found here", "medium", f"lr={facts.alias}.lr_scale(...)"
+            call, f"{made}: no learning rate to scale was found here", "medium", f"lr={facts.alias}.lr_scale(...)"
         )
 
 

@@ -73,5 +73,7 @@ def _evaluates(facts: Facts, call: cst.Call) -> bool:
         return False
     if not isinstance(facts.script.parents[call], cst.Expr) or facts.kinds.of(call.func.value) != "module":
         return False
+    if any(isinstance(up, cst.For) and ".modules()" in facts.script.code(up.iter) for up in facts.script.above(call)):
+        return False  # layers that are frozen one by one, and keep the statistics that they have
     tests = [up.test for up in facts.script.above(call) if isinstance(up, cst.If)]
     return not any(facts.unequal(n) for test in tests for n in walk(test) if isinstance(n, (cst.Name, cst.Call)))

@@ -161,11 +161,25 @@ def ways(facts: ScriptFacts, value: cst.BaseExpression) -> list[cst.BaseExpressi
 def compounded(facts: Facts) -> Iterator[Doubt]:
     """Yield a doubt where the rate is multiplied at every update: ``group["lr"] *= 0.999``."""
     for node in facts.script.nodes:
-        if not isinstance(node, cst.AugAssign) or not is_groups_rate(facts, node.target):
+        factor = _factor(facts, node)
+        if factor is None:
             continue
         around = innermost(facts, node)
         over_groups = isinstance(around, cst.For) and around not in facts.loops
         if each_update(facts, around if around is not None and over_groups else node):
-            factor = facts.script.code(node.value)
             yield Doubt(node, "changes the rate at every batch, and n ranks take 1/n of the batches: it falls n times "
-                        "more slowly", "high", f"({factor}) ** {facts.alias}.serial_steps(1)")  # fmt: skip
+                        "more slowly", "high",
+                        f"({facts.script.code(factor)}) ** {facts.alias}.serial_steps(1)")  # fmt: skip
+
+
+def _factor(facts: Facts, node: cst.CSTNode) -> cst.BaseExpression | None:
+    """Return what ``node`` multiplies a group's rate with: ``f`` in ``g["lr"] *= f``, or ``g["lr"] = f * g["lr"]``."""
+    if isinstance(node, cst.AugAssign) and is_groups_rate(facts, node.target):
+        return node.value
+    if not (isinstance(node, cst.Assign) and is_groups_rate(facts, target := node.targets[0].target)):
+        return None
+    if not (isinstance(node.value, cst.BinaryOperation) and isinstance(node.value.operator, cst.Multiply)):
+        return None
+    sides = [node.value.left, node.value.right]
+    same = [facts.script.code(side) == facts.script.code(target) for side in sides]
+    return sides[same.index(False)] if sorted(same) == [False, True] else None

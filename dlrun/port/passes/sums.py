@@ -174,7 +174,13 @@ class Sums:
             return True
         calls = [call for other, call in self.facts.counted if other is loop and isinstance(call, cst.Call)]
         bounds = [a.value for call in calls for a in call.args]
-        return isinstance(count, cst.Integer) and any(self.script.code(b) == count.value for b in bounds)
+        return self._stays(count) and any(self.text(b) == self.text(count) for b in bounds)
+
+    def _stays(self, count: cst.BaseExpression) -> bool:
+        """Tell whether ``count`` is a number of serial steps still: where a name is bound once to one, that shrinks."""
+        if isinstance(count, cst.Name):
+            return not any(isinstance(b.value, cst.Integer) for b in self._bindings(count))
+        return isinstance(count, (cst.Integer, cst.Attribute, cst.Subscript))
 
     def _runs_over(self, loop: cst.For, feed: cst.CSTNode, names: tuple[str, ...]) -> bool:
         if self.script.inside(feed, loop.iter):

@@ -61,6 +61,8 @@ def modules(script: Path, source: bytes, home: Home) -> list[Local]:
                 if read is not None:
                     found[name] = read
                     todo.append((read.tree, name if path.name == "__init__.py" else name.rpartition(".")[0]))
+                    if path.name == "__init__.py":
+                        todo.append((_imports(_listed(read.tree), name), name))
     live = _live(tree, list(found.values()))
     return [Local(f.name, f.file, f.source, live, f.path) for f in sorted(found.values(), key=lambda f: f.name)]
 
@@ -100,7 +102,7 @@ class _Search:
         if top in sys.builtin_module_names:
             return None
         if not _holds(self.home, top) and top not in _LIBRARIES | sys.stdlib_module_names:
-            found = [folder for folder in self.project if _holds(folder, top)]
+            found = [folder for folder in self.project if _holds(folder, top) or any((folder / top).glob("*.py"))]
             if len(found) == 1 and _is_installed_from(found[0], top):
                 return found[0]
         return self.home
@@ -150,6 +152,21 @@ def _targets(tree: ast.Module, package: str) -> Iterator[str]:
             module = absolute("." * node.level + (node.module or ""), package)
             yield module
             yield from (f"{module}.{alias.name}".lstrip(".") for alias in node.names if alias.name != "*")
+
+
+def _listed(tree: ast.Module) -> list[str]:
+    """Return the names that ``__all__`` lists: in a package they may be modules, which ``import *`` brings."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets):
+            texts = node.value.elts if isinstance(node.value, (ast.List, ast.Tuple)) else []
+            return [t.value for t in texts if isinstance(t, ast.Constant) and isinstance(t.value, str)]
+    return []
+
+
+def _imports(names: list[str], package: str) -> ast.Module:
+    """Return a module that imports ``names`` from ``package``, as ``import *`` does with what ``__all__`` lists."""
+    aliases = [ast.alias(name) for name in names]
+    return ast.Module([ast.ImportFrom(package, aliases, 0)] if names else [], [])
 
 
 def _mentioned(node: ast.AST) -> set[str]:

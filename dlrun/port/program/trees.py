@@ -66,6 +66,8 @@ class Trees:
                 _, locals_[module.name] = self._read(module.source, module.file, scope, module.live)
             except (cst.ParserSyntaxError, UnicodeDecodeError, LookupError):
                 continue  # what cannot be read is a foreign module
+        for module in modules:
+            self._bind_listed(module.name, locals_)
         self.order = {node: i for i, node in enumerate(self.nodes)}
         self._by_kind: dict[type[cst.CSTNode], list[Any]] = {}
         for node in self.nodes:
@@ -86,6 +88,15 @@ class Trees:
         self.around[wrapper.module] = wrapper.module
         self._enter(wrapper.module, root, live)
         return wrapper.module, root
+
+    def _bind_listed(self, name: str, locals_: dict[str, Scope]) -> None:
+        """Bind the modules that ``__all__`` of the package ``name`` lists: ``import *`` brings them, too."""
+        scope = locals_.get(name)
+        for binding in scope.names.get("__all__", []) if scope is not None else ():
+            entries = binding.value.elements if isinstance(binding.value, (cst.List, cst.Tuple)) else ()
+            for text in (str(e.value.evaluated_value) for e in entries if isinstance(e.value, cst.SimpleString)):
+                if f"{name}.{text}" in locals_ and scope is not None and text not in scope.names:
+                    self._bind(scope, Binding(text, "import", binding.node, target=f"{name}.{text}"))
 
     def _enter(self, node: cst.CSTNode, scope: Scope, live: frozenset[str] | None = None) -> None:
         self.nodes.append(node)

@@ -1,0 +1,269 @@
+"""Habits of research code: one function that trains and evaluates, sums in dicts, samplers beside the training."""
+
+import ast
+
+import pytest
+from running import ran
+
+from dlrun.errors import DlrunError
+from dlrun.port import port
+from dlrun.port.files import port_tree, read_and_port
+
+TOP = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+x = torch.randn(64, 3)
+y = x.sum(1, keepdim=True)
+train_loader = DataLoader(TensorDataset(x[:48], y[:48]), batch_size=8, shuffle=True)
+test_loader = DataLoader(TensorDataset(x[48:], y[48:]), batch_size=8)
+model = torch.nn.Linear(3, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.01)
+"""
+BOTH = TOP + """
+def run(loader, train=True):
+    sums = {"loss": 0, "n": 0}
+    total = 0.0
+    for a, b in loader:
+        loss = torch.nn.functional.mse_loss(model(a), b)
+        if train:
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+        total += loss.item() * len(a)
+        sums["loss"] += loss.item() * len(a)
+        sums["n"] += len(a)
+    RETURN
+
+for epoch in range(3):
+    run(train_loader)
+print("shown", run(test_loader, train=False))
+print("is", torch.nn.functional.mse_loss(model(x[48:]), y[48:]).item())
+torch.save(model.state_dict(), "last.pt")
+"""
+PICKS = TOP + """
+import argparse
+args = argparse.Namespace(turns=40)
+turns = args.turns
+total = count = 0.0
+for _ in range(turns):
+    i = torch.randperm(64)[:8]
+    loss = torch.nn.functional.mse_loss(model(x[i]), y[i])
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    total += 1.0 + 0 * loss.item()
+print("shown", total / turns)
+print("is", 1.0)
+torch.save(model.state_dict(), "last.pt")
+"""
+
+
+def doubts(source, part):
+    return [d for d in port(source).doubts if part in d.why]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        BOTH.replace("RETURN", "return total / len(loader.dataset)"),
+        BOTH.replace("RETURN", 'return sums["loss"] / sums["n"]'),
+        BOTH.replace("    RETURN", '        print("of", len(loader.dataset))\n    return sums["loss"] / sums["n"]'),
+        PICKS,
+    ],
+    ids=["by all samples", "by those that were counted", "with progress", "by the turns"],
+)
+def test_what_a_function_that_trains_and_evaluates_or_a_loop_of_draws_shows_is_so(tmp_path, source):
+    script = tmp_path / "train.py"
+    script.write_text(port(source).text)
+    said, _ = ran(script, tmp_path / "two", 2)
+    shown, real = (float(line.split()[-1]) for line in said.splitlines() if line.startswith(("shown", "is ")))
+    assert shown == pytest.approx(real, rel=1e-5)
+
+
+def test_what_is_summed_up_in_a_dict_is_averaged_where_it_is_shown():
+    source = BOTH.replace("RETURN", 'print(sums["loss"] / sums["n"])')
+    assert 'print(dl.average(sums["loss"] / sums["n"]))' in port(source).text
+
+
+def test_a_rate_that_is_written_as_a_multiple_of_itself_at_every_batch_is_doubted():
+    loop = "for a, b in train_loader:\n    model(a).mean().backward()\n    opt.step()\n    for g in opt.param_groups:\n"
+    (doubt,) = doubts(TOP + loop + "        g['lr'] = g['lr'] * 0.99\n", "at every batch")
+    assert doubt.write == "(0.99) ** dl.serial_steps(1)"
+    assert not doubts(TOP + loop + "        g['lr'] = 0.1 * 0.99\n", "at every batch")
+
+
+STEPS = TOP + """
+weight, done = 0.0, 0
+for epoch in range(9):
+    for a, b in train_loader:
+        done += 1
+        TEST:
+            weight = 0.1
+        loss = (model(a) - b).pow(2).mean() + weight * model.weight.norm()
+        loss.backward()
+        opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "written"),
+    [
+        ("if done > 1000", ["dl.steps(1000)"]),
+        ("if epoch > 1 and done % 500 == 0", ["dl.steps(500)"]),
+        ("if done == 1", []),
+        ("if epoch > 3", []),
+        ("if done > len(train_loader)", []),
+    ],
+)
+def test_a_loss_that_is_made_of_something_else_from_some_step_on_is_doubted(test, written):
+    assert [d.write for d in doubts(STEPS.replace("TEST", test), "of which the loss is made")] == written
+    assert not doubts(STEPS.replace("TEST", test).replace("weight = 0.1", "mean = 0.1"), "of which the loss is made")
+
+
+def test_what_is_made_anew_in_each_turn_and_shown_at_some_steps_makes_no_loss():
+    shown = "        if done % 20 == 0:\n            a = a.argmax(1)\n"
+    assert not doubts(STEPS.replace("TEST", "if False") + shown, "of which the loss is made")
+    other = "        if kind == 'all':\n            weight = 0.3\n        rows[kind] = done + 1\n"
+    source = STEPS.replace("TEST", "if False").replace("weight, done", "kind, rows, weight, done")
+    source = source.replace(" = 0.0, 0\n", " = 'all', {}, 0.0, 0\n")
+    source = source.replace("        loss = ", other + "        loss = ")
+    assert not doubts(source, "of which the loss is made")
+
+
+def test_a_batch_without_a_loss_that_leaves_out_the_update_is_doubted():
+    loop = "for a, b in train_loader:\n    loss = (model(a) - b).mean()\n    if bool(loss == 0):\n        continue\n"
+    assert doubts(TOP + loop + "    loss.backward()\n    opt.step()\n", "decide whether it updates")
+
+
+def test_processes_that_draw_are_doubted():
+    beside = """
+from multiprocessing import Process, Queue
+import numpy as np
+queue = Queue()
+def fill(seed):
+    np.random.seed(seed)
+    while True:
+        queue.put(np.random.randint(48, size=8))
+Process(target=fill, args=(np.random.randint(9),)).start()
+for _ in range(9):
+    i = queue.get()
+    (model(x[i]) - y[i]).pow(2).mean().backward()
+    opt.step()
+"""
+    assert doubts(TOP + beside, "what this process draws")
+
+
+def test_samples_that_are_gone_through_in_order_beside_draws_are_doubted():
+    loop = """
+at = 0
+for step in range(9):
+    if args.order:
+        a, b = x[at : at + 8], y[at : at + 8]
+        at += 8
+        if at >= len(x):
+            x = x[torch.randperm(64)]
+            at = 0
+    else:
+        i = torch.randperm(64)[:8]
+        a, b = x[i], y[i]
+    (NET(a) - b).pow(2).mean().backward()
+    opt.step()
+"""
+    source = TOP + "from lab import args, render\n" + loop
+    assert doubts(source.replace("NET", "render"), "all ranks take the same samples here")
+
+
+def test_parameters_that_go_through_a_set_are_doubted():
+    made = "opt = torch.optim.SGD([{'params': list(set(model.parameters()).difference(set(head)))}], lr=0.1)\n"
+    loop = "for a, b in train_loader:\n    model(a).mean().backward()\n    opt.step()\n"
+    assert doubts(TOP + "head = []\n" + made + loop, "unlike parameters")
+
+
+def test_a_file_with_the_time_in_its_name_does_not_make_what_is_read_from_another_differ():
+    source = TOP + """
+import datetime, json
+with open("settings.json") as f:
+    settings = json.load(f)
+with open(str(datetime.datetime.now()), "w") as f:
+    json.dump(settings, f)
+valid_loader = json.load(open("settings.json"))
+best = 1e9
+for epoch in range(9):
+    for i, (a, b) in enumerate(train_loader):
+        (model(a) - b).mean().backward()
+        opt.step()
+        if i >= settings["most"]:
+            break
+    if test_loader is not None and epoch % 2 == 0:
+        loss = (model(x) - y).mean().item()
+        if loss < best:
+            best = loss
+"""
+    after = port(source).text
+    assert 'settings["most"] = dl.average' not in after
+    assert "loss = dl.average(loss)" in after
+
+
+def test_the_best_of_what_was_compared_is_that_of_all_ranks():
+    source = TOP + """
+best = 0.0
+for epoch in range(9):
+    for a, b in train_loader:
+        (model(a) - b).mean().backward()
+        opt.step()
+    score = [model(x).mean().item()]
+    if score[0] > best:
+        best = max(score[0], best)
+        torch.save(model.state_dict(), "best.pt")
+"""
+    after = port(source).text
+    assert "if dl.average(score[0]) > best:" in after
+    assert "best = max(dl.average(score[0]), best)" in after
+
+
+def test_layers_that_are_frozen_one_by_one_keep_their_statistics():
+    source = TOP.replace("torch.nn.Linear(3, 1)", "torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1))")
+    loop = "for a, b in train_loader:\n    model(a).mean().backward()\n    opt.step()\nmodel.eval()\n"
+    frozen = "for m in model.modules():\n    m.eval()\n"
+    assert port(source + frozen + loop).text.count("dl.average(m") == 1
+
+
+def test_an_environment_beside_a_data_set_of_what_was_played_before_makes_no_episodes():
+    source = TOP + "import gym\nfor a, b in train_loader:\n    model(a).mean().backward()\n    opt.step()\n"
+    assert "train_loader = dl.shard(DataLoader(" in port(source).text
+    inside = "for turn in range(9):\n    memory = DataLoader(play())\n    for a, b in memory:\n"
+    played = TOP + "import gym\n" + inside + "        model(a).mean().backward()\n        opt.step()\n"
+    assert "dl.shard" not in port(played).text
+
+
+def test_layers_of_torchmeta_learn_no_tasks():
+    loop = "for a, b in train_loader:\n    model(a).mean().backward()\n    opt.step()\n"
+    assert port(TOP + "from torchmeta.modules import MetaModule\n" + loop).edits
+    with pytest.raises(DlrunError, match="meta-learning"):
+        port(TOP + "import torchmeta\n" + loop)
+
+
+FILES = {
+    "setup.py": "",
+    "jobs/step.py": "def step(opt):\n    opt.step()\n",
+    "lab/__init__.py": "__all__ = ['data']\n",
+    "lab/data.py": "import numpy as np\nclass Data:\n    def __init__(self, n):\n        self.n = n\n"
+                   "    def __iter__(self):\n        order = np.arange(self.n)\n        np.random.shuffle(order)\n"
+                   "        for i in order:\n            yield i\n",
+    "jobs/train.py": "from lab import *\nfrom jobs.step import *\n" + TOP + "banner = '''\n" + "█" * 150 + "\n'''\n"
+                     "for epoch in range(9):\n    for i in data.Data(64):\n        model(x[i]).mean().backward()\n"
+                     "        step(opt)\n",
+}  # fmt: skip
+
+
+def test_folders_without_init_and_modules_that_a_package_lists_are_followed(tmp_path):
+    for name, text_ in FILES.items():
+        (tmp_path / "p" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "p" / name).write_text(text_)
+    script = tmp_path / "p/jobs/train.py"
+    assert {part.file for part in read_and_port(script).modules} == {"jobs/step.py", "lab/data.py"}
+    port_tree(script, tmp_path / "out")  # a long text names no file
+    there = (tmp_path / "out/lab/data.py").read_text()
+    ast.parse(there)
+    assert "dl.reseed(alike=True)" in there or "dl.broadcast(" in there
