@@ -102,6 +102,16 @@ def test_files_that_a_script_writes_over_stay_as_they_are(folder: Path) -> None:
     assert sorted(p.name for p in folder.iterdir()) == [".cache", "a.py", "b.py", "log.txt", "model.pt"]
 
 
+def test_a_checkpoint_that_is_there_already_is_neither_replaced_nor_missed(folder: Path) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+    Path("model.pt").write_text("three weeks of training")
+    port = Path(script("b.py", head="import dl_comm.torch as dl\ndl.init()\n"))
+    port.write_text(port.read_text().replace("torch.save(", "dl.save("))
+    _, said = verify(script("a.py"), str(port))
+    assert "\u2713 identity" in said, said
+    assert Path("model.pt").read_text() == "three weeks of training"
+
+
 def test_unseeded_random_numbers_are_named_instead_of_the_port(folder: Path) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
     code, said = verify(script("a.py", seed=""), script("b.py", seed="", head="import dl_comm.torch\n"), "--json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from types import ModuleType
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from dlrun.verify.tracer.files import own
 from dlrun.verify.tracer.importing import AfterImport, changed, followed, number_of, showing
 from dlrun.verify.tracer.loaders import Loaders
 from dlrun.verify.tracer.recorder import Recorder
@@ -68,6 +70,9 @@ class Averaging:
     def _save(self, function: Any, what: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         tensors = {name: {"kind": "saved", "note": tensor_note(t)} for name, t in named_tensors("", what)}
         self.recorder.note("saved", tensors=tensors)
+        file = args[0] if args else kwargs.get("f")
+        if self.recorder.rank == 0 and isinstance(file, (str, os.PathLike)):  # save() goes where a link leads
+            own(file, self.recorder.orders.scratch)
         return function(what, *args, **kwargs), {}
 
     def _lr_scale(self, function: Any, lr: float = 1.0, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import os
 import shutil
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from dlrun.verify.tracer.recorder import Recorder, user_frame
 
 NUMBERS = 200  # of what is saved that are noted at most
 IGNORED = ("/dev/", "/proc/", "/sys/")
+_here = threading.local()  # alone: this thread replaces links, which is noticed as writing, too
 
 
 class Tee:
@@ -37,7 +40,7 @@ class Tee:
 
 
 def install(recorder: Recorder) -> None:
-    """Note prints and writes. A file about to be written is first cut loose from the user's own (see ``_own``)."""
+    """Note prints and writes. A file about to be written is first cut loose from the user's own (see ``own``)."""
     sys.stdout = Tee(recorder, sys.stdout)
     busy = False
     # Known before the hook is: asking for it opens a file, under a lock.
@@ -53,7 +56,7 @@ def install(recorder: Recorder) -> None:
             return
         busy = True
         try:
-            _own(Path(name), Path(recorder.orders.scratch), keep)
+            own(name, recorder.orders.scratch, keep)
             if user_frame() is not None:
                 recorder.note("file", path=name, how=how, was=was)
         finally:
@@ -121,24 +124,38 @@ def _plain_numbers(name: str, value: Any, depth: int = 3) -> Iterator[tuple[str,
             yield from _plain_numbers(f"{name}[{key!r}]", item, depth - 1)
 
 
-def _own(path: Path, scratch: Path, keep: bool) -> None:
-    """Replace links in the scratch folder, down to ``path``, by files and folders of its own.
+def own(file: str | os.PathLike[str], under: str, keep: bool = False) -> None:
+    """Replace links in the scratch folder ``under``, down to ``file``, by files and folders of its own.
 
-    The user's files behind them stay as they are. Several ranks may do so at once: what is gone or there already is
-    another's work.
+    The user's files behind them stay as they are; ``keep``: what is in them is copied.
     """
-    if not path.is_relative_to(scratch):
+    path, scratch = Path(os.path.abspath(file)), Path(under)  # noqa: PTH100 - links stay unresolved on purpose
+    if not path.is_relative_to(scratch) or getattr(_here, "alone", False):
         return
-    for folder in reversed(path.parents):
-        if folder.is_relative_to(scratch) and folder.is_symlink():
-            behind = list(folder.resolve().iterdir())
-            folder.unlink(missing_ok=True)
-            folder.mkdir(exist_ok=True)
-            for entry in behind:
-                with suppress(FileExistsError):
-                    (folder / entry.name).symlink_to(entry)
-    if path.is_symlink():
-        target = path.resolve()
-        path.unlink(missing_ok=True)
-        if keep and target.is_file() and not path.exists():
-            shutil.copy2(target, path)
+    with _alone(under):
+        for folder in reversed(path.parents):
+            if folder.is_relative_to(scratch) and folder.is_symlink():
+                behind = list(folder.resolve().iterdir())
+                folder.unlink(missing_ok=True)
+                folder.mkdir(exist_ok=True)
+                for entry in behind:
+                    with suppress(FileExistsError):  # what a rank has written since
+                        (folder / entry.name).symlink_to(entry)
+        if path.is_symlink():
+            target = path.resolve()
+            path.unlink(missing_ok=True)
+            if keep and target.is_file() and not path.exists():
+                shutil.copy2(target, path)
+
+
+@contextmanager
+def _alone(folder: str) -> Iterator[None]:
+    """Keep the other ranks out: one of them would write through a link that another is just making."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _here.alone = True
+        yield
+    finally:
+        _here.alone = False
+        os.close(descriptor)
