@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from dlrun.package import home_of
 from dlrun.verify.trace import Run, Trace, read_trace
 
 TRACER = Path(__file__).parent / "tracer" / "__main__.py"
@@ -47,7 +49,8 @@ def execute(task: Task) -> Run:
     place = task.folder / "scratch"
     scratch(Path.cwd(), place, task.folder.parent)
     orders = task.folder / "orders.json"
-    given = {"script": str(task.script.resolve()), "out": str(task.folder), "scratch": str(place), **task.orders}
+    script = str(_in_scratch(task.script.resolve(), place))
+    given = {"script": script, "out": str(task.folder), "scratch": str(place), **task.orders}
     orders.write_text(json.dumps(given))
     words = [str(TRACER), str(orders), *task.args]
     inherited = {name: value for name, value in os.environ.items() if name != "DL_COMM_REPLICATE"}
@@ -145,8 +148,20 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
+def _in_scratch(script: Path, place: Path) -> Path:
+    """Return where the script lies in the scratch folder: what it writes beside its ``__file__`` ends up there, too.
+
+    One that lies elsewhere, or in a package that begins above the working folder, runs from its own place.
+    """
+    here = Path.cwd().resolve()
+    if not script.is_relative_to(here) or not home_of(script, script.read_bytes()).folder.is_relative_to(here):
+        return script
+    copy = place / script.relative_to(here)
+    return copy if copy.resolve().is_relative_to(place) else script
+
+
 def scratch(source: Path, target: Path, without: Path) -> None:
-    """Make ``target`` look like ``source``: folders of its own, files as links.
+    """Make ``target`` look like ``source``: folders of its own, Python files as copies, others as links.
 
     New files end up in ``target``. A link that is written to is replaced by a copy first (``tracer/files.py``), a link
     that is removed or renamed is only a link: the user's checkpoints survive. ``without`` is left out.
@@ -166,6 +181,8 @@ def scratch(source: Path, target: Path, without: Path) -> None:
                 budget -= size
                 copy.mkdir()
                 fill(entry, copy)
+            elif entry.suffix == ".py" and entry.is_file():
+                shutil.copy2(entry, copy)
             else:
                 copy.symlink_to(entry)
 

@@ -106,8 +106,13 @@ def test_a_checkpoint_that_is_there_already_is_neither_replaced_nor_missed(folde
     pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
     Path("model.pt").write_text("three weeks of training")
     port = Path(script("b.py", head="import dl_comm.torch as dl\ndl.init()\n"))
-    port.write_text(port.read_text().replace("torch.save(", "dl.save("))
+    beside = 'import os\nHERE = os.path.dirname(os.path.realpath(__file__))\n'
+    port.write_text(beside + port.read_text().replace('torch.save(model.state_dict(), "model.pt")', """
+dl.save(model.state_dict(), "model.pt")
+dl.save(model.state_dict(), os.path.join(HERE, "beside.pt"))"""))
+    Path("beside.pt").write_text("four weeks")
     _, said = verify(script("a.py"), str(port))
+    assert Path("beside.pt").read_text() == "four weeks"
     assert "\u2713 identity" in said, said
     assert Path("model.pt").read_text() == "three weeks of training"
 
