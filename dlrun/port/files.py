@@ -142,7 +142,7 @@ def _spare_edits(parts: Mapping[Path, Part], copies: Mapping[Path, Path], hint: 
                and to.stat().st_mtime > source.stat().st_mtime]  # fmt: skip
     if edited:
         names = ", ".join(map(str, edited))
-        raise DlrunError(f"{names}: edited since dlrun port wrote it, or by an earlier dlrun. Nothing was written.",
+        raise DlrunError(f"{names}: edited since dlrun port wrote it, or from an earlier dlrun. Nothing was written.",
                          f"{hint}, or add --overwrite to replace it.")  # fmt: skip
 
 

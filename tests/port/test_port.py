@@ -62,7 +62,7 @@ def test_a_port_that_somebody_edited_is_replaced_only_when_asked(tmp_path, endin
     assert CliRunner().invoke(command, [str(script), "--check"]).exit_code == 0
     target.write_text(port_file(script).text)  # of an earlier dlrun: nothing is lost where nothing changes
     script.write_bytes(script.read_bytes().replace(b"net = ", b""))
-    with pytest.raises(DlrunError, match="or by an earlier"):
+    with pytest.raises(DlrunError, match="or from an earlier"):
         port_file(script)
 
 
