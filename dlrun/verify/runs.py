@@ -151,13 +151,13 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _in_scratch(script: Path, place: Path) -> Path:
     """Return where the script lies in the scratch folder: what it writes beside its ``__file__`` ends up there, too.
 
-    One that lies elsewhere, or in a package that begins above the working folder, runs from its own place.
+    One that lies elsewhere, in what is left out, or in a package that begins above, runs from its own place.
     """
     here = Path.cwd().resolve()
     if not script.is_relative_to(here) or not home_of(script, script.read_bytes()).folder.is_relative_to(here):
         return script
     copy = place / script.relative_to(here)
-    return copy if copy.resolve().is_relative_to(place) else script
+    return copy if copy.is_file() and copy.resolve().is_relative_to(place) else script
 
 
 def scratch(source: Path, target: Path, without: Path) -> None:
