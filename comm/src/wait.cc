@@ -63,7 +63,14 @@ void await(Counter& counter, std::uint32_t target, const Patience& patience, con
     }
     counter.sleepers.fetch_sub(1, std::memory_order_seq_cst);
     if (there || reached(counter.value.load(std::memory_order_acquire), target)) return;
-    watch();
+    try {
+      watch();
+    } catch (const Interrupted&) {
+      throw;
+    } catch (const CommError&) {  // of whoever came after all, and has gone on, left or failed since
+      if (!reached(counter.value.load(std::memory_order_acquire), target)) throw;
+      return;
+    }
   }
 }
 

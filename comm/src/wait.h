@@ -28,7 +28,7 @@ Patience patience_for(int ranks_on_node);
 void advance(Counter& counter, std::uint32_t to);
 
 // Returns once the counter has reached `target` (modulo 2^32). While asleep, calls `watch` about every 20 ms, which may
-// throw to give up.
+// throw to give up; a CommError that comes when the counter has just been reached is about what follows, and dropped.
 void await(Counter& counter, std::uint32_t target, const Patience& patience, const std::function<void()>& watch);
 
 // While one lives, the thread that made it gives up waiting once asked() is true, which it asks about every 20 ms.

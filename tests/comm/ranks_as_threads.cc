@@ -17,6 +17,7 @@
 #include "pipeline.h"
 #include "session.h"
 #include "transport_local.h"
+#include "wait.h"
 
 int wrong_with_gpus();  // device/ranks_with_gpus.cc
 
@@ -175,10 +176,28 @@ void pipeline() {
   need(carried.size() >= 3 && carried.size() <= 4, "what was on the way is awaited, and no more is sent");
 }
 
+// Who comes and leaves between two looks at the counter has come; who leaves without coming has not.
+void coming_and_leaving() {
+  for (const bool comes : {true, false}) {
+    dl::Counter counter{};
+    bool thrown = false;
+    try {
+      dl::await(counter, 1, {1, 1}, [&] {
+        if (comes) dl::advance(counter, 1);
+        throw dl::CommError("it has left");
+      });
+    } catch (const dl::CommError&) {
+      thrown = true;
+    }
+    need(thrown != comes, "a rank that leaves is missed only where it has not come");
+  }
+}
+
 }  // namespace
 
 int main() {
   pipeline();
+  coming_and_leaving();
   const std::vector<std::vector<std::string>> shapes = {{"a"}, {"a", "b"}, {"a", "a", "b"}, {"a", "b", "c", "d"}};
   for (const auto& hosts : shapes)
     for (const int n : {2, 3, 4})
