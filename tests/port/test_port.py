@@ -172,6 +172,15 @@ def test_a_keras_schedule_is_scaled_once():
     assert 'dl.rank0(model.save)("model.keras")' in text
 
 
+@pytest.mark.parametrize("line", ["model.summary()", "print(model.summary())"])
+def test_what_keras_prints_of_a_model_itself_comes_from_rank_0(line):
+    assert line.replace("model.summary", "dl.rank0(model.summary)") in port(KERAS + line + "\n").text
+
+
+def test_a_summary_that_is_kept_is_every_ranks():
+    assert "report = fitted.summary()" in port(KERAS + "report = fitted.summary()\n").text
+
+
 def test_a_model_that_a_script_keeps_in_a_modules_attribute_is_ported_as_any_other():
     script = KERAS.replace("import keras\n", "import tensorflow as tf\nimport keras\n", 1).replace("model", "tf.model")
     assert "dl.distribute(tf.model)" in port(script).text

@@ -55,6 +55,8 @@ def keras(facts: KerasFacts) -> Iterator[Edit | Doubt]:
         if (own and method in _SAVES) or _PLOTS.search(name):
             saved = True
             yield Edit(call.func, "rank 0 writes", lambda f: expression("torch/rank0", {"call": f}, dl=dl))
+        elif own and _shows_model(facts, call):
+            yield Edit(call.func, "rank 0 prints", lambda f: expression("torch/rank0", {"call": f}, dl=dl))
         elif saved and ((own and method in _RESTORES) or name.endswith(".load_model")):
             yield Edit(call.func, "rank 0 first: it has written what all read",
                        lambda f: expression("torch/rank0_first", {"call": f}, dl=dl))  # fmt: skip
@@ -96,6 +98,8 @@ def tensorflow(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
         elif method in _SAVERS and _is_saver(facts, call):
             saved = True
             yield Edit(call.func, "rank 0 writes", lambda f: expression("torch/rank0", {"call": f}, dl=dl))
+        elif _shows_model(facts, call):
+            yield Edit(call.func, "rank 0 prints", lambda f: expression("torch/rank0", {"call": f}, dl=dl))
         elif saved and (method in _RESTORES or name.endswith(".load_model")) and not facts.flow.targets(call):
             yield Edit(call.func, "rank 0 first: it has written what all read",
                        lambda f: expression("torch/rank0_first", {"call": f}, dl=dl))  # fmt: skip
@@ -123,6 +127,17 @@ def _is_saver(facts: TensorFlowFacts, call: cst.Call) -> bool:
     if call.func.attr.value == "write":  # Checkpoint.write(); a file's write() is inside its own open()
         return "checkpoint" in dotted(call.func.value).lower() or dotted(call.func.value).lower().endswith("ckpt")
     return not name.startswith("numpy.")
+
+
+def _shows_model(facts: KerasFacts | TensorFlowFacts, call: cst.Call) -> bool:
+    """Tell whether ``call`` is ``model.summary()``, which prints by itself, past ``dl.print``."""
+    if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "summary" or facts.flow.targets(call):
+        return False
+    whole = facts.script.parents[call]
+    if isinstance(whole, cst.Arg):  # print(model.summary())
+        printed = facts.script.parents[whole]
+        return isinstance(printed, cst.Call) and dotted(printed.func) == "print"
+    return isinstance(whole, cst.Expr)
 
 
 def _writing(call: cst.Call) -> bool:

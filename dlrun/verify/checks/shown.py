@@ -18,7 +18,8 @@ def numbers_shown(run: Run) -> Check | None:
     if loud is not None:
         line = loud.printed[0]
         said = f"rank {loud.rank} prints, too, at {line.at}: {_said(line)!r}"
-        return skipped(NAME, f"{said}; print = dl.print, before it, shows each line once")
+        once = "print = dl.print before it, or dl.rank0(f)(...) for an f that prints by itself, shows each line once"
+        return skipped(NAME, f"{said}; {once}")
     root, *others = (list(trace.all("shown")) for trace in run.traces)
     found: dict[str, tuple[str, str]] = {}
     for theirs in others:
