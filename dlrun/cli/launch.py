@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.option("--gpus", type=int, help="GPUs for each rank; one unless said.")
 @click.option("--share-gpus", is_flag=True, envvar="DLRUN_SHARE_GPUS", help="Start more ranks than there are GPUs.")
 @click.option("--bind/--no-bind", default=True, help="Give each rank cores of its own (the default), or none.")
-@click.option("--backend", default="auto", metavar="NAME", show_default=True,
+@click.option("--backend", "--launcher", default="auto", metavar="NAME", show_default=True,
               help="Launcher: mpich, openmpi, srun, aprun, pals, intel, jsrun, flux, spectrum; or the one here.")
 @click.option("--mpiexec", default="", metavar="PROGRAM", help="Use this launcher program.")
 @click.option("--native", default="", metavar="WORDS", help="More words for the launcher itself, as '--mpi=pmix'.")

@@ -36,6 +36,8 @@ def command(rank: int | None, lines: int | None, run: str | None) -> None:
     if not log.exists():
         ranks = sorted(int(p.stem[5:]) for p in folder.glob("rank-*.log"))
         there = f"it has those of ranks {ranks[0]} to {ranks[-1]}" if ranks else "it holds no rank-*.log"
+        if len(ranks) == 1:
+            there = f"it has that of rank {ranks[0]} alone"
         raise DlrunError(f"there is no log of rank {rank} in {folder}", there)
     text = folded(log.read_text(errors="replace"))
     click.echo(f"dlrun: {log}" + ("" if text else f" is empty: rank {rank} wrote nothing"), err=True)

@@ -53,5 +53,6 @@ def verdict(answers: Sequence[Mapping[str, Any]], seconds: float) -> str:
                              "compare with another launcher (--backend) or MPI (DL_COMM_MPI_LIBRARY)")  # fmt: skip
     slowest = max(answer["seconds"] for answer in answers)
     megabytes = answers[0]["bytes"] / 1e6
-    return (f"check: {len(answers)} ranks averaged {megabytes:.1f} MB in {1000 * slowest:.0f} ms, all of it right "
+    who = f"{len(answers)} ranks" if answers[1:] else "1 rank, alone,"
+    return (f"check: {who} averaged {megabytes:.1f} MB in {1000 * slowest:.0f} ms, all of it right "
             f"({seconds:.1f} s with start and end)")  # fmt: skip
