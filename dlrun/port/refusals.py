@@ -13,8 +13,7 @@ from dlrun.port.program.script import Script, dotted, names_in, walk
 _DISTRIBUTED = {
     "horovod": "Horovod",
     "accelerate": "Accelerate",
-    "lightning": "Lightning",
-    "pytorch_lightning": "Lightning",
+    "lightning.fabric": "Lightning Fabric",
     "lightning_fabric": "Lightning Fabric",
     "deepspeed": "DeepSpeed",
     "fairscale": "FairScale",
@@ -43,6 +42,8 @@ _RANKED = {
 _TRAINERS = {
     "transformers.Trainer": "the Trainer of transformers",
     "transformers.Seq2SeqTrainer": "the Trainer of transformers",
+    **{f"{package}.{name}": "Lightning" for package in ("lightning", "lightning.pytorch", "pytorch_lightning")
+       for name in ("Trainer", "cli.LightningCLI")},  # not what scripts with loops of their own take: seed_everything
     "fastai": "fastai",
     "catalyst": "Catalyst",
     "ignite.engine": "Ignite",

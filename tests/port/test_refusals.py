@@ -78,7 +78,7 @@ def test_a_port_of_a_port_is_refused_as_already_ported():
         ("import horovod.torch as hvd", "Horovod"),
         ("from torch.nn.parallel import DistributedDataParallel as DDP\nmodel = DDP(model)", "DistributedDataParallel"),
         ("from accelerate import Accelerator", "Accelerate"),
-        ("import lightning as L", "Lightning"),
+        ("from lightning.fabric import Fabric", "Lightning Fabric"),
         ("import torch.distributed as dist\ndist.init_process_group('gloo')", "torch.distributed"),
         ("import deepspeed", "DeepSpeed"),
     ],
@@ -86,6 +86,13 @@ def test_a_port_of_a_port_is_refused_as_already_ported():
 def test_a_distributed_script_is_refused_with_the_name_of_what_distributes_it(line, tool):
     error = refused(f"{line}\n{SERIAL}")
     assert f"already distributed, with {tool}" in error.message
+
+
+def test_lightning_is_refused_where_it_trains_and_not_where_it_only_helps():
+    trained = refused(SERIAL + "import lightning as L\nL.Trainer(max_epochs=3).fit(module, loader)\n")
+    assert ": Lightning runs the training loop" in trained.message
+    helped = port("import pytorch_lightning as pl\npl.seed_everything(1)\n" + SERIAL).text
+    assert "dl.gradients(opt)" in helped
 
 
 def test_a_script_that_spawns_processes_is_refused_as_parallel():
