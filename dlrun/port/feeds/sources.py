@@ -1,0 +1,138 @@
+"""What training loops run over, or draw from with next(): loaders, generators of the script's own, zipped arrays."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from dlrun.port.facts import Feed
+from dlrun.port.facts.kinds import Kinds
+from dlrun.port.feeds.draws import Draws
+from dlrun.port.feeds.foreign import may_be_batches, where_assigned
+from dlrun.port.feeds.given import Given
+from dlrun.port.feeds.iterated import Iterated
+from dlrun.port.feeds.uses import Uses
+from dlrun.port.program.flow import Flow
+from dlrun.port.program.script import Script, dotted, walk
+
+
+class Sources:
+    """Notes the feeds that lie behind what loops run over."""
+
+    script: Script
+    flow: Flow
+    kinds: Kinds
+    draws: Draws
+    iterated: Iterated
+    uses: Uses
+    found: dict[cst.CSTNode, Feed]
+    unseen: list[cst.Call]  # draws from iterators that come from out of sight
+    shared_where_assigned = True  # loaders that foreign code makes; else at the loop, and whole for all else
+    _given: Given
+    _generators: list[cst.FunctionDef]  # functions that make the batches of training loops
+    _at: cst.For | cst.While | None = None  # the loop at hand
+
+    def _feed(self, iterated: cst.BaseExpression, drawn: bool = False, innermost: bool = True) -> None:
+        """Note what a training loop runs over, or (``drawn``) draws from with next()."""
+        if isinstance(iterated, cst.Call) and self.script.name_of(iterated.func) == "builtins.zip":
+            self._zipped(iterated, drawn, innermost)
+            return
+        if self._generated(iterated, drawn, innermost):
+            return
+        for origin in self.flow.origins(iterated):
+            made = origin.node
+            behind = self.iterated.source(made) if drawn and isinstance(made, cst.Call) else made
+            if isinstance(behind, cst.BaseExpression) and behind is not made:  # it = loader.__iter__()
+                self._feed(behind, drawn, innermost)
+            elif isinstance(made, cst.Call) and self.kinds.of_call(made) == "loader":
+                place = self.uses.place(made, iterated) if not self._in_comprehension(made) else None
+                if place is not None:
+                    self.found.setdefault(place, Feed(place, "loader"))
+                else:
+                    owns = list(self.uses.iterators(made, iterated)) if drawn else [self._behind_bar(iterated)]
+                    self.found |= {own: Feed(own, "iterable") for own in owns if own not in self.found}
+                    self.unseen.extend([made] if not owns else [])
+            elif drawn:
+                if isinstance(made, cst.Call) and origin.whole and may_be_batches(self.kinds, made, iterated):
+                    self.found.setdefault(made, Feed(made, "loader"))
+            elif innermost and (may_be_batches(self.kinds, made, iterated) or self._holds_samples(made)):
+                # further out: folds, tasks, settings
+                named = where_assigned(self.flow, self.uses, made, iterated) if self.shared_where_assigned else None
+                feed = named or Feed(iterated, "iterable")
+                self.found.setdefault(feed.node, feed)
+
+    def _behind_bar(self, iterated: cst.BaseExpression) -> cst.BaseExpression:
+        """Return ``loader`` for the name of a progress bar, ``bar = tqdm(loader)``, which cannot be cut itself."""
+        made = self.script.scopes[iterated].lookup(iterated.value)[0] if isinstance(iterated, cst.Name) else []
+        value = made[0].value if len(made) == 1 and made[0].how == "assign" and not made[0].path else None
+        inner = self.iterated.source(value) if isinstance(value, cst.Call) else iterated
+        return iterated if inner is value else inner
+
+    def _zipped(self, zipped: cst.Call, drawn: bool, innermost: bool) -> None:
+        """Note what is zipped: each loader for itself; arrays as a whole, so that their samples stay together."""
+        parts = [self.iterated.source(arg.value) for arg in zipped.args]
+        for part in parts:
+            if self.kinds.of(part) == "loader" or self.draws.generator(part) is not None:
+                self._feed(part, drawn, innermost)
+            elif any(self.kinds.of(other) == "loader" for other in parts):
+                continue  # numbers beside the batches of a loader
+            elif innermost and not drawn and self._are_samples(parts):
+                self.found.setdefault(zipped, Feed(zipped, "iterable"))
+
+    def _are_samples(self, parts: list[cst.BaseExpression]) -> bool:
+        """Tell whether what is zipped may be samples and their targets: no positions, models or their settings."""
+        made = [(o.node, part) for part in parts for o in self.flow.origins(part)]
+        batches = any(may_be_batches(self.kinds, node, part) for node, part in made)
+        return (batches or self._reaches_loss()) and not any(map(self.iterated.counts, parts))
+
+    def _holds_samples(self, made: cst.CSTNode) -> bool:
+        """Tell whether ``made`` is a list whose entries go into the model, one at a time."""
+        entries = made.elements if isinstance(made, cst.List) else ()  # none where append() fills it
+        named = entries and all(isinstance(e.value, cst.SimpleString) for e in entries)
+        return isinstance(made, (cst.List, cst.ListComp)) and not named and self._reaches_loss()
+
+    def _reaches_loss(self) -> bool:
+        """Tell whether what the loop at hand goes through is given to a model, to a loss, or to a session."""
+        return self._at is not None and self._given.takes(self._at, self._at)
+
+    def _generated(self, iterated: cst.BaseExpression, drawn: bool, innermost: bool) -> bool:
+        """Note a generator of this script that makes the batches; the loader, where it only passes on a loader's."""
+        found = self.draws.generators(iterated)
+        noted = [self._of_generator(call, function, iterated, drawn, innermost) for call, function in found]
+        return bool(noted) and all(noted)
+
+    def _of_generator(
+        self, call: cst.Call, function: cst.FunctionDef, iterated: cst.BaseExpression, drawn: bool, innermost: bool
+    ) -> bool:
+        """Note what the generator ``function`` makes when ``call`` runs it; tell whether that is settled so."""
+        inner = [self.iterated.source(n.iter) for n in walk(function.body) if isinstance(n, cst.For)]
+        passed = [self.flow.argument(call, function, n.value) for n in inner if isinstance(n, cst.Name)]
+        given = [n for n in passed if n is not None and self.kinds.of(n) == "loader"]
+        for loader in given:  # logger.log_every(loader)
+            self._feed(loader, innermost=innermost)
+        if given:
+            return True
+        ends = [n for c in walk(function.body) if (n := self.iterated.advanced(c)) is not None]
+        made = [o.node for n in ends for o in self.flow.origins(n) if isinstance(o.node, cst.BaseExpression)]
+        moved = [self.flow.argument(call, function, dotted(n)) or n for n in map(self.iterated.source, made)]
+        if any(isinstance(o.node, cst.Call) and self.kinds.of_call(o.node) == "loader"
+               for n in inner for o in self.flow.origins(n)):  # fmt: skip
+            return False
+        if moved and all(self.kinds.of(n) == "loader" for n in moved):
+            for loader in moved:
+                self._feed(loader, drawn=True)
+            return True
+        if drawn or innermost:
+            self._generators.append(function)
+            node = call if drawn else iterated
+            self.found.setdefault(node, Feed(node, "iterable"))
+        return True
+
+    def _in_comprehension(self, call: cst.CSTNode) -> bool:
+        return any(isinstance(up, (cst.DictComp, cst.ListComp)) for up in self.script.above(call))
+
+    def _is_unseen(self, iterator: cst.BaseExpression) -> bool:
+        """Tell whether nothing shows what ``iterator``, from which a training loop draws, goes through."""
+        through = self.flow.through(iterator)
+        made = [o.node for o in self.flow.origins(iterator)]
+        return not any(n in self.found for n in through) and all(
+            isinstance(n, (cst.Param, cst.Name, cst.Attribute)) for n in made)  # fmt: skip
