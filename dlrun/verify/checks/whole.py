@@ -77,7 +77,10 @@ def reproduces(serial: Run, run: Run, quiet: bool = False) -> Check:
             return failed(NAME, finding, todo, "other-gradient", where=b.at, step=a.number, parameter=parameter,
                           size=size)  # fmt: skip
     said = f"{n} ranks x {_size(run.root)} samples reproduce the serial parameters to {worst:.0e} of their change"
-    return passed(NAME, f"{said}, with dropout off and batch norm's statistics fixed" if quiet else said)
+    if quiet:
+        noise = ", each with its samples' part of the noise" if serial.root.first("noise") else ""
+        said += f", with dropout off and batch norm's statistics fixed{noise}"
+    return passed(NAME, said)
 
 
 def _no_fault(serial: Run, run: Run, number: int, quiet: bool) -> str:
@@ -88,7 +91,7 @@ def _no_fault(serial: Run, run: Run, number: int, quiet: bool) -> str:
     """
     if serial.root.first("weighs"):
         return "the loss weighs the samples of a batch, and leaves some out"
-    if number > len(serial.root.names) or not quiet:
+    if not quiet or (number > len(serial.root.names) and not serial.root.first("noise")):
         return ""
     serial_grads, grads = ([x for note in r.root.steps[number - 1].grads for x in values(note)] for r in (serial, run))
     square = sum(x * x for x in serial_grads) or 1.0

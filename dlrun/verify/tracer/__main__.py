@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import os
 import sys
@@ -31,6 +32,7 @@ ENVIRONMENT = {
 def main(arguments: list[str]) -> None:
     """Trace one script: ``arguments`` are the orders' file, the script and its arguments."""
     os.environ.update(ENVIRONMENT)
+    gc.disable()  # what is imported now stays until the end: looking through it takes a third of PyTorch's import
     from dlrun.package import home_of
     from dlrun.verify.tracer import conditions, files, sites
     from dlrun.verify.tracer.recorder import Orders, Recorder, Stopped, rank_here
@@ -38,6 +40,8 @@ def main(arguments: list[str]) -> None:
     orders = Orders.read(arguments[0])
     recorder = Recorder(orders, rank_here())
     note_held = _into_torch(recorder) if orders.framework == "torch" else _into_tensorflow(recorder)
+    gc.freeze()
+    gc.enable()
     os.chdir(orders.scratch)
 
     script = Path(orders.script)
@@ -76,7 +80,7 @@ def _into_torch(recorder: Recorder) -> Callable[..., None]:
     """Return what notes the tensors that a script holds in the end, ``note(its globals, traceback)``."""
     import torch
 
-    from dlrun.verify.tracer import averaging, holdings, loaders, quiet, randomness, schedules, training
+    from dlrun.verify.tracer import averaging, holdings, loaders, noise, quiet, randomness, schedules, training
 
     torch.set_num_threads(1)
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
@@ -84,6 +88,8 @@ def _into_torch(recorder: Recorder) -> Callable[..., None]:
         quiet.install()
     draws = randomness.install(recorder)
     followed = loaders.install(recorder, draws)
+    if recorder.orders.quiet:
+        noise.Noise(recorder, draws, followed).install()
     trained = training.install(recorder, draws, followed)
     averaging.install(recorder, trained, followed)
     scheduled = schedules.install(recorder)

@@ -40,6 +40,8 @@ class Loaders:
         self._made = self._epochs = 0
         self._known: dict[int, tuple[int, Any]] = {}  # id -> (number, the object, kept alive so that ids stay unique)
         self._latest: Epoch | None = None  # whose batch came last
+        self.local = 0  # samples in that batch
+        self.reading = False  # a batch is being made
 
     @property
     def fed(self) -> bool:
@@ -66,6 +68,8 @@ class Loaders:
             batch_size=size,
             workers=given.get("num_workers", 0),
             drop_last=bool(given.get("drop_last", False)),
+            shuffle=bool(given.get("shuffle", False)),
+            sampler=type(given.get("sampler")).__name__,
             custom=any(given.get(name) is not None for name in ("sampler", "batch_sampler")),
         )
         return given
@@ -87,7 +91,7 @@ class Loaders:
         """A batch reaches the script."""
         epoch: Epoch = iterator._dlrun
         index = _resolve(iterator._dataset, epoch.waiting.popleft()) if epoch.waiting else None
-        self._latest, self.totals.read = epoch, epoch.loader
+        self._latest, self.totals.read, self.local = epoch, epoch.loader, len(index or ())
         self.recorder.note("batch", epoch=epoch.number, indices=index, hash=batch_digest(batch))
 
     def backward(self) -> None:
@@ -142,11 +146,14 @@ def install(recorder: Recorder, draws: Draws) -> Loaders:
             if recorder.orders.epoch_steps == UNCUT:  # the script minds an epoch that ends early
                 recorder.stop()
             raise StopIteration
+        loaders.reading = True
         try:
             batch = following(self)
         except StopIteration:
             recorder.note("over", epoch=self._dlrun.number)
             raise
+        finally:
+            loaders.reading = False
         loaders.deliver(self, batch)
         return batch
 

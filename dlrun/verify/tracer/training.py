@@ -96,7 +96,7 @@ class Training:
                 rows=rows(args, kwargs),
                 noise=not quiet and any(isinstance(m, NOISE) and getattr(m, "p", 1) for m in layers),
                 norm=any(isinstance(m, NORMS) and not (quiet and is_still(m)) for m in layers),
-                drew=[name for name, state in states().items() if before.get(name, state) != state],
+                drew=[name for name, state in states().items() if not quiet and before.get(name, state) != state],
             )
 
     def target(self, target: Any) -> None:
