@@ -9,6 +9,7 @@ from dlrun.verify.checks.choices import choices
 from dlrun.verify.checks.held import held
 from dlrun.verify.checks.reached import reached
 from dlrun.verify.checks.same import ALONE, same
+from dlrun.verify.checks.scaled import scaled
 from dlrun.verify.checks.shown import numbers_shown
 from dlrun.verify.checks.sums import sums
 from dlrun.verify.trace import Run
@@ -26,10 +27,8 @@ def compare(serial: Run, again: Run, identity: Run, replicate: Run, sharded: Run
     if alone.status == "failed":
         return [alone, skipped("replicate", "1 rank differs already: see identity"), *found]
     repeated = ran(replicate, "replicate") or same("replicate", serial, again, replicate)
-    part = sharded.root.first("ranks in a loss")
-    if repeated.status == "passed" and replicate.name == ALONE and part is not None:
-        todo = "leave them out: dl.gradients() makes the mean over the ranks"
-        repeated = failed("replicate", "the ranks' numbers are part of the loss", todo, "no-mean", where=part.at)
+    if repeated.status == "passed" and replicate.name == ALONE:
+        repeated = scaled(serial, replicate, sharded) or repeated
     return [alone, _own(repeated, found), *found]
 
 

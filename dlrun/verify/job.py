@@ -139,7 +139,8 @@ class Runs:
 
     def alone(self, serial: Run, again: Run) -> Run | None:
         """Run the port on n ranks that are told to be alone, as one that shares its data itself; None if it differs."""
-        run = self._port(ALONE, 1 << (self.job.ranks.bit_length() - 1), env={"DL_COMM_REPLICATE": "1"}, alone=True)
+        n, env = 1 << (self.job.ranks.bit_length() - 1), {"DL_COMM_REPLICATE": "1"}
+        run = self._port(ALONE, n, env, alone=True, lineage=True)
         return run if (ran(run, "replicate") or same("replicate", serial, again, run)).status == "passed" else None
 
     def sharded(self) -> Run:

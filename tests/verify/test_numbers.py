@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from by_hand import epoch, event, optimizer, run, step
+from by_hand import averaged, epoch, event, note, optimizer, run, step
 
 from dlrun.verify.checks.choices import choices
 from dlrun.verify.checks.metrics import metrics
 from dlrun.verify.checks.rate import learning_rate
+from dlrun.verify.checks.scaled import scaled
 from dlrun.verify.checks.sums import sums
 from dlrun.verify.trace import Event, Run
 
@@ -118,3 +119,51 @@ def test_the_peak_tells_a_scaled_warm_up_from_one_that_is_only_shorter(peak: flo
     serial = run(trained(0.001, 0.002, 0.003, 0.004, highest=0.1))
     check = learning_rate(serial, run([call, *trained(0.002, 0.004, highest=peak)], epoch([[2, 3]])))
     assert check.fault == fault
+
+
+@pytest.mark.parametrize(
+    ("serial", "rates", "warms", "fault", "says"),
+    [
+        ((0.1, 0.1, 0.1), (0.1, 0.15, 0.2), True, "", ""),
+        ((0.1, 0.1, 0.1), (0.1, 0.075, 0.1), True, "lost-scaling", "0.075 on 2 ranks and 0.1 on 1"),
+        ((0.1, 0.2, 0.3), (0.1, 0.2, 0.3), False, "", "still rises"),  # and is set by the script itself
+        ((0.1, 0.2, 0.2), (0.1, 0.2, 0.2), False, "", ""),
+    ],
+)
+def test_rates_are_followed_through_a_warm_up_and_those_that_rise_on_are_named(
+    serial, rates, warms, fault, says
+) -> None:
+    def steps(*rates: float) -> list[Event]:
+        return [*epoch([[0, 1]]), optimizer(), *(step(k, 0.9, lr=rate) for k, rate in enumerate(rates, 1))]
+
+    calls = [event("return", fn="lr_scale", lr=0.1, result=0.2, rule="linear"), event("return", fn="warmup", lr=[0.2])]
+    check = learning_rate(run(steps(*serial)), run([*(calls if warms else []), *steps(*rates)], epoch([[2, 3]])))
+    assert check.fault == fault
+    assert says in check.finding
+    assert says or "rises" not in check.finding
+
+
+def weighing(weight: float, own: float = 0.5, used: float = 0.5, n: int = 2) -> Run:
+    """Two steps of ranks whose losses count so much, and what they give to the mean and use of it."""
+    weights = [event("weight", made="t.py:6", weight=0.25), event("weight", made="t.py:7", weight=weight)]
+    mean = averaged(own, own)
+    mean.facts["made"] = [None if own == 0.5 else note(0.5)]
+    steps = [[*epoch([[0, 1]]), event("backward"), *weights, mean, step(k, 0.9, used)] for k in (1, 2)]
+    return run(*[[optimizer(), *steps[0], *steps[1]]] * n)
+
+
+@pytest.mark.parametrize(
+    ("weight", "own", "used", "finding"),
+    [
+        (1.0, 0.5, 0.5, ""),
+        (0.5, 0.5, 0.5, "what the loss is made of counts 1/2 as much on 2 ranks as on 1"),
+        (2.0, 0.5, 0.5, ""),  # a sum over a rank's samples, divided by their number
+        (1.0, 0.25, 0.25, "divided by 2, the number of ranks, before they are averaged"),
+        (1.0, 0.5, 0.25, "divided by 2, the number of ranks, after they were averaged"),
+        (1.0, 0.5, 0.2, ""),  # clipped
+    ],
+)
+def test_losses_and_gradients_that_are_divided_by_the_number_of_ranks_are_found(weight, own, used, finding) -> None:
+    check = scaled(weighing(1.0, n=1), weighing(1.0), weighing(weight, own, used))
+    assert (check.fault if check else "") == ("no-mean" if finding else "")
+    assert finding in (check.finding if check else "")

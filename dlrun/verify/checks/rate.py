@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from dlrun.verify.checks.data import batch_factor
 from dlrun.verify.trace import Run, Step, Trace
@@ -22,7 +23,7 @@ def learning_rate(serial: Run, run: Run) -> Check:
     steps = serial.root.steps
     if not any(run.root.returns("serial_steps")):
         check = _ramp(serial, run) or _compared([rates[0] for rates in _rates(steps, run)], serial, run)
-        return check if check.status != "passed" else _lost_later(serial, run) or check
+        return check if check.status != "passed" else _lost_later(serial, run) or _so_far(check, serial, run)
     # A rate by serial steps is that of every n-th of them, counted from 1 or from 0.
     every = (steps[n - 1 :: n], steps[::n])
     checks = [_compared([at for rates in _rates(serially, run) for at in rates], serial, run) for serially in every]
@@ -108,6 +109,16 @@ def _ramp(serial: Run, run: Run) -> Check | None:
     )
 
 
+def _so_far(check: Check, serial: Run, run: Run) -> Check:
+    """Return the check with the remark that a rate which the script sets itself still rises, where one does."""
+    known, found = _peaks(run), _by_group(serial.root.steps)
+    for key, rates in found.items():
+        if key not in known and len(rates) > 1 and rates[-1][1] > max(rate for _, rate in rates[:-1]):
+            said = f"after {len(rates)} steps it still rises, set by the script itself: what it comes to is not seen"
+            return replace(check, finding=f"{check.finding}; {said}")
+    return check
+
+
 def _other_peak(serial: Run, run: Run, promised: float, grown: int) -> Check | None:
     """Return a check that failed because a schedule's highest rate is not the serial one, scaled; None if it is.
 
@@ -158,9 +169,17 @@ def _by_group(steps: Sequence[Step]) -> dict[tuple[int, int], list[tuple[str, fl
 def _lost_later(serial: Run, run: Run) -> Check | None:
     """Return a check that failed because a later epoch begins with the serial rate, None where none does.
 
-    Of a warm-up, or a schedule that the port makes shorter, nothing can be said here.
+    Of a schedule that the port makes shorter nothing can be said here. A warm-up is the serial rate at first.
     """
-    if _shorter(run) or any(run.root.returns("warmup")):
+    if _shorter(run):
+        return None
+    if warm := next(iter(run.root.returns("warmup")), None):
+        for rates in _rates(serial.root.steps, run):
+            for at, x, y in rates[1:] if math.isclose(rates[0][1], rates[0][2], rel_tol=1e-6) else ():
+                if y < x * (1 - 1e-3):
+                    finding = f"{y:.4g} on {len(run.traces)} ranks and {x:.4g} on 1, in the warm-up of {warm.at}"
+                    todo = "the rate that is set then has to be scaled, too, with dl.lr_scale(): a warm-up rises to it"
+                    return failed(NAME, finding, todo, "lost-scaling", where=at)
         return None
     n, starts = len(run.traces), list(zip(_at_epochs(serial.root), _at_epochs(run.root), strict=False))
     for number, (a, b) in enumerate(starts[1:], 2):

@@ -7,7 +7,9 @@ which values of earlier steps are in it: they are noted under the names that the
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -68,10 +70,17 @@ class Lineage(TorchFunctionMode):
             if source is not None:
                 self._values[output] = self._values.setdefault(source, Value(self.round, self.round))
                 continue
+            if output.dim() == 0 and output.requires_grad and any(t.dim() for t in inputs):
+                output.register_hook(functools.partial(self._weigh, line()))  # type: ignore[no-untyped-call]
             value = self._values[output] = made(self.round, known, name in MOVES, _over_samples(name, args, kwargs))
             value.noise = self._noise(name, known, output, kwargs)
             value.accumulates = value.generation > 1
             value.at = line() if value.made_of or value.reduced else ""
+
+    def _weigh(self, made: str, gradient: torch.Tensor) -> None:
+        """Note how much a number made of many, as a loss is, counts in what goes backward."""
+        with suppress(RuntimeError):  # a function transform's has no value
+            self.recorder.note("weight", made=made, weight=gradient.detach().item())
 
     def _changed(self, name: str, target: torch.Tensor, known: list[Value], kwargs: Any) -> None:
         """Note that a tensor was changed in place."""

@@ -1,0 +1,68 @@
+"""Do losses or gradients have the ranks' number in them, on top of the mean that dl_comm makes?
+
+Only ports that share their data by the ranks' numbers are asked: elsewhere ranks that repeat the serial run show it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from dlrun.verify.checks.data import batch_factor
+from dlrun.verify.checks.gradients import ROUNDING, uses
+from dlrun.verify.trace import Run, Step
+from dlrun.verify.verdict import Check, failed, values
+
+TODO = "leave them out: dl.gradients() makes the mean over the ranks"
+
+
+def scaled(serial: Run, alone: Run, run: Run) -> Check | None:
+    """Return a check that failed because what goes into the mean, or comes out of it, is divided by the ranks' number.
+
+    ``alone``: the port on ranks that are each told to be the only one; None where nothing is divided.
+    """
+    n, part = len(run.traces), run.root.first("ranks in a loss")
+    finding, where = "", part.at if part else ""
+    if part is not None:
+        finding = "the ranks' numbers are part of the loss"
+    elif batch_factor(serial, run) > 1 and (where := _loss(alone, run)):
+        finding = f"what the loss is made of counts 1/{n} as much on {n} ranks as on 1"
+    elif found := _gradients(run):
+        finding, where = found
+    return failed("replicate", finding, TODO, "no-mean", where=where) if finding else None
+
+
+def _loss(alone: Run, run: Run) -> str:
+    """Return the line that makes a loss of many numbers, whose weight in what goes backward is divided; else nothing.
+
+    One that is divided by the number of a rank's samples weighs more where those are fewer: that is no fault.
+    """
+    for a, b in zip(alone.root.steps, run.root.steps, strict=False):
+        for (line, x), (other, y) in zip(_weights(a), _weights(b), strict=False):
+            if line == other and x and math.isclose(y * len(run.traces), x, rel_tol=1e-5):
+                return line
+    return ""
+
+
+def _weights(step: Step) -> list[tuple[str, float]]:
+    return [(event["made"], event["weight"]) for event in step.before if event.kind == "weight"]
+
+
+def _gradients(run: Run) -> tuple[str, str] | None:
+    """Return how gradients are divided beside the averaging, and the line of the step; None where they are not."""
+    n, steps = len(run.traces), uses(run.root)
+    for when, pairs in (
+        ("before they are averaged", [(use.made or use.own, use.own) for use in steps]),
+        ("after they were averaged", [(use.mean, use.used) for use in steps]),
+    ):
+        some = [(a, b) for a, b in pairs if a and b and a["norm"] > 0]
+        if some and all(_divided(a, b, n) for a, b in some):
+            return f"the gradients are divided by {n}, the number of ranks, {when}", steps[0].at
+    return None
+
+
+def _divided(note: dict[str, Any], other: dict[str, Any], n: int) -> bool:
+    before, after = values(note), values(other)
+    largest = max(map(abs, before), default=0.0)
+    apart = max((abs(x / n - y) for x, y in zip(before, after, strict=False)), default=0.0)
+    return apart <= ROUNDING.get(note["type"], 2e-5) * largest / n
