@@ -56,6 +56,30 @@ def test_a_file_that_is_no_longer_written_is_found_and_one_of_another_name_each_
     assert same("identity", serial, again, wrong).fault == "missing-file"
 
 
+@pytest.mark.parametrize(
+    ("shuffles", "second", "says"),
+    [
+        (True, [3, 1, 0, 2], ("order of its own", "dl.shard(loader) in its place")),
+        (True, [1, 0, 2, 3], ("set_epoch(), which is not called: each epoch has the same order", "dl.shard(loader)")),
+        (False, [3, 1, 0, 2], ("order of its own", "give it shuffle=False, as the serial script does not shuffle")),
+    ],
+)
+def test_the_order_of_a_distributed_sampler_is_told_from_other_samples(shuffles, second, says) -> None:
+    def trained(sampler: str, shuffle: bool, after: float, *orders: list[int]) -> Run:
+        loader = event("loader", loader=0, sampler=sampler, shuffle=shuffle, custom=sampler != "NoneType")
+        passes = [
+            e for number, order in enumerate(orders) for e in epoch([order]) if e.facts.update(epoch=number) is None
+        ]
+        return run([loader, optimizer(), *passes, step(1, after)])
+
+    serial = trained("NoneType", shuffles, 0.9, [0, 1, 2, 3], [0, 1, 2, 3])
+    check = same("identity", serial, serial, trained("DistributedSampler", False, 0.8, [1, 0, 2, 3], second))
+    assert check.fault == "other-data"
+    assert says[0] in check.finding
+    assert ("each epoch" in check.finding) == ("each epoch" in says[0])
+    assert says[1] in check.todo
+
+
 def test_a_missing_step_is_found() -> None:
     serial, port = run([optimizer(), step(1, 0.9), step(2, 0.8)]), run([optimizer(), step(1, 0.9)])
     assert same("identity", serial, serial, port).fault == "other-steps"

@@ -80,6 +80,52 @@ def test_what_a_loop_carries_on_and_its_loss_is_made_of_is_found() -> None:
     assert found == {"counts", "smooth"}
 
 
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        (
+            """
+            class Trainer:
+                def __init__(self):
+                    self.smooth = self.count = 1.0
+                def step(self, x):
+                    loss = model(x) / self.smooth
+                    self.count += 1
+                    loss.backward()
+                    self.follow(loss.item())
+                def follow(self, loss):
+                    self.smooth = 0.9 * self.smooth + 0.1 * loss
+            """,
+            {"self.smooth"},
+        ),
+        (
+            """
+            def step(x):
+                global smooth
+                local = 0.0
+                local += x.mean()
+                loss = model(x) / smooth + local
+                smooth = 0.9 * smooth + 0.1 * loss.item()
+                loss.backward()
+            """,
+            {"smooth"},
+        ),
+        (
+            """
+            class Trainer:
+                def step(self, x):
+                    self.loss = model(x)
+                    self.loss = self.loss / 2
+                    self.loss.backward()
+            """,
+            set(),
+        ),
+    ],
+)
+def test_what_outlives_the_functions_that_call_backward_is_carried_on(source, names) -> None:
+    assert carried(source) == names
+
+
 def test_what_a_loop_sets_anew_is_not_carried_on() -> None:
     assert not carried(
         """

@@ -50,6 +50,8 @@ def _parameters(name: str, serial: Trace, again: Trace, trace: Trace) -> Check |
                 other = again.steps[a.number - 1].states if len(again.steps) >= a.number else {}
                 finding, todo, fault, where = _cause(a, b, {g for g, s in a.states.items() if other.get(g, s) != s})
                 size = distance(p, q)
+                if fault == "other-data":
+                    finding, todo = _order_of_sampler(serial, trace) or (finding, todo)
                 return failed(
                     name,
                     f"{parameter} differs by {size:.1e} after step {a.number}: {finding}",
@@ -103,6 +105,19 @@ def _cause(a: Step, b: Step, loose: set[str]) -> tuple[str, str, str, str]:
         todo = "average each gradient once, as a mean, and compute the loss as the serial script does"
         return finding, todo, "other-gradient", b.at
     return "same data, rate and gradients: the update differs", "compare the optimizers' options", "other-update", b.at
+
+
+def _order_of_sampler(serial: Trace, trace: Trace) -> tuple[str, str] | None:
+    """Return (finding, todo) where a DistributedSampler of the port's own decides the order; None elsewhere."""
+    if all(event.facts.get("sampler") != "DistributedSampler" for event in trace.all("loader")):
+        return None
+    finding = "it read other samples: DistributedSampler has an order of its own, drawn from its seed and set_epoch()"
+    orders = [epoch.samples for epoch in trace.epochs if epoch.trains and epoch.complete]
+    if len(orders) > 1 and orders[0] == orders[1]:
+        finding += ", which is not called: each epoch has the same order"
+    if not any(event.facts.get("shuffle") or event["custom"] for event in serial.all("loader")):
+        return finding, "give it shuffle=False, as the serial script does not shuffle, or dl.shard(loader) in its place"
+    return finding, "dl.shard(loader) in its place takes the serial order, without set_epoch(): that can be proved"
 
 
 def _files(run: Run) -> set[str]:

@@ -2,12 +2,14 @@
 
 What is not PyTorch's is not followed from value to value, so the script's text tells: ``mean = 0.9 * mean + 0.1 * x``
 in a loop carries ``mean`` on, unless the loop also sets it anew, and a loss is made of what its assignments read.
+A function that calls ``backward()`` is called in a loop: what outlives it is carried on there, too.
 """
 
 from __future__ import annotations
 
 import ast
 import tokenize
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +21,40 @@ from dlrun.verify.tracer.recorder import Recorder, user_frame
 from dlrun.verify.tracer.tensors import tensor_note
 
 Carried = dict[str, int]  # the line that carries each name on
+Made = dict[str, list[tuple[int, set[str], bool]]]  # lines that assign a name, what they read, whether it adds to it
 
 
 def carried_in(source: str) -> dict[int, Carried]:
     """Return, by the line of each ``backward()``, what its loop carries on and its loss is made of."""
     found: dict[int, Carried] = {}
-    for loop in (node for node in ast.walk(ast.parse(source)) if isinstance(node, Loop)):
-        nodes = inside(loop)
-        made: dict[str, list[tuple[int, set[str], bool]]] = {}
-        for node in nodes:
-            for name, reads, line, again in _assignments(node):
-                made.setdefault(name, []).append((line, reads, again or name in reads))
+    tree = ast.parse(source)
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    attributes = _made([n for f in functions for n in inside(f) if f.name != "__init__"], lambda name: "." in name)
+    for place in (node for node in ast.walk(tree) if isinstance(node, (*Loop, ast.FunctionDef))):
+        nodes = inside(place)
+        made = _made(nodes)
+        if isinstance(place, ast.FunctionDef):
+            outer = {name for node in nodes if isinstance(node, (ast.Global, ast.Nonlocal)) for name in node.names}
+            kept = {**attributes, **{name: made[name] for name in outer & made.keys()}}
+            made = {**made, **attributes}
+        else:
+            kept = made
         for call in nodes:
             if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "backward":
                 parts = _parts(names_in(call.func.value), made)
-                carried = {name: made[name][0][0] for name in parts if name in made and all(a for *_, a in made[name])}
+                carried = {name: kept[name][0][0] for name in parts if name in kept and all(a for *_, a in kept[name])}
                 found.setdefault(call.lineno, {}).update(carried)
     return found
+
+
+def _made(nodes: list[ast.AST], wanted: Callable[[str], bool] = bool) -> Made:
+    """Return, by name, the lines that assign it, what they read, and whether that adds to it."""
+    made: Made = {}
+    for node in nodes:
+        for name, reads, line, again in _assignments(node):
+            if wanted(name):
+                made.setdefault(name, []).append((line, reads, again or name in reads))
+    return made
 
 
 def _assignments(node: ast.AST) -> list[tuple[str, set[str], int, bool]]:
@@ -53,7 +72,7 @@ def _assignments(node: ast.AST) -> list[tuple[str, set[str], int, bool]]:
     return [(name, names_in(value), node.lineno, again) for name in names]
 
 
-def _parts(names: set[str], made: dict[str, list[tuple[int, set[str], bool]]]) -> set[str]:
+def _parts(names: set[str], made: Made) -> set[str]:
     """Return the names that a value is made of, through the loop's assignments."""
     found: set[str] = set()
     todo = list(names)
