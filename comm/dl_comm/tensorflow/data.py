@@ -33,7 +33,7 @@ def shard(data: Any, batch: str = "local", equal: bool = True) -> Any:
     Raises ``TypeError`` for anything else.
     """
     if tf.executing_eagerly():
-        settle()
+        settle(again=True)
     n = parts()
     if n == 1 or data is None:
         return data

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from dl_comm.output import Silence
 from dl_comm.ranks import VALUES, get_nranks, value_of
 from dl_comm.tensorflow.op import reduce
 
@@ -17,7 +18,7 @@ def broadcast(tensors: Any, root: int = 0) -> Any:
 
     Any dtypes that have a size; in a graph the result are tensors that will hold the values. A NumPy array, a number,
     a text, a time, or a list of these such as samples or their order, comes back as rank ``root``'s, at once; a single
-    tensor as one.
+    tensor as one. So does what ``rank0`` returned: ``path = dl.broadcast(dl.rank0(saver.save)(session, "model"))``.
     """
     if _is_plain(tensors):
         return value_of(tensors, root)
@@ -37,8 +38,8 @@ def broadcast(tensors: Any, root: int = 0) -> Any:
 def _is_plain(thing: Any) -> bool:
     """Tell whether ``thing`` is data, and no tensor or variable: arrays, numbers, texts, lists of them."""
     if isinstance(thing, (list, tuple)):
-        return bool(thing) and all(map(_is_plain, thing))
-    return isinstance(thing, (np.ndarray, *VALUES))
+        return all(map(_is_plain, thing))
+    return isinstance(thing, (np.ndarray, Silence, *VALUES))
 
 
 def broadcast_variables(*things: Any, root: int = 0) -> Any:
@@ -63,6 +64,7 @@ def broadcast_variables(*things: Any, root: int = 0) -> Any:
 _unbuilt: list[tuple[Any, int]] = []
 models: list[Any] = []
 _then: list[Callable[[], None]] = []
+_traced = False  # gradients() came by while some of them were not filled yet
 
 
 def when_built(act: Callable[[], None]) -> None:
@@ -74,13 +76,14 @@ def when_built(act: Callable[[], None]) -> None:
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-def settle() -> None:
+def settle(again: bool = False) -> None:
     """Broadcast the models that were not built when they should have been, before the first gradients are averaged.
 
     Keras 3 fills variables that a ``tf.function`` makes only after it is traced: they start alike as all ranks have
-    the same seeds by then, and are broadcast the next time (``shard`` comes here, too).
+    the same seeds by then, and are broadcast the next time: ``shard`` comes here ``again``, for those alone.
     """
-    if not any(variables_of(model) for model, _ in _unbuilt):
+    global _traced
+    if (again and not _traced) or not any(_weights_of(model) for model, _ in _unbuilt):
         return  # there are none, or none is built
     late, then = list(_unbuilt), list(_then)
     _unbuilt.clear()
@@ -88,12 +91,18 @@ def settle() -> None:
     with tf.init_scope():  # also while a tf.function is traced: variables live outside of it
         for model, root in late:
             variables = variables_of(model)
-            if variables and all(v.is_initialized() for v in native_of(variables)):
+            if _weights_of(model) and all(v.is_initialized() for v in native_of(variables)):
                 _assign(variables, root)
             else:
                 _unbuilt.append((model, root))
+        _traced = bool(_unbuilt)
         for act in then:
             act()
+
+
+def _weights_of(model: Any) -> list[Any]:
+    """Return a model's variables but for the states of its generators, which it has before it is built."""
+    return [v for v in variables_of(model) if "seed_generator" not in getattr(v, "path", "")]
 
 
 def variables_of(thing: Any) -> list[Any]:

@@ -191,6 +191,34 @@ def variables_take_the_roots_values():
     assert b.numpy() == 0
 
 
+def a_model_that_its_first_batch_builds_is_broadcast_whole():
+    for compiled in (False, True):
+        tf.keras.utils.set_random_seed(_r)
+        layers = [tf.keras.layers.Dense(4), tf.keras.layers.Dropout(0.5), tf.keras.layers.Dense(1)]
+        model, optimizer = tf.keras.Sequential(layers), tf.keras.optimizers.SGD(0.0)  # Dropout has its generator
+        dl.broadcast_variables(model, optimizer)
+
+        def step(x, model=model, optimizer=optimizer):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(x, training=True) ** 2)
+            grads = dl.gradients(tape.gradient(loss, model.trainable_variables))
+            optimizer.apply_gradients(zip(grads, model.trainable_variables, strict=True))
+
+        step = tf.function(step) if compiled else step
+        for _ in range(2):
+            for x in dl.shard(tf.data.Dataset.from_tensor_slices(tf.ones((2 * _n, 3))).batch(1)):
+                step(x)
+        same_bits([w.numpy() for w in model.trainable_variables])
+
+
+def what_only_rank_0_has_done_all_ranks_learn():
+    with tempfile.TemporaryDirectory() as folder:
+        manager = tf.train.CheckpointManager(tf.train.Checkpoint(x=tf.Variable(1.0)), folder, max_to_keep=2)
+        assert dl.broadcast(dl.rank0(manager.save)()).endswith("ckpt-1")
+        assert [name[-1] for name in dl.broadcast(manager.checkpoints)] == ["1"]
+        assert dl.broadcast(manager.latest_checkpoint).endswith("ckpt-1")
+
+
 def different_gradients_are_an_error_on_every_rank():
     for call in (dl.gradients, tf.function(dl.gradients)):
         try:
