@@ -73,3 +73,24 @@ def test_micro_batches_stay_the_updates_are_shared_and_their_sum_is_averaged():
     assert "for micro in range(4):" in text
     assert "    dl.gradients(opt)  # mean over the ranks\n    opt.step()" in text
     assert "print(step, dl.average(total))" in text
+
+
+def test_variables_that_add_up_gradients_of_tapes_are_averaged_where_an_optimizer_applies_them() -> None:
+    ported = port("""
+import tensorflow as tf
+model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+opt = tf.keras.optimizers.SGD(0.1)
+sums = [tf.Variable(tf.zeros_like(v)) for v in model.trainable_variables]
+for step, x in enumerate(tf.data.TFRecordDataset("a").map(tf.io.parse_tensor).batch(8)):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(x) ** 2) / 4
+    for total, gradient in zip(sums, tape.gradient(loss, model.trainable_variables)):
+        total.assign_add(gradient)
+    if (step + 1) % 4 == 0:
+        opt.apply_gradients(zip(sums, model.trainable_variables))
+        for total in sums:
+            total.assign(tf.zeros_like(total))
+""")
+    assert "opt = dl.DistributedOptimizer(opt)" in ported.text
+    assert "dl.gradients(" not in ported.text
+    assert "by hand" not in ported.report()

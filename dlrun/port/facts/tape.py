@@ -53,8 +53,20 @@ class TapeGradients(Gradients):
                 owner = self.script.class_of(call)
                 if owner is not None and self.kinds.of_bases(self.flow.bases(owner)) == "optimizer":
                     continue
-                if self.behind(call.args[0].value):
+                if self.behind(call.args[0].value) and not self._accumulates(call.func.value):
                     yield self.script.statement_of(call)
+
+    def _accumulates(self, variable: cst.BaseExpression) -> bool:
+        """Tell whether ``variable`` only adds up gradients, for an optimizer that applies what it holds."""
+        return any(origin.node in self._applied for origin in self.flow.origins(variable))
+
+    @cached_property
+    def _applied(self) -> set[cst.CSTNode]:
+        """The expressions that gradients come from which optimizers apply, back to where tapes compute them."""
+        calls = [call for call, _ in self._step_calls() if calls_method(call, "apply_gradients") and call.args]
+        pairs = [call.args[0].value for call in calls]
+        gradients = [origin.node for value in pairs for origin in self.flow.origins(value, ("each", 0))]
+        return {node for gradient in gradients for node in self._back(gradient)}
 
     def reads_grad(self, node: cst.CSTNode) -> bool:
         """Gradients are averaged where they are made: nothing reads them before."""
@@ -62,19 +74,19 @@ class TapeGradients(Gradients):
 
     def behind(self, node: cst.CSTNode) -> tuple[cst.Call, ...]:
         """Return the calls that compute the gradients which ``node`` is made of, through names, calls and returns."""
-        found: dict[cst.Call, None] = {}
+        found = [n for n in self._back(node) if isinstance(n, cst.Call) and self.is_gradient(n)]
+        return tuple(sorted(found, key=lambda c: self.script.order[c]))
+
+    def _back(self, node: cst.CSTNode) -> set[cst.CSTNode]:
+        """Return what ``node`` is made of, back to where gradients are computed, through names, calls and returns."""
         seen: set[cst.CSTNode] = set()
         todo: list[cst.CSTNode] = [node]
         while todo and len(seen) < 3000:
             at = todo.pop()
-            if at in seen:
-                continue
-            seen.add(at)
-            if isinstance(at, cst.Call) and self.is_gradient(at):
-                found.setdefault(at)
-                continue
-            todo.extend(self._onward(at))
-        return tuple(sorted(found, key=lambda c: self.script.order[c]))
+            if at not in seen:
+                seen.add(at)
+                todo.extend(() if self.is_gradient(at) else self._onward(at))
+        return seen
 
     def _onward(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         if isinstance(node, cst.Name):

@@ -12,7 +12,7 @@ from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.insert import expression
-from dlrun.port.passes import downloads, stamps
+from dlrun.port.passes import checkpoints, downloads, stamps
 from dlrun.port.passes import output as torch_output
 from dlrun.port.program.script import argument, dotted
 
@@ -27,7 +27,6 @@ _WRITES = re.compile(
 )
 _OPENS = re.compile(r"tensorflow\.(io\.gfile\.GFile|gfile\.(GFile|Open|FastGFile))$")
 _SAVERS = ("save", "save_weights", "write", "export_saved_model", "export_savedmodel", "write_graph", "export")
-_RESTORES = ("restore", "load_weights")
 
 
 def keras(facts: KerasFacts) -> Iterator[Edit | Doubt]:
@@ -46,25 +45,24 @@ def keras(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     yield from downloads.both(facts)
     yield from stamps.names(facts)
     script, dl = facts.script, facts.alias
-    saved = False
+    saves: list[cst.Call] = []
     for call in downloads.others(facts):
         name = script.name_of(call.func)
         method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
         own = bool(method) and (not name or name[0] == ".") and not facts.flow.targets(call)
-        saved = saved or name.endswith("ModelCheckpoint")
+        if name.endswith("ModelCheckpoint"):
+            saves.append(call)
         if (own and method in _SAVES) or _PLOTS.search(name):
-            saved = True
+            saves.append(call)
             yield Edit(call.func, "rank 0 writes", lambda f: expression("torch/rank0", {"call": f}, dl=dl))
         elif own and _shows_model(facts, call):
             yield Edit(call.func, "rank 0 prints", lambda f: expression("torch/rank0", {"call": f}, dl=dl))
-        elif saved and ((own and method in _RESTORES) or name.endswith(".load_model")):
-            yield Edit(call.func, "rank 0 first: it has written what all read",
-                       lambda f: expression("torch/rank0_first", {"call": f}, dl=dl))  # fmt: skip
         elif _LOADS.search(name):
             yield Edit(call.func, "rank 0 downloads, the others wait and read",
                        lambda f: expression("torch/rank0_first", {"call": f}, dl=dl))  # fmt: skip
         else:
             yield from torch_output.one(facts, call)
+    yield from checkpoints.edits(facts, saves)
 
 
 def tensorflow(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
@@ -89,31 +87,25 @@ def tensorflow(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     yield from downloads.both(facts)
     yield from stamps.names(facts)
     script, dl = facts.script, facts.alias
-    saved = False
+    saves: list[cst.Call] = []
     for call in downloads.others(facts):
         name = plain(script.name_of(call.func))
         method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
         if _WRITES.search(name) or _PLOTS.search(name) or (_OPENS.search(name) and _writing(call)):
             yield Edit(call.func, "rank 0 writes", lambda f: expression("torch/rank0", {"call": f}, dl=dl))
         elif method in _SAVERS and _is_saver(facts, call):
-            saved = True
+            saves.append(call)
             yield Edit(call.func, "rank 0 writes", lambda f: expression("torch/rank0", {"call": f}, dl=dl))
         elif _shows_model(facts, call):
             yield Edit(call.func, "rank 0 prints", lambda f: expression("torch/rank0", {"call": f}, dl=dl))
-        elif saved and (method in _RESTORES or name.endswith(".load_model")) and not facts.flow.targets(call):
-            yield Edit(call.func, "rank 0 first: it has written what all read",
-                       lambda f: expression("torch/rank0_first", {"call": f}, dl=dl))  # fmt: skip
-        elif name in _LATEST:
-            yield Edit(call.func, "rank 0 first: it may be removing or writing checkpoints",
-                       lambda f: expression("torch/rank0_first", {"call": f}, dl=dl))  # fmt: skip
         elif _LOADS.search(name) or name in _FETCHES:
             yield Edit(call.func, "rank 0 downloads, the others wait and read",
                        lambda f: expression("torch/rank0_first", {"call": f}, dl=dl))  # fmt: skip
         else:
             yield from torch_output.one(facts, call)
+    yield from checkpoints.edits(facts, saves)
 
 
-_LATEST = ("tensorflow.train.latest_checkpoint", "tensorflow.train.get_checkpoint_state")
 _FETCHES = ("tensorflow_datasets.load", "tensorflow.examples.tutorials.mnist.input_data.read_data_sets",
             "tensorflow.contrib.learn.datasets.load_dataset", "tensorflow_hub.load")  # fmt: skip
 

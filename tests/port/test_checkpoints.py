@@ -1,0 +1,93 @@
+"""Checkpoints of TensorFlow and Keras: rank 0 writes them, and all ranks read what it has written."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlrun.port import port
+
+TAPE = """
+import tensorflow as tf
+model, opt = tf.keras.Sequential([tf.keras.layers.Dense(1)]), tf.keras.optimizers.SGD(0.1)
+checkpoint = tf.train.Checkpoint(model=model)
+manager = tf.train.CheckpointManager(checkpoint, "saved", max_to_keep=3)
+{start}
+for x in tf.data.TFRecordDataset("a").map(tf.io.parse_tensor).batch(8):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(x) ** 2)
+    opt.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    {step}
+{end}
+"""
+LATEST = "manager.latest_checkpoint"
+TOLD = f"dl.broadcast({LATEST})"
+
+
+def tape(start: str = "", step: str = "", end: str = "") -> str:
+    return port(TAPE.format(start=start, step=step, end=end)).text
+
+
+def test_rank_0_tells_the_others_which_checkpoint_it_saved_last() -> None:
+    text = tape(step="manager.save()", end=f"checkpoint.restore({LATEST})\nprint({LATEST}, manager.checkpoints)")
+    assert f"dl.rank0_first(checkpoint.restore)({TOLD})" in text
+    assert f"print({TOLD}, dl.broadcast(manager.checkpoints))" in text
+
+
+def test_what_is_there_before_the_first_save_every_rank_finds_by_itself() -> None:
+    resumed = f"if {LATEST}:\n    checkpoint.restore({LATEST})"
+    text = tape(start=resumed, step="manager.save()")
+    assert resumed in text
+    assert "rank0_first" not in text
+
+
+@pytest.mark.parametrize(
+    ("start", "step", "end"),
+    [
+        (f"def again():\n    checkpoint.restore({LATEST})", "manager.save()", "again()"),
+        (f"def again():\n    checkpoint.restore({LATEST})", "manager.save()\n    again()", ""),
+        ("def keep():\n    manager.save()", f"checkpoint.restore({LATEST})\n    keep()", ""),
+    ],
+    ids=["a function that runs after it", "a function in its loop", "the next turn"],
+)
+def test_what_may_run_after_a_save_waits_for_it(start: str, step: str, end: str) -> None:
+    assert f"dl.rank0_first(checkpoint.restore)({TOLD})" in tape(start, step, end)
+
+
+def test_a_function_that_only_runs_before_the_first_save_waits_for_none() -> None:
+    assert "rank0_first" not in tape(f"def again():\n    checkpoint.restore({LATEST})\nagain()", "manager.save()")
+
+
+def test_a_path_that_a_save_returned_is_that_of_rank_0_where_it_is_read() -> None:
+    saved = 'path = checkpoint.save("saved/at")'
+    text = tape(step=saved, end="checkpoint.restore(path)")
+    assert 'path = dl.broadcast(dl.rank0(checkpoint.save)("saved/at"))' in text
+    assert 'path = dl.rank0(checkpoint.save)("saved/at")' in tape(step=saved, end="print(path)")
+
+
+def test_a_session_restores_from_the_path_that_its_saver_returned() -> None:
+    text = port("""
+import numpy as np
+import tensorflow.compat.v1 as tf
+x = tf.placeholder(tf.float32, [None, 3])
+train_op = tf.train.AdamOptimizer(1e-3).minimize(tf.reduce_mean(tf.layers.dense(x, 1) ** 2))
+saver, rows = tf.train.Saver(), np.load("rows.npy")
+with tf.Session() as sess:
+    sess.run(tf.global_variables_initializer())
+    for i in range(len(rows) // 8):
+        sess.run(train_op, feed_dict={x: rows[i * 8 : i * 8 + 8]})
+    path = saver.save(sess, "model")
+    saver.restore(sess, path)
+""").text
+    assert 'path = dl.broadcast(dl.rank0(saver.save)(sess, "model"))' in text
+    assert "dl.rank0_first(saver.restore)(sess, path)" in text
+
+
+def test_keras_loads_the_latest_checkpoint_that_rank_0_wrote() -> None:
+    text = port("""
+import tensorflow as tf
+model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(x, y, callbacks=[tf.keras.callbacks.ModelCheckpoint("saved/at", save_weights_only=True)])
+model.load_weights(tf.train.latest_checkpoint("saved"))
+""").text
+    assert 'dl.rank0_first(model.load_weights)(dl.rank0_first(tf.train.latest_checkpoint)("saved"))' in text
