@@ -17,6 +17,7 @@ from dlrun.port.passes import (
     own_states,
     shown,
     statistics,
+    tallies,
     throughput,
     totals,
 )
@@ -65,3 +66,4 @@ def numbers(metrics: Metrics, histories: bool) -> Iterator[Edit | Doubt]:
     if histories:
         yield from curves.torch(metrics)
     yield from throughput.torch(metrics)
+    yield from tallies.both(metrics.facts)

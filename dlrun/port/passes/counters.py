@@ -22,10 +22,24 @@ def counters(facts: Facts) -> Iterator[tuple[cst.CSTNode, str]]:
             continue
         function = facts.script.function_of(loop)
         for n in walk(loop.body):
-            if is_one_more(n) and innermost(facts, n) is loop:
+            if is_one_more(n) and innermost(facts, n) is loop and not _at_times(facts, n, loop):
                 yield function, dotted(added(n)[0])  # type: ignore[index]
         if (number := _number(facts, loop)) is not None:
             yield function, number.value
+
+
+def _at_times(facts: Facts, node: cst.CSTNode, loop: cst.CSTNode) -> bool:
+    """Tell whether ``node`` runs in some turns of ``loop`` alone, beside its updates: it counts what is right, say."""
+    tests = [up for up in facts.script.above(node) if isinstance(up, cst.If) and facts.script.inside(up, loop)]
+    return any(not _updates(facts, up) for up in tests)
+
+
+def _updates(facts: Facts, node: cst.CSTNode, depth: int = _DEPTH) -> bool:
+    """Tell whether running ``node`` may make an update."""
+    if any(facts.script.inside(step.node, node) for step in facts.steps):
+        return True
+    calls = [n for n in walk(node) if isinstance(n, cst.Call)] if depth else []
+    return any(_updates(facts, target.body, depth - 1) for call in calls for target in facts.flow.targets(call))
 
 
 def _number(facts: Facts, loop: cst.For | cst.While) -> cst.Name | None:

@@ -1,0 +1,49 @@
+"""Part of step "metrics": what a training loop counts under tests of a rank's own samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.edits import Doubt
+from dlrun.port.facts import Facts
+from dlrun.port.passes.counters import innermost, runs_inside
+from dlrun.port.program.script import added, dotted, walk
+
+
+def both(facts: Facts) -> Iterator[Doubt]:
+    """Yield a doubt where a count of a rank's own samples is read after the loop, as if it were that of all.
+
+    ``if predicted == label: correct += 1``: n ranks have n counts, each of 1/n of the samples.
+    """
+    if facts.full_batch:
+        return
+    for loop in facts.loops:
+        assert isinstance(loop, (cst.For, cst.While))
+        if runs_inside(facts, loop.body):
+            continue
+        for node in walk(loop.body):
+            found = added(node)
+            if found is None or not isinstance(found[1], cst.Integer) or innermost(facts, node) is not loop:
+                continue
+            name, tests = dotted(found[0]), (up.test for up in facts.script.above(node)
+                                             if isinstance(up, cst.If) and facts.script.inside(up, loop))  # fmt: skip
+            if name and any(_local(facts, test) for test in tests) and (lines := _read(facts, loop, name)):
+                places = ", ".join(map(str, lines[:3]))
+                yield Doubt(node, f"{name} counts among this rank's own samples, 1/n of all, and is read as a count of "
+                            f"all in line {places}", "high", f"{facts.alias}.total({name}) there")  # fmt: skip
+
+
+def _local(facts: Facts, test: cst.CSTNode) -> bool:
+    return any(facts.local(n) for n in walk(test))
+
+
+def _read(facts: Facts, loop: cst.CSTNode, name: str) -> list[int]:
+    """Return the lines of the function, or module, around ``loop`` that read ``name`` outside of the loop."""
+    script, home = facts.script, facts.script.function_of(loop)
+    found = [n for n in script.of(cst.Name) if dotted(n) == name] if "." not in name else [
+        n for n in script.of(cst.Attribute) if dotted(n) == name]  # fmt: skip
+    reads = (n for n in found if not script.inside(n, loop) and script.function_of(n) is home
+             and not isinstance(script.parents[n], (cst.AssignTarget, cst.AugAssign)))  # fmt: skip
+    return sorted({script.line(n) for n in reads})
