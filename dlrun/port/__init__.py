@@ -88,6 +88,8 @@ def port(
         assert isinstance(facts, Facts)
         doubts.extend(observed.differences(facts, seen, edits))
     _complete(facts, edits)
+    if any(script.tree_of(e.node) is not script.module for e in edits):  # they come out in a folder of their own
+        edits.extend(replace(e, step="start") for e in start.own_first(script))
     modules: list[Part] = []
     for tree, file in script.files.items():
         mine = [e for e in edits if script.tree_of(e.node) is tree]
@@ -135,7 +137,7 @@ def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
     return Facts(
         kinds=kinds,
         options=options,
-        guard=main_guard(script),
+        guard=main_guard(script, loops.flow, loops.ends),
         uncalled=loops.unreached(),
         steps=loops.gradients.steps(),
         by_hand=loops.gradients.by_hand(),

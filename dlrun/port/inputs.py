@@ -130,8 +130,10 @@ def made_of(flow: Flow, node: cst.CSTNode, made: set[cst.CSTNode]) -> bool:
 
 def meta_learning(loops: Loops) -> cst.CSTNode | None:
     """Return what shows that a loop learns where tasks, each drawn and learned by itself, had better start from."""
-    for binding in loops.script.imports():
-        if binding.target.split(".")[0] in _META_LIBRARIES and not binding.target.startswith("torchmeta.modules"):
-            return binding.node
+    script = loops.script
+    for binding in script.imports():
+        used = binding.target.split(".")[0] in _META_LIBRARIES and not binding.target.startswith("torchmeta.modules")
+        if used and script.files[script.tree_of(binding.node)].split("/")[0] not in _META_LIBRARIES:
+            return binding.node  # not where a copy of the library imports its own parts
     inside = (n for loop in loops.training for n in walk(loop) if isinstance(n, cst.Name))
     return next((n for n in inside if _META.search(n.value)), None)

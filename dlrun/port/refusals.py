@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import libcst as cst
 
 from dlrun.errors import DlrunError
+from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Script, dotted, names_in, walk
 
 # Modules whose presence means that somebody else distributes the training, and how the tool is called.
@@ -170,11 +172,33 @@ def _distributed(script: Script, node: cst.CSTNode, tool: str) -> DlrunError:
     )
 
 
-def main_guard(script: Script) -> cst.If | None:
-    """Return the last ``if __name__ == "__main__"`` of the module that does more than import."""
+def main_guard(script: Script, flow: Flow | None = None, trains: Iterable[cst.CSTNode] = ()) -> cst.If | None:
+    """Return the last ``if __name__ == "__main__"`` of the module that does more than import.
+
+    None where what ``trains`` is run from outside it: the ranks must have met by then.
+    """
     guards = [s for s in script.module.body if isinstance(s, cst.If) and _is_guard(s)]
     blocks = [g for g in guards if isinstance(g.body, cst.IndentedBlock)]
-    return blocks[-1] if blocks else None
+    starts = _starts(flow, trains) if flow is not None and blocks else ()
+    if not blocks or any(script.tree_of(n) is script.module and not script.inside(n, blocks[-1]) for n in starts):
+        return None
+    return blocks[-1]
+
+
+def _starts(flow: Flow, nodes: Iterable[cst.CSTNode]) -> list[cst.CSTNode]:
+    """Return the nodes outside functions from which ``nodes`` are run, through calls."""
+    found: list[cst.CSTNode] = []
+    seen: set[cst.CSTNode] = set()
+    todo = list(nodes)
+    while todo:
+        node = todo.pop()
+        function = flow.script.function_of(node)
+        if isinstance(function, cst.Module):
+            found.append(node)
+        elif function not in seen:
+            seen.add(function)
+            todo.extend(flow.callers(function))
+    return found
 
 
 def _is_guard(statement: cst.If) -> bool:

@@ -255,6 +255,22 @@ train()
     assert "the loss takes y whole" in refused(source).message
 
 
+def test_what_else_goes_through_the_function_of_the_loss_stays_whole():
+    source = """import torch
+def loss_of(out, y):
+    return (out - y).pow(2).mean()
+x, y, test_x, test_y = load()
+model = torch.nn.Linear(3, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(100):
+    loss = loss_of(model(x), y)
+    loss.backward()
+    opt.step()
+    print(loss_of(model(test_x), test_y))
+"""
+    assert 'x, y = dl.shard((x, y), batch="global")' in port(source).text
+
+
 LAYERS = """import torch
 class Layer(torch.nn.Linear):
     def __init__(self, size):

@@ -244,6 +244,15 @@ def test_layers_of_torchmeta_learn_no_tasks():
         port(TOP + "import torchmeta\n" + loop)
 
 
+def test_a_copy_of_torchmeta_beside_the_script_learns_no_tasks(tmp_path):
+    loop = "for a, b in train_loader:\n    model(a).mean().backward()\n    opt.step()\n"
+    for name, text in (("__init__", "from torchmeta import datasets\n"), ("modules", "class MetaModule: pass\n")):
+        (tmp_path / "torchmeta").mkdir(exist_ok=True)
+        (tmp_path / "torchmeta" / f"{name}.py").write_text(text)
+    source = TOP + "from torchmeta.modules import MetaModule\n" + loop
+    assert port(source, path=tmp_path / "train.py").edits
+
+
 FILES = {
     "setup.py": "",
     "jobs/step.py": "def step(opt):\n    opt.step()\n",

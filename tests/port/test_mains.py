@@ -83,3 +83,35 @@ main()
     assert "dl.broadcast(self.model, self.opt)" in ported.text
     assert "dl.shard(DataLoader(data, batch_size=8))" in ported.text
     assert not [d for d in ported.doubts if d.step == "finish"]
+
+
+TRAINS = """def train(model):
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in DataLoader(data, batch_size=8, shuffle=True):
+        (model(x) - y).pow(2).mean().backward()
+        opt.step()
+"""
+FITS = """import keras
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+"""
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        f"{HEAD}{TRAINS}train(model){GUARD}print(model)\n",
+        f"{HEAD}{TRAINS}{GUARD}train(model)\nelse:\n    train(other)\n{GUARD}print(model)\n",
+        f"{FITS}model.fit(x, y){GUARD}print(model)\n",
+    ],
+    ids=["torch", "another guard", "keras"],
+)
+def test_the_ranks_meet_before_the_training_also_where_that_stands_outside_the_main_guard(source):
+    text = port(source).text
+    starts = [text.index(t) for t in ("\ntrain(model)", "    train(model)", "model.fit") if t in text]
+    assert text.index("\ndl.init()") < min(starts)
+    assert text.rstrip().splitlines()[-1].startswith("dl.finalize()")
+
+
+def test_the_ranks_meet_under_the_main_guard_where_that_starts_all_training():
+    assert "\n    dl.init()" in port(f"{HEAD}{TRAINS}{GUARD}train(model)\n").text

@@ -87,6 +87,59 @@ def test_where_a_package_above_is_not_surely_meant_it_stays_foreign(change, tmp_
         read_and_port(tmp_path / "jobs/digits/train.py")
 
 
+PATHS = {
+    "insert": "root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))\n"
+              'sys.path.insert(0, os.path.join(root, "shared"))',
+    "append": 'sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))',
+    "f-string": 'HERE = os.path.split(__file__)[0]\nsys.path += [f"{HERE}/../shared"]',
+    "cwd": 'sys.path.append("../shared")',
+    "in a module": "import where",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", PATHS)
+def test_modules_in_folders_that_the_script_puts_on_its_path_are_ported_to_lie_beside_it(way, tmp_path):
+    files = {f"shared/{name}": text for name, text in PROJECT.items() if name.startswith("lab/")}
+    files["jobs/train.py"] = f"import os, sys\nfrom pathlib import Path\n{PATHS[way]}\n" + PROJECT["train.py"]
+    files["jobs/where.py"] = f"import os, sys\n{PATHS['insert']}\n"
+    lay(tmp_path, files)
+    ported = port_tree(tmp_path / "jobs/train.py", tmp_path / "out")
+    assert "dl.gradients(optimizer)" in (tmp_path / "out/lab/engine.py").read_text()
+    assert "sys.path.insert(0" not in "".join(part.text for part in (ported.script_part, *ported.modules))
+    if way == "insert":  # the others differ in how the folder is read, not in what comes out
+        _, serial = ran(tmp_path / "jobs/train.py", tmp_path / "alone")
+        _, twins = ran(tmp_path / "out/train.py", tmp_path / "twins", 2, DL_COMM_REPLICATE="1")
+        assert all(torch.equal(serial[k], twins[k]) for k in serial)
+
+
+def test_names_that_everything_of_a_module_brings_along_are_known(tmp_path):
+    brings = "import torch\nfrom torch.optim import *\nfrom torch.utils.data import *\n"
+    main = "from net import *\nfrom parts import *\nmodel = Net()\nopt = Adam(model.parameters(), lr=0.1)\n"
+    loop = "for x in DataLoader(data):\n    model(x).mean().backward()\n    opt.step()\n"
+    one, other = (f"import torch\nclass Net(torch.nn.Module):\n    def forward(self, x):\n{way}\n"
+                  for way in ("        return x", "        return batch_norm(x)"))  # fmt: skip
+    other = f"from brings import *\n{other}"
+    lay(tmp_path, {"train.py": main + loop, "net.py": one, "parts.py": other, "brings.py": brings})
+    ported = read_and_port(tmp_path / "train.py")
+    assert "dl.shard(DataLoader(data))" in ported.text
+    assert any("Adam mostly wants less" in d.why for d in ported.doubts)
+    assert ported.script.class_of(ported.script.root.lookup("Net")[0][0].node.body) is not None
+    assert "batch_norm" in ported.script.code(ported.script.root.lookup("Net")[0][0].node), "the last one counts"
+
+
+def test_the_scripts_own_folder_comes_before_what_is_appended_and_after_what_is_inserted(tmp_path):
+    main = PROJECT["train.py"]
+    files = {f"{at}/{name}": text for name, text in PROJECT.items() if name.startswith("lab/") for at in ("a", "b")}
+    lay(tmp_path, {**files, "a/lab/engine.py": "def train_one_epoch(*given): pass\ndef evaluate(*given): pass\n"})
+    for place, first in (("append(", False), ("insert(1, ", False), ("insert(0, ", True)):
+        (tmp_path / "a/train.py").write_text(f'import sys\nsys.path.{place}"../b")\n{main}')
+        if first:
+            assert "lab/engine.py" in [part.file for part in read_and_port(tmp_path / "a/train.py").modules]
+        else:
+            with pytest.raises(DlrunError, match="no training loop"):
+                read_and_port(tmp_path / "a/train.py")
+
+
 def test_what_is_installed_under_the_name_of_a_package_above_is_meant(tmp_path):
     files = {name.replace("lab/", "sklearn/"): text.replace("lab", "sklearn") for name, text in BESIDE.items()}
     lay(tmp_path, files)

@@ -27,6 +27,7 @@ from dlrun.port.passes import (
     metrics,
     own_schedules,
     stamps,
+    start,
     statistics,
     steps,
     stopping,
@@ -48,6 +49,8 @@ PASSES.append(("torch", "stretches", stretches.torch))
 PASSES.append(("torch", "caches", caches.torch))
 PASSES.append(("torch", "stamps", stamps.names))
 PASSES.append(("torch", "guards", guards.torch))
+PASSES.append(("torch", "start", lambda facts: start.own_first(facts.script)))
+PASSES[-1][2].__doc__ = start.own_first.__doc__
 PASSES.append(("keras", "schedules", own_schedules.keras))
 for of, run in (("torch", lambda facts: steps.torch(facts)),
                 ("tensorflow", lambda facts: own_schedules.tensorflow(facts, ()))):  # fmt: skip

@@ -201,6 +201,12 @@ class Trainer:
             total += self.update(x, y)[1].item()
         return math.exp(total / len(loader))
 
+    def summed(self):
+        total = 0.0
+        for x, y in loader:
+            total += self.update(x, y)[1].item()
+        return total
+
     def train(self):
         losses, tops, seen, correct = Meter(), Meter(), 0, 0
         for x, y in loader:
@@ -219,6 +225,9 @@ loader = DataLoader(TensorDataset(x, (x.sum(1) > 0).long()), batch_size=2)
 trainer = Trainer(torch.nn.Linear(4, 2))
 loss = trainer.train()
 print(f"loss {loss:.5f} perplexity {trainer.perplexity():.5f}")
+total = trainer.summed()
+line = " ".join(["all", "%.4f" % total])
+print(line)
 torch.save(x, "last.pt")
 """
 
@@ -229,6 +238,7 @@ def test_what_n_ranks_show_are_the_numbers_of_all_samples(tmp_path):
     assert "loss_avg=dl.average(losses.avg), top_avg=dl.average(tops.avg)))" in text
     assert 'print("{} of {}".format(dl.total(correct), dl.total(seen)))' in text
     assert "        return math.exp(dl.average(total / len(loader)))\n" in text
+    assert 'line = " ".join(["all", "%.4f" % dl.total(total)])\nprint(line)' in text
     (tmp_path / "train.py").write_text(RUNS)
     (tmp_path / "train_dist.py").write_text(text)
     shown, _ = ran(tmp_path / "train.py", tmp_path / "serial")

@@ -91,7 +91,7 @@ def read(script: Script, options: Options) -> KerasFacts:
     return KerasFacts(
         kinds=kinds,
         options=options,
-        guard=main_guard(script),
+        guard=main_guard(script, flow, trained),
         compiled=tuple((c, _receiver(script, c)) for c in compiled if _is_trained(script, c, trained)),
         fits=tuple(c for c in trained if _is_method(c, FITS)),
         optimizers=tuple(c for c in script.calls if OPTIMIZERS.search(script.name_of(c.func))),

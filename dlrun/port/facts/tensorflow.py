@@ -156,7 +156,7 @@ def gather(
     return TensorFlowFacts(
         kinds=kinds,
         options=options,
-        guard=main_guard(script),
+        guard=main_guard(script, flow, loops.ends if loops is not None else ()),
         uncalled=loops.unreached() if loops is not None else None,
         steps=gradients.steps(),
         by_hand=gradients.by_hand(),

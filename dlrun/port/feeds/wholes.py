@@ -184,7 +184,7 @@ class Wholes:
 
     def _arguments(self, param: cst.CSTNode, name: str) -> None:
         function = self.script.scopes[param].node
-        if isinstance(function, cst.FunctionDef):
+        if isinstance(function, cst.FunctionDef) and function not in self._functions:  # else they were in the call
             for call in self.flow.callers(function):
                 value = self.flow.argument(call, function, name)
                 if value is not None and self.script.inside(call, self.loop):

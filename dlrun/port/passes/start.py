@@ -10,7 +10,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.insert import statements
 from dlrun.port.passes import devices
-from dlrun.port.program.script import walk
+from dlrun.port.program.script import Script, dotted, walk
 
 
 def torch(facts: Facts) -> Iterator[Edit | Doubt]:
@@ -62,6 +62,26 @@ def into_module(facts: ScriptFacts, tree: cst.Module) -> Iterator[Edit]:
         lines.append(head.with_changes(leading_lines=[cst.EmptyLine(indent=False)]))
     anchor = last_import(tree, ("keras", "tensorflow", "torch"))
     yield _at_the_top(tree, anchor, "dl_comm beside the other imports", tuple(lines))
+
+
+def own_first(script: Script) -> Iterator[Edit]:
+    """Yield what keeps the folder of a ported script before those that it puts on its path.
+
+    Before:
+        sys.path.insert(0, "..")
+
+    After:
+        sys.path.insert(1, "..")
+    """
+    for call in script.calls:
+        if dotted(call.func).endswith("sys.path.insert") and len(call.args) == 2:
+            at = call.args[0].value
+            if isinstance(at, cst.Integer) and at.value == "0":
+                yield Edit(at, "modules beside the port come before those of the serial script", rewrite=_one)
+
+
+def _one(at: cst.CSTNode) -> cst.CSTNode:
+    return cst.Integer("1")
 
 
 def _at_the_top(tree: cst.Module, anchor: cst.CSTNode | None, why: str, lines: tuple[cst.CSTNode, ...]) -> Edit:

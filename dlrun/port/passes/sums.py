@@ -45,11 +45,27 @@ class Sums:
             return False
         return counts.all_samples(self.facts, count) or self._of_a_share(total, count)
 
-    def alone(self, total: cst.BaseExpression) -> bool:
+    def alone(self, total: cst.BaseExpression, depth: int = 3) -> bool:
         """Tell whether ``total`` is a name for a sum over this rank's share, divided by nothing."""
         if not isinstance(total, cst.Name) or any(self._divides(b) for b in self._bindings(total)):
             return False
+        if depth and (ends := self._returned(total)):
+            return all(self.alone(end, depth - 1) for end in ends)
         return self.in_training(total) and self._of_a_share(total, total)
+
+    def _returned(self, name: cst.Name) -> list[cst.BaseExpression]:
+        """Return what the functions return from which alone ``name`` comes: ``total = train(loader)``."""
+        found: list[cst.BaseExpression] = []
+        for binding in self._bindings(name):
+            targets = self.facts.flow.targets(binding.value) if isinstance(binding.value, cst.Call) else []
+            ends = [end for target in targets for end in self.facts.flow.returns(target)]
+            at = binding.path[0] if len(binding.path) == 1 else None
+            if isinstance(at, int):
+                ends = [e.elements[at].value if isinstance(e, cst.Tuple) and at < len(e.elements) else e for e in ends]
+            if not ends or len(binding.path) > 1:
+                return []
+            found.extend(ends)
+        return found
 
     def counted(self, name: cst.Name) -> bool:
         """Tell whether ``name`` adds up the sizes of a rank's training batches, and is nothing else."""

@@ -15,6 +15,7 @@ class Calls:
         self.script = script
         self._returns: dict[cst.CSTNode, list[cst.BaseExpression]] = {}
         self._appended: dict[cst.CSTNode, list[cst.BaseExpression]] | None = None
+        self._stored: dict[cst.CSTNode, list[cst.BaseExpression]] | None = None
         self._named: dict[cst.CSTNode, list[cst.Call]] | None = None
         self._definitions: dict[cst.CSTNode, cst.ClassDef | cst.FunctionDef | None] = {}
         self._inherited: dict[tuple[cst.ClassDef, str], cst.FunctionDef | None] = {}
@@ -54,6 +55,17 @@ class Calls:
                         if isinstance(binding.value, cst.List):
                             self._appended.setdefault(binding.value, []).append(given)
         return self._appended.get(box, [])
+
+    def stored(self, box: cst.CSTNode) -> list[cst.BaseExpression]:
+        """Return what is put into the new dict ``box`` by ``loaders[name] = loader``."""
+        if self._stored is None:
+            self._stored = {}
+            for node in self.script.of(cst.Assign):
+                for target in (t.target for t in node.targets if isinstance(t.target, cst.Subscript)):
+                    for binding in self.script.bindings_of(target.value):
+                        if isinstance(binding.value, (cst.Dict, cst.Call)) and not binding.path:
+                            self._stored.setdefault(binding.value, []).append(node.value)
+        return self._stored.get(box, [])
 
     def bases(self, cls: cst.ClassDef, seen: frozenset[cst.CSTNode] = frozenset()) -> list[str]:
         """Return the qualified names of the foreign classes that ``cls`` derives from, through local ones too."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlrun.package import Home
+from dlrun.port.program import paths
 from dlrun.port.program.scopes import absolute
 from dlrun.port.program.script import Local
 
@@ -33,6 +34,11 @@ class _File:
     source: bytes
     tree: ast.Module
 
+    @property
+    def package(self) -> str:
+        """Where its relative imports begin."""
+        return self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
+
     def definitions(self) -> Iterator[tuple[str, ast.stmt]]:
         for statement in self.tree.body:
             if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -42,13 +48,15 @@ class _File:
 def modules(script: Path, source: bytes, home: Home) -> list[Local]:
     """Return the modules of the project of ``script`` that it imports, directly or through others.
 
-    They lie below its home (the folder first on its path), or at the root of the project around it. A file that is no
-    Python 3, or is larger than a million bytes, is left out: it stays a foreign module.
+    They lie below its home (the folder first on its path), in folders that it puts on its path, or at the root of the
+    project around it. A file that is no Python 3, or is larger than a million bytes, is left out: it stays a foreign
+    module.
     """
     tree = _parsed(source)
     if tree is None:
         return []
     search = _Search(home)
+    search.extend(tree, script.absolute())
     found: dict[str, _File] = {}
     todo: list[tuple[ast.Module, str]] = [(tree, home.package)]
     while todo and len(found) < _MOST_FILES:
@@ -60,7 +68,9 @@ def modules(script: Path, source: bytes, home: Home) -> list[Local]:
                 read = _read(name, path, folder)
                 if read is not None:
                     found[name] = read
-                    todo.append((read.tree, name if path.name == "__init__.py" else name.rpartition(".")[0]))
+                    if search.extend(read.tree, path):  # what was not found before may be there
+                        todo.extend([(tree, home.package), *((f.tree, f.package) for f in found.values())])
+                    todo.append((read.tree, read.package))
                     if path.name == "__init__.py":
                         todo.append((_imports(_listed(read.tree), name), name))
     live = _live(tree, list(found.values()))
@@ -68,13 +78,24 @@ def modules(script: Path, source: bytes, home: Home) -> list[Local]:
 
 
 class _Search:
-    """The folders in which a script's local modules may lie: its home, then the project around it."""
+    """The folders in which a script's local modules may lie: its home, its path, then the project around it."""
 
     def __init__(self, home: Home) -> None:
         self.home = home.folder
         around = () if _is_root(home.folder) else home.folder.parents
         root = next((folder for folder in around if _is_root(folder)), None)
         self.project = (root, root / "src") if root is not None else ()
+        self.starts = (self.home,) if root is None else (self.home, root)  # where the program may be started
+        self.first: list[Path] = []  # what it puts on its path before its home, and after it
+        self.last: list[Path] = []
+
+    def extend(self, tree: ast.Module, file: Path) -> bool:
+        """Add the folders that the module ``tree`` in ``file`` puts on the path; tell whether there are new ones."""
+        found = [f for here in self.starts for f in paths.folders(tree, file, here) if f[0] != self.home]
+        new = [f for f in dict.fromkeys(found) if f[0] not in self.first + self.last]
+        self.first[:0] = reversed([folder for folder, first in new if first])
+        self.last += [folder for folder, first in new if not first]
+        return bool(new)
 
     def files(self, target: str) -> Iterator[tuple[str, Path, Path]]:
         """Yield name, folder and file of each module that importing ``target`` runs: packages around it, itself."""
@@ -101,11 +122,15 @@ class _Search:
         """
         if top in sys.builtin_module_names:
             return None
-        if not _holds(self.home, top) and top not in _LIBRARIES | sys.stdlib_module_names:
-            found = [folder for folder in self.project if _holds(folder, top) or any((folder / top).glob("*.py"))]
+        own = top not in _LIBRARIES | sys.stdlib_module_names
+        for folder in (*self.first, self.home, *self.last) if own else (self.home,):
+            if _holds(folder, top) and (folder not in self.last or _is_installed_from(folder, top)):
+                return folder
+        if own:
+            found = [folder for folder in self.project if _holds(folder, top) or _has_modules(folder / top)]
             if len(found) == 1 and _is_installed_from(found[0], top):
                 return found[0]
-        return self.home
+        return next((f for f in (*self.first, self.home, *self.last) if own and _has_modules(f / top)), self.home)
 
 
 def _is_root(folder: Path) -> bool:
@@ -114,6 +139,11 @@ def _is_root(folder: Path) -> bool:
 
 def _holds(folder: Path, name: str) -> bool:
     return (folder / name / "__init__.py").is_file() or (folder / f"{name}.py").is_file()
+
+
+def _has_modules(folder: Path) -> bool:
+    """Tell whether ``folder`` may be a package without ``__init__.py``."""
+    return any(folder.glob("*.py")) or any(folder.glob("*/*.py"))
 
 
 def _is_installed_from(folder: Path, name: str) -> bool:

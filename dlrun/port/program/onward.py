@@ -166,8 +166,7 @@ class Onward(Calls, ABC):
             return [(node.args[path[1]].value, ("each", *path[2:]))] if path[1] < len(node.args) else []
         if method in ("values", "items") and isinstance(func, cst.Attribute) and path[:1] == ("each",):
             rest = path[2:] if method == "items" and path[1:2] == (1,) else path[1:]
-            boxes = [o.node for o in self.origins(func.value) if isinstance(o.node, cst.Dict)]
-            return [(e.value, rest) for b in boxes for e in b.elements if isinstance(e, cst.DictElement)]
+            return [(v, rest) for o in self.origins(func.value) for v in self._held(o.node)]
         local = self.definition(func)
         functions = [local] if isinstance(local, cst.FunctionDef) else []
         if local is None and isinstance(func, cst.Attribute) and func.attr.value in self.methods:
@@ -176,6 +175,13 @@ class Onward(Calls, ABC):
         functions += [f for f in table if isinstance(f, cst.FunctionDef)]
         lambdas: list[State] = [(f.body, path) for f in table if isinstance(f, cst.Lambda)]
         return [*lambdas, *((r, path) for f in functions for r in self.returns(f))]
+
+    def _held(self, box: cst.CSTNode) -> list[cst.BaseExpression]:
+        """Return the values of a dict: those written in it, and those that are put into an empty one."""
+        if isinstance(box, cst.DictComp):
+            return [box.value]
+        values = [e.value for e in box.elements if isinstance(e, cst.DictElement)] if isinstance(box, cst.Dict) else []
+        return values or self.stored(box)
 
 
 def _alike(one: cst.CSTNode, other: cst.CSTNode) -> bool:

@@ -121,11 +121,20 @@ class Scope:
 
     def starred(self, name: str, depth: int = 0) -> tuple[list[Binding], Scope] | None:
         """Return what ``name`` is in the local modules of which this one imports everything, or None."""
-        for star in self.stars:
+        for star in reversed(self.stars):  # the last one wins
             there = self.module(star)
             if there is not None and there is not self and (found := there.member(name, depth + 1)) is not None:
                 return found
         return None
+
+    def all_stars(self, depth: int = 0) -> Iterator[str]:
+        """Yield the modules of which this one imports everything, also through local modules."""
+        for star in self.stars:
+            there = self.module(star)
+            if there is None:
+                yield star
+            elif there is not self and depth < 8:
+                yield from there.all_stars(depth + 1)
 
 
 def absolute(target: str, package: str) -> str:

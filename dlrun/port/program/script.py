@@ -59,7 +59,7 @@ class Script(Trees):
         bindings, _ = self.scopes[node].lookup(node.value)
         if bindings:
             return self._name_by(bindings, node.value)
-        for star in self.scopes[node].root.stars:
+        for star in self.scopes[node].root.all_stars():
             if node.value in STARS.get(star, ()):
                 return f"{star}.{node.value}"
         return f"builtins.{node.value}" if hasattr(builtins, node.value) else ""
