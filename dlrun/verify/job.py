@@ -165,7 +165,7 @@ class Runs:
     def whole(self, serial: Run, sharded: Run, broken: bool) -> Check:
         """Run the port with the serial global batch, where the script allows it."""
         quiet, reason = False, whole.reason_against(serial, self.job.ranks)
-        if reason in (whole.NORM, whole.NOISE) and not broken and framework_of(self.job.port) == "torch":
+        if reason in (whole.NORM, whole.NOISE) and not broken and whole.is_eager(serial):
             still = self._serial("quiet", self.cut, quiet=True)
             if not (still.error or still.hung):
                 quiet, serial, reason = True, still, whole.reason_against(still, self.job.ranks)

@@ -133,6 +133,16 @@ def test_a_rate_that_the_script_computes_from_its_steps_is_that_of_every_nth_ser
         assert check.status == status
 
 
+@pytest.mark.parametrize(("factor", "status"), [(2, "passed"), (1, "failed"), (4, "failed")])
+@pytest.mark.parametrize("scaled", [{"lr": None, "result": None, "faster": True}, {"lr": 0.0, "result": 0.0}])
+def test_a_schedule_of_keras_that_is_scaled_rises_n_times_as_high_and_as_fast(scaled, factor, status) -> None:
+    calls = [event("return", fn="lr_scale", rule="linear", **scaled)]
+    calls += [] if "faster" in scaled else [event("return", fn="steps", count=8, result=4)]
+    serial = run([*epoch([[0, 1]]), *(step(k, 0.9, lr=0.1 * (k + 1)) for k in range(8))])
+    steps = [step(k, 0.9, lr=factor * serial.root.steps[2 * k].lr[0]) for k in range(4)]
+    assert rate.learning_rate(serial, run([*calls, *epoch([[0, 1]]), *steps], [*epoch([[2, 3]])])).status == status
+
+
 @pytest.mark.parametrize(("later", "fault"), [(0.05, "lost-scaling"), (0.1, "")])
 def test_a_rate_that_is_set_between_epochs_stays_scaled(later: float, fault: str) -> None:
     def epochs(*rates: float) -> list[Event]:

@@ -126,6 +126,20 @@ def test_what_outlives_the_functions_that_call_backward_is_carried_on(source, na
     assert carried(source) == names
 
 
+def test_what_a_loop_carries_into_the_loss_of_a_tape_is_found() -> None:
+    found = carried(
+        """
+        for x, y in data:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((model(x) - y) * (reward - base))
+            base = 0.9 * base + 0.1 * float(loss)
+            seen += len(x)
+            grads = dl.gradients(tape.gradient(loss, model.trainable_variables))
+        """
+    )
+    assert found == {"base"}
+
+
 def test_what_a_loop_sets_anew_is_not_carried_on() -> None:
     assert not carried(
         """

@@ -11,6 +11,7 @@ import pytest
 if find_spec("tensorflow") is None:
     pytest.skip("TensorFlow is not installed: nox -s keras2 keras3 runs these", allow_module_level=True)
 
+from dlrun.verify.checks.rate import learning_rate
 from dlrun.verify.compare import compare
 from dlrun.verify.job import Job, Runs
 from dlrun.verify.runs import Task, execute, orders
@@ -20,6 +21,7 @@ TAPE = (SCRIPTS / "tape_dist.py").read_text()
 FIT = (SCRIPTS / "fit_dist.py").read_text()
 SESSION = (SCRIPTS / "session_dist.py").read_text()
 AVERAGE = "    grads = dl.gradients(grads)\n"
+SAVE = '    dl.rank0(model.save_weights)("tape.weights.h5")\n'
 OF_GRAPH, CLIP_GRAPH = AVERAGE.lstrip(), "grads, _ = tf.clip_by_global_norm(grads, 0.1)\n"
 CLIP = "    grads, _ = tf.clip_by_global_norm(grads, 0.1)\n"
 
@@ -54,7 +56,38 @@ FAULTS = {
         .replace(CLIP, CLIP + "    center = 0.9 * center + 0.1 * tf.reduce_mean(x, 0)\n"),
         {"state-differs"},
     ),
+    "number-of-own-samples": (
+        TAPE.replace("@tf.function\n", "base = 0.0\n\n\n@tf.function\n")
+        .replace("    with tf.Grad", "    global base\n    with tf.Grad")
+        .replace("training=True))", "training=True)) * (1 + base)")
+        .replace(CLIP, CLIP + "    base = 0.9 * base + 0.1 * float(loss)\n"),
+        {"state-differs"},
+    ),
+    "best-by-own-samples": (
+        TAPE.replace("dl.reseed()\n", "dl.reseed()\nbest = 9.0\n")
+        .replace("    losses =", "    own = float(cross_entropy(y, model(x)))\n    losses =")
+        .replace(SAVE, f"    if own < best:\n        best = own\n    {SAVE}"),
+        {"rank-dependent-choice"},
+    ),
+    "best-by-all-samples": (
+        TAPE.replace("dl.reseed()\n", "dl.reseed()\nbest = 9.0\n")
+        .replace("    losses =", "    own = dl.average(float(cross_entropy(y, model(x))))\n    losses =")
+        .replace(SAVE, f"    if own < best:\n        best = own\n    {SAVE}"),
+        set(),
+    ),
+    "total-of-shared": (
+        TAPE.replace("    losses =", "    rate = dl.total(float(optimizer.learning_rate))\n    losses ="),
+        {"total-of-shared"},
+    ),
     "uneven-steps": (TAPE.replace("range(20)", "range(1 if dl.get_rank() else 20)"), {"uneven-steps"}),
+    "fit-with-all-samples": (
+        FIT.replace("distribute(model)", "distribute(model, shard_data=False)"),
+        {"unsharded-loader"},
+    ),
+    "fit-scaled-twice-and-saved-by-all": (
+        FIT.replace("dl.lr_scale(0.1)", "dl.lr_scale(dl.lr_scale(0.1))").replace("dl.rank0(model.save)", "model.save"),
+        {"double-scaling", "save-by-every-rank"},
+    ),
     "fit-not-distributed": (
         FIT.replace("dl.distribute(model)\n", ""),
         {"missing-average", "unsharded-loader", "missing-broadcast", "equal-seeds"},
@@ -99,6 +132,22 @@ def alone(tmp_path_factory):
     return of
 
 
+RISING = "tf.keras.optimizers.schedules.CosineDecay(0.001, dl.steps(60), warmup_target={}, warmup_steps=dl.steps(24))"
+
+
+@pytest.mark.parametrize(
+    ("peak", "fault"),
+    [("dl.lr_scale(0.1)", ""), ("0.1", "lost-scaling"), ("dl.lr_scale(dl.lr_scale(0.1))", "double-scaling")],
+)
+def test_a_peak_behind_a_warm_up_that_lost_its_scaling_is_found(peak, fault, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    right, planted = (TAPE.replace("dl.lr_scale(0.1)", RISING.format(lr).replace("0.001", "dl.lr_scale(0.001)"))
+                      for lr in ("dl.lr_scale(0.1)", peak))  # fmt: skip
+    check = learning_rate(run(tmp_path / "alone", right, 1), run(tmp_path / "work", planted, 2))
+    print(check)
+    assert check.fault == fault
+
+
 KERAS_2 = metadata.version("keras").startswith("2.")
 WITH_KERAS_2 = ("nothing-tape", "nothing-fit", "fit-not-distributed", *(n for n in FAULTS if "session" in n))
 
@@ -131,3 +180,18 @@ def test_an_evaluation_is_summed_not_averaged_over_ranks(size, shown, fault, alo
     check = runs.metrics(alone(text), alone(text), identity, False)
     print(check)
     assert check.fault == fault
+
+
+@pytest.mark.skipif(KERAS_2, reason="Keras 3 is not installed: nox -s keras3 runs this")
+@pytest.mark.parametrize(("reduction", "fault"), [("sum_over_batch_size", ""), ("sum", "other-gradient")])
+def test_ranks_that_share_serial_batches_train_alike_with_dropout_off(reduction, fault, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "train_dist.py"
+    script.write_text(TAPE.replace(CLIP, "").replace("from_logits=True", f"from_logits=True, reduction='{reduction}'"))
+    (tmp_path / "runs").mkdir()
+    runs = Runs(Job(script, script, stall=60.0), tmp_path / "runs")
+    check = runs.whole(runs.identity(), runs.sharded(), False)
+    print(check)
+    assert check.fault == fault
+    assert fault or check.status == "passed"
+    assert fault or "with dropout off" in check.finding

@@ -75,7 +75,8 @@ def _rates(steps: Sequence[Step], run: Run) -> list[list[tuple[str, float, float
 
 def _shorter(run: Run) -> bool:
     """Whether the port makes a schedule shorter; of functions and lists, which have no count, it is taken for so."""
-    return any(call["count"] is None or call["count"] != call["result"] for call in run.root.returns("steps"))
+    faster = any(call.facts.get("faster") for call in run.root.returns("lr_scale"))
+    return faster or any(call["count"] is None or call["count"] != call["result"] for call in run.root.returns("steps"))
 
 
 def _ramp(serial: Run, run: Run) -> Check | None:
@@ -86,7 +87,9 @@ def _ramp(serial: Run, run: Run) -> Check | None:
     more step on either side may have it.
     """
     n, calls = len(run.traces), list(run.root.returns("lr_scale"))
-    promised = max((call["result"] / call["lr"] for call in calls if call["lr"]), default=1.0)
+    factors = {"linear": float(n), "sqrt": math.sqrt(n)}
+    promised = max((call["result"] / call["lr"] if call["lr"] else factors.get(call["rule"], 1.0) for call in calls),
+                   default=1.0)  # fmt: skip
     before, now, grown = _by_group(serial.root.steps), _by_group(run.root.steps), batch_factor(serial, run)
     if any(run.root.returns("warmup")) or not any(_rises(rates) for rates in before.values()):
         return None

@@ -35,6 +35,11 @@ def reason_against(serial: Run, n: int) -> str:
     return ""
 
 
+def is_eager(run: Run) -> bool:
+    """Whether no session runs the steps: in a graph, noise is not switched off."""
+    return not any("fed" in event.facts for event in run.root.all("forward"))
+
+
 def same_batches(serial: Run, run: Run) -> bool:
     """Whether the ranks' first batches together are the serial one; where no loader gives them, their rows."""
     one, others = training(serial.root), [training(trace) for trace in run.traces]

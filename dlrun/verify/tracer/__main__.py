@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import importlib
 import os
@@ -108,17 +107,34 @@ def _into_tensorflow(recorder: Recorder) -> Callable[..., None]:
     """
     import tensorflow as tf
 
-    from dlrun.verify.tracer import datasets, graphs, randomness, sessions, tapes, tensorflow_face, variables
+    from dlrun.verify.tracer import (
+        datasets,
+        graphs,
+        keras_schedules,
+        randomness,
+        sessions,
+        tapes,
+        tensorflow_face,
+        variables,
+    )
+    from dlrun.verify.tracer.quiet_keras import install as switch_noise_off
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     tf.config.run_functions_eagerly(True)
+    if recorder.orders.quiet:
+        switch_noise_off()
     draws = randomness.install(recorder)
     data, graph = datasets.install(recorder), graphs.install(recorder)
     sessions.install(recorder, graph)
     taped = tapes.install(recorder, draws, data, graph)
     tensorflow_face.install(recorder, taped, data)
-    return functools.partial(variables.note_held, taped)
+
+    def note_last(*held: Any) -> None:
+        variables.note_held(taped, *held)
+        keras_schedules.look_ahead(recorder, taped.optimizers.values())
+
+    return note_last
 
 
 def _line(error: BaseException, script: Path) -> str:

@@ -16,7 +16,8 @@ from dlrun.verify.tracer.recorder import Recorder
 
 WATCH = "__dlrun_watch__"
 COLLECTIVE = {"gradients", "average", "broadcast", "barrier", "shard", "load"}
-TRAINING = {"step", "backward", "gradients", "run"}  # run() of a session
+TRAINING = {"step", "backward", "gradients", "run",  # run() of a session
+            "gradient", "apply_gradients", "minimize", "train_on_batch"}  # fmt: skip
 KEEPS = {"deepcopy", "get_weights", "state_dict"}  # and what begins with save
 ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 Loop = (ast.For, ast.While, ast.AsyncFor)

@@ -1,8 +1,9 @@
 """Numbers and NumPy arrays that a training loop carries on from step to step, and that its losses are made of.
 
-What is not PyTorch's is not followed from value to value, so the script's text tells: ``mean = 0.9 * mean + 0.1 * x``
-in a loop carries ``mean`` on, unless the loop also sets it anew, and a loss is made of what its assignments read.
-A function that calls ``backward()`` is called in a loop: what outlives it is carried on there, too.
+What is not the framework's is not followed from value to value, so the script's text tells:
+``mean = 0.9 * mean + 0.1 * x`` in a loop carries ``mean`` on, unless the loop also sets it anew, and a loss is made of
+what its assignments read. A function that makes a loss go backward is called in a loop: what outlives it is carried on
+there, too.
 """
 
 from __future__ import annotations
@@ -14,18 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from dlrun.verify.tracer.conditions import Loop, inside, names_in
 from dlrun.verify.tracer.recorder import Recorder, user_frame
-from dlrun.verify.tracer.tensors import tensor_note
 
 Carried = dict[str, int]  # the line that carries each name on
 Made = dict[str, list[tuple[int, set[str], bool]]]  # lines that assign a name, what they read, whether it adds to it
 
 
 def carried_in(source: str) -> dict[int, Carried]:
-    """Return, by the line of each ``backward()``, what its loop carries on and its loss is made of."""
+    """Return, by the line of each ``backward()`` or ``gradient()``, what its loop carries on and its loss is of."""
     found: dict[int, Carried] = {}
     tree = ast.parse(source)
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
@@ -40,11 +39,20 @@ def carried_in(source: str) -> dict[int, Carried]:
         else:
             kept = made
         for call in nodes:
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "backward":
-                parts = _parts(names_in(call.func.value), made)
+            if isinstance(call, ast.Call) and (loss := _loss(call)) is not None:
+                parts = _parts(names_in(loss), made)
                 carried = {name: kept[name][0][0] for name in parts if name in kept and all(a for *_, a in kept[name])}
                 found.setdefault(call.lineno, {}).update(carried)
     return found
+
+
+def _loss(call: ast.Call) -> ast.expr | None:
+    """Return what a call goes backward from: ``loss.backward()``, ``tape.gradient(loss, variables)``."""
+    if not isinstance(call.func, ast.Attribute):
+        return None
+    if call.func.attr == "gradient":
+        return call.args[0] if call.args else None
+    return call.func.value if call.func.attr == "backward" else None
 
 
 def _made(nodes: list[ast.AST], wanted: Callable[[str], bool] = bool) -> Made:
@@ -85,10 +93,13 @@ def _parts(names: set[str], made: Made) -> set[str]:
 
 
 class Counted:
-    """Notes, when a loss of a later step goes backward, what it is made of that the loop carried on."""
+    """Notes, when a loss of a later step goes backward, what it is made of that the loop carried on.
 
-    def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
+    ``note`` makes the note of an array.
+    """
+
+    def __init__(self, recorder: Recorder, note: Callable[[Any], Any]) -> None:
+        self.recorder, self._note = recorder, note
         with tokenize.open(recorder.orders.script) as file:
             self._carried = carried_in(file.read()) if recorder.orders.lineage else {}
 
@@ -102,7 +113,7 @@ class Counted:
             value = _value(name, {**frame.f_globals, **frame.f_locals})
             if value is not None:
                 at = f"{Path(self.recorder.orders.script).name}:{line}"
-                tensors[name] = {"kind": "accumulated", "note": tensor_note(torch.from_numpy(value)), "at": at}
+                tensors[name] = {"kind": "accumulated", "note": self._note(value), "at": at}
         if tensors:
             self.recorder.note("carried", tensors=tensors, noise=[])
 

@@ -42,11 +42,6 @@ class DataSets:
         self._known: dict[int, tuple[int, Any]] = {}
         self._latest: Epoch | None = None
 
-    @property
-    def fed(self) -> bool:
-        """Whether any batch came from a data set."""
-        return self._latest is not None
-
     def number(self, data: Any) -> int:
         """Return a small number for a data set, the same one each time."""
         return self._known.setdefault(id(data), (len(self._known), data))[0]

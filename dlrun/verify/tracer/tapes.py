@@ -11,12 +11,12 @@ from tensorflow.python.ops import clip_ops
 
 from dlrun.verify.tracer import ops
 from dlrun.verify.tracer.arrays import array_note, batch_digest, native, samples
+from dlrun.verify.tracer.counted import Counted
 from dlrun.verify.tracer.datasets import DataSets
 from dlrun.verify.tracer.graphs import Graphs
+from dlrun.verify.tracer.quiet_keras import NOISE
 from dlrun.verify.tracer.randomness import Draws, states, watched_models
 from dlrun.verify.tracer.recorder import Recorder
-
-NOISE = ("Dropout", "GaussianNoise", "AlphaDropout", "GaussianDropout", "SpatialDropout1D", "SpatialDropout2D")
 
 
 class Tapes:
@@ -27,6 +27,7 @@ class Tapes:
 
     def __init__(self, recorder: Recorder, draws: Draws, data: DataSets, graphs: Graphs, followed: ops.Ops) -> None:
         self.recorder, self.draws, self.data, self.graphs, self.ops = recorder, draws, data, graphs, followed
+        self.counted = Counted(recorder, array_note)
         self.tapes = 0  # that record
         self.depth = 0  # of nested calls of layers
         self.stepping = 0
@@ -71,6 +72,7 @@ class Tapes:
             self.recorder.stop()
         self.recorder.note("backward")
         self.ops.backward(args[0] if args else kwargs["target"], sources)
+        self.counted.backward()
         found = compute(tape, *args, **kwargs)
         self._latest = [(self.number(s), native(s)) for s in sources]
         numbers, gradients = [number for number, _ in self._latest], tf.nest.flatten(found)
@@ -83,7 +85,7 @@ class Tapes:
         if self.depth or self.recorder.inside or not self.tapes:
             return call(layer, *args, **kwargs)
         watched_models[id(layer)] = layer
-        before = states()
+        before, built, quiet = states(), getattr(layer, "built", True), self.recorder.orders.quiet
         self.depth += 1
         try:
             return call(layer, *args, **kwargs)
@@ -98,9 +100,9 @@ class Tapes:
                 "forward",
                 hash=digest,
                 rows={name: rows for name, rows in numbers.items() if rows},
-                noise=any(name in NOISE for name in layers),
-                norm=any(name.startswith("BatchNorm") for name in layers),
-                drew=[name for name, state in states().items() if before.get(name, state) != state],
+                noise=not quiet and any(name in NOISE for name in layers),
+                norm=not quiet and any(name.startswith("BatchNorm") for name in layers),
+                drew=[name for name, state in states().items() if built and before.get(name, state) != state],
             )
 
     def step(self, apply: Callable[[], Any], optimizer: Any, gradients: list[Any], variables: list[Any]) -> Any:
@@ -141,10 +143,18 @@ class Tapes:
             grads=used,
             params=[array_note(v) for v in variables],
             states=states(),
-            # What fit() draws beside the model's own noise is the order of a rank's samples.
-            drew=drew if not self.data.fitting and (self.recorder.steps > 1 or self.data.fed) else [],
+            # What fit() draws beside the model's own noise is the order of a rank's samples; what comes before the
+            # first step are the first weights, too.
+            drew=drew if not self.data.fitting and self.recorder.steps > 1 else [],
         )
         return result
+
+
+def _statistics() -> str:
+    """Return a hash of batch norm's statistics in the models that were called; nothing where there are none."""
+    models = [m for m in watched_models.values() if getattr(m, "built", True)]
+    moving = [v for m in models for v in m.variables if "/moving_" in getattr(v, "path", v.name)]
+    return "".join((array_note(v) or {})["hash"][:4] for v in moving)
 
 
 def _rate(optimizer: Any) -> float:
@@ -158,6 +168,7 @@ def _rate(optimizer: Any) -> float:
 def install(recorder: Recorder, draws: Draws, data: DataSets, graphs: Graphs) -> Tapes:
     """Put the instruments into tapes, clipping, layers, optimizers and ``fit``."""
     followed = Tapes(recorder, draws, data, graphs, ops.install(recorder))
+    recorder.statistics = _statistics
     tape, compute = tf.GradientTape, tf.GradientTape.gradient
     enter, leave = tape.__enter__, tape.__exit__
 

@@ -112,7 +112,8 @@ class Face:
     def _lr_scale(self, function: Any, lr: Any = 1.0, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         result = lr if self.recorder.orders.global_batch else function(lr, *args, **kwargs)
         rule = args[0] if args else kwargs.get("rule", "linear")
-        return result, {"lr": number_of(lr), "result": number_of(result), "rule": rule}
+        follows = callable(lr) and number_of(lr) is None  # a schedule, which is told the steps of all ranks, too
+        return result, {"lr": number_of(lr), "result": number_of(result), "rule": rule, "faster": follows}
 
     def _decay(self, function: Any, optimizer: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         """Leave the serial rule alone where the serial global batch is kept."""

@@ -204,7 +204,7 @@ def install(recorder: Recorder, draws: Draws, loaders: Loaders) -> Training:
     _leave_compiler_out()
     if recorder.orders.lineage:
         training.lineage.__enter__()  # type: ignore[no-untyped-call]
-    counted = Counted(recorder)
+    counted = Counted(recorder, lambda array: tensor_note(torch.from_numpy(array)))
     call, backward, zero = nn.Module.__call__, torch.autograd.backward, Optimizer.zero_grad
 
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
