@@ -12,6 +12,7 @@ from threading import Event
 from typing import Any
 
 from dlrun.errors import DlrunError, no_script
+from dlrun.verify import outside
 from dlrun.verify.checks import data, metrics, ranks, repeat, whole
 from dlrun.verify.checks.same import ALONE, same
 from dlrun.verify.compare import compare, ran
@@ -95,6 +96,7 @@ class Runs:
     folder: Path
     act: Callable[[Task], Run] = execute
     unwanted: Event = field(default_factory=Event)  # set: all runs are to be ended
+    watch: outside.Watch = field(default_factory=outside.Watch)
 
     def serial(self) -> tuple[Run, Run]:
         """Run the serial script twice. An epoch is cut short after half of the steps, unless the script minds."""
@@ -208,9 +210,9 @@ class Runs:
     def _run(self, name: str, script: Path, n: int, cut: int, env: dict[str, str], **more: Any) -> Run:
         given = orders(self.job.steps, cut, seed=self.job.seed, framework=framework_of(self.job.port), **more)
         env = {"DL_COMM_TIMEOUT_S": str(self.job.stall * 2), **env}
-        return self.act(
-            Task(name, script, self.job.args, n, self.folder / name, given, env, self.job.stall, self.unwanted)
-        )
+        words, where = self.job.args, self.folder / name
+        with self.watch.over(self.folder):
+            return self.act(Task(name, script, words, n, where, given, env, self.job.stall, self.unwanted))
 
 
 def refuse(job: Job) -> None:

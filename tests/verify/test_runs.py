@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -87,15 +88,28 @@ def test_runs_that_nobody_waits_for_any_more_are_ended(folder: Path) -> None:
     assert execute(task).hung
 
 
-def test_files_that_a_script_writes_over_stay_as_they_are(folder: Path) -> None:
+def test_files_that_a_script_writes_over_stay_as_they_are(folder: Path, tmp_path_factory: Any) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
     Path("model.pt").write_text("three weeks of training")
     Path("log.txt").write_text("mine")
-    port = script("b.py", head="import dl_comm.torch as dl\ndl.init()\n", loop="raise ValueError('planted')")
-    code, said = verify(script("a.py"), port)
+    there = tmp_path_factory.mktemp("elsewhere")  # where absolute paths lead
+    for name in ("best.txt", "old.txt", "last.txt"):
+        (there / name).write_text("four weeks")
+    far = f"""
+import contextlib, os
+open({str(there / "best.txt")!r}, "w").write("again")
+with contextlib.suppress(FileNotFoundError):  # two runs do it at a time
+    os.remove({str(there / "old.txt")!r})
+    os.rename({str(there / "best.txt")!r}, {str(there / "last.txt")!r})
+"""
+    port = script("b.py", head=f"import dl_comm.torch as dl\ndl.init()\n{far}", loop="raise ValueError('planted')")
+    code, said = verify(script("a.py", head=far), port)
     assert code == 1
     assert "the port fails on rank 0 of 1: ValueError: planted" in said
-    assert "at b.py:1" in said
+    assert "at b.py:" in said
+    assert {path.name: path.read_text() for path in there.iterdir()} == dict.fromkeys(
+        ("best.txt", "old.txt", "last.txt"), "four weeks"
+    )
     assert Path("model.pt").read_text() == "three weeks of training"
     assert Path("log.txt").read_text() == "mine"
     assert Path(".cache/state").read_text() == "mine"
@@ -106,10 +120,16 @@ def test_a_checkpoint_that_is_there_already_is_neither_replaced_nor_missed(folde
     pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
     Path("model.pt").write_text("three weeks of training")
     port = Path(script("b.py", head="import dl_comm.torch as dl\ndl.init()\n"))
-    beside = 'import os\nHERE = os.path.dirname(os.path.realpath(__file__))\n'
-    port.write_text(beside + port.read_text().replace('torch.save(model.state_dict(), "model.pt")', """
+    beside = "import os\nHERE = os.path.dirname(os.path.realpath(__file__))\n"
+    port.write_text(
+        beside
+        + port.read_text().replace(
+            'torch.save(model.state_dict(), "model.pt")',
+            """
 dl.save(model.state_dict(), "model.pt")
-dl.save(model.state_dict(), os.path.join(HERE, "beside.pt"))"""))
+dl.save(model.state_dict(), os.path.join(HERE, "beside.pt"))""",
+        )
+    )
     Path("beside.pt").write_text("four weeks")
     _, said = verify(script("a.py"), str(port))
     assert Path("beside.pt").read_text() == "four weeks"

@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from dlrun.verify import outside
 from dlrun.verify.tracer.recorder import Recorder, user_frame
 
 NUMBERS = 200  # of what is saved that are noted at most
@@ -51,11 +52,16 @@ def install(recorder: Recorder) -> None:
         if busy or not isinstance(path, (str, bytes, os.PathLike)):
             return
         name = os.path.abspath(os.fsdecode(path))  # noqa: PTH100 - links stay unresolved on purpose
-        elsewhere = (name + os.sep).startswith(ignored) and not name.startswith(recorder.orders.scratch)
-        if elsewhere or "__pycache__" in name:
+        if name.startswith(IGNORED) or "__pycache__" in name:
             return
         busy = True
         try:
+            here = name.startswith(recorder.orders.scratch)
+            if not here and user_frame() is not None:
+                for file in filter(None, (name, was)):
+                    outside.keep(file, Path(recorder.orders.out).parent)
+            if not here and (name + os.sep).startswith(ignored):
+                return
             own(name, recorder.orders.scratch, keep)
             if user_frame() is not None:
                 recorder.note("file", path=name, how=how, was=was)
