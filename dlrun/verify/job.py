@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import ast
-import tokenize
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -11,11 +10,12 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from dlrun.errors import DlrunError, no_script
+from dlrun.errors import DlrunError
 from dlrun.verify import outside
 from dlrun.verify.checks import data, metrics, ranks, repeat, whole
 from dlrun.verify.checks.same import ALONE, same
 from dlrun.verify.compare import compare, ran
+from dlrun.verify.refusals import framework_of, refuse
 from dlrun.verify.runs import Task, execute, orders
 from dlrun.verify.trace import Run
 from dlrun.verify.tracer.recorder import UNCUT
@@ -24,7 +24,6 @@ from dlrun.verify.verdict import Check, Verdict, failed, skipped
 # What shows where ranks share data, or scale rates, by their numbers, although they are to repeat the serial run.
 BY_NUMBERS = {"other-data", "other-gradient", "other-randomness", "other-rate"}
 SHARES = "the port shares its data by the ranks' numbers itself"
-OTHER_FRAMEWORKS = ("jax", "flax", "mxnet", "paddle")
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ def verify(
     Raises ``DlrunError`` where nothing can be proved: a missing file, another framework, a serial script that fails or
     makes no optimizer step.
     """
-    refuse(job)
+    refuse(job.serial, job.port, job.ranks, job.steps)
     checks: list[Check] = []
 
     def add(*more: Check) -> None:
@@ -182,8 +181,13 @@ class Runs:
         made = tuple({loaders[epoch.loader] for epoch in data.training(serial.root) if epoch.loader in loaders})
         # Without a loader the serial batches are fed, and the tracer deals them out.
         env = {} if keeps or data.training(serial.root) else {"DL_COMM_REPLICATE": "1"}
-        run = self._port("whole", self.job.ranks, env, quiet=quiet, global_batch=not keeps, training_loaders=made)
-        return whole.reproduces(serial, run, quiet)
+        given = {"quiet": quiet, "global_batch": not keeps, "training_loaders": made}
+        run = self._port("whole", self.job.ranks, env, **given)
+        check = whole.reproduces(serial, run, quiet, not keeps)
+        if not keeps and whole.of_sums(serial, run, check):
+            run = self._port("sums", self.job.ranks, env, sums=True, **given)
+            check = whole.reproduces(serial, run, quiet, grown=True, sums=True)
+        return check
 
     def both(self, one: Callable[[], Run], two: Callable[[], Run]) -> tuple[Run, Run]:
         """Make two runs at the same time."""
@@ -201,7 +205,7 @@ class Runs:
         return UNCUT if (self.folder / "uncut").exists() else max(1, self.job.steps // 2)
 
     def _serial(self, name: str, cut: int, **more: Any) -> Run:
-        env = {"PYTHONHASHSEED": "1"} if name.endswith("again") else {}
+        env = {"PYTHONHASHSEED": "1"} if name.endswith("again") and "PYTHONHASHSEED" not in os.environ else {}
         return self._run(name, self.job.serial, 1, cut, env, **more)
 
     def _port(self, name: str, n: int, env: dict[str, str] | None = None, **more: Any) -> Run:
@@ -213,46 +217,6 @@ class Runs:
         words, where = self.job.args, self.folder / name
         with self.watch.over(self.folder):
             return self.act(Task(name, script, words, n, where, given, env, self.job.stall, self.unwanted))
-
-
-def refuse(job: Job) -> None:
-    """Raise ``DlrunError`` for what is known not to be verifiable before anything runs."""
-    if job.ranks < 2:
-        raise DlrunError(f"-n {job.ranks}: a port is proved on 2 ranks or more", "leave -n out, or give -n 2")
-    if job.steps < 2:
-        raise DlrunError(f"--steps {job.steps}: a fault can hide in one step", "give --steps 2 or more")
-    for script in (job.serial, job.port):
-        if not script.is_file():
-            raise no_script(script)
-    imports = _imports(job.serial)
-    other = next((name for name in OTHER_FRAMEWORKS if name in imports), None)
-    if other and not imports & {"torch", "tensorflow", "keras"}:
-        raise DlrunError(f"{job.serial} trains with {other}: dlrun verify covers PyTorch, TensorFlow and Keras, and "
-                         "proves nothing here")  # fmt: skip
-    ported = _imports(job.port)
-    if "dl_comm" not in ported:
-        swapped = f"the port comes second: dlrun verify {job.port} {job.serial}"
-        hint = swapped if "dl_comm" in imports else f"dlrun port {job.serial} writes a port that does"
-        raise DlrunError(f"{job.port} does not import dl_comm", hint)
-
-
-def framework_of(port: Path) -> str:
-    """Return which tracer a port needs: by the face of dl_comm that it imports, or its module does."""
-    text = port.read_text(errors="replace")
-    return "tensorflow" if "dl_comm.tensorflow" in text or "dl_comm.keras" in text else "torch"
-
-
-def _imports(script: Path) -> set[str]:
-    """Return the top-level names that a script imports."""
-    with tokenize.open(script) as file:
-        source = file.read()
-    try:
-        tree = ast.parse(source, str(script))
-    except SyntaxError as error:
-        raise DlrunError(f"{script}:{error.lineno}: {error.msg}: {(error.text or '').strip()}") from error
-    names = {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
-    names |= {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module}
-    return {name.split(".")[0] for name in names}
 
 
 def _any(checks: list[Check], name: str = "") -> bool:

@@ -56,7 +56,7 @@ def execute(task: Task) -> Run:
     inherited = {name: value for name, value in os.environ.items() if name != "DL_COMM_REPLICATE"}
     if inherited.get("PYTHONPATH"):  # it may name folders as seen from here
         inherited["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, inherited["PYTHONPATH"].split(os.pathsep)))
-    env = {**inherited, "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1", **task.env}
+    env = {"PYTHONHASHSEED": "0", **inherited, "PYTHONUNBUFFERED": "1", **task.env}
     log = task.folder / "log.txt"
     with log.open("wb") as out:
         process = subprocess.Popen(

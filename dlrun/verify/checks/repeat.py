@@ -30,7 +30,7 @@ def repeats(serial: Run, again: Run, hashed: Run | None = None) -> Check:
         return failed(
             NAME,
             f"{so}: the order of a set or of hash() decides what it trains on",
-            "sort what comes from sets, and start every rank with the same PYTHONHASHSEED",
+            "sort what comes from sets; or set PYTHONHASHSEED=0, for verify and for every launch",
             "hash-order",
             **place,
         )

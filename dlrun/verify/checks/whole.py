@@ -56,10 +56,11 @@ def _fed(event: Event) -> int:
     return max(lengths, key=lengths.count) if lengths and len(lengths) == len(rows) else 0
 
 
-def reproduces(serial: Run, run: Run, quiet: bool = False) -> Check:
+def reproduces(serial: Run, run: Run, quiet: bool = False, grown: bool = False, sums: bool = False) -> Check:
     """Compare how far the parameters are apart with how far the serial ones have moved since the start.
 
-    ``quiet``: both were made without dropout, and with batch norm's statistics as they are.
+    ``quiet``: both were made without dropout, and with batch norm's statistics as they are. ``grown``: the port itself
+    leaves each rank the serial batch. ``sums``: the ranks' losses were added up.
     """
     n, worst = len(run.traces), 0.0
     if run.error or run.hung:
@@ -77,7 +78,7 @@ def reproduces(serial: Run, run: Run, quiet: bool = False) -> Check:
             finding = f"{parameter} differs by {size:.1e} after step {a.number}, {ratio:.1%} of what it moved"
             todo = "a loss that is a sum, or has a constant batch size in it, is another loss as a mean over ranks"
             todo += "; so is one with numbers in it that each rank carries from step to step: dl.average() them"
-            if reason := _no_fault(serial, run, a.number, quiet):
+            if reason := _no_fault(serial, run, a.number, quiet, grown):
                 return skipped(NAME, f"{finding}: {reason}")
             return failed(NAME, finding, todo, "other-gradient", where=b.at, step=a.number, parameter=parameter,
                           size=size)  # fmt: skip
@@ -85,10 +86,31 @@ def reproduces(serial: Run, run: Run, quiet: bool = False) -> Check:
     if quiet:
         noise = ", each with its samples' part of the noise" if serial.root.first("noise") else ""
         said += f", with dropout off and batch norm's statistics fixed{noise}"
-    return passed(NAME, said)
+    return passed(NAME, f"{said}, the parts of a loss that is a sum added up" if sums else said)
 
 
-def _no_fault(serial: Run, run: Run, number: int, quiet: bool) -> str:
+def of_sums(serial: Run, run: Run, check: Check) -> bool:
+    """Whether parameters differ because the loss is a sum over samples, or is divided by a constant number of them.
+
+    The mean over n ranks, of B/n samples each, is 1/n of it then. Of the B samples that each rank has as the port is,
+    n times the rate makes up for that.
+    """
+    if check.step is None or check.fault != "other-gradient":
+        return False
+    times, apart = _times(serial, run, check.step)
+    return apart < 1e-3 and math.isclose(times * len(run.traces), 1.0, rel_tol=1e-3)
+
+
+def _times(serial: Run, run: Run, number: int) -> tuple[float, float]:
+    """Return how many times the serial gradients those of a step are, and how far apart, relative, they are then."""
+    serial_grads, grads = ([x for note in r.root.steps[number - 1].grads for x in values(note)] for r in (serial, run))
+    square = sum(x * x for x in serial_grads) or 1.0
+    times = sum(x * y for x, y in zip(serial_grads, grads, strict=False)) / square
+    apart = sum((y - times * x) ** 2 for x, y in zip(serial_grads, grads, strict=False))
+    return times, math.sqrt(apart / square) / (abs(times) or 1.0)
+
+
+def _no_fault(serial: Run, run: Run, number: int, quiet: bool, grown: bool) -> str:
     """Return why a difference after this step need not be a fault; empty where it is one.
 
     Losses that weigh samples, or compare those of a batch, are others of B/n samples, which a first step shows. What
@@ -96,13 +118,11 @@ def _no_fault(serial: Run, run: Run, number: int, quiet: bool) -> str:
     """
     if serial.root.first("weighs"):
         return "the loss weighs the samples of a batch, and leaves some out"
-    if not quiet or (number > len(serial.root.names) and not serial.root.first("noise")):
+    first = number <= len(serial.root.names)
+    if not (first and grown) and not (quiet and (first or serial.root.first("noise"))):
         return ""
-    serial_grads, grads = ([x for note in r.root.steps[number - 1].grads for x in values(note)] for r in (serial, run))
-    square = sum(x * x for x in serial_grads) or 1.0
-    times = sum(x * y for x, y in zip(serial_grads, grads, strict=False)) / square
-    apart = sum((y - times * x) ** 2 for x, y in zip(serial_grads, grads, strict=False))
-    if apart < 1e-6 * times**2 * square and abs(times - 1) > 1e-2:
+    times, apart = _times(serial, run, number)
+    if apart < 1e-3 and abs(times - 1) > 1e-2:
         return ""
     return "the loss of a part of the batch is another one, as where it compares samples with each other"
 

@@ -61,6 +61,9 @@ class Averaging:
         tensors = list(what.parameters() if isinstance(what, torch.nn.Module) else tensors_in(what))
         before = [tensor_note(_gradient(t)) for t in tensors]
         result = function(what, *args, **kwargs)
+        if self.recorder.orders.sums:
+            for gradient in map(_gradient, tensors):
+                _ = gradient is None or gradient.mul_(int(os.environ["DLRUN_SIZE"]))
         after = [tensor_note(_gradient(t)) for t in tensors]
         self.training.by_hand.look()
         made = [changed(self.training.made.get(id(t)), note) for t, note in zip(tensors, before, strict=True)]

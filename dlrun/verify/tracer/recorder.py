@@ -38,6 +38,7 @@ class Orders:
     quiet: bool = False  # no dropout, and batch norm's statistics as they are
     lineage: bool = False  # follow what training keeps from step to step
     global_batch: bool = False  # keep the serial global batch: local batch = B / n, learning rate not scaled
+    sums: bool = False  # ... and take the mean of the ranks' gradients n times: the loss is a sum over samples
     training_loaders: tuple[int, ...] = ()  # the DataLoaders of the script, by order of creation, that feed backward()
     training_shards: tuple[int, ...] | None = None  # calls of dl.shard, by order, that stay replicated: the rest shards
 

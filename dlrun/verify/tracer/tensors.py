@@ -15,21 +15,19 @@ ROWS = 20_000  # of a model's input that are told apart at most
 
 def digest(tensor: torch.Tensor) -> str:
     """Return a hash of the tensor's shape, dtype and bits; -0.0 counts as 0.0."""
-    plain = _plain(tensor)
-    made = blake2b(f"{tuple(plain.shape)}{plain.dtype}".encode(), digest_size=8)
-    made.update(plain.view(-1).view(torch.uint8).numpy().tobytes())
-    return made.hexdigest()
+    return _digest(_plain(tensor))
 
 
 def tensor_note(tensor: torch.Tensor | None) -> dict[str, Any] | None:
     """Return hash, L2 norm and sample (base64 of float32 or float64) of a tensor; None of None."""
     if tensor is None:
         return None
-    flat = _plain(tensor).view(-1)
+    plain = _plain(tensor)
+    flat = plain.view(-1)
     kind = torch.float64 if flat.dtype in (torch.float64, torch.int64) else torch.float32
     sample = flat[:: max(1, flat.numel() // SAMPLE)][: 2 * SAMPLE].to(kind)
     return {
-        "hash": digest(tensor),
+        "hash": _digest(plain),
         "norm": float(torch.linalg.vector_norm(flat.to(torch.float64))),
         "type": str(flat.dtype).removeprefix("torch."),
         "sample": b64encode(sample.numpy().tobytes()).decode(),
@@ -95,6 +93,12 @@ def leaves(roots: Any) -> Iterable[torch.Tensor]:
 
 def _number(row: torch.Tensor) -> int:
     return int.from_bytes(blake2b(row.reshape(-1).view(torch.uint8).numpy().tobytes(), digest_size=6).digest(), "big")
+
+
+def _digest(plain: torch.Tensor) -> str:
+    made = blake2b(f"{tuple(plain.shape)}{plain.dtype}".encode(), digest_size=8)
+    made.update(plain.view(-1).view(torch.uint8).numpy().data)
+    return made.hexdigest()
 
 
 def batch_digest(batch: Any) -> str:

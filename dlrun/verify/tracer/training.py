@@ -220,7 +220,8 @@ def install(recorder: Recorder, draws: Draws, loaders: Loaders) -> Training:
         reached = list(leaves(args[0] if args else kwargs["tensors"]))
         result = backward(*args, **kwargs)
         training.by_hand.reached(reached)
-        training.made.update({id(p): tensor_note(p.grad) for p in reached})
+        if recorder.orders.lineage:  # ranks with samples of their own: what they average is compared with this
+            training.made.update({id(p): tensor_note(p.grad) for p in reached})
         training.lineage.backward(args[0] if args else kwargs["tensors"])
         counted.backward()
         return result

@@ -1,0 +1,51 @@
+"""What is known not to be verifiable before anything runs, and which framework a port is of."""
+
+from __future__ import annotations
+
+import ast
+import tokenize
+from pathlib import Path
+
+from dlrun.errors import DlrunError, no_script
+
+OTHER_FRAMEWORKS = ("jax", "flax", "mxnet", "paddle")
+
+
+def refuse(serial: Path, port: Path, ranks: int, steps: int) -> None:
+    """Raise ``DlrunError`` for what is known not to be verifiable before anything runs."""
+    if ranks < 2:
+        raise DlrunError(f"-n {ranks}: a port is proved on 2 ranks or more", "leave -n out, or give -n 2")
+    if steps < 2:
+        raise DlrunError(f"--steps {steps}: a fault can hide in one step", "give --steps 2 or more")
+    for script in (serial, port):
+        if not script.is_file():
+            raise no_script(script)
+    imports = _imports(serial)
+    other = next((name for name in OTHER_FRAMEWORKS if name in imports), None)
+    if other and not imports & {"torch", "tensorflow", "keras"}:
+        raise DlrunError(f"{serial} trains with {other}: dlrun verify covers PyTorch, TensorFlow and Keras, and "
+                         "proves nothing here")  # fmt: skip
+    ported = _imports(port)
+    if "dl_comm" not in ported:
+        swapped = f"the port comes second: dlrun verify {port} {serial}"
+        hint = swapped if "dl_comm" in imports else f"dlrun port {serial} writes a port that does"
+        raise DlrunError(f"{port} does not import dl_comm", hint)
+
+
+def framework_of(port: Path) -> str:
+    """Return which tracer a port needs: by the face of dl_comm that it imports, or its module does."""
+    text = port.read_text(errors="replace")
+    return "tensorflow" if "dl_comm.tensorflow" in text or "dl_comm.keras" in text else "torch"
+
+
+def _imports(script: Path) -> set[str]:
+    """Return the top-level names that a script imports."""
+    with tokenize.open(script) as file:
+        source = file.read()
+    try:
+        tree = ast.parse(source, str(script))
+    except SyntaxError as error:
+        raise DlrunError(f"{script}:{error.lineno}: {error.msg}: {(error.text or '').strip()}") from error
+    names = {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
+    names |= {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module}
+    return {name.split(".")[0] for name in names}
