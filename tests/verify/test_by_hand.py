@@ -77,7 +77,8 @@ for step in range(2):
 def test_targets_autocast_and_gradients_that_are_changed_by_hand_are_noted(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(SCRIPT)
-    done = execute(Task("run", tmp_path / "train.py", (), 1, tmp_path / "runs" / "run", orders(2, 2), {}, 60.0))
+    given = orders(2, 2, lineage=True)
+    done = execute(Task("run", tmp_path / "train.py", (), 1, tmp_path / "runs" / "run", given, {}, 60.0))
     assert done.whole, done.log
     one, two, three = done.root.first("loss")["rows"]["target"]
     assert one == three != two
