@@ -449,3 +449,36 @@ def test_a_data_set_that_draws_its_samples_itself_needs_other_seeds_on_other_ran
     source = BLIND.replace("DRAWN", drawn).replace("WORKERS", workers).replace("SEED", seed)
     high = [d.why for d in port(source).doubts if d.danger == "high"]
     assert [why.startswith(doubted) for why in high] == ([True] if doubted else [])
+
+
+ENDLESS = """import torch
+from torch.utils.data import DataLoader
+def endless(iterable):
+    iterator = iterable.__iter__()
+    while True:
+        try:
+            yield iterator.__next__()
+        except StopIteration:
+            iterator = iterable.__iter__()
+def loaded(data):
+    loader = DataLoader(data, batch_size=4)
+    n = len(loader)
+    loader = endless(loader)
+    return loader, n
+def batch(loader):
+    return loader.__next__()
+model = torch.nn.Linear(4, 2)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+loader, n = loaded(data)
+for epoch in range(3):
+    for i in range(n):
+        opt.zero_grad()
+        model(batch(loader)).mean().backward()
+        opt.step()
+"""
+
+
+def test_a_loader_that_an_endless_generator_goes_through_again_and_again_is_shared_once():
+    text = port(ENDLESS).text
+    assert "loader = dl.shard(DataLoader(data, batch_size=4))" in text
+    assert text.count("dl.shard") == 1, "what the generator yields is a batch of that share"

@@ -52,7 +52,9 @@ class Sources:
                     self.found |= {own: Feed(own, "iterable") for own in owns if own not in self.found}
                     self.unseen.extend([made] if not owns else [])
             elif drawn:
-                if isinstance(made, cst.Call) and origin.whole and may_be_batches(self.kinds, made, iterated):
+                batch = self.iterated.advanced(made) is not None  # what a generator yields: a batch, and no loader
+                called = isinstance(made, cst.Call) and origin.whole and not batch
+                if isinstance(made, cst.Call) and called and may_be_batches(self.kinds, made, iterated):
                     self.found.setdefault(made, Feed(made, "loader"))
             elif innermost and (may_be_batches(self.kinds, made, iterated) or self._holds_samples(made)):
                 # further out: folds, tasks, settings

@@ -11,7 +11,7 @@ import libcst as cst
 from dlrun.port.facts.kinds import Kinds
 from dlrun.port.inputs import made_of
 from dlrun.port.program.flow import Flow
-from dlrun.port.program.script import Binding, Scope, dotted, walk
+from dlrun.port.program.script import Binding, Scope, dotted, names_in, walk
 
 # Names of data whose entries hang together: one graph, not samples.
 GRAPH = re.compile(
@@ -49,8 +49,7 @@ class Wholes:
         self.drawn: set[str] = set()  # of these, the ones that each process draws at random for itself
         self._seen: set[tuple[int, str]] = set()
         self._functions: set[cst.CSTNode] = set()
-        made = [c for c in self.script.calls if kinds.of_call(c) == "optimizer" and c.args]
-        self._trained = {n.value for c in made for n in walk(c.args[0].value) if isinstance(n, cst.Name)}
+        self._known: dict[str, bool] = {}  # of names, whether an optimizer gets what they stand for
         for loss in losses:
             self._follow(loss)
 
@@ -94,7 +93,7 @@ class Wholes:
                     yield n
 
     def _through(self, name: cst.Name, bindings: list[Binding], scope: Scope) -> None:
-        if name.value in self._trained or any(b.how in ("def", "class", "import") for b in bindings):
+        if self._is_trained(name.value) or any(b.how in ("def", "class", "import") for b in bindings):
             return
         if self.kinds.of(name) in ("module", "optimizer", "loss", "loader", "scheduler", "scaler", "metric", "tape"):
             return
@@ -118,6 +117,21 @@ class Wholes:
         for binding in inside:
             if binding.value is not None:
                 self._follow(binding.value)
+
+    def _is_trained(self, name: str) -> bool:
+        """Tell whether an optimizer gets what ``name`` stands for."""
+        if name not in self._known:
+            self._known[name] = any(self.kinds.of_call(call) == "optimizer" for call in self._given_to.get(name, ()))
+        return self._known[name]
+
+    @cached_property
+    def _given_to(self) -> dict[str, list[cst.Call]]:
+        """The calls that get a name in their first argument."""
+        found: dict[str, list[cst.Call]] = {}
+        for call in self.script.calls:
+            for name in names_in(call.args[0].value) if call.args else ():
+                found.setdefault(name, []).append(call)
+        return found
 
     def bindings(self, name: str) -> list[Binding]:
         """Return what the array ``name`` is bound to."""
@@ -223,7 +237,7 @@ class Wholes:
     def _is_input(self, name: cst.Name, made: cst.Call) -> bool:
         """Tell whether the tensor ``made`` with a gradient goes into a module, and so is no weight: ``net(x)``."""
         given = [a.value for c in self.script.calls if self._runs_module(c.func) for a in c.args]
-        return name.value not in self._trained and any(made_of(self.flow, value, {made}) for value in given)
+        return not self._is_trained(name.value) and any(made_of(self.flow, value, {made}) for value in given)
 
     def _runs_module(self, func: cst.BaseExpression) -> bool:
         """Tell whether ``func`` is a module, or a method of one that computes: ``model.time_derivative``."""

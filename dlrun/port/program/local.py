@@ -56,7 +56,7 @@ def modules(script: Path, source: bytes, home: Home) -> list[Local]:
     if tree is None:
         return []
     search = _Search(home)
-    search.extend(tree, script.absolute())
+    search.extend(tree, source, script.absolute())
     found: dict[str, _File] = {}
     todo: list[tuple[ast.Module, str]] = [(tree, home.package)]
     while todo and len(found) < _MOST_FILES:
@@ -68,7 +68,7 @@ def modules(script: Path, source: bytes, home: Home) -> list[Local]:
                 read = _read(name, path, folder)
                 if read is not None:
                     found[name] = read
-                    if search.extend(read.tree, path):  # what was not found before may be there
+                    if search.extend(read.tree, read.source, path):  # what was not found before may be there
                         todo.extend([(tree, home.package), *((f.tree, f.package) for f in found.values())])
                     todo.append((read.tree, read.package))
                     if path.name == "__init__.py":
@@ -88,19 +88,25 @@ class _Search:
         self.starts = (self.home,) if root is None else (self.home, root)  # where the program may be started
         self.first: list[Path] = []  # what it puts on its path before its home, and after it
         self.last: list[Path] = []
+        self._known: dict[str, Path | None] = {}  # the folders of modules that were looked for
 
-    def extend(self, tree: ast.Module, file: Path) -> bool:
+    def extend(self, tree: ast.Module, source: bytes, file: Path) -> bool:
         """Add the folders that the module ``tree`` in ``file`` puts on the path; tell whether there are new ones."""
+        if b"sys.path" not in source:
+            return False
         found = [f for here in self.starts for f in paths.folders(tree, file, here) if f[0] != self.home]
         new = [f for f in dict.fromkeys(found) if f[0] not in self.first + self.last]
         self.first[:0] = reversed([folder for folder, first in new if first])
         self.last += [folder for folder, first in new if not first]
+        self._known.clear()
         return bool(new)
 
     def files(self, target: str) -> Iterator[tuple[str, Path, Path]]:
         """Yield name, folder and file of each module that importing ``target`` runs: packages around it, itself."""
         parts = target.split(".") if target else []
-        folder = self._folder(parts[0]) if parts else None
+        if parts and parts[0] not in self._known:
+            self._known[parts[0]] = self._folder(parts[0])
+        folder = self._known[parts[0]] if parts else None
         if folder is None:
             return
         for length in range(1, len(parts) + 1):
