@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from by_hand import event, run, step
+from by_hand import averaged, epoch, event, optimizer, run, step
 
 from dlrun.verify.checks import data
 from dlrun.verify.checks.coverage import batch_sizes, coverage
@@ -126,3 +126,16 @@ def test_targets_that_happen_to_be_alike_belong_to_the_ranks_samples() -> None:
 
 def test_nothing_is_said_of_a_model_whose_inputs_were_not_seen() -> None:
     assert coverage(run([step(1, 0.9)]), run([step(1, 0.9)], [step(1, 0.9)])) is None
+
+
+def test_a_batch_that_all_ranks_read_and_then_cut_is_judged_by_what_the_model_is_given() -> None:
+    def read(rows: list[int], cuts: bool = True) -> list[Event]:
+        cut = [event("return", fn="shard", loaders=[], shard=0)] if cuts else []
+        steps = [e for _ in range(2) for e in (averaged(sum(rows), 5.0), *given({"x": rows}))]
+        return [optimizer(), *epoch([[0, 1, 2, 3]]), *cut, *steps]
+
+    serial, shared = run(read([1, 2, 3, 4], cuts=False)), run(read([1, 3]), read([2, 4]))
+    assert data.shards(run(read([1, 2, 3, 4])), shared).status == "passed"
+    assert data.global_batch(serial, shared).finding == "4 samples (as in the serial script)"
+    assert data.shards(run(read([1, 2, 3, 4])), run(read([1, 3]), read([1, 3]))).fault == "unsharded-loader"
+    assert data.shards(serial, run(*[read([1, 2, 3, 4], cuts=False)] * 2)).fault == "unsharded-loader"

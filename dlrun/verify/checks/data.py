@@ -7,7 +7,7 @@ from collections import Counter
 from dlrun.verify.checks.coverage import NAME, batch_sizes, coverage, repeats
 from dlrun.verify.checks.gradients import uses
 from dlrun.verify.checks.stretches import stretches
-from dlrun.verify.trace import Epoch, Run, Trace
+from dlrun.verify.trace import Epoch, Event, Run, Trace
 from dlrun.verify.verdict import Check, failed, passed, skipped
 
 BATCH = "global batch"
@@ -28,6 +28,8 @@ def shards(identity: Run, run: Run) -> Check:
     first = [each[0] for each in epochs]
     place = {"where": first[0].at}
     whole, parts = expected[0].samples, [epoch.samples for epoch in first]
+    if _cut_later(run):
+        return _without_loader(identity, run)
     if whole is None or any(part is None for part in parts):
         return _by_content(first, place)
     counts = [len(epoch.batches) + len(epoch.rest) for epoch in first]
@@ -47,6 +49,17 @@ def shards(identity: Run, run: Run) -> Check:
     finding = f"{n} {'' if twice else 'disjoint '}shards of {sizes} cover the {len(set(whole))} samples"
     finding += f"; {twice} of them are read twice, for shares of equal length" if twice else ""
     return _covered(identity, whole, shares, first) or _leak(identity, run, shares) or passed(NAME, finding)
+
+
+def _cut_later(run: Run) -> bool:
+    """Whether every rank reads the same first batch, of which dl.shard() then gives each its part."""
+    read = [[epoch.hashes[0] for epoch in training(trace)[:1] if epoch.hashes] for trace in run.traces]
+    kinds = [e.kind for e in run.root.events if e.kind == "batch" or (e.kind == "return" and _cuts(e))]
+    return bool(read[0]) and all(first == read[0] for first in read) and "return" in kinds[kinds.index("batch") :]
+
+
+def _cuts(returned: Event) -> bool:
+    return returned["fn"] == "shard" and not returned.facts.get("loaders")
 
 
 def _covered(identity: Run, whole: list[int], shares: list[list[int]], first: list[Epoch]) -> Check | None:
@@ -122,7 +135,7 @@ def _without_loader(identity: Run, run: Run) -> Check:
         todo = "draw batches after dl.reseed(), or share the data with dl.shard(x)"
         where = run.root.steps[0].at
         return failed(NAME, finding, todo, "equal-seeds" if seeds else "unsharded-loader", where=where)
-    unknown = "no DataLoader feeds the training: the ranks' samples differ, what they cover is not known"
+    unknown = "no DataLoader deals out what is trained on: the ranks' samples differ, what they cover is not known"
     told = coverage(identity, run)
     return (told if told is not None and told.status == "failed" else stretches(run) or told) or skipped(NAME, unknown)
 
@@ -175,6 +188,8 @@ def _batch_sizes(serial: Run, run: Run) -> tuple[int, list[int], str]:
     if before[0].batches[0] is None:
         return 0, [], ""
     old, sizes = len(before[0].batches[0]), []
+    if _cut_later(run):
+        return old, [-(-old // len(now))] * len(now), now[0][0].at
     for epochs in now:
         size = len(epochs[0].batches[0] or ())
         alone = epochs[0].complete and len(epochs[0].batches) + len(epochs[0].rest) == 1
