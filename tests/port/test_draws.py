@@ -1,6 +1,7 @@
 """Samples that a script draws itself are dealt out: by generators, by objects that keep their place."""
 
 import pytest
+from small import refused
 
 from dlrun.port import port
 
@@ -482,3 +483,19 @@ def test_a_loader_that_an_endless_generator_goes_through_again_and_again_is_shar
     text = port(ENDLESS).text
     assert "loader = dl.shard(DataLoader(data, batch_size=4))" in text
     assert text.count("dl.shard") == 1, "what the generator yields is a batch of that share"
+
+
+def test_what_moves_on_by_a_method_next_and_gives_nothing_is_no_iterator():
+    source = """import torch
+handle = tables[name].Handle(data)
+model = torch.nn.Linear(4, 2)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for i in range(99):
+    x = handle.get_batch()
+    opt.zero_grad()
+    model(x).mean().backward()
+    opt.step()
+    handle.next()
+"""
+    assert "found no samples to share" in refused(source).message
+    assert "handle = dl.shard(" in port(source.replace("handle.get_batch()", "handle.next()")).text

@@ -1,5 +1,7 @@
 """What starts alike on all ranks, and on which GPU."""
 
+import torch
+from running import ran
 from small import SERIAL
 
 from dlrun.port import port
@@ -130,3 +132,46 @@ def test_what_an_object_holds_starts_alike_where_its_method_trains():
     assert "episodes differ in length" not in port(AGENT).report()
     played = AGENT.replace("        agent.learn()\n", "        agent.learn()\n        done = env.step(1)[2]\n")
     assert "high  episodes differ in length" in port(played).report()
+
+
+GIVEN = """import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+class Net(torch.nn.Linear):
+    def forward(self, x, y):
+        return torch.nn.functional.cross_entropy(super().forward(x), y)
+
+class Model:
+    def __init__(self, name):
+        self.network = {"small": Net, "large": Net}[name](4, 2).to("cpu")
+        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=0.1)
+
+    def train(self, x, y):
+        self.optimizer.zero_grad()
+        loss = self.network(x, y)
+        loss.backward()
+        self.optimizer.step()
+
+def step(model, x, y):
+    model.train(x, y)
+
+def run(model):
+    x = torch.randn(32, 4)
+    for batch, kinds in DataLoader(TensorDataset(x, (x.sum(1) > 0).long()), batch_size=4, shuffle=True):
+        step(model, batch, kinds)
+
+torch.manual_seed(0)
+model = Model("small")
+run(model)
+torch.save(model.network.state_dict(), "last.pt")
+"""
+
+
+def test_the_parts_of_an_object_that_a_function_is_given_to_train_start_alike(tmp_path):
+    text = port(GIVEN).text
+    assert "    dl.broadcast(model.network, model.optimizer)" in text
+    (tmp_path / "train.py").write_text(GIVEN)
+    (tmp_path / "train_dist.py").write_text(text)
+    _, serial = ran(tmp_path / "train.py", tmp_path / "serial")
+    _, twins = ran(tmp_path / "train_dist.py", tmp_path / "twins", 2, DL_COMM_REPLICATE="1")
+    assert all(torch.equal(serial[k], twins[k]) for k in serial)

@@ -161,8 +161,8 @@ class Tops:
         bodies = [loop, *(f.body for f in functions if isinstance(f, cst.FunctionDef))]
         used = {n.value for body in bodies for n in walk(body) if isinstance(n, cst.Name)}
         for name, bindings in scope.names.items():
-            made = name in used and any(b.how == "assign" for b in bindings) and self._made_before(bindings, loop)
-            if not made:
+            made = any(b.how == "assign" for b in bindings) and self._made_before(bindings, loop)
+            if name not in used or not (made or (name != "self" and any(b.how == "param" for b in bindings))):
                 continue
             use = next((n for n in self.loops.uses(name) if self.script.scopes[n].lookup(name)[1] is scope), None)
             if use is not None:

@@ -43,6 +43,8 @@ class Iterated:
         method = call.func if isinstance(call.func, cst.Attribute) and not call.args else None
         if method is None or method.attr.value not in ("next", "__next__") or self.flow.targets(call):
             return None
+        if isinstance(self.script.parents.get(call), cst.Expr):
+            return None  # `handle.next()` moves on something of the script's own: a batch would be taken
         return method.value
 
     def of(self, loop: cst.For) -> cst.BaseExpression:
