@@ -12,6 +12,7 @@ from dlrun.verify.verdict import Check, distance, failed, passed, skipped, value
 NAME = "same global batch"
 NORM = "batch norm sees B/n samples instead of B"
 NOISE = "random numbers are drawn while training (dropout, noise)"
+SUM = "the loss is a sum: of B/n samples it is 1/n, of the B that each rank has n times the rate makes up for that"
 FAR = 10.0  # times its own size: a parameter that moves further without batch norm tells nothing
 TOLERANCE = {"float64": 1e-6, "float32": 2e-3, "float16": 5e-2, "bfloat16": 1e-1}
 
