@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import libcst as cst
@@ -40,39 +41,68 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     yield from list(_skips(facts))[:1]
 
 
-def _guards(facts: Facts) -> Iterator[tuple[Step, cst.For, cst.If, bool]]:
-    """Yield the updates, their loops, and the tests that may leave an update out there.
+@dataclass(frozen=True)
+class Guard:
+    """A test that may leave out the update ``step`` of one batch: in the ``loop`` over them, or in a function called
+    there.
 
-    The last value tells that they leave it out where they hold.
+    ``out`` tells that the update is left out where the test holds; ``names`` hold samples there.
     """
+
+    step: Step
+    loop: cst.For
+    node: cst.If
+    out: bool
+    names: frozenset[str]
+
+
+def _guards(facts: Facts) -> Iterator[Guard]:
+    """Yield the tests that may leave out an update, from the loop over the batches inwards."""
     script = facts.script
-    updates = [(step, n) for step in facts.steps if step.closure is None for n in _runs(facts, step.node)]
-    for step, update in updates:
-        loop = innermost(facts, update)
-        if not isinstance(loop, cst.For) or loop not in facts.loops:
-            continue
-        for node in (n for n in walk(loop.body) if isinstance(n, cst.If) and innermost(facts, n) is loop):
-            leaves = [n for n in walk(node.body) if isinstance(n, cst.Continue) and innermost(facts, n) is loop]
-            skips = bool(leaves) and script.order[node] < script.order[update]
-            if skips or script.inside(update, node):
-                yield step, loop, node, not script.inside(update, node.body)
+    for step in facts.steps:
+        for frames in _ways(facts, [step.node]) if step.closure is None else ():
+            loop = innermost(facts, frames[0])
+            assert isinstance(loop, cst.For)
+            home: cst.For | cst.FunctionDef = loop
+            names = _of_batch(facts, loop)
+            for at, frame in enumerate(frames):
+                for node in (n for n in walk(home.body) if isinstance(n, cst.If) and innermost(facts, n) is home):
+                    leaves = cst.Continue if home is loop else cst.Return
+                    left = any(isinstance(n, leaves) and innermost(facts, n) is home for n in walk(node.body))
+                    if script.inside(frame, node) or (left and script.order[node] < script.order[frame]):
+                        yield Guard(step, loop, node, not script.inside(frame, node.body), frozenset(names))
+                if at + 1 < len(frames):
+                    assert isinstance(frame, cst.Call)
+                    home = script.function_of(frames[at + 1])  # type: ignore[assignment]
+                    names = _handed(facts, frame, home, names)  # type: ignore[arg-type]
 
 
-def _runs(facts: Facts, node: cst.CSTNode, depth: int = 2) -> Iterator[cst.CSTNode]:
-    """Yield ``node``, and the calls of the functions that hold it."""
-    yield node
-    function = facts.script.function_of(node)
-    if depth and isinstance(function, cst.FunctionDef):
-        for call in facts.flow.callers(function):
-            yield from _runs(facts, call, depth - 1)
+def _ways(facts: Facts, frames: list[cst.CSTNode], depth: int = 2) -> Iterator[list[cst.CSTNode]]:
+    """Yield ``frames``, the last of them an update, with the calls from a loop that trains down to it before them."""
+    home = innermost(facts, frames[0])
+    if isinstance(home, cst.For) and home in facts.loops:
+        yield frames
+    elif isinstance(home, cst.FunctionDef) and depth:
+        for call in facts.flow.callers(home):
+            yield from _ways(facts, [call, *frames], depth - 1)
+
+
+def _handed(facts: Facts, call: cst.Call, function: cst.FunctionDef, names: set[str]) -> set[str]:
+    """Return the names in ``function`` that hold samples, where ``names`` do at its ``call``."""
+    found: set[str] = set()
+    for param in function.params.params:
+        given = facts.flow.argument(call, function, param.name.value)
+        if given is not None and not facts.local(given) and _asks(facts, given, names):
+            found.add(param.name.value)
+    return _grown(facts, function.body, found)
 
 
 def _skips(facts: Facts) -> Iterator[Doubt]:
     """Yield a doubt where the samples themselves decide whether a batch makes an update."""
-    for step, loop, node, _ in _guards(facts):
-        if _asks(facts, node.test, _of_batch(facts, loop)) or _is_nothing(facts, node.test):
-            yield Doubt(node, f"a rank's own samples decide whether it updates {step.what}: one that does not "
-                        "leaves the others waiting, or is averaged with another batch of theirs", "high",
+    for guard in _guards(facts):
+        if _asks(facts, guard.node.test, guard.names) or _is_nothing(facts, guard.node.test):
+            yield Doubt(guard.node, f"a rank's own samples decide whether it updates {guard.step.what}: one that does "
+                        "not leaves the others waiting, or is averaged with another batch of theirs", "high",
                         "leave such samples out of the data set, or multiply the loss by 0")  # fmt: skip
 
 
@@ -86,13 +116,14 @@ def _is_nothing(facts: Facts, test: cst.BaseExpression) -> bool:
 def _short(facts: Facts) -> Iterator[Edit]:
     """Yield the tests for batches that are too short, or empty, where those of the ranks may differ in length."""
     done: set[cst.CSTNode] = set()
-    for _, loop, node, out in _guards(facts):
-        if node in done or not any(_uneven(facts, feed) for feed in _feeds_of(facts, loop)):
+    for guard in _guards(facts):
+        test = guard.node.test
+        if test in done or not any(_uneven(facts, feed) for feed in _feeds_of(facts, guard.loop)):
             continue
-        if _asks_size(facts, node.test) and not _asks(facts, node.test, _of_batch(facts, loop)):
-            done.add(node)
-            yield Edit(node.test, "the ranks' batches may differ in length: all leave one out where one rank does",
-                       partial(_together, facts, out))  # fmt: skip
+        if _asks_size(facts, test) and not _asks(facts, test, guard.names):
+            done.add(test)
+            yield Edit(test, "the ranks' batches may differ in length: all leave one out where one rank does",
+                       partial(_together, facts, guard.out))  # fmt: skip
 
 
 def _together(facts: Facts, out: bool, test: cst.BaseExpression) -> cst.BaseExpression:
@@ -146,14 +177,18 @@ def _of_batch(facts: Facts, loop: cst.For) -> set[str]:
     dealt = any(facts.script.inside(feed.node, loop.iter) or feed.node in facts.flow.through(n)
                 for feed in facts.feeds if feed.how in ("loader", "named", "iterable")
                 for n in walk(loop.iter) if isinstance(n, (cst.Name, cst.Attribute, cst.Call)))  # fmt: skip
-    names = names_in(target) if dealt else set()
-    for n in walk(loop.body):
+    return _grown(facts, loop.body, names_in(target) if dealt else set())
+
+
+def _grown(facts: Facts, body: cst.CSTNode, names: set[str]) -> set[str]:
+    """Return ``names``, which hold samples, with those that ``body`` computes from them."""
+    for n in walk(body):
         if isinstance(n, cst.Assign) and not facts.local(n.value) and _asks(facts, n.value, names):
             names |= {m.value for t in n.targets for m in walk(t.target) if isinstance(m, cst.Name)}
     return names
 
 
-def _asks(facts: Facts, test: cst.BaseExpression, names: set[str]) -> bool:
+def _asks(facts: Facts, test: cst.BaseExpression, names: Collection[str]) -> bool:
     """Tell whether ``test`` reads the values of samples, and not only how many there are, or of which kind."""
     for n in walk(test):
         if not isinstance(n, cst.Name) or n.value not in names:
