@@ -66,7 +66,7 @@ batches = Batches(np.arange(24))
 pairs = [[float(n)] for n in range(24)]
 model = torch.nn.Linear(1, 1)
 opt = torch.optim.SGD(model.parameters(), lr=1e-4)
-seen = torch.zeros(4, 24)
+seen = torch.zeros(6, 24)
 for epoch in range(2):
     for x in batches:
         seen[epoch, torch.as_tensor(x)] += 1
@@ -78,12 +78,28 @@ for epoch in range(2):
         seen[2 + epoch, int(x[0])] += 1
         model(torch.tensor([x]) + torch.rand(1, 1)).mean().backward()
         opt.step()
+mixed = True
+for epoch in range(2):
+    order = (torch.randperm if mixed else torch.arange)(24)
+    for i in range(0, 24, 2):
+        seen[4 + epoch, order[i:i + 2]] += 1
+        model(order[i:i + 2, None] + torch.rand(2, 1)).mean().backward()
+        opt.step()
 """
+
+
+def test_an_order_that_is_drawn_by_what_was_chosen_is_that_of_rank_0():
+    head, tail = SHUFFLED.split("mixed = True")
+    for call in ("draw = torch.randperm if mixed else torch.arange\n    order = draw(24)",
+                 "order = list(range(24))\n    (random.shuffle if mixed else sorted)(order)"):
+        line = "order = (torch.randperm if mixed else torch.arange)(24)"
+        text = port(head + "mixed = True" + tail.replace(line, call)).text
+        assert "order = dl.broadcast(draw(24))" in text or "sorted)(order)\n    order = dl.broadcast(order)" in text
 
 
 def test_lists_and_batches_that_are_shuffled_each_epoch_are_dealt_out_without_repeats(tmp_path):
     ported = port(SHUFFLED).text
-    assert ported.count(ALIKE) == 2
+    assert ported.count(ALIKE) == 1 and ported.count("= dl.broadcast(") == 2
     kept = ported.replace("dl.finalize()", "seen = dl.average(seen)\ndl.save(seen, 'last.pt')\ndl.finalize()")
     (tmp_path / "train.py").write_text(kept)
     for ranks in (0, 3):

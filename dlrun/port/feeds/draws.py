@@ -156,7 +156,7 @@ class Draws:
         if not isinstance(node, cst.Name):
             return False
         scope = self.script.scopes[node].lookup(node.value)[1]
-        made = {self.script.name_of(o.node.func) for o in self.flow.origins(node) if isinstance(o.node, cst.Call)}
+        made = {name for o in self.flow.origins(node) if isinstance(o.node, cst.Call) for name in self.names(o.node)}
         shuffled = [c.args[0].value for c in self.script.calls if self.script.name_of(c.func) in IN_PLACE and c.args]
         same = any(isinstance(n, cst.Name) and n.value == node.value
                    and self.script.scopes[n].lookup(n.value)[1] is scope for n in shuffled)  # fmt: skip
@@ -165,8 +165,13 @@ class Draws:
     def permutations(self, node: cst.CSTNode) -> Iterator[cst.Call]:
         """Yield the calls, made by running ``node``, that draw an order of samples."""
         for call in self.reached(node):
-            if self.script.name_of(call.func) in (*_PERMUTES, *IN_PLACE):
+            if not {*_PERMUTES, *IN_PLACE}.isdisjoint(self.names(call)):
                 yield call
+
+    def names(self, call: cst.Call) -> list[str]:
+        """Return what the function that is called may be: either one of ``(torch.randperm if mixed else range)(n)``."""
+        chosen = isinstance(call.func, cst.IfExp) or any(b.value for b in self.script.bindings_of(call.func))
+        return self.loops.kinds.names(call.func) if chosen else [self.script.name_of(call.func)]
 
 
 def plays(kinds: Kinds, node: cst.CSTNode) -> bool:

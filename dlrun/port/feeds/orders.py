@@ -40,9 +40,9 @@ class Orders:
 
     def is_order(self, call: cst.Call) -> bool:
         """Tell whether ``call`` draws a split or an order from a generator that the whole script shares."""
-        name = self.script.name_of(call.func)
-        in_order = name.endswith("KFold") and "Repeated" not in name and argument(call, "shuffle") is None
-        return bool(_ORDERS.search(name)) and not in_order and self._shared(call)
+        names = [name for name in self.draws.names(call) if _ORDERS.search(name)]
+        in_order = all(n.endswith("KFold") and "Repeated" not in n and argument(call, "shuffle") is None for n in names)
+        return not in_order and self._shared(call)
 
     def of_samples(
         self, feeds: Collection[Feed], ordered: Collection[cst.CSTNode], generators: Iterable[cst.FunctionDef]

@@ -99,7 +99,7 @@ def _listed(node: cst.BaseExpression) -> cst.BaseExpression:
 def _one_order(facts: Facts, call: cst.Call) -> Iterator[Edit | Doubt]:
     """Yield what gives all ranks the order that rank 0 draws: of a permutation, or of what is shuffled in place."""
     why = "the batches are dealt out, so all ranks must go through one order"
-    if facts.script.name_of(call.func) not in IN_PLACE:
+    if set(IN_PLACE).isdisjoint(facts.kinds.names(call.func)):
         yield Edit(call, why, lambda node: expression("torch/same", {"value": node}, dl=facts.alias))
         return
     place = facts.script.line_of(facts.script.statement_of(call))
