@@ -121,6 +121,28 @@ def test_a_loss_that_is_made_of_something_else_from_some_step_on_is_doubted(test
     assert not doubts(STEPS.replace("TEST", test).replace("weight = 0.1", "mean = 0.1"), "of which the loss is made")
 
 
+@pytest.mark.parametrize(
+    ("line", "said", "written"),
+    [
+        ("if random.random() < 9 / (9 + math.exp(done / 9)): a = 2 * a", "this chance follows the steps", True),
+        ("a = F.dropout(a, p=0.5 * 0.999 ** done)", "this follows the steps", True),
+        ("weight = 0.5 if done > 100 else 0.1", "of which the loss is made, changes", "dl.steps(100)"),
+        ("weight = 0.1 * (done > 100)", "of which the loss is made, changes", "dl.steps(100)"),
+        ("if done > 100: update(a, b)", "an update begins or ends at this step", "dl.steps(100)"),
+        ("if random.random() < 9 / (9 + epoch): a = 2 * a", "follows the steps", ""),
+        ("if random.random() < done / len(train_loader): a = 2 * a", "follows the steps", ""),
+        ("if done % 5 > 2: update(a, b)", "an update begins or ends at this step", ""),
+        ("shown = 'late' if done > 100 else 'early'", "of which the loss is made, changes", ""),
+    ],
+)
+def test_what_training_makes_of_a_batch_by_the_steps_so_far_is_doubted(line, said, written):
+    update = "def update(a, b):\n    (model(a) - b).mean().backward()\n    opt.step()\n"
+    source = STEPS.replace("TEST:\n            weight = 0.1", line)
+    source = "import math, random\nimport torch.nn.functional as F\n" + source
+    found = [d.write for d in doubts(source.replace("weight, done", f"{update}weight, done", 1), said)]
+    assert found == ([] if not written else ["dl.serial_steps(done) in place of done" if written is True else written])
+
+
 def test_what_is_made_anew_in_each_turn_and_shown_at_some_steps_makes_no_loss():
     shown = "        if done % 20 == 0:\n            a = a.argmax(1)\n"
     assert not doubts(STEPS.replace("TEST", "if False") + shown, "of which the loss is made")
@@ -134,6 +156,17 @@ def test_what_is_made_anew_in_each_turn_and_shown_at_some_steps_makes_no_loss():
 def test_a_batch_without_a_loss_that_leaves_out_the_update_is_doubted():
     loop = "for a, b in train_loader:\n    loss = (model(a) - b).mean()\n    if bool(loss == 0):\n        continue\n"
     assert doubts(TOP + loop + "    loss.backward()\n    opt.step()\n", "decide whether it updates")
+
+
+@pytest.mark.parametrize(
+    ("guard", "mine"),
+    [("b.sum() == 0", True), ("a.max() > most", True), ("b is None", False), ("a.dim() == 1", False), ("most", False)],
+)
+def test_samples_that_leave_out_an_update_in_the_function_that_makes_it_are_doubted(guard, mine):
+    step = f"def step(a, b, most):\n    a = a.float()\n    if {guard}:\n        return\n"
+    loop = "def each(batch):\n    x, y = batch\n    step(x, y, 3)\nfor batch in train_loader:\n    each(batch)\n"
+    found = doubts(TOP + step + "    loss.backward()\n    opt.step()\n" + loop, "decide whether it updates")
+    assert bool(found) is mine
 
 
 def test_processes_that_draw_are_doubted():

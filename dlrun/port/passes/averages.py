@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.passes import (
+    annealing,
     apart,
     curves,
     decisions,
@@ -52,6 +53,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     yield from doubts.torch(facts)
     yield from guards.torch(facts)
     yield from apart.torch(facts)
+    yield from annealing.torch(facts)
     yield from own_states.torch(facts)
 
 

@@ -1,0 +1,165 @@
+"""Part of step "metrics": what training makes of a batch by the number of steps so far: annealed weights, chances that
+fall, losses that set in late."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import libcst as cst
+
+from dlrun.port.edits import Doubt
+from dlrun.port.facts import Facts
+from dlrun.port.facts.computed import Tells, computed, given
+from dlrun.port.facts.taint import chances
+from dlrun.port.passes.bounds import compared
+from dlrun.port.passes.counters import attributes, counters, each_update, tells
+from dlrun.port.passes.counts import is_length_of_share
+from dlrun.port.passes.milestones import numbers
+from dlrun.port.program.script import walk
+
+_GROWS = (cst.Divide, cst.Power)
+_ORDERED = (cst.GreaterThan, cst.GreaterThanEqual, cst.LessThan, cst.LessThanEqual)
+
+
+def torch(facts: Facts) -> Iterator[Doubt]:
+    """Yield the doubts about what follows the steps so far: n ranks take 1/n of them."""
+    if not facts.keeps_steps:
+        yield from list(_followed(facts))[:3]
+        yield from list(_turns(facts))[:3]
+
+
+def _followed(facts: Facts) -> Iterator[Doubt]:
+    """Yield a doubt for each count of steps that a part of the loss, or a chance, follows: the annealing of a VAE."""
+    reads = tells(facts, set(counters(facts)) | set(attributes(facts)))
+    done: set[cst.CSTNode] = set()
+    for what, value in _steered(facts):
+        if facts.local(value):
+            continue
+        made = computed(facts.flow, [value], reads)
+        if made.reads and any(map(_grows, made.nodes)) and not any(is_length_of_share(facts, n) for n in made.nodes):
+            read = facts.script.code(made.reads[0])
+            if made.reads[0] not in done:
+                done.add(made.reads[0])
+                yield Doubt(value, f"{what} follows the steps so far, of which n ranks take 1/n: it changes n times "
+                            "more slowly", "medium",
+                            f"{facts.alias}.serial_steps({read}) in place of {read}")  # fmt: skip
+
+
+def _steered(facts: Facts) -> Iterator[tuple[str, cst.BaseExpression]]:
+    """Yield what steers the making of each batch's loss, and what to call it: weights of its parts, chances, and what
+    models and losses are given beside the samples."""
+    drawn = set(chances(facts.script))
+    for node in facts.script.nodes:
+        match node:
+            case cst.BinaryOperation(operator=cst.Multiply()) if each_update(facts, node):
+                for weight, part in ((node.left, node.right), (node.right, node.left)):
+                    if facts.local(part) and not _is_number(facts, part):
+                        yield "this weight", weight
+            case cst.Comparison() if any(n in drawn for n in walk(node)):
+                yield from (("this chance", side) for side in (node.left, *(c.comparator for c in node.comparisons)))
+            case cst.Call() if node in drawn:
+                yield from (("this chance", arg.value) for arg in node.args)
+            case cst.Call() if facts.kinds.of(node.func) in ("module", "loss") and each_update(facts, node):
+                yield from (("this", arg.value) for arg in node.args)
+            case cst.Call() if facts.script.name_of(node.func).startswith("torch.nn.functional."):
+                yield from (("this", arg.value) for arg in node.args)
+
+
+def _grows(node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` makes something gradual of a count: a part of it, a power, a multiple by a fraction."""
+    if not isinstance(node, cst.BinaryOperation):
+        return False
+    times = isinstance(node.operator, cst.Multiply) and (isinstance(node.left, cst.Float)
+                                                         or isinstance(node.right, cst.Float))  # fmt: skip
+    return times or isinstance(node.operator, _GROWS)
+
+
+def _turns(facts: Facts) -> Iterator[Doubt]:
+    """Yield a doubt where the loss is made of something else from some step on: ``if step > 1000: weight = 0.1``."""
+    reads = tells(facts, numbers(facts, set(counters(facts)) | set(attributes(facts))))
+    script = facts.script
+    backwards = [c.func for c in script.calls if isinstance(c.func, cst.Attribute) and c.func.attr.value == "backward"]
+    asked = [(node, count, issubclass(how, _ORDERED) and not _is_rest(left))
+             for node, test in _tested(facts) for left, how, right in compared(test)
+             if (count := _count(facts, left, right, reads)) is not None and _is_serial(facts, count)]  # fmt: skip
+    made = set(computed(facts.flow, [func.value for func in backwards]).nodes) if asked else set()
+    for node, count, once in asked:
+        name = ""
+        if not isinstance(node, cst.If):
+            name = script.code(node) if node in made else ""
+        elif any(script.inside(frame, node) for step in facts.steps for frame in _frames(facts, step.node)):
+            name = "an update" if once and not _ends(node) else ""
+        else:
+            written = [n for n in walk(node) if isinstance(n, (cst.Assign, cst.AugAssign)) and n.value in made]
+            kept = [n for n in written if "detach" not in script.code(n.value)  # where back-propagation is cut short
+                    and not _is_made_anew(facts, node, n, backwards)]  # fmt: skip
+            name = script.code(kept[0].targets[0].target if isinstance(kept[0], cst.Assign) else kept[0].target
+                               ) if kept else ""  # fmt: skip
+        if name:
+            what = "an update begins or ends" if name == "an update" else f"{name}, of which the loss is made, changes"
+            yield Doubt(count, f"{what} at this step, and n ranks take 1/n of the steps: it comes n times later",
+                        "medium", f"{facts.alias}.steps({script.code(count)})")  # fmt: skip
+
+
+def _tested(facts: Facts) -> Iterator[tuple[cst.CSTNode, cst.BaseExpression]]:
+    """Yield the tests in training loops, with the statements that they head; as values, with themselves."""
+    for node in facts.script.nodes:
+        inside = isinstance(node, cst.If) and any(up in facts.loops for up in facts.script.above(node))
+        if isinstance(node, cst.If) and (inside or each_update(facts, node)):
+            yield node, node.test
+        elif isinstance(node, cst.Comparison):
+            heads = facts.script.statement_of(node)
+            if not (isinstance(heads, (cst.If, cst.While)) and facts.script.inside(node, heads.test)):
+                yield node, node
+
+
+def _frames(facts: Facts, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """Yield ``node``, and the calls of the function that holds it."""
+    yield node
+    yield from facts.flow.callers(facts.script.function_of(node))
+
+
+def _is_rest(left: cst.BaseExpression) -> bool:
+    """Tell whether ``left`` is what remains of a count: ``step % 5``."""
+    return any(isinstance(n, cst.Modulo) for n in walk(left))
+
+
+def _ends(node: cst.If) -> bool:
+    return any(isinstance(n, (cst.Break, cst.Return)) for n in walk(node))
+
+
+def _is_made_anew(
+    facts: Facts, test: cst.If, node: cst.Assign | cst.AugAssign, backwards: Collection[cst.CSTNode]
+) -> bool:
+    """Tell whether what ``node`` gives a name after the loss is made is gone in the next turn: ``x = x.argmax(1)``."""
+    script = facts.script
+    loop = next((up for up in script.above(test) if up in facts.loops), script.function_of(test))
+    target = node.target if isinstance(node, cst.AugAssign) else node.targets[0].target
+    others = [b for b in script.bindings_of(target) if script.inside(b.node, loop) and not script.inside(b.node, test)]
+    return bool(others) and any(
+        script.inside(n, loop) and script.order[n] < script.order[test] for n in backwards)  # fmt: skip
+
+
+def _count(
+    facts: Facts, left: cst.BaseExpression, right: cst.BaseExpression, reads: Tells
+) -> cst.BaseExpression | None:
+    """Return what the step's number is compared with: ``k`` in ``step > k``, ``step + 1 == k``, ``step % k == 0``."""
+    if isinstance(left, cst.BinaryOperation):
+        if isinstance(left.operator, cst.Modulo):
+            return _count(facts, left.left, left.right, reads) if isinstance(right, cst.Integer) else None
+        one = isinstance(left.operator, (cst.Add, cst.Subtract)) and isinstance(left.right, cst.Integer)
+        return _count(facts, left.left, right, reads) if one else None
+    handed = [b for b in facts.script.bindings_of(left) if b.how == "param"] if isinstance(left, cst.Name) else []
+    return right if reads(left) or any(reads(value) for b in handed for value in given(facts.flow, b)) else None
+
+
+def _is_serial(facts: Facts, count: cst.CSTNode) -> bool:
+    """Tell whether ``count`` may be a number of serial steps, and not the first one, nor the rank's own."""
+    first = isinstance(count, cst.Integer) and count.evaluated_value < 2
+    return not first and not any(is_length_of_share(facts, n) for n in computed(facts.flow, [count]).nodes)  # type: ignore[list-item]
+
+
+def _is_number(facts: Facts, node: cst.BaseExpression) -> bool:
+    """Tell whether ``node`` is a number that is kept for show, as a mean so far, and no part of a loss."""
+    calls = [n.func for n in computed(facts.flow, [node]).nodes if isinstance(n, cst.Call)]
+    return any(isinstance(func, cst.Attribute) and func.attr.value == "item" for func in calls)
