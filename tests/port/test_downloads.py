@@ -3,6 +3,7 @@
 import textwrap
 
 import pytest
+from running import ran
 from small import SERIAL
 
 from dlrun.port import port
@@ -117,3 +118,33 @@ def test_a_folder_that_must_be_new_is_made_by_rank_0_before_the_others_find_it()
 )
 def test_one_run_is_logged_whatever_it_was_to_be_and_a_modules_own_mkdir_gets_no_words_it_may_not_know(call, quiet):
     assert quiet in port(f"import tools, wandb\n{SERIAL}{call}\n").text
+
+
+SCRATCH = """
+import os
+import tempfile
+import torch
+x, y = torch.randn(16, 2), torch.randn(16, 1)
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+def train():
+    with tempfile.TemporaryDirectory() as scratch:
+        path = os.path.join(scratch, "best.pt")
+        torch.save(model.state_dict(), path)
+        for a, b in torch.utils.data.DataLoader(list(zip(x, y)), 4, shuffle=True):
+            (model(a) - b).pow(2).mean().backward()
+            opt.step()
+        model.load_state_dict(torch.load(path))
+        return model
+torch.save(train().state_dict(), "last.pt")
+"""
+
+
+def test_what_rank_0_keeps_in_a_temporary_folder_all_ranks_find(tmp_path):
+    text = port(SCRATCH).text
+    assert text.count("dl.barrier()") == 1
+    (tmp_path / "train.py").write_text(text)
+    ran(tmp_path / "train.py", tmp_path / "two", 2)
+    named = "if scratch := tempfile.TemporaryDirectory().name:"
+    plain = SCRATCH.replace("with tempfile.TemporaryDirectory() as scratch:", named)
+    assert "each rank makes a folder of its own" in port(plain).report()

@@ -48,6 +48,7 @@ PASSES.append(("torch", "statistics", statistics.torch))
 PASSES.append(("torch", "stretches", stretches.torch))
 PASSES.append(("torch", "caches", caches.torch))
 PASSES.append(("torch", "stamps", stamps.names))
+PASSES.append(("torch", "folders", stamps.folders))
 PASSES.append(("torch", "guards", guards.torch))
 PASSES.append(("torch", "start", lambda facts: start.own_first(facts.script)))
 PASSES[-1][2].__doc__ = start.own_first.__doc__

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 import libcst as cst
 
-from dlrun.port.facts import Facts
+from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.computed import Tells
 from dlrun.port.program.script import added, dotted, walk
 
@@ -51,7 +51,7 @@ def _number(facts: Facts, loop: cst.For | cst.While) -> cst.Name | None:
     return first if numbers and isinstance(first, cst.Name) else None
 
 
-def runs_inside(facts: Facts, body: cst.CSTNode, depth: int = _DEPTH) -> bool:
+def runs_inside(facts: ScriptFacts, body: cst.CSTNode, depth: int = _DEPTH) -> bool:
     """Tell whether running ``body`` runs another training loop: then its turns are epochs, not batches."""
     for node in walk(body):
         targets = facts.flow.targets(node) if depth and isinstance(node, cst.Call) else ()

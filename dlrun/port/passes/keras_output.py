@@ -44,6 +44,7 @@ def keras(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     """
     yield from downloads.both(facts)
     yield from stamps.names(facts)
+    yield from stamps.folders(facts)
     script, dl = facts.script, facts.alias
     saves: list[cst.Call] = []
     for call in downloads.others(facts):
@@ -86,6 +87,7 @@ def tensorflow(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     """
     yield from downloads.both(facts)
     yield from stamps.names(facts)
+    yield from stamps.folders(facts)
     script, dl = facts.script, facts.alias
     saves: list[cst.Call] = []
     for call in downloads.others(facts):

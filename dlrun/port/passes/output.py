@@ -56,6 +56,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     """
     yield from stopping.torch(facts)
     yield from stamps.names(facts)
+    yield from stamps.folders(facts)
     yield from caches.torch(facts)
     yield from downloads.both(facts)
     dl = facts.alias

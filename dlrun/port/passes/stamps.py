@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from dlrun.port.edits import Edit
+from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import ScriptFacts
 from dlrun.port.facts.taint import Taint
-from dlrun.port.insert import expression
+from dlrun.port.insert import expression, statements
+from dlrun.port.passes.counters import runs_inside
 from dlrun.port.program.script import dotted, walk
 
 _STAMPS = re.compile(
@@ -48,6 +49,43 @@ def names(facts: ScriptFacts) -> Iterator[Edit]:
             done.add(whole)
             yield Edit(whole, "one name for all ranks, rank 0's: clocks differ",
                        lambda node: expression("torch/same", {"value": node}, dl=facts.alias))  # fmt: skip
+
+
+def folders(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
+    """Let all ranks use the temporary folder that rank 0 makes, until none of them needs it any more.
+
+    Before:
+        import tempfile, torch
+        with tempfile.TemporaryDirectory() as scratch:
+            torch.save(model.state_dict(), scratch + "/best.pt")
+            model.load_state_dict(torch.load(scratch + "/best.pt"))
+
+    After:
+        import tempfile, torch
+        with tempfile.TemporaryDirectory() as scratch:
+            scratch = dl.broadcast(scratch)  # rank 0's folder, for all ranks
+            torch.save(model.state_dict(), scratch + "/best.pt")
+            model.load_state_dict(torch.load(scratch + "/best.pt"))
+            dl.barrier()  # no rank needs the folder any more
+    """
+    for call in facts.script.calls:
+        if facts.script.name_of(call.func) != "tempfile.TemporaryDirectory":
+            continue
+        item = facts.script.parents[call]
+        around = facts.script.parents[item] if isinstance(item, cst.WithItem) else None
+        held = item.asname.name if isinstance(item, cst.WithItem) and item.asname is not None else None
+        if isinstance(around, cst.With) and isinstance(held, cst.Name) and isinstance(around.body, cst.IndentedBlock):
+            if _once(facts, call) or runs_inside(facts, around.body):
+                first, last = around.body.body[0], around.body.body[-1]
+                leaves = isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[-1], cst.Return)
+                names = statements("torch/same_folder", dl=facts.alias, name=held.value)
+                waits = statements("torch/barrier", dl=facts.alias)
+                yield Edit(first, "one folder for all ranks: each would make one of its own", before=names)
+                yield Edit(last, "rank 0 removes the folder when no rank needs it any more",
+                           before=waits if leaves else (), after=() if leaves else waits)  # fmt: skip
+        elif _once(facts, call):
+            yield Doubt(call, "each rank makes a folder of its own here, and does not find in it what rank 0 writes",
+                        "medium", f"a folder of one name, or {facts.alias}.broadcast() of this one's")  # fmt: skip
 
 
 def _whole(facts: ScriptFacts, call: cst.Call) -> cst.BaseExpression:
