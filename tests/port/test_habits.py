@@ -81,6 +81,32 @@ def test_what_a_function_that_trains_and_evaluates_or_a_loop_of_draws_shows_is_s
     assert shown == pytest.approx(real, rel=1e-5)
 
 
+LAST = TOP + """
+n = COUNT
+for epoch in range(3):
+    total = 0.0
+    for i, (a, b) in enumerate(train_loader):
+        loss = torch.nn.functional.mse_loss(model(a), b)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        total += 1.0 + 0 * loss.item()
+        if i == n - 1:
+            print("shown", total / n)
+            torch.save(model.state_dict(), "last.pt")
+"""
+
+
+def test_the_last_batch_of_an_epoch_is_a_ranks_last_and_doubted_where_its_number_is_unsure(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(port(LAST.replace("COUNT", "len(train_loader.dataset) // 8")).text)
+    said, _ = ran(script, tmp_path / "two", 2)
+    assert [line for line in said.splitlines() if "shown" in line] == ["shown 1.0"] * 3
+    (unsure,) = doubts(LAST.replace("COUNT", "48 // 8"), "never comes to the last")
+    assert unsure.write == "dl.steps(n), if it is"
+    assert not doubts(LAST.replace("COUNT", "len(train_loader)"), "never comes to the last")
+
+
 def test_what_is_summed_up_in_a_dict_is_averaged_where_it_is_shown():
     source = BOTH.replace("RETURN", 'print(sums["loss"] / sums["n"])')
     assert 'print(dl.average(sums["loss"] / sums["n"]))' in port(source).text

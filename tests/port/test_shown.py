@@ -319,6 +319,15 @@ def test_predictions_gathered_where_samples_are_dealt_out_are_doubted_and_single
     assert doubt not in port(PHASES.replace("FILL", "losses.append(loss.item())")).report()
 
 
+def test_each_judge_of_a_ranks_own_predictions_is_named_and_those_that_take_them_for_others_are_dangerous():
+    source = PHASES.replace("FILL", "predictions.extend(out.tolist())")
+    source = source.replace("(predictions):", "(predictions, of=None):")
+    source = "from sklearn.metrics import roc_auc_score\n" + source.replace(
+        "print(", "print(roc_auc_score(y.tolist(), predictions), judged(predictions, loaders[phase].dataset.ids), ")
+    found = {d.why.partition(" this rank's samples alone")[0]: d.danger for d in port(source).doubts}
+    assert {"roc_auc_score, judged see": "medium", "judged sees": "high"}.items() <= found.items()
+
+
 EACH = """
 import json, os
 import torch

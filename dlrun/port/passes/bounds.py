@@ -8,8 +8,8 @@ import libcst as cst
 
 from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import computed
-from dlrun.port.passes.counters import counters, innermost, runs_inside
-from dlrun.port.passes.counts import is_own
+from dlrun.port.passes.counters import counters, feeds_of, innermost, number_of, runs_inside
+from dlrun.port.passes.counts import all_samples, is_own
 from dlrun.port.program.script import children, dotted, walk
 
 _DIVIDES = (cst.Divide, cst.FloorDivide)
@@ -36,6 +36,8 @@ def bounds(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
                 yield target.comparator, why
     for bound in _ends(facts):
         yield bound, why
+    yield from ((last, "the last of a rank's batches, of 1/n of all") for last in lasts(facts)
+                if all_samples(facts, last))  # fmt: skip
     for count in _epochs(facts):
         yield count, "a count of steps, which the length of a rank's share turns into epochs"
 
@@ -67,6 +69,21 @@ def _asked(facts: Facts, loop: cst.CSTNode, bound: cst.BaseExpression) -> Iterat
             ends = issubclass(how, (*_AFTER, cst.Equal)) and dotted(turn) == target.value
             if ends and facts.script.code(last) == facts.script.code(bound):
                 yield last
+
+
+def lasts(facts: Facts) -> Iterator[cst.BaseExpression]:
+    """Yield the counts with which the numbers of batches that are dealt out are compared where that asks for the last
+    of them, ``if i == n - 1:`` or ``if i + 1 == n:``, but for those of a rank's own."""
+    for loop in facts.loops:
+        name = number_of(facts, loop)
+        if name is None or not isinstance(loop, cst.For) or not feeds_of(facts, loop):
+            continue
+        for node in walk(loop.body):
+            for left, how, right in compared(node) if isinstance(node, cst.Comparison) else ():
+                last, moved = _but_one(right), (_but_one(left) is left) is not (_but_one(right) is right)
+                ends = issubclass(how, (*_AFTER, cst.Equal)) and dotted(_but_one(left)) == name.value
+                if ends and moved and not isinstance(last, cst.Integer) and not is_own(facts, last):
+                    yield last
 
 
 def _epochs(facts: Facts) -> Iterator[cst.BaseExpression]:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 import libcst as cst
 
-from dlrun.port.facts import Facts, ScriptFacts
+from dlrun.port.facts import Facts, Feed, ScriptFacts
 from dlrun.port.facts.computed import Tells
 from dlrun.port.program.script import added, dotted, walk
 
@@ -24,7 +24,7 @@ def counters(facts: Facts) -> Iterator[tuple[cst.CSTNode, str]]:
         for n in walk(loop.body):
             if is_one_more(n) and innermost(facts, n) is loop and not _at_times(facts, n, loop):
                 yield function, dotted(added(n)[0])  # type: ignore[index]
-        if (number := _number(facts, loop)) is not None:
+        if (number := number_of(facts, loop)) is not None:
             yield function, number.value
 
 
@@ -42,13 +42,20 @@ def _updates(facts: Facts, node: cst.CSTNode, depth: int = _DEPTH) -> bool:
     return any(_updates(facts, target.body, depth - 1) for call in calls for target in facts.flow.targets(call))
 
 
-def _number(facts: Facts, loop: cst.For | cst.While) -> cst.Name | None:
+def number_of(facts: Facts, loop: cst.For | cst.While) -> cst.Name | None:
     """Return ``i`` in ``for i, batch in enumerate(loader)``."""
     if not isinstance(loop, cst.For) or not isinstance(loop.target, cst.Tuple) or not isinstance(loop.iter, cst.Call):
         return None
     first = loop.target.elements[0].value
     numbers = facts.script.name_of(loop.iter.func) == "builtins.enumerate" and len(loop.iter.args) == 1
     return first if numbers and isinstance(first, cst.Name) else None
+
+
+def feeds_of(facts: Facts, loop: cst.For) -> list[Feed]:
+    """Return the feeds of which ``loop`` takes its batches."""
+    iterated = [n for n in walk(loop.iter) if isinstance(n, (cst.Name, cst.Attribute, cst.Call))]
+    return [feed for feed in facts.feeds if facts.script.inside(feed.node, loop)
+            or any(feed.node in facts.flow.through(n) for n in iterated)]  # fmt: skip
 
 
 def runs_inside(facts: ScriptFacts, body: cst.CSTNode, depth: int = _DEPTH) -> bool:

@@ -17,6 +17,9 @@ from dlrun.port.program.script import argument, dotted, walk
 
 # What a function is called that shows or keeps what it is given.
 _SHOWS = re.compile(r"plot|show|draw|save|write|log|print|display|visuali", re.IGNORECASE)
+# Packages of metrics.
+_JUDGES = ("sklearn.metrics.", "scipy.stats.", "seqeval.metrics.", "torchmetrics.functional.",
+           "torcheval.metrics.functional.")  # fmt: skip
 
 
 def torch(facts: Facts) -> Iterator[Doubt]:
@@ -31,20 +34,41 @@ def torch(facts: Facts) -> Iterator[Doubt]:
 
 
 def _of_all_samples(facts: Facts) -> Iterator[Doubt]:
-    """Yield a doubt where predictions for samples that were dealt out are judged: by scikit-learn, or when gathered."""
+    """Yield the doubts about predictions for samples that were dealt out, and judged; one a function."""
+    script = facts.script
+    judged: dict[tuple[cst.CSTNode, bool], list[cst.Call]] = {}
+    for call in _judging(facts):
+        judged.setdefault((script.function_of(call), _of_whole(facts, call)), []).append(call)
+    write = f"leave the loader of this evaluation whole, without {facts.alias}.shard: every rank then sees all of it"
+    for (_, whole), calls in judged.items():
+        names = list(dict.fromkeys(dotted(call.func).rsplit(".", 1)[-1] for call in calls))
+        sees = f"{', '.join(names)} {'sees' if len(names) == 1 else 'see'} this rank's samples alone"
+        if whole:
+            yield Doubt(calls[0], f"{sees}, beside what the data set holds of all: they are taken for others", "high",
+                        write)  # fmt: skip
+        else:
+            yield Doubt(calls[0], f"{sees}: the mean over the ranks is near that of all samples, not equal to it",
+                        "medium", write)  # fmt: skip
+
+
+def _judging(facts: Facts) -> Iterator[cst.Call]:
+    """Yield the calls that judge predictions: of scikit-learn and the like, and of what a training loop gathers."""
     script = facts.script
     lists = {(script.function_of(loop), name): loop for call in script.calls for loop, name in _gathers(facts, call)}
     for call in script.calls:
-        judges = script.name_of(call.func).startswith("sklearn.metrics.") and any(map(facts.trained, call.args))
+        judges = script.name_of(call.func).startswith(_JUDGES) and any(map(facts.trained, call.args))
         last = dotted(call.func).rsplit(".", 1)[-1]
         for arg in call.args if facts.flow.targets(call) and not _SHOWS.search(last) else ():
             loop = lists.get((script.function_of(call), dotted(arg.value)))
             judges = judges or (loop is not None and not script.inside(call, loop))
         if judges:
-            yield Doubt(call, f"{last} sees this rank's samples alone: the mean over the ranks is near that of all "
-                        "samples, not equal to it", "medium", "leave the loader of this evaluation whole, without "
-                        f"{facts.alias}.shard: every rank then sees all of it")  # fmt: skip
-            return
+            yield call
+
+
+def _of_whole(facts: Facts, call: cst.Call) -> bool:
+    """Tell whether ``call`` is also given something of a data set, all of which every rank holds."""
+    return any(isinstance(n, cst.Attribute) and (n.attr.value == "dataset" or facts.kinds.of(n.value) == "dataset")
+               for arg in call.args for n in walk(arg))  # fmt: skip
 
 
 def _gathers(facts: Facts, call: cst.Call) -> Iterator[tuple[cst.For, str]]:

@@ -11,7 +11,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, Feed, Step
 from dlrun.port.insert import expression
-from dlrun.port.passes.counters import innermost
+from dlrun.port.passes.counters import feeds_of, innermost
 from dlrun.port.program.script import argument, dotted, names_in, walk
 
 _SAME = (cst.Equal, cst.NotEqual)
@@ -118,7 +118,7 @@ def _short(facts: Facts) -> Iterator[Edit]:
     done: set[cst.CSTNode] = set()
     for guard in _guards(facts):
         test = guard.node.test
-        if test in done or not any(_uneven(facts, feed) for feed in _feeds_of(facts, guard.loop)):
+        if test in done or not any(_uneven(facts, feed) for feed in feeds_of(facts, guard.loop)):
             continue
         if _asks_size(facts, test) and not _asks(facts, test, guard.names):
             done.add(test)
@@ -131,13 +131,6 @@ def _together(facts: Facts, out: bool, test: cst.BaseExpression) -> cst.BaseExpr
     if not out and not test.lpar:
         test = test.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
     return expression("torch/any_rank" if out else "torch/every_rank", {"test": test}, dl=facts.alias)
-
-
-def _feeds_of(facts: Facts, loop: cst.For) -> list[Feed]:
-    """Return the feeds of which ``loop`` takes its batches."""
-    iterated = [n for n in walk(loop.iter) if isinstance(n, (cst.Name, cst.Attribute, cst.Call))]
-    return [feed for feed in facts.feeds if facts.script.inside(feed.node, loop)
-            or any(feed.node in facts.flow.through(n) for n in iterated)]  # fmt: skip
 
 
 def _uneven(facts: Facts, feed: Feed) -> bool:

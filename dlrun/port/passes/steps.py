@@ -12,7 +12,7 @@ from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import computed, leaves
 from dlrun.port.insert import expression
 from dlrun.port.passes import milestones, own_schedules, step_rates
-from dlrun.port.passes.bounds import bounds
+from dlrun.port.passes.bounds import bounds, lasts
 from dlrun.port.passes.counters import attributes, counters, each_update, innermost, tells
 from dlrun.port.passes.counts import all_samples, is_own
 from dlrun.port.passes.output import with_argument
@@ -137,7 +137,12 @@ def _out_of_sight(facts: Facts, found: Collection[cst.CSTNode]) -> Iterator[Doub
 
 
 def _doubts(facts: Facts) -> Iterator[Doubt]:
-    """Yield the schedulers that multiply the rate at every batch, and those that end the training a step too early."""
+    """Yield the schedulers that multiply the rate at every batch, and those that end the training a step too early;
+    what asks for a last batch that a rank may not come to."""
+    for last in lasts(facts):
+        if not all_samples(facts, last):
+            yield Doubt(last, "a rank takes 1/n of the batches: if this is their number, it never comes to the last",
+                        "medium", f"{facts.alias}.steps({facts.script.code(last)}), if it is")  # fmt: skip
     for call, name in _batchwise(facts):
         if name in ("ExponentialLR", "MultiplicativeLR"):
             write = ""

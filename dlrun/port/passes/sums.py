@@ -8,6 +8,7 @@ import libcst as cst
 
 from dlrun.port.facts import Facts
 from dlrun.port.passes import counts
+from dlrun.port.passes.bounds import lasts
 from dlrun.port.program.script import Binding, added, dotted, walk
 
 _DEALT = ("loader", "named", "iterable")
@@ -215,7 +216,14 @@ class Sums:
         begun = [b.node for n in walk(total) if isinstance(n, cst.Name) for b in self._bindings(n)]
         begun = [node for node in begun if added(node) is None]
         own = count is not total and self.facts.local(count)
-        return not own and not any(self.script.inside(n, loop) for n in (count, *known, *begun))
+        inside = self.script.inside(count, loop) and not self._at_last(count)
+        return not own and not inside and not any(self.script.inside(n, loop) for n in (*known, *begun))
+
+    def _at_last(self, count: cst.CSTNode) -> bool:
+        """Tell whether ``count`` stands where that many batches are through: below ``if i == n - 1:``."""
+        tests = [up.test for up in self.script.above(count) if isinstance(up, cst.If)]
+        return any(self.script.code(n) == self.script.code(count) and self.script.inside(n, test)
+                   for n in lasts(self.facts) for test in tests)  # fmt: skip
 
 
 def _adds(binding: Binding) -> bool:
