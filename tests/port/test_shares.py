@@ -3,6 +3,7 @@
 import textwrap
 
 import pytest
+from running import ran
 from small import HEAD, LOOP, SERIAL, refused
 
 from dlrun.port import port
@@ -248,6 +249,48 @@ def test_a_loader_that_is_evaluated_too_is_cut_at_the_loop_which_counts_its_own_
     assert "enumerate(dl.shard(train_loader))" in text
     assert "i + 1 == len(dl.shard(train_loader)):" in text
     assert text.count("dl.shard(") == 2
+
+
+COUNTED = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+y = torch.randint(3, (48,))
+data = TensorDataset(torch.randn(48, 4), y)
+def make():
+    return DataLoader(data, batch_size=8, shuffle=True)
+def add(counts, some):
+    return counts + torch.bincount(some, minlength=3)
+model = torch.nn.Linear(4, 3)
+opt = torch.optim.SGD(model.parameters(), lr=0.01)
+EACH
+torch.save(kept, "last.pt")
+"""
+TRAINED = """
+for x, y in LOADER:
+    torch.nn.functional.cross_entropy(model(x), y, weight=COUNTS / 48.0).backward()
+    opt.step()
+"""
+WAYS = {
+    "a": "A = torch.zeros(3)\nfor _, y in a:\n    A = add(A, y)",
+    "b": "B = {}\nfor _, y in b:\n    for k in y.tolist():\n        B[k] = B.get(k, 0) + 1\n"
+    "B = torch.tensor([B[k] for k in range(3)])",
+    "c": "C = torch.bincount(torch.cat([y for _, y in c]), minlength=3)",
+    "d": "D = sum(torch.bincount(y, minlength=3) for _, y in d)",
+}
+
+
+def test_what_is_counted_in_the_batches_before_the_training_is_of_all_samples(tmp_path):
+    each = [f"{n} = make()\n{way}{TRAINED}".replace("LOADER", n).replace("COUNTS", n.upper())
+            for n, way in WAYS.items()]  # fmt: skip
+    source = COUNTED.replace("EACH", "\n".join([*each, "kept = [A, B, C, D]"]))
+    (tmp_path / "train.py").write_text(source)
+    (tmp_path / "dist.py").write_text(port(source).text)
+    _, serial = ran(tmp_path / "train.py", tmp_path / "one")
+    _, shared = ran(tmp_path / "dist.py", tmp_path / "two", 2)
+    assert [n.tolist() for n in shared] == [n.tolist() for n in serial]
+    foreign = source.replace(WAYS["c"], "from elsewhere import class_weights\nC = class_weights(c)")
+    assert "in dl.shard(c):" in port(foreign).text
 
 
 def test_an_iterator_of_a_loader_that_is_evaluated_too_is_made_of_its_share():

@@ -13,11 +13,12 @@ from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.torch import without_gradients
 from dlrun.port.feeds.draws import Draws
 from dlrun.port.feeds.positions import mentions
-from dlrun.port.program.script import dotted, walk
+from dlrun.port.program.script import dotted, names_in, walk
 
 # Foreign functions that go through a loader for what it holds; others may make batches of it, or know its length.
 _LOOKS = re.compile(
-    r"(^|_|\.)(eval(uate)?|valid(ate)?|test|predict|infer|accuracy|score|metrics?|embed|features?|update_bn|calibrate)",
+    r"(^|_|\.)(eval(uate)?|valid(ate)?|test|predict|infer|accuracy|score|metrics?|embed|features?|update_bn|calibrate|"
+    r"weights?|mean|std|stats?|statistics|histogram)",
     re.IGNORECASE,
 )
 _KEEPS = ("append", "extend", "add", "update")
@@ -101,10 +102,11 @@ class Uses:
         for node in self.script.nodes:
             if isinstance(node, cst.For):
                 trains = node in self.loops.training or node in self.loops.accumulating
-                found.extend([] if trains or not self._works(node.body) else [self.iterated.source(node.iter)])
-            elif isinstance(node, (cst.ListComp, cst.GeneratorExp)):
-                computes = self._computes(node.elt) and not self.loops.gradients.runs_backward(node.elt)
-                found.extend([self.iterated.source(node.for_in.iter)] if computes else [])
+                found.extend([] if trains or not self._works(node) else [self.iterated.source(node.iter)])
+            elif isinstance(node, (cst.ListComp, cst.GeneratorExp, cst.SetComp)):
+                keeps = self._computes(node.elt) or self._collects(node)
+                keeps = keeps and not self.loops.gradients.runs_backward(node.elt)
+                found.extend([self.iterated.source(node.for_in.iter)] if keeps else [])
             elif isinstance(node, cst.Call):
                 found.extend(self._given(node))
                 found.extend(self._drawn(node))
@@ -153,14 +155,29 @@ class Uses:
         if foreign and _LOOKS.search(dotted(call.func).rsplit(".", 1)[-1]):
             yield from (a.value for a in call.args if isinstance(a.value, (cst.Name, cst.Attribute, cst.Subscript)))
 
-    def _works(self, body: cst.CSTNode) -> bool:
-        """Tell whether the body of a loop runs a model, adds up, or keeps: it is no plot of the first batch."""
-        leaves = any(isinstance(n, cst.Break) for n in walk(body))
-        return self._computes(body) or (not leaves and any(map(self._keeps, walk(body))))
+    def _works(self, loop: cst.For) -> bool:
+        """Tell whether ``loop`` runs a model, adds up, or keeps: it is no plot of the first batch."""
+        leaves = any(isinstance(n, cst.Break) for n in walk(loop.body))
+        batch = names_in(loop.target)
+        return self._computes(loop.body) or (not leaves and any(self._keeps(n, batch) for n in walk(loop.body)))
 
-    def _keeps(self, node: cst.CSTNode) -> bool:
+    def _keeps(self, node: cst.CSTNode, batch: set[str]) -> bool:
+        """Tell whether ``node`` adds to something: ``seen.append(y)``, ``most = max(most, len(x))``, ``n[y] = 1``."""
+        if isinstance(node, cst.Assign):
+            target = node.targets[0].target
+            name = dotted(target)
+            of_itself = isinstance(target, (cst.Name, cst.Attribute)) and mentions(node.value, {name.split(".")[-1]})
+            return isinstance(target, cst.Subscript) or (of_itself and name not in batch)
         called = node.func if isinstance(node, cst.Call) else None
         return isinstance(node, cst.AugAssign) or (isinstance(called, cst.Attribute) and called.attr.value in _KEEPS)
+
+    def _collects(self, node: cst.ListComp | cst.GeneratorExp | cst.SetComp) -> bool:
+        """Tell whether ``node`` hands parts of the batches to no loop: ``torch.cat([y for _, y in loader])``."""
+        user = self.script.parents[node]
+        call = self.script.parents[user] if isinstance(user, cst.Arg) else None
+        goes = isinstance(call, cst.Call) and self.iterated.source(call) is call
+        goes = goes or (isinstance(user, (cst.Assign, cst.Return)) and not isinstance(node, cst.GeneratorExp))
+        return goes and mentions(node.elt, names_in(node.for_in.target))
 
     def _computes(self, node: cst.CSTNode, depth: int = 3) -> bool:
         """Tell whether running ``node`` runs a model, also by a method of its own or in a function of the script."""
