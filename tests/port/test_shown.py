@@ -1,6 +1,7 @@
 """Numbers that are shown or decide: what is summed up, averaged, or left alone."""
 
 import json
+import re
 
 import libcst as cst
 import pytest
@@ -388,6 +389,57 @@ def test_numbers_of_every_batch_are_shown_and_saved_as_means_over_the_ranks_also
     assert [line.split()[:-1] for line in on_ranks.splitlines()] == [line.split()[:-1] for line in shown.splitlines()]
     assert all(abs(a - b) < 2e-5 for a, b in zip(saved["each"], means["each"], strict=True))
     assert json.loads((tmp_path / "2" / "each.json").read_text()) == means["each"]
+
+
+NAMED = """
+import os
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+x = torch.randn(24, 4)
+data = TensorDataset(x, x.sum(1, keepdim=True))
+
+class Trainer:
+    def __init__(self):
+        self.model = torch.nn.Linear(4, 1)
+        self.opt = torch.optim.SGD(self.model.parameters(), lr=0.0)
+
+    def step(self, x, y):
+        self.loss = (self.model(x) - y).pow(2).mean()
+        self.opt.zero_grad()
+        self.loss.backward()
+        self.opt.step()
+
+    def errors(self):
+        return {"first": self.loss.item(), "double": 2 * self.loss.item()}
+
+trainer = Trainer()
+for x, y in DataLoader(data, batch_size=int(os.environ.get("BATCH", 2))):
+    trainer.step(x, y)
+    line = f"line {trainer.loss.item():.4f}"
+    print(line)
+    text = "text"
+    for name, value in trainer.errors().items():
+        text += f" {name} {value:.4f}"
+    print(text)
+    print("so", "{:.4f} and {:.4f}".format(*trainer.errors().values()))
+    table = {"kept": round(trainer.loss.item(), 4)}
+    print(table)
+    for name, value in table.items():
+        print(name, f"{value:.4f}")
+torch.save({}, "last.pt")
+"""
+
+
+def test_numbers_in_texts_and_tables_that_have_a_name_are_shown_as_means_over_the_ranks(tmp_path):
+    (tmp_path / "train.py").write_text(NAMED)
+    (tmp_path / "train_dist.py").write_text(port(NAMED).text)
+    shown, _ = ran(tmp_path / "train.py", tmp_path / "serial", BATCH="4")
+    on_ranks, _ = ran(tmp_path / "train_dist.py", tmp_path / "2", ranks=2)
+    mine, serial = (re.findall(r"[a-z]+|\d\.\d+", text) for text in (on_ranks, shown))
+    assert len(mine) == len(serial) > 60
+    for a, b in zip(mine, serial, strict=True):
+        assert a == b or abs(float(a) - float(b)) < 2e-4
 
 
 def test_a_meter_of_which_parts_alone_are_shown_is_fed_as_before():

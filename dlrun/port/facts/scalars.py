@@ -136,12 +136,21 @@ class Scalars:
                 "builtins.range",
                 "builtins.enumerate",
             )
+            if isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and not value.args:
+                entries = {"items": ("each", 1), "values": ("each",)}.get(value.func.attr.value)
+                return binding.path == entries and self._entries(value.func.value, depth)
             return counts and binding.path in (("each",), ("each", 0))
         if binding.how != "assign" or value is None:
             return False
         if len(binding.path) == 1 and isinstance(binding.path[0], int):
             return self._part(value, binding.path[0], depth)
         return binding.path in ((), ("part",)) and self(value, depth)
+
+    def _entries(self, table: cst.BaseExpression, depth: int) -> bool:
+        """Tell whether ``table`` is a dict of single numbers: ``{"loss": loss.item()}``."""
+        made = [o.node for o in self.flow.origins(table)]
+        return all(isinstance(m, cst.Dict) and m.elements and all(
+            isinstance(e, cst.DictElement) and self(e.value, depth) for e in m.elements) for m in made)  # fmt: skip
 
     def _part(self, value: cst.BaseExpression, at: int, depth: int) -> bool:
         """Tell whether element ``at`` of a tuple is one number: of a literal one, or of what a function returns."""

@@ -17,7 +17,7 @@ from dlrun.port.program.script import Script, walk
 _FIELD = re.compile(r"\{(\w+)\.(avg|val|value|mean|average|global_avg|smoothed_value)(?=[:!}])")
 
 
-def shown(metrics: Metrics, call: cst.Call) -> Iterator[Edit]:
+def shown(metrics: Metrics, call: cst.CSTNode) -> Iterator[Edit]:
     """Yield the averages of the numbers that formats within ``call`` take of a rank's own meters.
 
     Before:
@@ -103,7 +103,7 @@ def _takes_parts(call: cst.CSTNode, arg: cst.Arg) -> bool:
     return len(re.findall(rf"\{{{name}[^\w]", text)) == len(taken)
 
 
-def counts(metrics: Metrics, call: cst.Call) -> Iterator[Edit]:
+def counts(metrics: Metrics, call: cst.CSTNode) -> Iterator[Edit]:
     """Yield the sums over the ranks of the counts of samples that ``call`` shows by themselves: ``seen += len(x)``."""
     for node in walk(call):
         parent = metrics.script.parents[node]

@@ -18,49 +18,67 @@ _LOGS = ("set_postfix", "set_description", "set_postfix_str", "add_scalar", "add
 
 def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
     """Yield averages for numbers from training batches that are printed or logged."""
+    done: set[cst.CSTNode] = set()
     training = _around(metrics, [metrics.script.function_of(loop) for loop in metrics.facts.loops])
-    known: set[cst.CSTNode] = set()  # texts that were shown before
     for call in metrics.script.calls:
         logs = isinstance(call.func, cst.Attribute) and call.func.attr.value in _LOGS
         if not logs and not metrics.script.name_of(call.func).endswith(("builtins.print", ".log_value")):
             continue
         if metrics.script.function_of(call) in training and metrics.all_ranks(call):
-            texts = [text for text in dict.fromkeys(_texts(metrics, call)) if text not in known]
-            known.update(texts)
-            for made in (call, *texts):
-                metrics.formatted.update(numbers(made))
-            yield from meters.shown(metrics, call)
-            yield from meters.counts(metrics, call)
-            for value in (v for node in (*(arg.value for arg in call.args), *texts) for v in metrics.values(node)):
-                if metrics.sums.alone(value):
-                    yield Edit(value, "the sum over the ranks, not rank 0's own", metrics.totalled)
-                elif (curved := metrics.curved(value)) is None:
-                    yield Edit(value, "the mean over the ranks, not rank 0's own", metrics.wrapped)
-                elif curved not in metrics.inner:
-                    metrics.inner.add(curved)
-                    yield Edit(curved, "of the mean over the ranks, not the mean of the ranks' own", metrics.wrapped)
+            yield from _taken(metrics, call, [arg.value for arg in call.args])
+            for text in _texts(metrics, call):
+                if text not in done:
+                    done.add(text)
+                    yield from _taken(metrics, text, [text])
+
+
+def _taken(metrics: Metrics, node: cst.CSTNode, parts: list[cst.BaseExpression]) -> Iterator[Edit]:
+    """Yield the averages of what ``node``, made of ``parts``, shows."""
+    metrics.formatted.update(numbers(node))
+    yield from meters.shown(metrics, node)
+    yield from meters.counts(metrics, node)
+    for value in (v for part in parts for v in metrics.values(part)):
+        if metrics.sums.alone(value):
+            yield Edit(value, "the sum over the ranks, not rank 0's own", metrics.totalled)
+        elif (curved := metrics.curved(value)) is None:
+            yield Edit(value, "the mean over the ranks, not rank 0's own", metrics.wrapped)
+        elif curved not in metrics.inner:
+            metrics.inner.add(curved)
+            yield Edit(curved, "of the mean over the ranks, not the mean of the ranks' own", metrics.wrapped)
 
 
 def _texts(metrics: Metrics, call: cst.Call) -> Iterator[cst.BaseExpression]:
-    """Yield the texts that ``call`` shows and that were put together before: ``line = f"{loss:.3f}"``."""
-    script = metrics.script
-    for name in (n for arg in call.args for n in walk(arg.value) if isinstance(n, cst.Name)):
-        bound = script.scopes[name].lookup(name.value)[0]
-        for value in (b.written for b in bound if b.how == "assign"):
-            if value is not None and _is_text(value) and script.function_of(value) is script.function_of(call):
-                yield from [value] if metrics.all_ranks(value) else ()
+    """Yield the texts and tables that ``call`` shows by a name, or by what a function returns, where all ranks make
+    them: ``line = f"{loss:.3f}"; print(line)``."""
+    for node in (n for arg in call.args for n in walk(arg.value)):
+        values: list[cst.BaseExpression] = []
+        for binding in metrics.script.bindings_of(node) if isinstance(node, cst.Name) else ():
+            added = isinstance(binding.node, cst.AugAssign)  # line += f" {loss}"
+            value = binding.value if added else binding.written if binding.how == "assign" else None
+            values.extend([value] if isinstance(value, cst.BaseExpression) else [])
+        returned = [r for v in (node, *values) if isinstance(v, cst.Call) for r in _returned(metrics, v)]
+        yield from (made for made in (*values, *returned) if _is_text(made) and metrics.all_ranks(made))
 
 
-def _is_text(node: cst.BaseExpression) -> bool:
-    """Tell whether ``node`` puts a text together."""
+def _returned(metrics: Metrics, call: cst.Call) -> Iterator[cst.BaseExpression]:
+    """Yield what ``call`` returns, if all ranks come to all calls of its function together."""
+    for function in metrics.facts.flow.targets(call):
+        if all(map(metrics.all_ranks, metrics.facts.flow.callers(function))):
+            yield from metrics.facts.flow.returns(function)
+
+
+def _is_text(node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` puts values into a text, or under the texts that name them."""
     match node:
-        case cst.FormattedString() | cst.SimpleString() | cst.ConcatenatedString():
+        case cst.BinaryOperation(operator=cst.Add()):
+            return _is_text(node.left) or _is_text(node.right)
+        case cst.BinaryOperation(operator=cst.Modulo(), left=left):
+            return isinstance(left, (cst.SimpleString, cst.ConcatenatedString))
+        case cst.Call(func=cst.Attribute(attr=cst.Name("format" | "join"))):
             return True
-        case cst.BinaryOperation(left=left, operator=cst.Modulo() | cst.Add()):
-            return _is_text(left)
-        case cst.Call(func=cst.Attribute(value=text, attr=cst.Name("format" | "join"))):
-            return _is_text(text)
-    return False
+        case cst.Dict(elements=[cst.DictElement(key=cst.SimpleString()), *_]):
+            return True
+    return isinstance(node, (cst.FormattedString, cst.ConcatenatedString, cst.SimpleString))
 
 
 def _around(metrics: Metrics, functions: list[cst.FunctionDef | cst.Module]) -> set[cst.CSTNode]:
