@@ -293,6 +293,30 @@ def test_what_is_counted_in_the_batches_before_the_training_is_of_all_samples(tm
     assert "in dl.shard(c):" in port(foreign).text
 
 
+LONGEST = """
+import torch
+import iterators
+train_iter, valid_iter = iterators.splits(sets, batch_size=8)
+EACH
+model = torch.nn.Sequential(torch.nn.Embedding(9, longest))
+opt = torch.optim.Adam(model.parameters())
+for batch in train_iter:
+    text = batch.text[:, :longest] if batch.text.size(1) > longest else batch.text
+    if text.size(1) > longest:
+        text = text[:, :longest]
+    loss = model(text).mean()
+    loss.backward()
+    opt.step()
+"""
+
+
+def test_a_length_that_all_batches_decide_is_one_number_on_all_ranks():
+    text = port(LONGEST.replace("EACH", "longest = max([batch.text.size(1) for batch in train_iter])")).text
+    assert "for batch in dl.shard(train_iter):" in text and text.count("dl.shard(") == 1
+    assert "dl.average(longest)" not in text
+    assert "train_iter = dl.shard(train_iter)" in port(LONGEST.replace("EACH", "longest = 9")).text
+
+
 def test_an_iterator_of_a_loader_that_is_evaluated_too_is_made_of_its_share():
     loop = "    batches = iter(train_loader)\n    for i in range(9):\n        x, y = next(batches)\n"
     drawn = BOTH.replace("    for i, (x, y) in enumerate(train_loader):\n", loop)

@@ -16,7 +16,7 @@ _FILLS = {"update", "append", "extend", "add", "insert", "push", "record"}
 _SHAPES = {f"builtins.{name}" for name in ("len", "range", "type", "isinstance", "enumerate")}
 _OPENS = {"builtins.open", "io.open", "gzip.open", "bz2.open", "codecs.open"}  # files hold what their names do not say
 _SHAPE_METHODS = {"size", "dim", "numel", "state_dict", "parameters"}
-_SHAPE_ATTRIBUTES = {"shape", "dtype", "device", "size", "ndim"}
+_SHAPE_ATTRIBUTES = {"shape", "dtype", "device", "size", "ndim", "is_cuda", "requires_grad"}
 
 
 class Spread:
@@ -61,6 +61,10 @@ class Spread:
                 return children(node) if counted else ()
             case cst.Lambda():
                 return ()
+            case cst.IfExp():
+                return (node.body, node.orelse)  # the test is decided
+            case cst.ListComp() | cst.SetComp() | cst.GeneratorExp():
+                return (node.elt,)  # into which the entries go
             case cst.Name() | cst.Attribute(value=cst.Name(value="self")) if (held := self._held(node)) is not None:
                 return (held,)
             case cst.Attribute():

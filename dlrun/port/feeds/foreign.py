@@ -39,7 +39,7 @@ def where_assigned(flow: Flow, uses: Uses, made: cst.CSTNode, iterated: cst.Base
             return None
     if not isinstance(made, cst.Call) or script.name_of(made.func).startswith(_ARRAYS):
         return None
-    if flow.definition(made.func) is not None or uses.looked_at(made):
+    if flow.definition(made.func) is not None or uses.looked_at(made, iterated):
         return None
     holders: list[Binding] = []
     for scope in {id(s): s for s in script.scopes.values()}.values():

@@ -69,9 +69,12 @@ class Uses:
             if given is not None and loader in self.flow.through(given):
                 yield given
 
-    def looked_at(self, made: cst.CSTNode) -> bool:
-        """Tell whether something that does not train looks at the batches of what ``made`` returns."""
-        return any(made in self.flow.through(other) for other in self._others())
+    def looked_at(self, made: cst.CSTNode, iterated: cst.BaseExpression) -> bool:
+        """Tell whether something that does not train looks at the batches of what ``made`` returns, or at that part of
+        it which the name ``iterated`` holds."""
+        holds = self.script.bindings_of(iterated)
+        return any(made in self.flow.through(other) or (holds and self.script.bindings_of(other) == holds)
+                   for other in self._others())  # fmt: skip
 
     def lengths(self, feeds: Iterable[Feed]) -> Iterator[cst.Call]:
         """Yield the calls ``len(loader)`` beside loops that take a share of a loader which stays whole elsewhere.
