@@ -175,3 +175,32 @@ def test_the_parts_of_an_object_that_a_function_is_given_to_train_start_alike(tm
     _, serial = ran(tmp_path / "train.py", tmp_path / "serial")
     _, twins = ran(tmp_path / "train_dist.py", tmp_path / "twins", 2, DL_COMM_REPLICATE="1")
     assert all(torch.equal(serial[k], twins[k]) for k in serial)
+
+
+NAMED = """
+import torch
+from torch.optim.lr_scheduler import *
+from torch.utils.data import DataLoader
+class Trainer:
+    def __init__(self, model, args, optim):
+        self.model = model
+        self.begin(optim, args)
+        if args.checkpoint:
+            state = torch.load(args.checkpoint)
+            self.optim.load_state_dict(state["optim"])
+            self.lr_scheduler.load_state_dict(state["scheduler"])
+    def begin(self, optim, args):
+        self.optim = optim(self.model.parameters(), **args.optimizer)
+        self.lr_scheduler = globals()[args.scheduler](self.optim, **args.scheduling)
+    def train(self, loader):
+        for epoch in range(3):
+            for x, y in loader:
+                (self.model(x) - y).pow(2).mean().backward()
+                self.optim.step()
+            self.lr_scheduler.step()
+"""
+
+
+def test_an_optimizer_whose_class_is_given_is_broadcast_and_the_scheduler_that_keeps_a_state_is_none():
+    text = port(NAMED + "Trainer(torch.nn.Linear(2, 1), args, make()).train(DataLoader(data, shuffle=True))\n").text
+    assert "dl.broadcast(self.model, self.optim)  #" in text

@@ -16,6 +16,7 @@ _OPTIMIZERS = re.compile(
     r"transformers\.(optimization\.)?(AdamW|Adafactor)|timm\.optim\.|lion_pytorch\.|adabound\.|pytorch_optimizer\.)"
 )
 _BY_NAME = re.compile(r"(^|_|\.)(optim|optimizer|optimiser|opt|optims|optimizers|solver|trainer)(_?[a-zA-Z0-9]{0,10})$")
+_OTHERS = re.compile(r"sched|scaler|sampler", re.IGNORECASE)  # these, too, keep a state
 _SCHEDULE = re.compile(r"(Scheduler|_schedule_with_warmup|get_scheduler|^Warmup\w*Schedule)$")
 _LOADERS = re.compile(r"(^|\.)(\w*DataLoader|BucketIterator|BPTTIterator)$")
 _MODELS = re.compile(r"^(torchvision\.models\.|timm\.create_model|segmentation_models_pytorch\.|torch\.hub\.load$)")
@@ -48,7 +49,7 @@ class Kinds:
             func = call.func
             if isinstance(func, cst.Attribute) and func.attr.value in _MODULE_METHODS:
                 keeps_state = func.attr.value in ("state_dict", "load_state_dict")
-                if keeps_state and _BY_NAME.search(dotted(func.value)):
+                if keeps_state and (_BY_NAME.search(name := dotted(func.value)) or _OTHERS.search(name)):
                     continue
                 if func.attr.value in ("train", "eval", "children") and (call.args or not dotted(func.value)):
                     continue

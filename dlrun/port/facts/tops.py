@@ -140,7 +140,7 @@ class Tops:
                     and not all(script.inside(b.node, loop) for b in bindings)
                     and bindings[0].value is not None
                 ):
-                    made = bindings[0].value if not bindings[0].path else self._use_of(cls, attribute)
+                    made = self._use_of(cls, attribute) or bindings[0].value
                     if made is not None:
                         candidates.append((f"self.{attribute}", made))
                         candidates.extend(self._parts(f"self.{attribute}", made, inner))
