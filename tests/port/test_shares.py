@@ -177,10 +177,13 @@ ORDER = HEAD + LOOP.replace("opt =", "{}\nopt =", 1)
          "import os\nfiles = sorted(os.listdir('data'))"),
         ("import glob\nfiles = glob.glob('data/*')", "list files in different orders",
          "import glob\nfiles = glob.glob('data/*')\nfiles.sort()"),
-        ("number = {w: i for i, w in enumerate(set(words))}", "a set of strings has another order in each process",
+        ("number = {w: i for i, w in enumerate(set(words))}", "a set has another order in each process",
          "number = {w: i for i, w in enumerate(sorted(set(words)))}"),
-        ("names = list(set(words))\nnumber = {w: i for i, w in enumerate(names)}", "a set of strings has another order",
+        ("names = list(set(words))\nnumber = {w: i for i, w in enumerate(names)}", "a set has another order",
          "names = list(set(words))\nnames.sort()\nnumber = {w: i for i, w in enumerate(names)}"),
+        ("lengths = list(set(w for w in words))", "a set has another order",
+         "lengths = list(set(len(w) for w in words).union(range(9)))\nlabels = list({1, 2})\n"
+         "kept = torch.arange(9)\nclasses = list(enumerate(set(kept.tolist())))"),
     ],
 )  # fmt: skip
 def test_what_each_process_would_order_in_its_own_way_is_doubted(line, doubt, sound):

@@ -46,8 +46,9 @@ def torch(facts: Facts) -> Iterator[Doubt]:
                 yield Doubt(call, "a set has another order in each process: the ranks would average the gradients of "
                             "unlike parameters", "high", "[p for p in model.parameters() if p in ...]")  # fmt: skip
                 continue
-            yield Doubt(call, "a set of strings has another order in each process: numbers given to its entries differ "
-                        "between ranks", "high", f"{script.code(call.func)}(sorted({inner}))")  # fmt: skip
+            yield Doubt(call, "a set has another order in each process, unless it holds integers: numbers given to "
+                        "its entries differ between ranks", "high",
+                        f"{script.code(call.func)}(sorted({inner}))")  # fmt: skip
 
 
 def _before_init(facts: Facts, call: cst.Call) -> bool:
@@ -77,7 +78,39 @@ def _sorted(facts: Facts, call: cst.Call) -> bool:
 
 def _numbers_a_set(facts: Facts, call: cst.Call, name: str) -> bool:
     """Tell whether ``call`` puts the entries of a set in an order, which nothing sorts later."""
-    return name in _NUMBERS and bool(call.args) and _is_set(facts, call.args[0].value) and not _sorted(facts, call)
+    numbers = name in _NUMBERS and bool(call.args) and _is_set(facts, call.args[0].value)
+    return numbers and not _sorted(facts, call) and not _holds_numbers(facts, call.args[0].value)
+
+
+def _holds_numbers(facts: Facts, node: cst.CSTNode, depth: int = 4) -> bool:
+    """Tell whether ``node`` surely holds numbers alone: sets of such are in one order in all processes."""
+    made = _made(facts, node)
+    if made is None or not depth:
+        return False
+    if isinstance(made, (cst.ListComp, cst.SetComp, cst.GeneratorExp)):
+        counts = isinstance(made.elt, cst.Call) and facts.script.name_of(made.elt.func)
+        return isinstance(made.elt, cst.Integer) or counts in ("builtins.int", "builtins.len")
+    if isinstance(made, (cst.List, cst.Set)):
+        return bool(made.elements) and all(isinstance(e.value, cst.Integer) for e in made.elements)
+    if not isinstance(made, cst.Call):
+        return False
+    name, called = facts.script.name_of(made.func), made.func
+    if isinstance(called, cst.Attribute) and called.attr.value == "tolist":  # of a tensor; arrays may hold strings
+        owner = _made(facts, called.value)
+        return isinstance(owner, cst.Call) and facts.script.name_of(owner.func).startswith("torch.")
+    if name == "builtins.range":
+        return True
+    given = [called.value] if isinstance(called, cst.Attribute) and called.attr.value in _ALGEBRA else []
+    given += [a.value for a in made.args] if given or name in (*_NUMBERS, "builtins.set", "builtins.frozenset") else []
+    return bool(given) and all(_holds_numbers(facts, n, depth - 1) for n in given)
+
+
+def _made(facts: Facts, node: cst.CSTNode) -> cst.CSTNode | None:
+    """Return what ``node`` is, or the one value that its name gets."""
+    if not isinstance(node, cst.Name):
+        return node
+    bindings = facts.script.bindings_of(node)
+    return bindings[0].value if len(bindings) == 1 and bindings[0].how == "assign" and not bindings[0].path else None
 
 
 def _is_set(facts: Facts, node: cst.CSTNode, depth: int = 4) -> bool:

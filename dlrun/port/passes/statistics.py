@@ -75,5 +75,8 @@ def _evaluates(facts: Facts, call: cst.Call) -> bool:
         return False
     if any(isinstance(up, cst.For) and ".modules()" in facts.script.code(up.iter) for up in facts.script.above(call)):
         return False  # layers that are frozen one by one, and keep the statistics that they have
+    function = facts.script.function_of(call)
+    if isinstance(function, cst.FunctionDef) and function.name.value == "__init__":
+        return False  # of a copy that is being made: it has the statistics of what it is a copy of
     tests = [up.test for up in facts.script.above(call) if isinstance(up, cst.If)]
     return not any(facts.unequal(n) for test in tests for n in walk(test) if isinstance(n, (cst.Name, cst.Call)))
