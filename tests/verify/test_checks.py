@@ -284,6 +284,9 @@ def test_a_loss_that_weighs_samples_or_compares_them_is_no_fault_of_the_port() -
     assert whole.reproduces(stepped(0.9, 0.5, 0.8, weighs), stepped(0.95, 0.25, 0.8)).status == "n/a"
     assert whole.reproduces(serial, stepped(0.95, 0.25, 0.8), quiet=True).fault == "other-gradient"  # half of it
     assert whole.reproduces(serial, stepped(0.9, 0.5, 0.85), quiet=True).fault == "other-gradient"  # carried on
+    tiny = whole.reproduces(serial, stepped(0.95, 0.5, 0.8), grown=True)
+    assert tiny.status == "n/a"
+    assert "the gradients agree" in tiny.finding
     half = whole.reproduces(serial, stepped(0.95, 0.25, 0.8), grown=True)
     assert whole.of_sums(serial, run(stepped(0.95, 0.25, 0.8).root.events, []), half)
     assert not whole.of_sums(serial, run(stepped(0.95, 0.125, 0.8).root.events, []), half)  # a quarter on 2 ranks
