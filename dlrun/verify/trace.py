@@ -118,7 +118,7 @@ class Trace:
             size=begun["size"],
             at=begun.at,
             trains=any(e.kind == "trains" for e in mine),
-            complete=any(e.kind in ("cut", "over") for e in mine),
+            complete=any(e.kind == "over" or (e.kind == "cut" and not e.facts.get("endless")) for e in mine),
             batches=tuple(e["indices"] for e in mine if e.kind == "batch"),
             rest=tuple(batch for e in mine if e.kind == "cut" for batch in e["rest"]),
             hashes=tuple(e["hash"] for e in mine if e.kind == "batch"),

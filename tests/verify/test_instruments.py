@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
+from collections.abc import Iterable
 from contextlib import nullcontext
 from textwrap import dedent
 from types import ModuleType, SimpleNamespace
@@ -14,6 +16,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
 
 from dlrun.verify.tracer.counted import carried_in  # noqa: E402
+from dlrun.verify.tracer.loaders import Epoch, Loaders  # noqa: E402
 from dlrun.verify.tracer.schedules import Schedules  # noqa: E402
 from dlrun.verify.tracer.told import Part, Whole, is_part, tell  # noqa: E402
 
@@ -59,6 +62,19 @@ def test_a_script_is_told_its_rank_or_that_it_is_alone() -> None:
         tell(journal, face)  # type: ignore[arg-type]
         assert [vars(face)[name]() for name in ("get_rank", "get_nranks", "get_rank", "get_nranks")] == expected * 2
         assert [kind for kind, _ in journal.events] == ["asked", "asked"]
+
+
+def cut(batches: Iterable[list[int]]) -> dict[str, Any]:
+    """Cut an epoch over 8 samples; return what was noted."""
+    journal = Journal()
+    iterator = SimpleNamespace(_dlrun=Epoch(0, 0, 0), _dataset=range(8), _dataset_kind=0, _sampler_iter=iter(batches))
+    Loaders(journal, SimpleNamespace()).cut(iterator)  # type: ignore[arg-type]
+    return journal.events[-1][1]
+
+
+def test_what_an_epoch_would_still_have_read_is_noted_unless_its_sampler_has_no_end() -> None:
+    assert cut([[1, 2], [5]]) == {"epoch": 0, "rest": [[1, 2], [5]], "endless": False}
+    assert cut([i % 8] for i in itertools.count()) == {"epoch": 0, "rest": [], "endless": True}
 
 
 def carried(source: str) -> set[str]:

@@ -6,7 +6,6 @@ import inspect
 import os
 from collections import deque
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 from torch.utils.data import DataLoader, Subset
@@ -17,7 +16,7 @@ from dlrun.verify.tracer.recorder import UNCUT, Recorder, called_by_dl_comm
 from dlrun.verify.tracer.tensors import batch_digest
 from dlrun.verify.tracer.totals import Totals
 
-ENDLESS = 10_000_000  # indices read ahead of a sampler at most
+ENDLESS = 10  # times the data set: a sampler that gives more indices has no epochs
 
 
 @dataclass
@@ -112,10 +111,15 @@ class Loaders:
         epoch: Epoch = iterator._dlrun
         rest = [_resolve(iterator._dataset, index) for index in epoch.waiting]
         epoch.waiting.clear()
-        if iterator._dataset_kind == 0:  # map-style: the indices can be had without the data
+        read, most = 0, ENDLESS * len(iterator._dataset) if iterator._dataset_kind == 0 else 0
+        if most:  # map-style: the indices can be had without the data
             with self.recorder.aside():
-                rest += [_resolve(iterator._dataset, index) for index in islice(iterator._sampler_iter, ENDLESS)]
-        self.recorder.note("cut", epoch=epoch.number, rest=rest)
+                for index in iterator._sampler_iter:
+                    rest.append(_resolve(iterator._dataset, index))
+                    read += len(rest[-1] or [0])
+                    if read > most:
+                        break
+        self.recorder.note("cut", epoch=epoch.number, rest=[] if read > most else rest, endless=read > most)
         if hasattr(iterator, "_shutdown_workers"):
             iterator._shutdown_workers()
 
