@@ -66,26 +66,11 @@ def port(
     script = read(source, name, path)
     if options.origin:
         return _translated(script, options)
-    framework = framework_of(script)
-    if seen is not None:
-        script.seen = seen.by_call(script)
-    if framework == "keras" and facts_tensorflow.trains_by_hand(script):
-        framework = "tensorflow"
-    facts: ScriptFacts
-    if framework != "torch" and options.batch == "global":
-        raise DlrunError(f"{name}: --batch global is for PyTorch so far; this script trains with {framework}.",
-                         "Port it with --batch local.")  # fmt: skip
-    if framework == "keras":
-        facts = facts_keras.read(script, options)
-    elif framework == "tensorflow":
-        facts = facts_tensorflow.read(script, options)
-    else:
-        facts = facts_of(script, options)
+    facts = _read(script, options, seen)
     found = run_passes(facts, [step.name for step in STEPS])
     edits = [f for f in found if isinstance(f, Edit)]
     doubts = [f for f in found if isinstance(f, Doubt)]
-    if seen is not None and framework == "torch":
-        assert isinstance(facts, Facts)
+    if seen is not None and isinstance(facts, Facts) and facts.framework == "torch":
         doubts.extend(observed.differences(facts, seen, edits))
     _complete(facts, edits)
     if any(script.tree_of(e.node) is not script.module for e in edits):  # they come out in a folder of their own
@@ -102,7 +87,22 @@ def port(
             after = _carried_out(tree, file, [*mine, *joined])
         modules.append(Part(file, tree.code, after.code, tree.encoding))
     contract = facts.contract if isinstance(facts, Facts) else options.contract
-    return Ported(name, modules[0], tuple(modules[1:]), script, tuple(edits), tuple(doubts), framework, contract)
+    return Ported(name, modules[0], tuple(modules[1:]), script, tuple(edits), tuple(doubts), facts.framework, contract)
+
+
+def _read(script: Script, options: Options, seen: Observed | None) -> ScriptFacts:
+    """Return what is known about ``script``, whatever its framework."""
+    framework = framework_of(script)
+    if seen is not None:
+        script.seen = seen.by_call(script)
+    if framework == "keras" and facts_tensorflow.trains_by_hand(script):
+        framework = "tensorflow"
+    if framework == "torch":
+        return facts_of(script, options)
+    if options.batch == "global":
+        raise DlrunError(f"{script.name}: --batch global is for PyTorch so far; this script trains with {framework}.",
+                         "Port it with --batch local.")  # fmt: skip
+    return facts_keras.read(script, options) if framework == "keras" else facts_tensorflow.read(script, options)
 
 
 def _translated(script: Script, options: Options) -> Ported:

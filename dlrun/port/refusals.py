@@ -179,26 +179,10 @@ def main_guard(script: Script, flow: Flow | None = None, trains: Iterable[cst.CS
     """
     guards = [s for s in script.module.body if isinstance(s, cst.If) and _is_guard(s)]
     blocks = [g for g in guards if isinstance(g.body, cst.IndentedBlock)]
-    starts = _starts(flow, trains) if flow is not None and blocks else ()
-    if not blocks or any(script.tree_of(n) is script.module and not script.inside(n, blocks[-1]) for n in starts):
-        return None
-    return blocks[-1]
-
-
-def _starts(flow: Flow, nodes: Iterable[cst.CSTNode]) -> list[cst.CSTNode]:
-    """Return the nodes outside functions from which ``nodes`` are run, through calls."""
-    found: list[cst.CSTNode] = []
-    seen: set[cst.CSTNode] = set()
-    todo = list(nodes)
-    while todo:
-        node = todo.pop()
-        function = flow.script.function_of(node)
-        if isinstance(function, cst.Module):
-            found.append(node)
-        elif function not in seen:
-            seen.add(function)
-            todo.extend(flow.callers(function))
-    return found
+    frames = (frame for node in trains for frame in flow.frames(node)) if flow is not None and blocks else ()
+    starts = (frame for frame in frames if script.tree_of(frame) is script.module
+              and isinstance(script.function_of(frame), cst.Module))  # fmt: skip
+    return None if not blocks or any(not script.inside(frame, blocks[-1]) for frame in starts) else blocks[-1]
 
 
 def _is_guard(statement: cst.If) -> bool:

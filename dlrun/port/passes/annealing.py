@@ -87,7 +87,7 @@ def _turns(facts: Facts) -> Iterator[Doubt]:
         name = ""
         if not isinstance(node, cst.If):
             name = script.code(node) if node in made else ""
-        elif any(script.inside(frame, node) for step in facts.steps for frame in _frames(facts, step.node)):
+        elif any(script.inside(frame, node) for step in facts.steps for frame in facts.flow.frames(step.node)):
             name = "an update" if once and not _ends(node) else ""
         else:
             written = [n for n in walk(node) if isinstance(n, (cst.Assign, cst.AugAssign)) and n.value in made]
@@ -111,12 +111,6 @@ def _tested(facts: Facts) -> Iterator[tuple[cst.CSTNode, cst.BaseExpression]]:
             heads = facts.script.statement_of(node)
             if not (isinstance(heads, (cst.If, cst.While)) and facts.script.inside(node, heads.test)):
                 yield node, node
-
-
-def _frames(facts: Facts, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """Yield ``node``, and the calls of the function that holds it."""
-    yield node
-    yield from facts.flow.callers(facts.script.function_of(node))
 
 
 def _is_rest(left: cst.BaseExpression) -> bool:

@@ -20,7 +20,6 @@ _READS = re.compile(
     r"\.load_model$|^tensorflow\.(saved_model\.load|train\.(load_checkpoint|load_variable|list_variables|NewCheckpointReader))$"
 )
 _KEPT = ("latest_checkpoint", "checkpoints")  # what a CheckpointManager knows of what it has saved
-_DEEP = 6  # calls of calls
 
 
 def edits(facts: KerasFacts | TensorFlowFacts, saves: Sequence[cst.Call]) -> Iterator[Edit]:
@@ -47,14 +46,14 @@ def edits(facts: KerasFacts | TensorFlowFacts, saves: Sequence[cst.Call]) -> Ite
     script, dl = facts.script, facts.alias
     read: set[cst.CSTNode] = set()
     for call in script.calls:
+        why = ""
         if plain(script.name_of(call.func)) in _LATEST:
-            yield Edit(call.func, "rank 0 first: it may be removing or writing checkpoints",
-                       lambda f: expression("torch/rank0_first", {"call": f}, dl=dl))  # fmt: skip
+            why = "rank 0 first: it may be removing or writing checkpoints"
         elif _restores(facts, call):
             read.update(o.node for arg in call.args for o in facts.flow.origins(arg.value))
-            if _may_follow(facts, call, saves):
-                yield Edit(call.func, "rank 0 first: it has written what all read",
-                           lambda f: expression("torch/rank0_first", {"call": f}, dl=dl))  # fmt: skip
+            why = "rank 0 first: it has written what all read" if _may_follow(facts, call, saves) else ""
+        if why:
+            yield Edit(call.func, why, lambda f: expression("torch/rank0_first", {"call": f}, dl=dl))
     known = [n for n in script.of(cst.Attribute) if n.attr.value in _KEPT and _is_manager(facts, n.value)]
     for node in [*(call for call in saves if call in read), *(n for n in known if _may_follow(facts, n, saves))]:
         yield Edit(node, "rank 0 alone has saved: it tells the others where",
@@ -77,17 +76,9 @@ def _may_follow(facts: KerasFacts | TensorFlowFacts, node: cst.CSTNode, saves: S
     """Tell whether ``node`` may run after one of ``saves``: where no function runs both, that is not known."""
     script = facts.script
     for save in saves:
-        here = [(a, b) for a in _runs(facts, node) for b in _runs(facts, save)
+        here = [(a, b) for a in facts.flow.frames(node) for b in facts.flow.frames(save)
                 if script.function_of(a) is script.function_of(b)]  # fmt: skip
         loops = ({up for up in script.above(a) if isinstance(up, LOOPS)} & set(script.above(b)) for a, b in here)
         if not here or any(script.order[b] < script.order[a] for a, b in here) or any(loops):
             return True
     return False
-
-
-def _runs(facts: KerasFacts | TensorFlowFacts, node: cst.CSTNode, depth: int = _DEEP) -> Iterator[cst.CSTNode]:
-    """Yield ``node``, and the calls that run the functions which hold it."""
-    yield node
-    function = facts.script.function_of(node)
-    for call in facts.flow.callers(function) if depth and isinstance(function, cst.FunctionDef) else ():
-        yield from _runs(facts, call, depth - 1)

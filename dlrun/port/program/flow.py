@@ -51,6 +51,20 @@ class Flow(Onward):
             return [f for cls in self.classes(func) if (f := self.method(cls, "__call__")) is not None]
         return [f for f in self._in_table(func) if isinstance(f, cst.FunctionDef)]
 
+    def frames(self, node: cst.CSTNode) -> list[cst.CSTNode]:
+        """Return ``node``, and the calls that run the functions which hold it, directly or through others; each once.
+
+        They are what a traceback from ``node`` may show.
+        """
+        found = {node: None}
+        todo = [node]
+        while todo:
+            function = self.script.function_of(todo.pop())
+            new = [c for c in self.callers(function) if c not in found] if isinstance(function, cst.FunctionDef) else []
+            found.update(dict.fromkeys(new))
+            todo.extend(new)
+        return list(found)
+
     def callers(self, function: cst.CSTNode) -> list[cst.Call]:
         """Return the calls of this module that may run ``function``, in source order."""
         if self._callers is None:
