@@ -23,7 +23,9 @@ def keep(file: str, runs: Path) -> None:
     path = Path(file).resolve()
     if CACHES & set(path.parts) or path.is_relative_to(runs.resolve()) or not path.is_file():
         return
-    with _alone(runs / FOLDER) as folder:
+    folder = runs / FOLDER
+    folder.mkdir(exist_ok=True)
+    with alone(folder):
         kept = folder / blake2b(os.fsencode(path), digest_size=8).hexdigest()
         if not kept.with_suffix(".path").exists():
             shutil.copy2(path, kept)
@@ -62,12 +64,11 @@ class Watch:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[Path]:
-    """Keep the other ranks and runs out: what one of them copies, no other may have written to."""
-    folder.mkdir(exist_ok=True)
+def alone(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Keep the other ranks and runs out of a folder: what one of them copies or links, no other may be writing to."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield folder
+        yield
     finally:
         os.close(descriptor)

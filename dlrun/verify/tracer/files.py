@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import os
 import shutil
@@ -156,12 +155,10 @@ def own(file: str | os.PathLike[str], under: str, keep: bool = False) -> None:
 
 @contextmanager
 def _alone(folder: str) -> Iterator[None]:
-    """Keep the other ranks out: one of them would write through a link that another is just making."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    """Keep the other ranks out, and let this thread replace links unnoticed."""
+    with outside.alone(folder):
         _here.alone = True
-        yield
-    finally:
-        _here.alone = False
-        os.close(descriptor)
+        try:
+            yield
+        finally:
+            _here.alone = False
