@@ -148,3 +148,28 @@ def test_what_rank_0_keeps_in_a_temporary_folder_all_ranks_find(tmp_path):
     named = "if scratch := tempfile.TemporaryDirectory().name:"
     plain = SCRATCH.replace("with tempfile.TemporaryDirectory() as scratch:", named)
     assert "each rank makes a folder of its own" in port(plain).report()
+
+
+READS_BACK = """import os
+import numpy as np
+if os.path.exists("best.pt"):
+    model.load_state_dict(torch.load("best.pt"))
+torch.save(model.state_dict(), "best.pt")
+print(os.path.getsize("best.pt"))
+with open("log.txt", "w") as file:
+    file.write("done")
+with open("log.txt") as file:
+    print(file.read())
+np.savetxt(path, losses)
+losses = np.loadtxt(path)
+other = np.loadtxt(given)
+"""
+
+
+def test_what_rank_0_has_written_is_read_by_the_others_after_it():
+    text = port(SERIAL + READS_BACK).text
+    assert 'if os.path.exists("best.pt"):' in text  # what an earlier run left
+    assert 'print(dl.rank0_first(os.path.getsize)("best.pt"))' in text
+    assert 'with dl.rank0_first(open)("log.txt") as file:' in text
+    assert "losses = dl.rank0_first(np.loadtxt)(path)" in text
+    assert "other = np.loadtxt(given)" in text

@@ -45,6 +45,7 @@ def keras(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     yield from downloads.both(facts)
     yield from stamps.names(facts)
     yield from stamps.folders(facts)
+    yield from torch_output.reads_back(facts)
     script, dl = facts.script, facts.alias
     saves: list[cst.Call] = []
     for call in downloads.others(facts):
@@ -88,6 +89,7 @@ def tensorflow(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     yield from downloads.both(facts)
     yield from stamps.names(facts)
     yield from stamps.folders(facts)
+    yield from torch_output.reads_back(facts)
     script, dl = facts.script, facts.alias
     saves: list[cst.Call] = []
     for call in downloads.others(facts):

@@ -38,6 +38,9 @@ _HUBS = re.compile(
     r"(six\.moves\.)?urllib\.(request\.)?urlretrieve|gdown\.download|kagglehub\.\w+|wget\.download|datasets\.load_dataset|"
     r"sklearn\.datasets\.fetch_\w+)$"
 )
+_READS = re.compile(
+    r"^(os\.(stat|path\.(exists|isfile|getsize))|numpy\.(load|loadtxt|genfromtxt)|pandas\.read_\w+|(builtins|io)\.open)$"
+)
 # What makes pictures and films, which save themselves.
 _PICTURES = re.compile(
     r"^(PIL\.Image\.\w+|matplotlib\.animation\.\w+Animation|torchvision\.transforms\.(functional\.)?\w*pil\w*)$", re.I
@@ -59,6 +62,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     yield from stamps.folders(facts)
     yield from caches.torch(facts)
     yield from downloads.both(facts)
+    yield from reads_back(facts)
     dl = facts.alias
     for call in downloads.others(facts):
         name = facts.script.name_of(call.func)
@@ -70,6 +74,28 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             yield Edit(call.func, why, lambda _: expression("torch/load", dl=dl))
         else:
             yield from one(facts, call)
+
+
+def reads_back(facts: ScriptFacts) -> Iterator[Edit]:
+    """Yield what makes the other ranks wait where they read, by the same words, what rank 0 has written before.
+
+    Before:
+        np.savetxt(path, losses)
+        losses = np.loadtxt(path)
+
+    After:
+        dl.rank0(np.savetxt)(path, losses)
+        losses = dl.rank0_first(np.loadtxt)(path)
+    """
+    written: set[tuple[cst.CSTNode, str]] = set()
+    for call in sorted(downloads.others(facts), key=lambda c: facts.script.order[c]):
+        name, home = _name(facts, call), facts.script.function_of(call)
+        words = [(home, facts.script.code(arg.value)) for arg in call.args]
+        if name == "torch.save" or WRITES.search(name) or _opens_to_write(call, name):
+            written.update(words)
+        elif _READS.search(name) and not written.isdisjoint(words[:1]):
+            yield Edit(call.func, "rank 0 first: it has written what all read",
+                       lambda f: expression("torch/rank0_first", {"call": f}, dl=facts.alias))  # fmt: skip
 
 
 def one(facts: ScriptFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
