@@ -14,6 +14,7 @@ import dl_comm.torch.overlap as overlapping
 from dl_comm.ranks import get_nranks, get_rank
 from dl_comm.torch.averaging import average, gradients
 from dl_comm.torch.state import broadcast
+from dl_comm.torch.step_hooks import keep_step_hooks
 
 Opt = TypeVar("Opt", bound=torch.optim.Optimizer)
 
@@ -82,6 +83,7 @@ def DistributedOptimizer(  # noqa: N802
         state.done = False
         return None
 
+    keep_step_hooks(type(opt))
     opt.register_step_pre_hook(before)
     return opt
 
@@ -97,7 +99,7 @@ def _averaged_closure(closure: Callable[[], Any], optimizer: Any, state: _Averag
 
 def _watch_scalers() -> None:
     """Make every GradScaler average a distributed optimizer's gradients before it looks at them."""
-    scaler = torch.amp.GradScaler
+    scaler = getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler)  # before PyTorch 2.3 there is the latter alone
     if hasattr(scaler.unscale_, "averages_first"):
         return
     # A fused optimizer unscales in its own step; its gradients are searched for overflows before that.

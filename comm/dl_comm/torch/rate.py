@@ -9,6 +9,7 @@ import torch
 
 from dl_comm.ranks import parts
 from dl_comm.rate import decay_factor, warm_factor
+from dl_comm.torch.step_hooks import keep_step_hooks
 
 Opt = TypeVar("Opt", bound=torch.optim.Optimizer)
 
@@ -65,6 +66,7 @@ def warmup(optimizer: Any, steps: int) -> None:
             for hook in hooks:
                 hook.remove()
 
+    keep_step_hooks(type(optimizer))
     hooks = [optimizer.register_step_pre_hook(before), optimizer.register_step_post_hook(after)]
 
 
@@ -113,6 +115,7 @@ def lars(optimizer: Opt, trust: float = 0.001) -> Opt:
                     _adapt(parameter, group["weight_decay"], trust)
             decays.exchange(group, 0.0)  # it is in the gradients
 
+    keep_step_hooks(type(optimizer))
     optimizer.register_step_pre_hook(before)
     optimizer.register_step_post_hook(lambda *_: decays.restore())
     return optimizer

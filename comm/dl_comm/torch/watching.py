@@ -16,6 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from dl_comm import stepping, timeline
 from dl_comm.torch.memory import DenseMemory
 from dl_comm.torch.overlap import Overlap
+from dl_comm.torch.step_hooks import keep_step_hooks
 
 _begun: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 _numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -24,6 +25,9 @@ _numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 def watch() -> None:
     """Tell ``stepping`` and ``timeline`` what they want to know."""
     if stepping.wanted():
+        for kind in vars(torch.optim).values():
+            if isinstance(kind, type) and "step" in vars(kind):
+                keep_step_hooks(kind)
         register_optimizer_step_pre_hook(_before_step)
         register_optimizer_step_post_hook(_after_step)
     if timeline.on():

@@ -240,7 +240,7 @@ def install(recorder: Recorder, draws: Draws, loaders: Loaders) -> Training:
         for module in (nn.utils, nn.utils.clip_grad):
             if hasattr(module, name):
                 calls.note(recorder, module, name, "clip", training.by_hand.look)
-    for scaler in {torch.amp.GradScaler, torch.cuda.amp.GradScaler}:
+    for scaler in {getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler), torch.cuda.amp.GradScaler}:
         calls.note(recorder, scaler, "unscale_", "unscale")
     calls.note_metric(recorder)
     calls.note_precision(recorder)

@@ -10,6 +10,7 @@ import torch
 from agreement import same_bits
 from dl_comm import CommError
 from torch import nn
+from torch_versions import with_a_scaler
 
 _r, _n = dl.get_rank(), dl.get_nranks()
 
@@ -190,6 +191,7 @@ def gradients_as_autograd_returns_them_are_averaged_themselves():
     torch.testing.assert_close(grads[0].detach(), torch.full((4,), 2 * sum(r * r for r in range(_n)) / _n))
 
 
+@with_a_scaler
 def an_overflow_on_one_rank_skips_the_step_on_all():
     model = _net().float()
     before = [p.detach().clone() for p in model.parameters()]

@@ -8,6 +8,7 @@ import dl_comm.torch as dl
 import torch
 from agreement import same_bits
 from torch import nn
+from torch_versions import with_a_scaler
 
 _r, _n = dl.get_rank(), dl.get_nranks()
 
@@ -45,6 +46,14 @@ def steps_average_first():
             _assert_trains_alike(serial, plain, ported, distributed)
 
 
+def steps_average_first_although_something_is_compiled_between():
+    for build in (lambda p: torch.optim.SGD(p, 0.1), lambda p: torch.optim.Adam(p, 0.01), torch.optim.RAdam):
+        serial, ported = _net(), _net()
+        plain, distributed = build(serial.parameters()), dl.DistributedOptimizer(build(ported.parameters()))
+        torch.compile(nn.Tanh(), backend="aot_eager")(torch.ones(1))  # a process's first may matter
+        _assert_trains_alike(serial, plain, ported, distributed)
+
+
 def the_first_generations_optimizer_trains_like_one_process():
     from ml_comm_torch import DistributedOptimizer
 
@@ -75,6 +84,7 @@ def closures_average_at_every_evaluation():
     same_bits(ported.parameters())
 
 
+@with_a_scaler
 def the_scaler_sees_an_overflow_of_any_rank():
     # A fused optimizer unscales and skips inside its own step.
     for build in (lambda p: torch.optim.SGD(p, 0.1), lambda p: torch.optim.Adam(p, 0.1, fused=True)):

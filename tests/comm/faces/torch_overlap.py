@@ -7,6 +7,7 @@ import torch
 from dl_comm import CommError
 from dl_comm.torch.overlap import _overlaps
 from torch import nn
+from torch_versions import with_a_scaler
 
 _r, _n = dl.get_rank(), dl.get_nranks()
 os.environ["DL_COMM_BUCKET_MB"] = "0.001"  # a few parameters in each bucket
@@ -183,6 +184,7 @@ def two_networks_against_each_other():
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
+@with_a_scaler
 def mixed_dtypes_and_the_scaler():
     torch.manual_seed(2)
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4).bfloat16(), nn.Linear(4, 4).half())

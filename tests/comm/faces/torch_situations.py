@@ -8,6 +8,7 @@ import dl_comm.torch as dl
 import torch
 from dl_comm import _core
 from torch import nn
+from torch_versions import with_a_scaler
 
 _r, _n = dl.get_rank(), dl.get_nranks()
 _mse = nn.functional.mse_loss
@@ -29,7 +30,7 @@ class _Averaging:
             dl.overlap(optimizer)
 
 
-def _trains_like_one_process(train, rtol=1e-9):
+def _trains_like_one_process(train, rtol=1e-9, infinities=(False, True)):
     """``train(averaging, batch)`` returns the model it trained; ``batch(k, *shape)`` is this process's part.
 
     All is done again with an infinity among the last rank's numbers: then the same parameters must be no numbers.
@@ -48,7 +49,7 @@ def _trains_like_one_process(train, rtol=1e-9):
         torch.manual_seed(1)
         return [p.detach() for p in train(averaging, batch).parameters()]
 
-    for infinite in (False, True):
+    for infinite in infinities:
         expected = run("serial", infinite)
         for mode in ("plain", "overlap"):
             got = run(mode, infinite)
@@ -101,6 +102,7 @@ def two_networks_against_each_other():
     _trains_like_one_process(train)
 
 
+@with_a_scaler
 def a_scaler_skips_the_step_in_which_one_sample_overflows():
     def train(average, batch):
         model = _net()

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from dl_comm import CommError, _core
 from torch import nn
+from torch_versions import with_a_scaler
 
 _r, _n = dl.get_rank(), dl.get_nranks()
 
@@ -150,6 +151,7 @@ def the_optimizer_that_an_object_holds_is_found_in_it():
     _assert_like_rank0([p.grad for p in model.parameters()])
 
 
+@with_a_scaler
 def schedulers_scalers_numbers_and_arrays_follow():
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
