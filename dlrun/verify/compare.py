@@ -7,6 +7,7 @@ from dataclasses import replace
 from dlrun.verify.checks import data, gradients, ranks, rate
 from dlrun.verify.checks.choices import choices
 from dlrun.verify.checks.held import held
+from dlrun.verify.checks.options import options
 from dlrun.verify.checks.reached import reached
 from dlrun.verify.checks.same import ALONE, same
 from dlrun.verify.checks.scaled import scaled
@@ -48,7 +49,8 @@ def _sharded(serial: Run, again: Run, identity: Run, sharded: Run) -> list[Check
     checks += [data.global_batch(serial, sharded), rate.learning_rate(serial, sharded)]
     checks += [ranks.own_noise(sharded), steps, ranks.one_writer(sharded)]
     remarks = [None, None] if cause else [choices(serial, again, sharded), numbers_shown(sharded)]
-    checks += [check for check in (sums(identity, sharded), *remarks, reached(sharded)) if check]
+    also = (options(identity, sharded), sums(identity, sharded), *remarks, reached(sharded))
+    checks += [check for check in also if check]
     if sharded.error and not sharded.hung:
         rank, event = sharded.error
         told = next((check.name for check in checks if check.fault), "")

@@ -51,7 +51,8 @@ class Step:
 class Epoch:
     """One pass over a DataLoader: ``batches`` delivered, then ``rest``, which a cut run did not read any more.
 
-    Batches are lists of sample numbers in data set ``data``; None where samples have no number.
+    Batches are lists of sample numbers in data set ``data``; None where samples have no number. ``loops``: a ``for`` of
+    the script's goes through it. ``dataset``: as its workers name it.
     """
 
     loader: int
@@ -63,6 +64,8 @@ class Epoch:
     batches: tuple[list[int] | None, ...]
     rest: tuple[list[int] | None, ...]
     hashes: tuple[str, ...]
+    loops: bool = False
+    dataset: int = 0
 
     @property
     def samples(self) -> list[int] | None:
@@ -122,6 +125,8 @@ class Trace:
             batches=tuple(e["indices"] for e in mine if e.kind == "batch"),
             rest=tuple(batch for e in mine if e.kind == "cut" for batch in e["rest"]),
             hashes=tuple(e["hash"] for e in mine if e.kind == "batch"),
+            loops=begun.facts.get("loops", False),
+            dataset=begun.facts.get("dataset", 0),
         )
 
     @cached_property

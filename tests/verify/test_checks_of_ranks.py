@@ -143,6 +143,44 @@ def test_a_schedule_of_keras_that_is_scaled_rises_n_times_as_high_and_as_fast(sc
     assert rate.learning_rate(serial, run([*calls, *epoch([[0, 1]]), *steps], [*epoch([[2, 3]])])).status == status
 
 
+FALLS = [1.0 - k / 40 for k in range(40)]
+
+
+@pytest.mark.parametrize(
+    ("made", "ahead", "counts", "fault"),
+    [
+        (4, [2 * x for x in FALLS], False, "schedule-too-long"),
+        (4, [2 * x for x in FALLS[::2]], False, ""),
+        (4, [2 * x for x in FALLS], True, ""),
+        (2, [2 * x for x in FALLS], False, ""),
+        (2, [2 * x for x in FALLS[::2]], False, "schedule-too-short"),
+    ],
+)
+def test_a_schedule_of_steps_is_n_times_as_fast_and_one_of_epochs_is_not(made, ahead, counts, fault) -> None:
+    def trained(n: int, rate: float, rates: list[float]) -> list[Event]:
+        passed = epoch([[k] for k in range(4)], [[k] for k in range(4, 8 // n)])
+        passed[0].facts["loops"] = True
+        limits = [event("decision", "train.py:8", what="step > 9", values={"step": k}) for k in range(4 * counts)]
+        steps = [e for k in range(4) for e in (*limits[k : k + 1], step(k + 1, 0.9, lr=rate))]
+        scaled = event("return", fn="lr_scale", rule="linear", lr=1.0, result=2.0)
+        peaks = event("peaks", optimizer=0, rates=[rate], made=made, where="train.py:10", ahead=rates)
+        return [*([scaled] if n > 1 else []), optimizer(), *passed, *steps, peaks]
+
+    serial, port = run(trained(1, 1.0, FALLS)), run(*[trained(2, 2.0, ahead)] * 2)
+    check = rate.learning_rate(serial, port)
+    assert check.fault == fault
+    assert check.where == ("train.py:10" if fault else "")
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_a_rate_set_by_hand_does_not_follow_fewer_steps_as_it_follows_the_serial_ones(follows: bool) -> None:
+    made = [event("return", fn="steps", count=40, result=20)]
+    serial = run([optimizer(), *(step(k + 1, 0.9, lr=FALLS[k]) for k in range(6))])
+    rates = FALLS if follows else FALLS[::2]
+    port = run(*[[*made, optimizer(), *(step(k + 1, 0.9, lr=rates[k]) for k in range(6))]] * 2)
+    assert rate.learning_rate(serial, port).fault == ("schedule-too-long" if follows else "")
+
+
 @pytest.mark.parametrize(("later", "fault"), [(0.05, "lost-scaling"), (0.1, "")])
 def test_a_rate_that_is_set_between_epochs_stays_scaled(later: float, fault: str) -> None:
     def epochs(*rates: float) -> list[Event]:

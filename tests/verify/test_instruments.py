@@ -24,7 +24,7 @@ from dlrun.verify.tracer.told import Part, Whole, is_part, tell  # noqa: E402
 class Journal:
     """What instruments note their events in."""
 
-    inside, orders = 0, SimpleNamespace(alone=False)
+    inside, line, orders = 0, "train.py:3", SimpleNamespace(alone=False)
 
     def __init__(self) -> None:
         self.events: list[tuple[str, dict[str, Any]]] = []
@@ -199,9 +199,11 @@ def test_the_highest_rate_of_a_schedule_is_known_before_it_comes(make, peaks, mo
         schedules.follow(kind)
     scheduler = make(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1))
     scheduler.step()
+    now = scheduler.get_last_lr()[0]
     schedules.look_ahead(lambda optimizer: 0)
     (event,) = [facts for kind, facts in journal.events if kind == "peaks"]
     assert event["rates"] == pytest.approx(peaks)
+    assert (event["made"], event["where"], event["ahead"][0]) == (1, "train.py:3", pytest.approx(now, rel=1e-5))
 
 
 def test_quiet_training_has_no_dropout_and_leaves_batch_norms_statistics() -> None:

@@ -187,6 +187,40 @@ def test_the_right_port_is_proved(prove, port) -> None:
     assert {c.name for c in verdict.checks if c.status == "n/a"} == {"metrics", "own random numbers"}
 
 
+AUGMENTED = (  # in workers; a schedule that steps with every batch; a weight decay
+    ("train_loader = DataLoader(train_set, batch_size=8, shuffle=True)\n",
+     "class Noisy(TensorDataset):\n    def __getitem__(self, i):\n        x, y = super().__getitem__(i)\n"
+     "        return x + 0.01 * torch.randn(8), y\n\n\n"
+     "train_loader = DataLoader(Noisy(*train_set.tensors), batch_size=8, shuffle=True, num_workers=1)\n"),
+    ("momentum=0.9)", "momentum=0.9, weight_decay=1e-3)\n"
+     "schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20 * len(train_loader))"),
+    (STEP, STEP + "        schedule.step()\n"),
+)  # fmt: skip
+RECIPE = [
+    Fault("schedule-too-long", (("20 * len(train_loader)", "20 * 12"),), "learning rate", where="schedule.step()"),
+    Fault("other-options", (("weight_decay=1e-3", "weight_decay=dl.lr_scale(1e-3)"),), "options", where="optimizer."),
+    Fault("equal-seeds", (("dl.reseed()\n", ""),), "own random numbers", where="in train_loader"),
+    Fault("rank-dependent-exit", (("range(20)", "range(20 - dl.get_rank())"),), "same steps", where="for epoch in"),
+]
+
+
+@pytest.mark.parametrize("faults", [[], RECIPE], ids=["right", "wrong"])
+def test_schedules_options_workers_and_counts_of_epochs_are_those_of_the_serial_script(faults, prove, port) -> None:
+    serial = mutated((SCRIPTS / "train.py").read_text(), Fault("", AUGMENTED, ""))
+    text = mutated(port, Fault("", AUGMENTED, ""))
+    for fault in faults:
+        text = mutated(text, fault)
+    verdict = prove(text, serial=serial)
+    failed = {check.name: check for check in verdict.checks if check.status == "failed"}
+    print(*failed.values(), sep="\n")
+    assert {name: check.fault for name, check in failed.items()} == {fault.check: fault.name for fault in faults}
+    for fault in faults:
+        assert fault.where in text.splitlines()[int(failed[fault.check].where.rpartition(":")[2]) - 1]
+    if not faults:
+        (drawn,) = (check for check in verdict.checks if check.name == "own random numbers")
+        assert "torch in the DataLoader's workers" in drawn.finding
+
+
 SMOOTH = (  # a number that the loop carries on, made of losses
     ("best, bad = float", "smooth = 1.0\nbest, bad = float"),
     (STEP, STEP + "        smooth = 0.9 * smooth + {}\n"),

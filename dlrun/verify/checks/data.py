@@ -30,6 +30,8 @@ def shards(identity: Run, run: Run) -> Check:
     whole, parts = expected[0].samples, [epoch.samples for epoch in first]
     if _cut_later(run):
         return _without_loader(identity, run)
+    if any(epoch.size != expected[0].size for epoch in first):
+        return _of_their_own(expected[0], first) or _without_loader(identity, run)
     if whole is None or any(part is None for part in parts):
         return _by_content(first, place)
     counts = [len(epoch.batches) + len(epoch.rest) for epoch in first]
@@ -49,6 +51,15 @@ def shards(identity: Run, run: Run) -> Check:
     finding = f"{n} {'' if twice else 'disjoint '}shards of {sizes} cover the {len(set(whole))} samples"
     finding += f"; {twice} of them are read twice, for shares of equal length" if twice else ""
     return _covered(identity, whole, shares, first) or _leak(identity, run, shares) or passed(NAME, finding)
+
+
+def _of_their_own(expected: Epoch, first: list[Epoch]) -> Check | None:
+    """Return a check that failed because data sets that ranks made of their shares lack samples; None of others."""
+    sizes, spare = [epoch.size or 0 for epoch in first], len(first) * len(first[0].batches[0] or ())
+    if not all(sizes) or not expected.size or sum(sizes) >= expected.size - max(spare, expected.size // 10):
+        return None  # windows of a text, say, are fewer in shares of it
+    finding = f"the ranks' data sets hold {sum(sizes)} samples together, that of 1 rank {expected.size}"
+    return failed(NAME, finding, SHARD, "lost-samples", where=first[0].at)
 
 
 def _cut_later(run: Run) -> bool:

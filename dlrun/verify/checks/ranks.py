@@ -7,7 +7,8 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-from dlrun.verify.trace import Event, Run, Step, Trace
+from dlrun.verify.trace import Epoch, Event, Run, Step, Trace
+from dlrun.verify.tracer.conditions import TURNS
 from dlrun.verify.verdict import Check, distance, failed, passed, skipped
 
 START, EQUAL, STEPS, NOISE, FILES = "broadcast", "same parameters", "same steps", "own random numbers", "one writer"
@@ -99,6 +100,8 @@ def _apart(event: Event, name: str, x: float, y: float, rank: int) -> Check:
     finding = f"{what} is {x:.6g} on rank 0 and {y:.6g} on rank {rank}"
     end = "their learning rates drift apart" if plateau else "one rank may leave the loop before the others"
     todo = f"decide on what all ranks share: dl.average({'metric' if plateau else name})"
+    if name == TURNS:
+        todo = "let all ranks count alike: what the loop counts, such as the epoch of a checkpoint, has to be rank 0's"
     return failed(STEPS, f"{finding}: {end}", todo, "rank-dependent-rate" if plateau else "rank-dependent-exit",
                   where=event.at, rank=rank, size=abs(x - y))  # fmt: skip
 
@@ -155,6 +158,12 @@ def own_noise(run: Run) -> Check:
             todo = "seed that generator with a number of the rank's own, such as seed + dl.get_rank()"
             return failed(NOISE, finding, todo, "equal-seeds", where=line)
         drew.add(f"the generator at {line}")
+    for generator, (where, alike) in _draws_of_workers(run).items():
+        if alike:
+            finding = f"the DataLoader's workers draw the same random numbers from {generator} on all ranks"
+            todo = "call dl.reseed() before the training loop; seeds that worker_init_fn sets need the rank's number"
+            return failed(NOISE, finding, todo, "equal-seeds", where=where)
+        drew.add(f"{generator} in the DataLoader's workers")
     if not drew:
         return skipped(NOISE, "none are drawn while training")
     return passed(NOISE, f"each rank draws its own from {' and '.join(sorted(drew))}")
@@ -170,6 +179,28 @@ def _draws_of_the_script(run: Run) -> dict[str, bool]:
             if line in before.get(together[0].optimizer, {}):
                 found[line] = found.get(line, True) and all(other.get(line) == mine for other in draws)
         before[together[0].optimizer] = draws[0]
+    return found
+
+
+def _draws_of_workers(run: Run) -> dict[str, tuple[str, bool]]:
+    """Return the generators that training loaders' workers draw from: the line, and whether all ranks draw alike."""
+    found: dict[str, tuple[str, bool]] = {}
+    own, *others = ([_of_workers(trace, epoch) for epoch in trace.epochs if epoch.trains] for trace in run.traces)
+    for mine, *theirs in zip(own, *others, strict=False):
+        for look, (at, drawn) in mine.items():
+            for name, state in drawn.items():
+                alike = all(each.get(look, (at, {}))[1].get(name) == state for each in theirs)
+                found[name] = (at, alike or found.get(name, (at, False))[1])
+    return found
+
+
+def _of_workers(trace: Trace, epoch: Epoch) -> dict[tuple[int, int], tuple[str, dict[str, str]]]:
+    """Return, by a worker's number and its turn, the epoch's line and the states of what it drew from."""
+    found: dict[tuple[int, int], tuple[str, dict[str, str]]] = {}
+    for event in trace.all("worker"):
+        if event["dataset"] == epoch.dataset:
+            turn = sum(worker == event["worker"] for worker, _ in found)
+            found[event["worker"], turn] = (epoch.at, event["drawn"])
     return found
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dlrun.verify.checks.data import batch_factor
+from dlrun.verify.checks.lengths import other_length
 from dlrun.verify.trace import Run, Step, Trace
 from dlrun.verify.verdict import Check, failed, passed, skipped
 
@@ -23,7 +24,10 @@ def learning_rate(serial: Run, run: Run) -> Check:
     steps = serial.root.steps
     if not any(run.root.returns("serial_steps")):
         check = _ramp(serial, run) or _compared([rates[0] for rates in _rates(steps, run)], serial, run)
-        return check if check.status != "passed" else _lost_later(serial, run) or _so_far(check, serial, run)
+        if check.status == "passed":
+            longer = other_length(serial, run, _promised(run), NAME)
+            check = _lost_later(serial, run) or longer or _so_far(check, serial, run)
+        return check
     # A rate by serial steps is that of every n-th of them, counted from 1 or from 0.
     every = (steps[n - 1 :: n], steps[::n])
     checks = [_compared([at for rates in _rates(serially, run) for at in rates], serial, run) for serially in every]
@@ -86,10 +90,7 @@ def _ramp(serial: Run, run: Run) -> Check | None:
     for the serial steps kn to kn + n - 1, whose rates are that of the port, scaled. A shorter count is rounded: one
     more step on either side may have it.
     """
-    n, calls = len(run.traces), list(run.root.returns("lr_scale"))
-    factors = {"linear": float(n), "sqrt": math.sqrt(n)}
-    promised = max((call["result"] / call["lr"] if call["lr"] else factors.get(call["rule"], 1.0) for call in calls),
-                   default=1.0)  # fmt: skip
+    n, calls, promised = len(run.traces), list(run.root.returns("lr_scale")), _promised(run)
     before, now, grown = _by_group(serial.root.steps), _by_group(run.root.steps), batch_factor(serial, run)
     if any(run.root.returns("warmup")) or not any(_rises(rates) for rates in before.values()):
         return None
@@ -110,6 +111,14 @@ def _ramp(serial: Run, run: Run) -> Check | None:
     return passed(
         NAME, how if calls or grown == 1 else f"{how}: unscaled, though a step takes {grown} times the samples"
     )
+
+
+def _promised(run: Run) -> float:
+    """Return how many times the serial rate the port's is, by its calls of dl.lr_scale()."""
+    n = len(run.traces)
+    factors = {"linear": float(n), "sqrt": math.sqrt(n)}
+    calls = run.root.returns("lr_scale")
+    return max((c["result"] / c["lr"] if c["lr"] else factors.get(c["rule"], 1.0) for c in calls), default=1.0)
 
 
 def _so_far(check: Check, serial: Run, run: Run) -> Check:

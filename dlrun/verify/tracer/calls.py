@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from dlrun.verify.tracer.importing import number_of
 from dlrun.verify.tracer.recorder import Recorder
 
 LOSSES = ("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy",
@@ -23,13 +24,19 @@ def note(recorder: Recorder, owner: Any, name: str, kind: str, then: Callable[[]
     @functools.wraps(function)
     def noted(*args: Any, **kwargs: Any) -> Any:
         if not recorder.inside and getattr(args[0] if args else None, "_enabled", True):
-            recorder.note(kind, function=name)
+            recorder.note(kind, function=name, limit=_limit(args, kwargs))
         with recorder.aside():
             result = function(*args, **kwargs)
             then()
         return result
 
     setattr(owner, name, noted)
+
+
+def _limit(args: Any, kwargs: dict[str, Any]) -> float | None:
+    """Return the number at which a function clips, the argument after the parameters; None of other functions."""
+    given = [*args[1:2], *(kwargs[name] for name in ("max_norm", "clip_value") if name in kwargs)]
+    return number_of(given[0]) if given else None
 
 
 def note_precision(recorder: Recorder) -> None:

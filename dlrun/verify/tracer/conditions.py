@@ -3,6 +3,7 @@
 Ranks that leave the training loop at different steps wait for each other for ever, and a patience of ten epochs
 hides that from a run of a few steps. So every condition is watched that guards the way out of a training loop or a
 collective call, or that sets a variable which such a condition reads: its operands have to be equal on all ranks.
+So has the length of each ``range`` that a loop of steps goes through, which a resumed checkpoint may have set.
 Those that choose what is saved, such as the best model so far, are watched too: rank 0 acts on them for all.
 """
 
@@ -15,9 +16,11 @@ from typing import Any
 from dlrun.verify.tracer.recorder import Recorder
 
 WATCH = "__dlrun_watch__"
+TURNS = "the number of turns"  # of a loop through a range
 COLLECTIVE = {"gradients", "average", "broadcast", "barrier", "shard", "load"}
 TRAINING = {"step", "backward", "gradients", "run",  # run() of a session
             "gradient", "apply_gradients", "minimize", "train_on_batch"}  # fmt: skip
+COMPUTING = {"backward", "gradient"}  # what ranks may do as often as each likes
 KEEPS = {"deepcopy", "get_weights", "state_dict"}  # and what begins with save
 ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 Loop = (ast.For, ast.While, ast.AsyncFor)
@@ -27,7 +30,14 @@ def watched(source: str, filename: str) -> Any:
     """Return the script's code, its deciding conditions reported to ``WATCH(kind, text, condition, operands)``."""
     tree = ast.parse(source, filename)
     kinds = dict.fromkeys(choosing(tree), "choice") | dict.fromkeys(deciding(tree), "decision")
+    kinds |= dict.fromkeys(counting(tree), "decision")
     return compile(ast.fix_missing_locations(_Insert(kinds).visit(tree)), filename, "exec")
+
+
+def counting(tree: ast.Module) -> set[int]:
+    """Return the lines of the loops in which an optimizer makes steps."""
+    stepping = _training_functions(tree, TRAINING - COMPUTING)
+    return {node.lineno for node in ast.walk(tree) if isinstance(node, ast.For) and _trains(node, stepping)}
 
 
 def choosing(tree: ast.Module) -> set[int]:
@@ -81,7 +91,8 @@ def watch(recorder: Recorder) -> Callable[..., Any]:
             given = operands()
         except NameError:  # a short circuit kept the script from reading it too
             given = {}
-        values = {}
+        through = condition.iterable if type(condition).__name__.startswith("tqdm") else condition
+        values = {TURNS: float(len(through))} if isinstance(through, range) else {}
         for name, value in given.items():
             try:
                 values[name] = float(value.detach() if hasattr(value, "detach") else value)
@@ -110,6 +121,15 @@ class _Insert(ast.NodeTransformer):
         return node
 
     visit_If = visit_While = _visit  # noqa: N815
+
+    def visit_For(self, node: ast.For) -> ast.AST:
+        """Report the length of a range."""
+        self.generic_visit(node)
+        if node.lineno in self._kinds:
+            nothing = ast.Lambda(ast.arguments([], [], None, [], [], None, []), ast.Dict([], []))
+            given: list[ast.expr] = [ast.Constant("decision"), ast.Constant(ast.unparse(node.iter)), node.iter, nothing]
+            node.iter = ast.copy_location(ast.Call(ast.Name(WATCH, ast.Load()), given, []), node.iter)
+        return node
 
 
 def names_in(node: ast.AST) -> set[str]:
@@ -170,9 +190,9 @@ def _trains(node: ast.AST, training: set[str]) -> bool:
     return any(_callee(n) != "step" or id(n) not in several for n in calls)
 
 
-def _training_functions(tree: ast.Module) -> set[str]:
-    """Return the names whose call makes an optimizer step, through the script's own functions."""
-    training, before = set(TRAINING), -1
+def _training_functions(tree: ast.Module, calls: set[str] = TRAINING) -> set[str]:
+    """Return the names whose call makes one of these ``calls``, such as a step, through the script's own functions."""
+    training, before = set(calls), -1
     functions = [n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
     while len(training) > before:
         before = len(training)

@@ -11,6 +11,8 @@ from typing import Any
 from torch.utils.data import DataLoader, Subset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from dlrun.verify.tracer import workers
+from dlrun.verify.tracer.loops import is_gone_through
 from dlrun.verify.tracer.randomness import Draws
 from dlrun.verify.tracer.recorder import UNCUT, Recorder, called_by_dl_comm
 from dlrun.verify.tracer.tensors import batch_digest
@@ -84,6 +86,7 @@ class Loaders:
             base = base.dataset
         self.totals.begin()
         facts = {"loader": self.number(loader), "data": self.number(base), "size": _length(base)}
+        facts |= {"loops": is_gone_through(), "dataset": id(iterator._dataset)}
         self.recorder.note("epoch", epoch=iterator._dlrun.number, **facts)
 
     def deliver(self, iterator: Any, batch: Any) -> None:
@@ -127,6 +130,7 @@ class Loaders:
 def install(recorder: Recorder, draws: Draws) -> Loaders:
     """Put the instruments into ``torch.utils.data``."""
     loaders = Loaders(recorder, draws)
+    workers.install(recorder)
     init, iterate, following = DataLoader.__init__, DataLoader.__iter__, _BaseDataLoaderIter.__next__
     next_index, names = _BaseDataLoaderIter._next_index, list(inspect.signature(DataLoader.__init__).parameters)[2:]
 

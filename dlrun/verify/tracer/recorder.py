@@ -109,7 +109,7 @@ def called_by_dl_comm() -> bool:
 class Recorder:
     """Writes events; knows how many optimizer steps were made and whether the script is to end.
 
-    One per process. Events of forked children (DataLoader workers) are dropped.
+    One per process. Of forked children (DataLoader workers) the events of ``workers`` alone are kept.
     """
 
     def __init__(self, orders: Orders, rank: int) -> None:
@@ -119,11 +119,11 @@ class Recorder:
         self.inside = 0  # > 0 while one of dl_comm's functions, or one of ours, runs: what it does is not the script's
         self._pid, self._stops = os.getpid(), 0
         self._began = time.monotonic()
-        self._file = (Path(orders.out) / f"rank{rank}.jsonl").open("w", encoding="utf-8")
+        self._file = (Path(orders.out) / f"rank{rank}.jsonl").open("a", encoding="utf-8")
 
     def note(self, kind: str, **data: Any) -> None:
         """Append one event: its kind, the user's line that is running, and ``data`` (JSON values)."""
-        if os.getpid() != self._pid:
+        if os.getpid() != self._pid and kind != "worker":
             return
         with self.aside():
             clock = round(time.monotonic() - self._began, 3)

@@ -26,7 +26,7 @@ class Schedules:
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self._stepped: dict[int, Any] = {}
+        self._stepped: dict[int, tuple[Any, int, str]] = {}  # how often, and the line
         self._inside = False
 
     def follow(self, kind: Any) -> None:
@@ -37,7 +37,8 @@ class Schedules:
         def noted(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
             if self._inside or sys._getframe(1).f_code.co_name == "_initial_step":
                 return step(scheduler, *args, **kwargs)
-            self._stepped[id(scheduler)] = scheduler
+            made = self._stepped.get(id(scheduler), (None, 0, ""))[1]
+            self._stepped[id(scheduler)] = (scheduler, made + 1, self.recorder.line)
             self._inside = True
             try:
                 return step(scheduler, *args, **kwargs)
@@ -49,19 +50,22 @@ class Schedules:
     def look_ahead(self, number_of: Callable[[Any], int | None]) -> None:
         """The script is over: step its schedulers on, and note each group's highest rate, None of a rate that rises on.
 
-        ``number_of`` gives the number of an optimizer.
+        Also how often the script has stepped each, where, and the first group's rates from then on. ``number_of`` gives
+        the number of an optimizer.
         """
         with self.recorder.aside(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            for scheduler in self._stepped.values():
+            for scheduler, made, line in self._stepped.values():
                 number = number_of(scheduler.optimizer)
                 if number is not None:
-                    self.recorder.note("peaks", optimizer=number, rates=_peaks(scheduler))
+                    ahead = list(_ahead(scheduler))
+                    facts = {"rates": _peaks(ahead), "ahead": [float(f"{rates[0]:.6g}") for rates in ahead if rates]}
+                    self.recorder.note("peaks", optimizer=number, made=made, where=line, **facts)
 
 
-def _peaks(scheduler: Any) -> list[float | None]:
+def _peaks(ahead: list[list[float]]) -> list[float | None]:
     """Return each group's highest rate from now on; None where the last one is higher than all before."""
-    groups = list(zip(*_ahead(scheduler), strict=True))
+    groups = list(zip(*ahead, strict=True))
     return [None if len(rates) > 1 and rates[-1] > max(rates[:-1]) else max(rates) for rates in groups]
 
 

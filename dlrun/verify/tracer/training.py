@@ -19,6 +19,7 @@ from dlrun.verify.tracer.by_hand import ByHand
 from dlrun.verify.tracer.counted import Counted
 from dlrun.verify.tracer.lineage import Lineage
 from dlrun.verify.tracer.loaders import Loaders
+from dlrun.verify.tracer.options import base_rates, options_of
 from dlrun.verify.tracer.quiet import is_still
 from dlrun.verify.tracer.randomness import Draws, states
 from dlrun.verify.tracer.recorder import Recorder
@@ -121,7 +122,7 @@ class Training:
         if id(optimizer) not in self._optimizers:
             number = len(self._optimizers)
             self._optimizers[id(optimizer)] = (number, optimizer)
-            facts = self._described(parameters) | {"base": _base_rates(optimizer)}
+            facts = self._described(parameters) | {"base": base_rates(optimizer), "options": options_of(optimizer)}
             self.recorder.note("optimizer", optimizer=number, type=type(optimizer).__name__, **facts)
             self.by_hand.wanted = False
             # The optimizer's own hooks come after this one and may average, or change the rate (a warm-up): look then.
@@ -189,12 +190,6 @@ class Training:
     def _drew(self) -> list[str]:
         drew = self.draws.collect()
         return drew if self.recorder.steps > 1 or self.loaders.fed else []  # else the model was built since
-
-
-def _base_rates(optimizer: Optimizer) -> list[float]:
-    """Return the rates that an optimizer was made with, before any schedule; of each group that has one."""
-    rates = [group.get("initial_lr", optimizer.defaults.get("lr")) for group in optimizer.param_groups]
-    return [float(rate) for rate in rates if rate is not None]
 
 
 def install(recorder: Recorder, draws: Draws, loaders: Loaders) -> Training:

@@ -1,0 +1,91 @@
+"""Is a schedule of the rate as long, in its own steps, as n ranks go through it?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from dlrun.verify.checks.data import batch_factor, training
+from dlrun.verify.trace import Event, Run, Trace
+from dlrun.verify.verdict import Check, failed
+
+LEAST = 0.1  # of the highest rate: lower ones, such as a floor that is not scaled, are not compared
+
+
+def other_length(serial: Run, run: Run, promised: float, name: str) -> Check | None:
+    """Return a check that failed because a schedule follows steps that n ranks make fewer of, or epochs as if so.
+
+    ``promised``: how many times the serial rate that of the port is. A schedule that steps with every batch has to be
+    n times as fast where n ranks make 1/n of the steps; one that steps with every epoch stays.
+    """
+    n = len(run.traces)
+    if batch_factor(serial, run) == 1 or any(run.root.returns("serial_steps")):
+        return None
+    fewer = _fewer_steps(serial, run)
+    for a, b in zip(serial.root.all("peaks"), run.root.all("peaks"), strict=False):
+        if not a.facts.get("ahead") or a["made"] != b["made"] or a["optimizer"] != b["optimizer"]:
+            continue
+        each_step = a["made"] >= sum(step.optimizer == a["optimizer"] for step in serial.root.steps) > 1
+        if each_step and fewer and _is(b["ahead"], a["ahead"], a["ahead"][::n], promised):
+            return _unchanged(name, b, n)
+        if not each_step and _is(b["ahead"], a["ahead"][::n], a["ahead"], promised):
+            finding = f"a schedule that steps with every epoch is {n} times as fast as the serial one"
+            todo = "n ranks go through as many epochs: leave what it counts as in the serial script"
+            return failed(name, finding, todo, "schedule-too-short", where=b["where"])
+    if fewer and not any(run.root.returns("warmup")) and not any(serial.root.all("peaks")):
+        return _set_by_hand(serial.root, run, promised, name)
+    return None
+
+
+def _unchanged(name: str, event: Event, n: int) -> Check:
+    finding = f"a schedule that steps with every batch is as long as the serial one, and {n} ranks make 1/{n} of the "
+    finding += "steps: they never come to its end"
+    todo = "take what it counts from dl.steps(count), or from len() of the sharded loader"
+    return failed(name, finding, todo, "schedule-too-long", where=event["where"])
+
+
+def _is(rates: Sequence[float], like: Sequence[float], unlike: Sequence[float], promised: float,
+        near: float = 0.02, far: float = 0.2) -> bool:  # fmt: skip
+    """Whether rates are these serial ones, scaled, and not those others."""
+    top = LEAST * max(like, default=0.0)
+    alike = all(math.isclose(y, promised * x, rel_tol=near) for x, y in zip(like, rates, strict=False) if x > top)
+    pairs = [(x, z) for x, z in zip(like, unlike, strict=False) if x > top]
+    return alike and any(not math.isclose(x, z, rel_tol=far) for x, z in pairs[: len(rates)])
+
+
+def _fewer_steps(serial: Run, run: Run) -> bool:
+    """Whether the port is known to make fewer steps than the serial script: in its epochs, or by a count of steps."""
+    warm = {call.at for call in run.root.returns("warmup")}
+    if any(call["count"] != call["result"] and call.at not in warm for call in run.root.returns("steps")):
+        return True
+    one, other, n = training(serial.root), training(run.root), len(run.traces)
+    if not one or not other or not (one[0].loops and one[0].complete and other[0].complete) or _counts(serial.root):
+        return False
+    before, now = (len(epoch.batches) + len(epoch.rest) for epoch in (one[0], other[0]))
+    return before >= n > 1 and now <= before // n + 1 and now < before
+
+
+def _counts(trace: Trace) -> bool:
+    """Whether a condition that decides how long the script trains counts its steps."""
+    made, seen = 0, {}  # type: int, dict[tuple[str, str, str], list[tuple[int, float]]]
+    for event in trace.events:
+        made += event.kind == "step"
+        for operand, value in event["values"].items() if event.kind == "decision" else ():
+            seen.setdefault((event.at, event["what"], operand), []).append((made, value))
+    return any(pairs[-1][0] > pairs[0][0] and len({value - made for made, value in pairs}) == 1
+               for pairs in seen.values())  # fmt: skip
+
+
+def _set_by_hand(serial: Trace, run: Run, promised: float, name: str) -> Check | None:
+    """Judge rates that the script sets itself, in the steps that were seen, where they change within an epoch."""
+    n = len(run.traces)
+    for number in {step.optimizer for step in serial.steps}:
+        one, other = ([s for s in t.steps if s.optimizer == number and s.lr] for t in (serial, run.root))
+        within = any(a.lr != b.lr and not b.count("epoch") for a, b in pairwise(one))
+        rates, now = [step.lr[0] for step in one], [step.lr[0] for step in other]
+        if within and _is(now, rates, rates[::n], promised, 1e-7, 1e-5):
+            finding = f"the rate follows the steps as in the serial script, and {n} ranks make 1/{n} of them"
+            todo = "compute it from dl.serial_steps(step), which counts the serial script's"
+            return failed(name, finding, todo, "schedule-too-long", where=other[0].at)
+    return None

@@ -1,0 +1,29 @@
+"""What an optimizer was made with: the rates of its groups before any schedule, and its other options."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.optim.optimizer import Optimizer
+
+# What a schedule of the rate keeps in the groups, and changes.
+RATES = {"lr", "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum"}
+
+
+def base_rates(optimizer: Optimizer) -> list[float]:
+    """Return the rates that an optimizer was made with, before any schedule; of each group that has one."""
+    rates = [group.get("initial_lr", optimizer.defaults.get("lr")) for group in optimizer.param_groups]
+    return [float(rate) for rate in rates if rate is not None]
+
+
+def options_of(optimizer: Optimizer) -> list[dict[str, list[float]]]:
+    """Return the numbers among each group's options besides its rates, such as the weight decay or Adam's betas."""
+    return [
+        {name: numbers for name, value in group.items() if name not in RATES and (numbers := _numbers(value))}
+        for group in optimizer.param_groups
+    ]
+
+
+def _numbers(value: Any) -> list[float]:
+    parts = value if isinstance(value, (list, tuple)) else [value]
+    return [float(x) for x in parts] if all(isinstance(x, (bool, int, float)) for x in parts) else []
