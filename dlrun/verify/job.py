@@ -165,30 +165,30 @@ class Runs:
 
     def whole(self, serial: Run, sharded: Run, broken: bool) -> Check:
         """Run the port with the serial global batch, where the script allows it."""
-        quiet, reason = False, whole.reason_against(serial, self.job.ranks)
+        loud, reason = None, whole.reason_against(serial, self.job.ranks)
         if reason in (whole.NORM, whole.NOISE) and not broken and whole.is_eager(serial):
             still = self._serial("quiet", self.cut, quiet=True)
             if not (still.error or still.hung):
-                quiet, serial, reason = True, still, whole.reason_against(still, self.job.ranks)
+                loud, serial, reason = serial, still, whole.reason_against(still, self.job.ranks)
         if any(sharded.root.returns("stretch")):
             reason = "the ranks go through stretches of a stream: no step of theirs is a serial one"
         if reason or broken:
             return skipped(whole.NAME, "first repair what failed above" if broken else reason)
         keeps = data.batch_factor(serial, sharded) == 1
-        if keeps and not quiet:
+        if keeps and loud is None:
             return whole.reproduces(serial, sharded)
         loaders = {event["loader"]: event["made"] for event in serial.root.all("loader")}
         made = tuple({loaders[epoch.loader] for epoch in data.training(serial.root) if epoch.loader in loaders})
         # Without a loader the serial batches are fed, and the tracer deals them out.
         env = {} if keeps or data.training(serial.root) else {"DL_COMM_REPLICATE": "1"}
-        given = {"quiet": quiet, "global_batch": not keeps, "training_loaders": made}
+        given = {"quiet": loud is not None, "global_batch": not keeps, "training_loaders": made}
         run = self._port("whole", self.job.ranks, env, **given)
-        check = whole.reproduces(serial, run, quiet, not keeps)
+        check = whole.reproduces(serial, run, loud, not keeps)
         if not keeps and whole.of_sums(serial, run, check):
             if framework_of(self.job.port) != "torch":
                 return skipped(whole.NAME, whole.SUM)
             run = self._port("sums", self.job.ranks, env, sums=True, **given)
-            check = whole.reproduces(serial, run, quiet, grown=True, sums=True)
+            check = whole.reproduces(serial, run, loud, grown=True, sums=True)
         return check
 
     def both(self, one: Callable[[], Run], two: Callable[[], Run]) -> tuple[Run, Run]:

@@ -20,6 +20,7 @@ from dlrun.package import home_of
 from dlrun.verify.trace import Run, Trace, read_trace
 
 TRACER = Path(__file__).parent / "tracer" / "__main__.py"
+ABOVE = 2  # levels above the working folder to which a script may point, as "../data" does
 ENTRIES = 5000  # of one folder that are linked one by one; a larger one is linked as a whole
 START = 120.0  # seconds in which a rank has to start
 TEXT = 1 << 18  # bytes of a text file that is read at most
@@ -46,11 +47,12 @@ def execute(task: Task) -> Run:
     """Run the task and return what it did. The user's files stay as they are (see ``scratch``)."""
     task = replace(task, folder=task.folder.resolve())
     task.folder.mkdir(parents=True)
-    place = task.folder / "scratch"
+    root = task.folder / "scratch"
+    place = surroundings(Path.cwd(), root, task.folder.parent)
     scratch(Path.cwd(), place, task.folder.parent)
     orders = task.folder / "orders.json"
     script = str(_in_scratch(task.script.resolve(), place))
-    given = {"script": script, "out": str(task.folder), "scratch": str(place), **task.orders}
+    given = {"script": script, "out": str(task.folder), "scratch": str(root), "folder": str(place), **task.orders}
     orders.write_text(json.dumps(given))
     words = [str(TRACER), str(orders), *task.args]
     inherited = {name: value for name, value in os.environ.items() if name != "DL_COMM_REPLICATE"}
@@ -71,11 +73,11 @@ def execute(task: Task) -> Run:
         hung = _wait(process, task)
     traces = tuple(read_trace(task.folder / f"rank{rank}.jsonl", rank) for rank in range(task.ranks))
     said = log.read_text(errors="replace")[-4000:]
-    return Run(task.name, traces, process.returncode, hung, said, _texts(traces[0], place))
+    return Run(task.name, traces, process.returncode, hung, said, _texts(traces[0], root))
 
 
 def _texts(trace: Trace, place: Path) -> dict[str, str]:
-    """Return the text files that a rank wrote below its working folder, by their way from there; small ones alone."""
+    """Return the text files that a rank wrote in its scratch folder, by their way from there; small ones alone."""
     paths = {Path(event["path"]) for event in trace.all("file") if event["how"] == "write"}
     found = {}
     for path in sorted(path for path in paths if path.is_relative_to(place)):
@@ -160,6 +162,24 @@ def _in_scratch(script: Path, place: Path) -> Path:
     return copy if copy.is_file() and copy.resolve().is_relative_to(place) else script
 
 
+def surroundings(source: Path, root: Path, without: Path) -> Path:
+    """Make ``root`` look like the folder some levels above ``source``, by links; return where ``source`` is to be.
+
+    That is made by ``scratch``. ``without`` is left out, and a folder of too many entries is left empty.
+    """
+    root.mkdir()
+    above = [folder for folder in source.parents if folder != folder.parent][:ABOVE]
+    for folder in reversed(above):
+        inner = source.relative_to(folder).parts[0]
+        for entry in folder.iterdir() if 0 <= _entries(folder) <= ENTRIES else ():
+            if entry.name != inner and entry.resolve() != without:
+                (root / entry.name).symlink_to(entry)
+        root /= inner
+        if folder != source.parent:
+            root.mkdir()
+    return root if above else root / "here"
+
+
 def scratch(source: Path, target: Path, without: Path) -> None:
     """Make ``target`` look like ``source``: folders of its own, Python files as copies, others as links.
 
@@ -201,5 +221,5 @@ def orders(steps: int, epoch_steps: int, **more: Any) -> dict[str, Any]:
     """Return the tracer's orders as JSON values, without what ``execute`` fills in."""
     from dlrun.verify.tracer.recorder import Orders
 
-    made = asdict(Orders("", "", "", steps, epoch_steps, **more))
-    return {name: value for name, value in made.items() if name not in ("script", "out", "scratch")}
+    made = asdict(Orders("", "", "", "", steps, epoch_steps, **more))
+    return {name: value for name, value in made.items() if name not in ("script", "out", "scratch", "folder")}

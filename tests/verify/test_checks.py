@@ -293,14 +293,14 @@ def test_a_loss_that_weighs_samples_or_compares_them_is_no_fault_of_the_port() -
 
     serial, weighs = stepped(0.9, 0.5, 0.8), event("weighs")
     assert whole.reproduces(stepped(0.9, 0.5, 0.8, weighs), stepped(0.95, 0.25, 0.8)).status == "n/a"
-    assert whole.reproduces(serial, stepped(0.95, 0.25, 0.8), quiet=True).fault == "other-gradient"  # half of it
-    assert whole.reproduces(serial, stepped(0.9, 0.5, 0.85), quiet=True).fault == "other-gradient"  # carried on
+    assert whole.reproduces(serial, stepped(0.95, 0.25, 0.8), loud=serial).fault == "other-gradient"  # half of it
+    assert whole.reproduces(serial, stepped(0.9, 0.5, 0.85), loud=serial).fault == "other-gradient"  # carried on
     half = whole.reproduces(serial, stepped(0.95, 0.25, 0.8), grown=True)
     assert whole.of_sums(serial, run(stepped(0.95, 0.25, 0.8).root.events, []), half)
     assert not whole.of_sums(serial, run(stepped(0.95, 0.125, 0.8).root.events, []), half)  # a quarter on 2 ranks
     two = [event("optimizer", **optimizer().facts | {"params": [note(1.0, 1.0)]})]
     one, other = (run([*two, step(1, 0.9, grads=[note(*grad)], params=[note(*after)])], [])
                   for grad, after in (((0.5, 0.5), (0.9, 0.9)), ((0.5, 0.1), (0.9, 0.98))))  # fmt: skip
-    assert whole.reproduces(one, other, quiet=True).status == "n/a"
+    assert whole.reproduces(one, other, loud=one).status == "n/a"
     assert whole.reproduces(one, other, grown=True).status == "n/a"
     assert whole.reproduces(one, other).fault == "other-gradient"

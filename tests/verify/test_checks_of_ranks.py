@@ -164,7 +164,8 @@ def test_a_schedule_of_steps_is_n_times_as_fast_and_one_of_epochs_is_not(made, a
         steps = [e for k in range(4) for e in (*limits[k : k + 1], step(k + 1, 0.9, lr=rate))]
         scaled = event("return", fn="lr_scale", rule="linear", lr=1.0, result=2.0)
         peaks = event("peaks", optimizer=0, rates=[rate], made=made, where="train.py:10", ahead=rates)
-        return [*([scaled] if n > 1 else []), optimizer(), *passed, *steps, peaks]
+        second = [replace(e, facts=e.facts | {"epoch": 1}) for e in passed]
+        return [*([scaled] if n > 1 else []), optimizer(), *passed, *second, *steps, peaks]
 
     serial, port = run(trained(1, 1.0, FALLS)), run(*[trained(2, 2.0, ahead)] * 2)
     check = rate.learning_rate(serial, port)

@@ -137,9 +137,28 @@ dl.save(model.state_dict(), os.path.join(HERE, "beside.pt"))""",
     assert Path("model.pt").read_text() == "three weeks of training"
 
 
-def test_unseeded_random_numbers_are_named_instead_of_the_port(folder: Path) -> None:
+ABOVE = """
+import sys
+sys.path.append("..")
+from shared.sizes import WIDTH
+assert open("../data/x.csv").read() == "1,2"
+open("../data/x.csv", "w").write("again")
+open("../new.csv", "w").write("again")
+"""
+
+
+def test_unseeded_random_numbers_are_named_instead_of_the_port_whose_project_begins_above(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
-    code, said = verify(script("a.py", seed=""), script("b.py", seed="", head="import dl_comm.torch\n"), "--json")
+    for name, text in (("shared/sizes.py", "WIDTH = 4"), ("data/x.csv", "1,2"), ("here/.cache/state", "mine")):
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text(text)
+    monkeypatch.chdir(folder / "here")
+    port = script("b.py", seed="", head="import dl_comm.torch\n")
+    code, said = verify(script("a.py", seed="", head=ABOVE), port, "--json")
+    assert (folder / "data/x.csv").read_text() == "1,2"
+    assert not (folder / "new.csv").exists()
     verdict = json.loads(said.removesuffix("1"))
     assert code == 1
     assert verdict["faults"] == ["unseeded"]

@@ -38,5 +38,5 @@ def test_ranks_reproduce_a_training_with_noise_and_a_loss_that_is_a_sum(prove) -
     assert [(check.name, check.finding) for check in verdict.checks if check.status == "failed"] == []
     found = next(check for check in verdict.checks if check.name == "same global batch")
     assert found.status == "passed"
-    assert "each with its samples' part of the noise" in found.finding
+    assert "with dropout off, each with its samples' part of the noise" in found.finding
     assert "the parts of a loss that is a sum added up" in found.finding

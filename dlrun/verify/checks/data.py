@@ -28,7 +28,7 @@ def shards(identity: Run, run: Run) -> Check:
     first = [each[0] for each in epochs]
     place = {"where": first[0].at}
     whole, parts = expected[0].samples, [epoch.samples for epoch in first]
-    if _cut_later(run):
+    if cut_later(run):
         return _without_loader(identity, run)
     if any(epoch.size != expected[0].size for epoch in first):
         return _of_their_own(expected[0], first) or _without_loader(identity, run)
@@ -62,7 +62,7 @@ def _of_their_own(expected: Epoch, first: list[Epoch]) -> Check | None:
     return failed(NAME, finding, SHARD, "lost-samples", where=first[0].at)
 
 
-def _cut_later(run: Run) -> bool:
+def cut_later(run: Run) -> bool:
     """Whether every rank reads the same first batch, of which dl.shard() then gives each its part."""
     read = [[epoch.hashes[0] for epoch in training(trace)[:1] if epoch.hashes] for trace in run.traces]
     kinds = [e.kind for e in run.root.events if e.kind == "batch" or (e.kind == "return" and _cuts(e))]
@@ -199,7 +199,7 @@ def _batch_sizes(serial: Run, run: Run) -> tuple[int, list[int], str]:
     if before[0].batches[0] is None:
         return 0, [], ""
     old, sizes = len(before[0].batches[0]), []
-    if _cut_later(run):
+    if cut_later(run):
         return old, [-(-old // len(now))] * len(now), now[0][0].at
     for epochs in now:
         size = len(epochs[0].batches[0] or ())

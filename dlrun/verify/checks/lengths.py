@@ -22,14 +22,14 @@ def other_length(serial: Run, run: Run, promised: float, name: str) -> Check | N
     n = len(run.traces)
     if batch_factor(serial, run) == 1 or any(run.root.returns("serial_steps")):
         return None
-    fewer = _fewer_steps(serial, run)
+    fewer, epochs = _fewer_steps(serial, run), sum(epoch.loops for epoch in training(serial.root))
     for a, b in zip(serial.root.all("peaks"), run.root.all("peaks"), strict=False):
         if not a.facts.get("ahead") or a["made"] != b["made"] or a["optimizer"] != b["optimizer"]:
             continue
         each_step = a["made"] >= sum(step.optimizer == a["optimizer"] for step in serial.root.steps) > 1
         if each_step and fewer and _is(b["ahead"], a["ahead"], a["ahead"][::n], promised):
             return _unchanged(name, b, n)
-        if not each_step and _is(b["ahead"], a["ahead"][::n], a["ahead"], promised):
+        if not each_step and a["made"] == epochs > 1 and _is(b["ahead"], a["ahead"][::n], a["ahead"], promised):
             finding = f"a schedule that steps with every epoch is {n} times as fast as the serial one"
             todo = "n ranks go through as many epochs: leave what it counts as in the serial script"
             return failed(name, finding, todo, "schedule-too-short", where=b["where"])

@@ -6,8 +6,8 @@ import math
 import re
 from typing import Any
 
-from dlrun.verify.checks.data import batch_factor, training
-from dlrun.verify.trace import Event, Run, Trace
+from dlrun.verify.checks.data import batch_factor, cut_later, training
+from dlrun.verify.trace import Event, Run
 from dlrun.verify.verdict import Check, distance, failed, passed, skipped, values
 
 NAME = "same global batch"
@@ -60,13 +60,15 @@ def _fed(event: Event) -> int:
     return max(lengths, key=lengths.count) if lengths and len(lengths) == len(rows) else 0
 
 
-def reproduces(serial: Run, run: Run, quiet: bool = False, grown: bool = False, sums: bool = False) -> Check:
+def reproduces(
+    serial: Run, run: Run, loud: Run | None = None, grown: bool = False, sums: bool = False
+) -> Check:
     """Compare how far the parameters are apart with how far the serial ones have moved since the start.
 
-    ``quiet``: both were made without dropout, and with batch norm's statistics as they are. ``grown``: the port itself
-    leaves each rank the serial batch. ``sums``: the ranks' losses were added up.
+    ``loud``: the serial run as it is, where these were made without dropout, and with batch norm's statistics as they
+    are. ``grown``: the port itself leaves each rank the serial batch. ``sums``: the ranks' losses were added up.
     """
-    n, worst = len(run.traces), 0.0
+    n, worst, quiet = len(run.traces), 0.0, loud is not None
     if run.error or run.hung:
         said = f": {run.error[1]['type']}: {run.error[1]['message']}" if run.error else ""
         return skipped(NAME, f"the port does not run with a local batch of B/{n}{said}"[:200])
@@ -86,11 +88,20 @@ def reproduces(serial: Run, run: Run, quiet: bool = False, grown: bool = False, 
                 return skipped(NAME, f"{finding}: {reason}")
             return failed(NAME, finding, todo, "other-gradient", where=b.at, step=a.number, parameter=parameter,
                           size=size)  # fmt: skip
-    said = f"{n} ranks x {_size(run.root)} samples reproduce the serial parameters to {worst:.0e} of their change"
-    if quiet:
-        noise = ", each with its samples' part of the noise" if serial.root.first("noise") else ""
-        said += f", with dropout off and batch norm's statistics fixed{noise}"
+    said = f"{n} ranks x {_size(run)} samples reproduce the serial parameters to {worst:.0e} of their change"
+    if loud is not None:
+        said += _still(loud, serial)
     return passed(NAME, f"{said}, the parts of a loss that is a sum added up" if sums else said)
+
+
+def _still(loud: Run, quiet: Run) -> str:
+    """Say what of the serial run, ``loud``, was switched off, and what the ranks were dealt out."""
+    forwards, dealt = list(loud.root.all("forward")), quiet.root.first("noise")
+    drawn = any(step.drew for step in loud.root.steps) or any(event["drew"] for event in forwards)
+    off = ["dropout off"] if any(event["noise"] for event in forwards) or (drawn and not dealt) else []
+    off += ["batch norm's statistics fixed"] if any(event["norm"] for event in forwards) else []
+    said = f", with {' and '.join(off)}" if off else ""
+    return said + (", each with its samples' part of the noise" if dealt else "")
 
 
 def of_sums(serial: Run, run: Run, check: Check) -> bool:
@@ -156,6 +167,7 @@ def _ratio(serial: dict[str, Any], ported: dict[str, Any], start: dict[str, Any]
     return apart / moved if apart > 1e-12 and moved else (0.0 if apart <= 1e-7 else math.inf)
 
 
-def _size(trace: Trace) -> int:
-    epochs, forward = training(trace), trace.first("forward")
-    return len(epochs[0].batches[0] or ()) if epochs else _fed(forward) if forward else 0
+def _size(run: Run) -> int:
+    epochs, forward = training(run.root), run.root.first("forward")
+    size = len(epochs[0].batches[0] or ()) if epochs else _fed(forward) if forward else 0
+    return -(-size // len(run.traces)) if epochs and cut_later(run) else size

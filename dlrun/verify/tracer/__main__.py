@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> None:
     note_held = _into_torch(recorder) if orders.framework == "torch" else _into_tensorflow(recorder)
     gc.freeze()
     gc.enable()
-    os.chdir(orders.scratch)
+    os.chdir(orders.folder)
 
     script = Path(orders.script)
     with tokenize.open(script) as file:

@@ -6,8 +6,7 @@ from typing import Any
 
 from torch.optim.optimizer import Optimizer
 
-# What a schedule of the rate keeps in the groups, and changes.
-RATES = {"lr", "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum"}
+CYCLED = {"base_momentum", "max_momentum"}  # what a schedule keeps in the groups, beside rates
 
 
 def base_rates(optimizer: Optimizer) -> list[float]:
@@ -18,10 +17,9 @@ def base_rates(optimizer: Optimizer) -> list[float]:
 
 def options_of(optimizer: Optimizer) -> list[dict[str, list[float]]]:
     """Return the numbers among each group's options besides its rates, such as the weight decay or Adam's betas."""
-    return [
-        {name: numbers for name, value in group.items() if name not in RATES and (numbers := _numbers(value))}
-        for group in optimizer.param_groups
-    ]
+    kept = [{name: _numbers(value) for name, value in group.items()} for group in optimizer.param_groups]
+    left_out = CYCLED | {name for group in kept for name in group if "lr" in name}
+    return [{n: numbers for n, numbers in group.items() if numbers and n not in left_out} for group in kept]
 
 
 def _numbers(value: Any) -> list[float]:

@@ -28,7 +28,8 @@ class Orders:
 
     script: str
     out: str  # folder of the trace files
-    scratch: str  # working folder of the run: links to the user's files, which a write replaces by copies
+    scratch: str  # the folder of links to the user's files, which a write replaces by copies
+    folder: str  # the working folder of the run, in there, with links above it, too
     steps: int  # optimizer steps after which the script is stopped
     epoch_steps: int  # steps after which an epoch over a DataLoader is cut short, so that its end is seen too
     framework: str = "torch"  # or "tensorflow", which is Keras, too
