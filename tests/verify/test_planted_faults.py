@@ -54,7 +54,7 @@ FAULTS = [
         "uneven-steps",
         (("range(20)", "range(1 if dl.get_rank() else 20)"),),
         "same steps",
-        where="dl.finalize()",
+        where="for epoch in",
         follow=("replicate", "sharded run"),
     ),
     Fault(  # the one that nobody notices but by the clock: rank 1 is gone, rank 0 waits
@@ -200,7 +200,7 @@ RECIPE = [
     Fault("schedule-too-long", (("20 * len(train_loader)", "20 * 12"),), "learning rate", where="schedule.step()"),
     Fault("other-options", (("weight_decay=1e-3", "weight_decay=dl.lr_scale(1e-3)"),), "options", where="optimizer."),
     Fault("equal-seeds", (("dl.reseed()\n", ""),), "own random numbers", where="in train_loader"),
-    Fault("rank-dependent-exit", (("range(20)", "range(20 - dl.get_rank())"),), "same steps", where="for epoch in"),
+    Fault("uneven-steps", (("range(20)", "range(20 - dl.get_rank())"),), "same steps", where="for epoch in"),
 ]
 
 

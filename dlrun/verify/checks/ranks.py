@@ -100,10 +100,11 @@ def _apart(event: Event, name: str, x: float, y: float, rank: int) -> Check:
     finding = f"{what} is {x:.6g} on rank 0 and {y:.6g} on rank {rank}"
     end = "their learning rates drift apart" if plateau else "one rank may leave the loop before the others"
     todo = f"decide on what all ranks share: dl.average({'metric' if plateau else name})"
+    fault = "rank-dependent-rate" if plateau else "rank-dependent-exit"
     if name == TURNS:
         todo = "let all ranks count alike: what the loop counts, such as the epoch of a checkpoint, has to be rank 0's"
-    return failed(STEPS, f"{finding}: {end}", todo, "rank-dependent-rate" if plateau else "rank-dependent-exit",
-                  where=event.at, rank=rank, size=abs(x - y))  # fmt: skip
+        fault = "uneven-steps"
+    return failed(STEPS, f"{finding}: {end}", todo, fault, where=event.at, rank=rank, size=abs(x - y))
 
 
 def _decisions(trace: Trace) -> dict[tuple[str, str], list[Event]]:
