@@ -49,13 +49,16 @@ def reseed(alike: bool = False) -> None:
 
 
 def own_noise(model: Any) -> None:
-    """Give the layers that draw random numbers (dropout, noise) others on each rank; rank 0 keeps its own."""
+    """Give the layers that draw random numbers (dropout, noise) others on each rank; rank 0 keeps its own.
+
+    Layers and models of the script's own may draw from TensorFlow's generator, as in their ``train_step``.
+    """
     rank = get_rank() if parts() > 1 else 0
     if rank == 0:
         return
     for variable in seeds(model):
         variable.assign(read(variable) + np.array([rank, 0], dtype="uint32"))
-    if not KERAS_3 and any(_draws(layer) for layer in model._flatten_layers()):
+    if backend() == "tensorflow" and any(_is_own(layer) or _draws(layer) for layer in model._flatten_layers()):
         import tensorflow as tf
         from tensorflow.python.eager import context
 
@@ -64,11 +67,17 @@ def own_noise(model: Any) -> None:
 
 
 _NOISE = ("Dropout", "Gaussian", "Random")
+_KERAS = ("keras", "tensorflow")  # the packages of Keras's own layers
 
 
 def _draws(layer: Any) -> bool:
     named = any(word in type(layer).__name__ for word in _NOISE)
-    return named or any(getattr(layer, name, 0) for name in ("dropout", "recurrent_dropout"))  # of a cell
+    cell = any(getattr(layer, name, 0) for name in ("dropout", "recurrent_dropout"))
+    return not KERAS_3 and (named or cell)  # Keras 3 has generators for them, see ``seeds``
+
+
+def _is_own(layer: Any) -> bool:
+    return isinstance(layer, keras.layers.Lambda) or type(layer).__module__.partition(".")[0] not in _KERAS
 
 
 def seeds(model: Any) -> list[Any]:

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from dl_comm.dealing import deal
+from dl_comm.drawing import Alike
 from dl_comm.ranks import check_enough, get_rank, parts, share
 from dl_comm.streams import stretch
 
@@ -98,8 +99,10 @@ def _sequence(sequence: Any, rank: int, n: int) -> Any:
     base: Any = _SEQUENCES[0]
     reading = {name: getattr(sequence, name) for name in options if hasattr(base, name)}
 
+    alike = Alike()  # a rank's own batches may have drawn more random numbers than another's, or less
+
     class Share(base):  # type: ignore[misc]
-        """Every n-th batch of a Sequence."""
+        """Every n-th batch of a Sequence, which all ranks shuffle alike."""
 
         def __len__(self) -> int:
             return -(-whole // n)
@@ -113,10 +116,12 @@ def _sequence(sequence: Any, rank: int, n: int) -> Any:
             return sequence[place if whole is None else place % whole]
 
         def on_epoch_end(self) -> None:
-            sequence.on_epoch_end()
+            with alike:
+                sequence.on_epoch_end()
 
         def on_epoch_begin(self) -> None:
             if hasattr(sequence, "on_epoch_begin"):
-                sequence.on_epoch_begin()
+                with alike:
+                    sequence.on_epoch_begin()
 
     return Share(**reading)

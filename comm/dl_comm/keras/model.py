@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, islice
 from typing import Any, TypeVar
 
+from dl_comm.drawing import undone
 from dl_comm.keras.backend import average_gradients, backend, broadcast, read, seeds, stateful_layers
 from dl_comm.keras.callbacks import AverageMetrics, Broadcast, on_this_rank
 from dl_comm.keras.data import each_array, shard, split, stretches
@@ -145,14 +148,16 @@ def _build(model: Any, x: Any) -> Any:
         return x
     first: Any = None
     if hasattr(x, "take") and hasattr(x, "element_spec"):
-        first = next(iter(x.take(1)), None)
+        first = _like(x.element_spec)
+        first = next(iter(x.take(1)), None) if first is None else first
         first = first[0] if isinstance(first, tuple) else first
     elif isinstance(x, Iterator):
         begin = list(islice(x, 1))
         first = begin[0][0] if begin and isinstance(begin[0], tuple) else None
         x = (batch for batch in chain(begin, x))  # Keras 3 wants a generator
     elif hasattr(x, "__getitem__") and not hasattr(x, "shape") and not isinstance(x, (dict, list, tuple)):
-        first = x[0][0]
+        with undone():  # the serial script reads its first batch once
+            first = copy.copy(x)[0][0]
     elif x is not None and (hasattr(x, "shape") or isinstance(x, (dict, list, tuple))):
         first = each_array(lambda array: array[:1], x)
     if first is not None:
@@ -162,6 +167,18 @@ def _build(model: Any, x: Any) -> Any:
         for state, value in drawn:  # Keras builds a model without drawing
             state.assign(value)
     return x
+
+
+def _like(specs: Any) -> Any:
+    """Return zeros like a data set's elements, none of which is read: its order stays. None of unknown shapes."""
+    tf: Any = sys.modules["tensorflow"]
+
+    def zeros(spec: Any) -> Any:
+        return tf.zeros([spec.shape[0] or 1, *spec.shape[1:]], spec.dtype)
+
+    flat = tf.nest.flatten(specs)
+    known = all(isinstance(s, tf.TensorSpec) and s.shape.rank and None not in s.shape.as_list()[1:] for s in flat)
+    return tf.nest.map_structure(zeros, specs) if known else None
 
 
 def DistributedOptimizer(opt: Opt) -> Opt:  # noqa: N802

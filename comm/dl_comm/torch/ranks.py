@@ -7,9 +7,9 @@ import os
 import torch
 from torch.utils.data import get_worker_info
 
+from dl_comm.drawing import drawing_alike
 from dl_comm.machine import share_of_machine
 from dl_comm.ranks import draw_alike, get_localsize, get_nranks, get_rank, parts, shift_generators, shifted_seed
-from dl_comm.torch.drawing import drawing_alike
 
 _joined = False
 

@@ -17,10 +17,10 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from dl_comm import CommError, _core
 from dl_comm.dealing import deal, deal_calls
+from dl_comm.drawing import Alike
 from dl_comm.ranks import check_enough, get_rank, parts, shifted_seed
 from dl_comm.shares import check_side_by_side
 from dl_comm.torch.arrays import Share, check_equal_lengths, shard_sequence
-from dl_comm.torch.drawing import Alike
 
 # An order of unknown length (an endless sampler) is drawn and shared in blocks of so many entries per rank.
 _BLOCK = 1024

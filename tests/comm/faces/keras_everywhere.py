@@ -45,6 +45,35 @@ def data_sets_and_sequences_are_divided():
         assert len(set(_core.allgather_bytes(repr(np.random.rand()).encode()))) == (1 if alike else n)
 
 
+def a_sequence_is_shuffled_alike_whatever_its_batches_drew():
+    x, y = make_data(2 * n * 4)
+    model, epochs = dl.distribute(make_model()), []
+    base = keras.utils.PyDataset if hasattr(keras.utils, "PyDataset") else keras.utils.Sequence
+
+    class Augmented(base):
+        def __init__(self):
+            super().__init__()
+            self.on_epoch_end()
+
+        def __len__(self):
+            return 2 * n
+
+        def __getitem__(self, index):
+            np.random.rand(r + 1)  # as the last batch, which is smaller, draws less
+            mine = self.order[index * 4 : index * 4 + 4]
+            return x[mine], y[mine]
+
+        def on_epoch_end(self):
+            self.order = np.random.permutation(len(x))
+            epochs.append(self.order.tolist())
+
+    set_seed(3)
+    model.fit(Augmented(), epochs=3, verbose=0, shuffle=False)
+    assert len(epochs) > 3
+    assert epochs[0] != epochs[1]
+    assert len(set(_core.allgather_bytes(repr(epochs).encode()))) == 1
+
+
 def a_stateful_model_goes_through_a_stretch_in_order():
     if backend() == "torch":
         return  # there Keras's own stateful layers do not train

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
 from typing import Any
 
 import numpy as np
-import torch
 
 from dl_comm import _core
 from dl_comm.ranks import get_rank
 
-# The generators that a script may draw from without naming them: how to read their states, and how to set them.
-_GENERATORS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
-    (random.getstate, random.setstate),
-    (partial(np.random.get_state, legacy=False), np.random.set_state),
-    (torch.get_rng_state, torch.set_rng_state),
-)
+_Generators = list[tuple[Callable[[], Any], Callable[[Any], Any]]]
 _depth = 0
 
 
@@ -32,23 +28,42 @@ class Alike:
     """
 
     def __init__(self) -> None:
-        self._states: list[Any] = pickle.loads(_core.broadcast_bytes(pickle.dumps(_states()), 0))
+        self._generators = _generators()
+        self._states: list[Any] = pickle.loads(_core.broadcast_bytes(pickle.dumps(self._read()), 0))
         self._own: list[Any] = []
 
     def __enter__(self) -> None:
         global _depth
         _depth += 1
-        self._own = _states()
-        _set(self._states)
+        self._own = self._read()
+        self._set(self._states)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         global _depth
         _depth -= 1
-        before, self._states = self._states, _states()
+        before, self._states = self._states, self._read()
         if get_rank() == 0:
             pairs = zip(self._own, self._states, before, strict=True)
             self._own = [own if _same(new, old) else new for own, new, old in pairs]
-        _set(self._own)
+        self._set(self._own)
+
+    def _read(self) -> list[Any]:
+        return [get() for get, _ in self._generators]
+
+    def _set(self, states: list[Any]) -> None:
+        for state, (_, put) in zip(states, self._generators, strict=True):
+            put(state)
+
+
+@contextmanager
+def undone() -> Iterator[None]:
+    """Let what is drawn under it be drawn again after it."""
+    states = [(get(), put) for get, put in _generators()]
+    try:
+        yield
+    finally:
+        for state, put in states:
+            put(state)
 
 
 def drawing_alike() -> bool:
@@ -61,13 +76,15 @@ def _same(one: Any, other: Any) -> bool:
         return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
     if isinstance(one, np.ndarray):
         return np.array_equal(one, other)
-    return torch.equal(one, other) if isinstance(one, torch.Tensor) else bool(one == other)
+    return bool(one.equal(other) if hasattr(one, "equal") else one == other)
 
 
-def _states() -> list[Any]:
-    return [get() for get, _ in _GENERATORS]
-
-
-def _set(states: list[Any]) -> None:
-    for state, (_, put) in zip(states, _GENERATORS, strict=True):
-        put(state)
+def _generators() -> _Generators:
+    """Return how to read and set the states of the generators that a script may draw from without naming them."""
+    found: _Generators = [
+        (random.getstate, random.setstate),
+        (partial(np.random.get_state, legacy=False), np.random.set_state),
+    ]
+    if torch := sys.modules.get("torch"):
+        found.append((torch.get_rng_state, torch.set_rng_state))
+    return found
