@@ -108,3 +108,15 @@ def test_tensors_that_are_one_batch_at_every_step_are_refused() -> None:
     made = "features, labels = tf.constant(np.load('x.npy')), tf.constant(np.load('y.npy'))"
     with pytest.raises(DlrunError, match=r"train_input\(\) returns tensors, not a data set"):
         port(CUSTOM.format(made=made))
+
+
+def test_a_compiled_model_beside_an_estimator_is_doubted() -> None:
+    fit = """
+model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+model.compile(optimizer=tf.keras.optimizers.SGD(0.1), loss="mse")
+model.fit(np.ones((8, 3)), np.ones(8))
+"""
+    found = port(CUSTOM.format(made="features, labels = np.load('x.npy')") + fit)
+    doubt = next(doubt for doubt in found.doubts if doubt.danger == "high")
+    assert "it trains on each rank by itself" in doubt.why
+    assert found.script.code(doubt.node).startswith("model.fit(")

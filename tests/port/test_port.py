@@ -172,6 +172,13 @@ def test_a_keras_schedule_is_scaled_once():
     assert 'dl.rank0(model.save)("model.keras")' in text
 
 
+def test_a_rate_that_is_written_as_zero_is_left_alone():
+    assert "SGD(learning_rate=0.0)" in port(KERAS.replace("SGD(schedule(0))", "SGD(learning_rate=0.0)")).text
+    serial = SERIAL.replace("model.parameters())", "model.parameters(), lr=0)")
+    assert serial != SERIAL
+    assert "model.parameters(), lr=0)" in port(serial).text
+
+
 @pytest.mark.parametrize("line", ["model.summary()", "print(model.summary())"])
 def test_what_keras_prints_of_a_model_itself_comes_from_rank_0(line):
     assert line.replace("model.summary", "dl.rank0(model.summary)") in port(KERAS + line + "\n").text

@@ -58,8 +58,15 @@ def resets(facts: Facts) -> Iterator[cst.BaseExpression]:
     """Yield the rates that are written over those of PyTorch's optimizers, not changed by a factor."""
     for node in facts.script.nodes:
         written = isinstance(node, cst.Assign) and is_groups_rate(facts, node.targets[0].target)
-        if isinstance(node, cst.Assign) and written and not scaled_already(facts, node.value):
+        if isinstance(node, cst.Assign) and written and not is_zero(node.value):
+            if scaled_already(facts, node.value):
+                continue
             yield node.value
+
+
+def is_zero(rate: cst.CSTNode) -> bool:
+    """Tell whether a rate is written as 0: the one that is meant is set elsewhere."""
+    return isinstance(rate, (cst.Integer, cst.Float)) and rate.evaluated_value == 0
 
 
 def scaled_already(facts: Facts, value: cst.CSTNode, seen: frozenset[str] = frozenset()) -> bool:

@@ -181,7 +181,7 @@ def gather(
         estimators=estimators,
         monitored=tuple(c for c in script.calls if _makes(script, c, _MONITORED)),
         supervised=tuple(c for c in script.calls if _makes(script, c, _SUPERVISOR)),
-        fitted=tuple(beside_loops(flow)) if style != "estimator" else (),
+        fitted=tuple(beside_loops(flow)),
         queues=tuple(feeds.queues) if isinstance(feeds, SessionFeeds) else (),
         unclear=tuple(feeds.unclear if isinstance(feeds, SessionFeeds) else getattr(feeds, "compiled", ())),
     )

@@ -11,6 +11,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import ScriptFacts
 from dlrun.port.facts.keras import KerasFacts
+from dlrun.port.facts.rates import is_zero
 from dlrun.port.insert import expression, statements
 from dlrun.port.passes import schedules
 from dlrun.port.passes.rate import suits
@@ -74,7 +75,7 @@ def constructors(facts: ScriptFacts, optimizers: Iterable[cst.Call]) -> Iterator
         if any(isinstance(n, cst.Call) and facts.flow.definition(n.func) in schedulers for n in walk(value)):
             continue  # the schedule's own return value is scaled
         for given in schedules.rates(facts, value) or [value]:
-            if given not in done:
+            if given not in done and not is_zero(given):
                 done.add(given)
                 yield Edit(given, WHY, schedules.scaling(facts))
     yield from suits(facts.options, ((call, facts.script.name_of(call.func)) for call in facts.optimizers))
@@ -105,7 +106,7 @@ def assigned(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
             held = node.func.value if isinstance(node.func.value, cst.Attribute) else None
             if held is not None and held.attr.value in _RATES and facts.kinds.is_optimizer(held.value):
                 value = node.args[0].value if node.args else None
-        if value is not None and not _reads_rate(value):
+        if value is not None and not _reads_rate(value) and not is_zero(value):
             yield Edit(value, RESET, schedules.scaling(facts))
 
 

@@ -8,7 +8,7 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, Options
-from dlrun.port.facts.rates import resets, scaled_already, text_of
+from dlrun.port.facts.rates import is_zero, resets, scaled_already, text_of
 from dlrun.port.insert import expression
 from dlrun.port.passes import own_rates, recipe
 from dlrun.port.program.script import argument, walk
@@ -99,12 +99,14 @@ def _constructor(facts: Facts, call: cst.Call, scale) -> Iterator[Edit | Doubt]:
         if isinstance(origin.node, (cst.List, cst.Tuple)) and origin.node is not call.args[0].value:
             groups.extend(n for n in walk(origin.node) if isinstance(n, cst.DictElement) and text_of(n.key) == "lr")
     for group in groups:
+        if is_zero(group.value):
+            continue
         yield Edit(group.value, f"{why} (a group's own rate)", scale)
     value = next((v for k in _RATE_KEYS if (v := argument(call, k)) is not None), None)
     if value is None and stock:
         value = argument(call, "lr", 1)
     if value is not None:
-        if not scaled_already(facts, value):
+        if not scaled_already(facts, value) and not is_zero(value):
             yield Edit(value, why, scale)
         return
     if any(a.star == "**" for a in call.args):
