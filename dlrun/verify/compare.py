@@ -7,6 +7,7 @@ from dataclasses import replace
 from dlrun.verify.checks import data, gradients, ranks, rate
 from dlrun.verify.checks.choices import choices
 from dlrun.verify.checks.held import held
+from dlrun.verify.checks.metrics import evaluated_whole
 from dlrun.verify.checks.options import options
 from dlrun.verify.checks.reached import reached
 from dlrun.verify.checks.same import ALONE, same
@@ -49,8 +50,8 @@ def _sharded(serial: Run, again: Run, identity: Run, sharded: Run) -> list[Check
     checks += [data.global_batch(serial, sharded), rate.learning_rate(serial, sharded)]
     checks += [ranks.own_noise(sharded), steps, ranks.one_writer(sharded)]
     remarks = [None, None] if cause else [choices(serial, again, sharded), numbers_shown(sharded)]
-    also = (options(identity, sharded), sums(identity, sharded), *remarks, reached(sharded))
-    checks += [check for check in also if check]
+    parts = (options(identity, sharded), sums(identity, sharded), evaluated_whole(identity, sharded))
+    checks += [check for check in (*parts, *remarks, reached(sharded)) if check]
     if sharded.error and not sharded.hung:
         rank, event = sharded.error
         told = next((check.name for check in checks if check.fault), "")

@@ -179,14 +179,13 @@ class Runs:
             return whole.reproduces(serial, sharded)
         loaders = {event["loader"]: event["made"] for event in serial.root.all("loader")}
         made = tuple({loaders[epoch.loader] for epoch in data.training(serial.root) if epoch.loader in loaders})
-        # Without a loader the serial batches are fed, and the tracer deals them out.
-        env = {} if keeps or data.training(serial.root) else {"DL_COMM_REPLICATE": "1"}
+        # What is fed, or what fit() takes, is the serial batch on every rank, and the tracer deals it out.
+        fits = any(event.facts.get("fit") for event in serial.root.all("epoch"))
+        env = {} if keeps or (data.training(serial.root) and not fits) else {"DL_COMM_REPLICATE": "1"}
         given = {"quiet": loud is not None, "global_batch": not keeps, "training_loaders": made}
         run = self._port("whole", self.job.ranks, env, **given)
         check = whole.reproduces(serial, run, loud, not keeps)
         if not keeps and whole.of_sums(serial, run, check):
-            if framework_of(self.job.port) != "torch":
-                return skipped(whole.NAME, whole.SUM)
             run = self._port("sums", self.job.ranks, env, sums=True, **given)
             check = whole.reproduces(serial, run, loud, grown=True, sums=True)
         return check

@@ -19,6 +19,7 @@ x = torch.randn(16, 4)
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 torch.save(model.state_dict(), "model.pt")
+print("saved in", __import__("os").getcwd())  # which differs from run to run
 open("log.txt", "a").write("again")
 open(".cache/state", "w").write("again")
 {loop}

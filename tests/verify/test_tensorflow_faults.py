@@ -11,6 +11,7 @@ import pytest
 if find_spec("tensorflow") is None:
     pytest.skip("TensorFlow is not installed: nox -s keras2 keras3 runs these", allow_module_level=True)
 
+from dlrun.verify.checks.metrics import evaluated_whole
 from dlrun.verify.checks.rate import learning_rate
 from dlrun.verify.compare import compare
 from dlrun.verify.job import Job, Runs
@@ -184,7 +185,7 @@ def test_an_evaluation_is_summed_not_averaged_over_ranks(size, shown, fault, alo
 
 @pytest.mark.skipif(KERAS_2, reason="Keras 3 is not installed: nox -s keras3 runs this")
 @pytest.mark.parametrize(
-    ("reduction", "status"), [("sum_over_batch_size", "passed"), ("sum", "n/a"), ("none", "n/a")]
+    ("reduction", "status"), [("sum_over_batch_size", "passed"), ("sum", "passed"), ("none", "n/a")]
 )
 def test_ranks_that_share_serial_batches_train_alike_with_dropout_off(
     reduction, status, tmp_path, monkeypatch
@@ -204,3 +205,33 @@ def test_ranks_that_share_serial_batches_train_alike_with_dropout_off(
     print(check)
     assert check.status == status
     assert status != "passed" or "with dropout off" in check.finding
+    assert reduction != "sum" or "the parts of a loss that is a sum added up" in check.finding
+
+
+NOISE = "class Noisy(keras.Sequential):\n    def train_step(self, data):\n        import tensorflow as tf\n"
+NOISE += "        return super().train_step((data[0] + tf.random.normal(tf.shape(data[0])), data[1]))\n\n\nmodel = Noisy("
+
+
+PART = ", validation_batch_size=4, validation_steps=dl.steps(2)"
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "validation"),
+    [
+        (FIT.replace("from_logits=True", "from_logits=True, reduction='sum'"), "passed", ""),
+        (FIT.replace("model = keras.Sequential(", NOISE), "n/a", PART),
+    ],
+)
+def test_ranks_that_share_the_batches_of_fit_train_alike(text, status, validation, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "train_dist.py"
+    script.write_text(text.replace("verbose=0", f"verbose=0, validation_split=0.16{validation}"))
+    (tmp_path / "runs").mkdir()
+    runs = Runs(Job(script, script, stall=60.0), tmp_path / "runs")
+    serial, sharded = runs.identity(), runs.sharded()
+    check, evaluation = runs.whole(serial, sharded, False), evaluated_whole(serial, sharded)
+    print(check, evaluation)
+    assert check.status == status
+    assert (evaluation.fault if evaluation else "") == ("evaluates-less" if validation else "")
+    said = "the parts of a loss that is a sum added up" if status == "passed" else "random numbers are drawn"
+    assert said in check.finding

@@ -37,6 +37,24 @@ def metrics(serial: Run, again: Run, identity: Run, run: Run | None) -> Check:
     return _mean_of_means(run, said, difference)
 
 
+def evaluated_whole(identity: Run, run: Run) -> Check | None:
+    """Return a check that failed because Keras evaluates less on all ranks together than on one; None of none."""
+    one, others = _first_evaluation(identity.root), [_first_evaluation(trace) for trace in run.traces]
+    together = {i for _, samples in others for i in samples}
+    if not together or len(together) >= len(set(one[1])):
+        return None
+    finding = f"{len(others)} ranks evaluate {len(together)} samples together, 1 rank {len(set(one[1]))}"
+    todo = "leave the number of steps to validate as it is: what is evaluated is not divided among the ranks"
+    return failed("evaluation", finding, todo, "evaluates-less", where=one[0])
+
+
+def _first_evaluation(trace: Trace) -> tuple[str, list[int]]:
+    """Return the line of Keras's first evaluation and the samples that it sees; none where those are not known."""
+    first = next((event for event in trace.all("epoch") if event.facts.get("evaluates")), None)
+    batches = [e["indices"] for e in trace.all("batch") if first is not None and e["epoch"] == first["epoch"]]
+    return first.at if first is not None else "", [i for batch in batches for i in batch or ()]
+
+
 def _n_fold(identity: Run, run: Run) -> Check | None:
     """Return a check that failed because a sum is n times what 1 rank has; not where what divides it is so, too."""
     n, calls = len(run.traces), list(zip(_sums(identity.root), _sums(run.root), strict=False))

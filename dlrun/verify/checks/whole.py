@@ -13,7 +13,6 @@ from dlrun.verify.verdict import Check, distance, failed, passed, skipped, value
 NAME = "same global batch"
 NORM = "batch norm sees B/n samples instead of B"
 NOISE = "random numbers are drawn while training (dropout, noise)"
-SUM = "the loss is a sum: of B/n samples it is 1/n, of the B that each rank has n times the rate makes up for that"
 FAR = 10.0  # times its own size: a parameter that moves further without batch norm tells nothing
 # Optimizers whose steps are divided by the gradients' own size: rounding decides those of the smallest.
 NORMALISES = re.compile(r"Ada|RMSprop|Rprop|Lion|LAMB|LARS|Sign|Shampoo|Muon|Novo", re.IGNORECASE)
@@ -25,9 +24,7 @@ def reason_against(serial: Run, n: int) -> str:
     epochs, forwards = training(serial.root), list(serial.root.all("forward"))
     fed = set() if epochs else {_fed(event) for event in forwards}
     if not epochs and (not fed or 0 in fed):
-        return "no DataLoader and no feed_dict gives the batches"
-    if any(event.facts.get("fit") for event in serial.root.all("epoch")):
-        return "fit() shuffles each rank's samples itself: no batch is the serial one"
+        return "no DataLoader, feed_dict or fit() gives the batches"
     sizes = {len(batch) for epoch in epochs for batch in epoch.batches if batch is not None} or fed
     if not sizes or any(size % n for size in sizes):
         return f"batches of {', '.join(map(str, sorted(sizes))) or 'unknown size'} do not divide by {n}"

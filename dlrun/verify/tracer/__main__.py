@@ -125,7 +125,7 @@ def _into_tensorflow(recorder: Recorder) -> Callable[..., None]:
     if recorder.orders.quiet:
         switch_noise_off()
     draws = randomness.install(recorder)
-    data, graph = datasets.install(recorder), graphs.install(recorder)
+    data, graph = datasets.install(recorder, draws), graphs.install(recorder)
     sessions.install(recorder, graph)
     taped = tapes.install(recorder, draws, data, graph)
     tensorflow_face.install(recorder, taped, data)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.python.data.ops import dataset_ops, iterator_ops
 from tensorflow.python.framework.errors import OutOfRangeError
 
 from dlrun.verify.tracer.arrays import batch_digest, samples
+from dlrun.verify.tracer.randomness import Draws
 from dlrun.verify.tracer.recorder import Recorder
 from dlrun.verify.tracer.totals import Totals
 
@@ -26,6 +30,7 @@ class Epoch:
     began: int  # optimizer steps made before it
     following: Callable[[], Any]  # reads a batch, unseen by the script
     finite: bool  # it has an end that comes soon
+    dealt: bool = False  # each rank is to be given its part of every batch
     over: bool = False
     trains: bool = False  # a gradient was computed after one of its batches
 
@@ -33,13 +38,15 @@ class Epoch:
 class DataSets:
     """Follows every iterator over a tf.data.Dataset; samples are told apart by their content."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
+    def __init__(self, recorder: Recorder, draws: Draws) -> None:
+        self.recorder, self.draws = recorder, draws
         self.fitting = 0  # > 0 in fit(), which minds an epoch that ends early
+        self.evaluating = 0  # > 0 in evaluate() and predict(), also where fit() calls them
         self.totals = Totals(recorder)
         self._arrays = False  # ... of arrays, all of them in each epoch
         self._epochs = 0
         self._known: dict[int, tuple[int, Any]] = {}
+        self._cut: list[Any] = []  # data sets of this rank's parts of batches
         self._latest: Epoch | None = None
 
     def number(self, data: Any) -> int:
@@ -50,14 +57,28 @@ class DataSets:
         """An epoch over a data set begins."""
         self._over()
         finite = bool(self.fitting and self._arrays) or int(data.cardinality()) >= 0
-        epoch = iterator._dlrun = Epoch(self._epochs, self.number(data), self.recorder.steps, following, finite)
+        trains = self.fitting and not self.evaluating
+        dealt = bool(self.recorder.orders.global_batch and trains) and not self._is_cut(data)
+        steps = self.recorder.steps
+        epoch = iterator._dlrun = Epoch(self._epochs, self.number(data), steps, following, finite, dealt)
         self._epochs += 1
         self.totals.begin()
-        self.recorder.note("epoch", epoch=epoch.number, loader=epoch.loader, data=0, size=None, fit=bool(self.fitting))
+        facts = {"loader": epoch.loader, "fit": bool(self.fitting), "evaluates": bool(self.evaluating)}
+        self.recorder.note("epoch", epoch=epoch.number, data=0, size=None, **facts)
+
+    def cut_batches(self, data: Any) -> Any:
+        """Return a data set of this rank's 1/n of every batch: the serial global batch is kept."""
+        self._cut.append(data.map(lambda *batch: part_of(batch if len(batch) > 1 else batch[0])))
+        return self._cut[-1]
+
+    def _is_cut(self, data: Any) -> bool:
+        return any(data is one for one in self._cut) or any(map(self._is_cut, data._inputs()))
 
     def deliver(self, epoch: Epoch, batch: Any) -> None:
         """A batch reaches the script."""
         self._latest, self.totals.read = epoch, epoch.loader
+        if self.fitting:
+            self.draws.collect()  # fit() draws the order of the samples: that is no noise in the training
         with self.recorder.aside():
             numbers, digest = samples(batch), batch_digest(batch)
         self.recorder.note("batch", epoch=epoch.number, indices=numbers, hash=digest)
@@ -108,10 +129,29 @@ class DataSets:
             self.fitting -= 1
             self._arrays = outer
 
+    def evaluates(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a method of a model that trains on nothing, known as such while it runs."""
 
-def install(recorder: Recorder) -> DataSets:
+        @functools.wraps(method)
+        def evaluating(*args: Any, **kwargs: Any) -> Any:
+            self.evaluating += 1
+            try:
+                return method(*args, **kwargs)
+            finally:
+                self.evaluating -= 1
+
+        return evaluating
+
+
+def part_of(batch: Any) -> Any:
+    """Return the rows r, r + n, ... of all that is in a batch, which are rank r's of n."""
+    mine = slice(int(os.environ.get("DLRUN_RANK", "0")), None, int(os.environ.get("DLRUN_SIZE", "1")))
+    return tf.nest.map_structure(lambda part: part if part is None else part[mine], batch)
+
+
+def install(recorder: Recorder, draws: Draws) -> DataSets:
     """Put the instruments into tf.data."""
-    data = DataSets(recorder)
+    data = DataSets(recorder, draws)
     iterate, read = dataset_ops.DatasetV2.__iter__, iterator_ops.OwnedIterator._next_internal
 
     def __iter__(self: Any) -> Any:  # noqa: N807
@@ -132,6 +172,7 @@ def install(recorder: Recorder) -> DataSets:
         except OutOfRangeError:
             recorder.note("over", epoch=epoch.number)
             raise
+        batch = part_of(batch) if epoch.dealt else batch
         data.deliver(epoch, batch)
         return batch
 

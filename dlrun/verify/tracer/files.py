@@ -32,7 +32,8 @@ class Tee:
         """Write ``text``, and note the lines that it completes."""
         *lines, self._begun = (self._begun + text).split("\n")
         for line in lines:
-            self._recorder.note("print", text=line)
+            # Each run has a working folder of its own, which a script may print.
+            self._recorder.note("print", text=line.replace(self._recorder.orders.scratch, "."))
         return int(self._out.write(text))
 
     def __getattr__(self, name: str) -> Any:

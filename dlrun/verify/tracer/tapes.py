@@ -18,6 +18,8 @@ from dlrun.verify.tracer.quiet_keras import NOISE
 from dlrun.verify.tracer.randomness import Draws, states, watched_models
 from dlrun.verify.tracer.recorder import Recorder
 
+READS = ("numpy", "random")  # generators that draw what a data set holds
+
 
 class Tapes:
     """Follows variables through the steps of their optimizers.
@@ -143,9 +145,8 @@ class Tapes:
             grads=used,
             params=[array_note(v) for v in variables],
             states=states(),
-            # What fit() draws beside the model's own noise is the order of a rank's samples; what comes before the
-            # first step are the first weights, too.
-            drew=drew if not self.data.fitting and self.recorder.steps > 1 else [],
+            # Before the first step, first weights are drawn, too; in fit(), NumPy's numbers while it reads ahead.
+            drew=[d for d in drew if not self.data.fitting or d not in READS] if self.recorder.steps > 1 else [],
         )
         return result
 
@@ -207,6 +208,8 @@ def _follow_keras(followed: Tapes, data: DataSets) -> None:
             return fit(self, *args, **kwargs)
 
     layer.__call__, keras.Model.fit = called, fitted
+    for name in ("evaluate", "predict"):
+        setattr(keras.Model, name, data.evaluates(getattr(keras.Model, name)))
     if hasattr(keras.optimizers.Optimizer, "stateless_apply"):
         _note_steps(followed, keras.optimizers.Optimizer.__mro__, "apply")
     else:

@@ -92,13 +92,19 @@ class Face:
     def _gradients(self, function: Any, grads: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         given = list(grads) if not (tf.is_tensor(grads) or isinstance(grads, (dict, tf.IndexedSlices))) else grads
         flat = tf.nest.flatten(given)
-        if not tf.executing_eagerly():  # it will happen when a session runs it
+
+        def mean() -> Any:
             result = function(given, *args, **kwargs)
+            n = int(os.environ["DLRUN_SIZE"]) if self.recorder.orders.sums else 1
+            return tf.nest.map_structure(lambda g: g if g is None or n == 1 else tf.math.scalar_mul(n, g), result)
+
+        if not tf.executing_eagerly():  # it will happen when a session runs it
+            result = mean()
             self.tapes.graphs.averaged(flat, tf.nest.flatten(result))
             return result, {"ids": [], "before": [], "after": []}
         owners = self.tapes.owners(flat)
         before = [array_note(g) for g in flat]
-        result = function(given, *args, **kwargs)
+        result = mean()
         means = tf.nest.flatten(result)
         self.tapes.remember(means, owners)
         known = [i for i, owner in enumerate(owners) if owner is not None]
@@ -136,7 +142,7 @@ class Face:
         kept = self.recorder.orders.training_shards
         with divided(kept is not None and number not in kept):
             if self.recorder.orders.global_batch and isinstance(what, tf.data.Dataset):
-                result = _rows(what)
+                result = self.data.cut_batches(what)
             else:
                 result = function(what, *args, **kwargs)
         eager = tf.executing_eagerly()
@@ -152,16 +158,6 @@ class Face:
         local = number_of(value)
         result = function(value)
         return result, {"local": local, "mean": number_of(result)}
-
-
-def _rows(data: Any) -> Any:
-    """Return a data set of this rank's 1/n of every batch: the serial global batch is kept."""
-    rank, n = int(os.environ.get("DLRUN_RANK", "0")), int(os.environ.get("DLRUN_SIZE", "1"))
-
-    def mine(*batch: Any) -> Any:
-        return tf.nest.map_structure(lambda part: part[rank::n], batch if len(batch) > 1 else batch[0])
-
-    return data.map(mine)
 
 
 def install(recorder: Recorder, tapes: Tapes, data: DataSets) -> None:
