@@ -197,3 +197,50 @@ def test_a_trainer_class_of_a_module_gets_what_other_modules_made(tmp_path):
     assert "train_loader = dl.shard(data.DataLoader(" in data
     assert "lr=dl.lr_scale(cfg.LR))" in utils
     assert config == TRAINER["config.py"]
+
+
+CHOSEN = """
+import sys
+import torch
+{imports}
+
+def main():
+    torch.manual_seed(0)
+    model = torch.nn.Linear(2, 1)
+    samples = torch.utils.data.TensorDataset(torch.randn(40, 2), torch.randn(40, 1))
+    loader = torch.utils.data.DataLoader(samples, batch_size=4, shuffle=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    {chosen}
+    for epoch in range(2):
+        print(train(model, loader, optimizer))
+
+main()
+"""
+EPOCH = """
+def {name}(model, loader, optimizer):
+    for x, y in loader:
+        loss = (model(x) - y).{by}().mean()
+        loss.backward()
+        optimizer.step()
+    return loss.item()
+"""
+SQUARED, PLAIN = EPOCH.format(name="squared", by="square"), EPOCH.format(name="plain", by="abs")
+
+
+@pytest.mark.parametrize(("imports", "chosen"), [
+    ("if len(sys.argv) > 1:\n    from one import squared as train\nelse:\n    from two import plain as train", ""),
+    ("if len(sys.argv) > 1:\n    import one as way\nelse:\n    import two as way", "train = way.main"),
+    ("from one import squared\nfrom two import plain",
+     "if len(sys.argv) > 1:\n        train = squared\n    else:\n        train = plain"),
+    ("import one\nfrom two import plain", "train = plain\n    if len(sys.argv) > 1:\n        train = one.squared"),
+])  # fmt: skip
+def test_each_function_that_branches_choose_from_trains_for_the_same_loop(imports, chosen, tmp_path):
+    main = "main = squared\n", "main = plain\n"
+    files = {"train.py": CHOSEN.format(imports=imports, chosen=chosen), "one.py": SQUARED + main[0],
+             "two.py": PLAIN + main[1]}  # fmt: skip
+    ported = read_and_port(lay(tmp_path, files))
+    assert "dl.broadcast(model, optimizer)" in ported.text and "print(dl.average(train(" in ported.text
+    assert len(ported.modules) == 2
+    for module in ported.modules:  # the loader is dealt out once, and nothing begins anew in each epoch
+        assert "dl.gradients(optimizer)" in module.text
+        assert not any(word in module.text for word in ("shard", "broadcast", "reseed"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import libcst as cst
 
 from dlrun.port.program.script import Script
@@ -17,7 +19,7 @@ class Calls:
         self._appended: dict[cst.CSTNode, list[cst.BaseExpression]] | None = None
         self._stored: dict[cst.CSTNode, list[cst.BaseExpression]] | None = None
         self._named: dict[cst.CSTNode, list[cst.Call]] | None = None
-        self._definitions: dict[cst.CSTNode, cst.ClassDef | cst.FunctionDef | None] = {}
+        self._definitions: dict[cst.CSTNode, tuple[cst.ClassDef | cst.FunctionDef, ...]] = {}
         self._inherited: dict[tuple[cst.ClassDef, str], cst.FunctionDef | None] = {}
         self.methods: dict[str, list[cst.FunctionDef]] = {}
         for node in script.nodes:
@@ -27,19 +29,24 @@ class Calls:
                 self.methods.setdefault(node.name.value, []).append(node)
 
     def definition(self, node: cst.CSTNode) -> cst.ClassDef | cst.FunctionDef | None:
-        """Return the class or function of this program that the expression ``node`` names, if it names one."""
+        """Return the class or function of this program that the expression ``node`` names: the first that it may be."""
+        return next(iter(self.definitions(node)), None)
+
+    def definitions(self, node: cst.CSTNode) -> tuple[cst.ClassDef | cst.FunctionDef, ...]:
+        """Return the classes and functions of this program that ``node`` may name: another one in each branch."""
         if node not in self._definitions:
-            self._definitions[node] = None  # what `first = second; second = first` leads back to
-            self._definitions[node] = self._defined(node)
+            self._definitions[node] = ()  # what `first = second; second = first` leads back to
+            self._definitions[node] = tuple(dict.fromkeys(self._defined(node)))
         return self._definitions[node]
 
-    def _defined(self, node: cst.CSTNode) -> cst.ClassDef | cst.FunctionDef | None:
+    def _defined(self, node: cst.CSTNode) -> Iterator[cst.ClassDef | cst.FunctionDef]:
+        if isinstance(node, cst.IfExp):
+            yield from (*self.definitions(node.body), *self.definitions(node.orelse))
         for binding in self.script.bindings_of(node):
             if isinstance(binding.node, (cst.ClassDef, cst.FunctionDef)):
-                return binding.node
-            if binding.how == "assign" and not binding.path and isinstance(binding.value, cst.Name):
-                return self.definition(binding.value) if binding.value is not node else None
-        return None
+                yield binding.node
+            elif binding.how == "assign" and not binding.path and binding.value not in (None, node):
+                yield from self.definitions(binding.value)
 
     def filled(self, box: cst.CSTNode) -> list[cst.BaseExpression]:
         """Return the objects of the program's own classes that ``append`` puts into the new list ``box``."""
@@ -108,11 +115,10 @@ class Calls:
         if self._named is None:
             self._named = {}
             for call in self.script.calls:
-                local = self.definition(call.func)
-                if isinstance(local, cst.ClassDef):
-                    local = self.method(local, "__init__")
-                if local is not None:
-                    self._named.setdefault(local, []).append(call)
+                for local in self.definitions(call.func):
+                    run = self.method(local, "__init__") if isinstance(local, cst.ClassDef) else local
+                    if run is not None:
+                        self._named.setdefault(run, []).append(call)
         return self._named.get(function, [])
 
     def argument(self, call: cst.Call, function: cst.FunctionDef, name: str) -> cst.BaseExpression | None:

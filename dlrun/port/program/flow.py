@@ -37,12 +37,10 @@ class Flow(Onward):
 
     def _found_targets(self, call: cst.Call) -> list[cst.FunctionDef]:
         func = call.func
-        local = self.definition(func)
-        if isinstance(local, cst.FunctionDef):
-            return [local]
-        if isinstance(local, cst.ClassDef):
-            init = self.method(local, "__init__")
-            return [init] if init else []
+        local = self.definitions(func)
+        found = [self.method(f, "__init__") if isinstance(f, cst.ClassDef) else f for f in local]
+        if local:
+            return list(dict.fromkeys(f for f in found if f is not None))
         if isinstance(func, cst.Attribute) and func.attr.value in self.methods:
             found = [self.method(cls, func.attr.value) for cls in self.classes(func.value)]
             if any(found):

@@ -51,20 +51,15 @@ class Onward(Calls, ABC):
         found = []
         for origin in self.origins(node):
             if isinstance(origin.node, cst.Call) and origin.whole:
-                cls = self.definition(origin.node.func)
-                if isinstance(cls, cst.ClassDef):
-                    found.append(cls)
-        return found
+                found += [c for c in self.definitions(origin.node.func) if isinstance(c, cst.ClassDef)]
+        return list(dict.fromkeys(found))
 
     def _in_table(self, func: cst.CSTNode) -> list[cst.FunctionDef | cst.Lambda]:
         """Return the functions that ``table[name]`` may be."""
         found: list[cst.FunctionDef | cst.Lambda] = []
         for origin in self.origins(func) if isinstance(func, (cst.Subscript, cst.Name)) else ():
-            local = self.definition(origin.node) if origin.node is not func else None
-            if isinstance(origin.node, cst.Lambda):
-                found.append(origin.node)
-            elif isinstance(local, cst.FunctionDef):
-                found.append(local)
+            local = self.definitions(origin.node) if origin.node is not func else ()
+            found += [f for f in (origin.node, *local) if isinstance(f, (cst.Lambda, cst.FunctionDef))]
         return found
 
     def _onward(self, node: cst.CSTNode, path: Path) -> list[State] | None:
@@ -153,7 +148,7 @@ class Onward(Calls, ABC):
         name = self.script.name_of(func)
         first = node.args[0].value if node.args and not node.args[0].star and node.args[0].keyword is None else None
         method = func.attr.value if isinstance(func, cst.Attribute) and (not name or name.startswith(".")) else ""
-        if isinstance(func, cst.Attribute) and self.script.local_module(func.value) is not None:
+        if isinstance(func, cst.Attribute) and self.script.local_modules(func.value):
             method = ""
         own = method in self.methods and bool(self.classes(func.value)) if isinstance(func, cst.Attribute) else False
         if method in SAME and isinstance(func, cst.Attribute) and not own:
@@ -167,11 +162,11 @@ class Onward(Calls, ABC):
         if method in ("values", "items") and isinstance(func, cst.Attribute) and path[:1] == ("each",):
             rest = path[2:] if method == "items" and path[1:2] == (1,) else path[1:]
             return [(v, rest) for o in self.origins(func.value) for v in self._held(o.node)]
-        local = self.definition(func)
-        functions = [local] if isinstance(local, cst.FunctionDef) else []
-        if local is None and isinstance(func, cst.Attribute) and func.attr.value in self.methods:
+        local = self.definitions(func)
+        functions = [f for f in local if isinstance(f, cst.FunctionDef)]
+        if not local and isinstance(func, cst.Attribute) and func.attr.value in self.methods:
             functions = [m for c in self.classes(func.value) if (m := self.method(c, func.attr.value))]
-        table = self._in_table(func) if local is None and not functions else []
+        table = self._in_table(func) if not local and not functions else []
         functions += [f for f in table if isinstance(f, cst.FunctionDef)]
         lambdas: list[State] = [(f.body, path) for f in table if isinstance(f, cst.Lambda)]
         return [*lambdas, *((r, path) for f in functions for r in self.returns(f))]

@@ -91,11 +91,7 @@ class Scope:
         while scope is not None:
             skip = isinstance(scope.node, cst.ClassDef) and scope is not self
             if name in scope.names and not skip and name not in scope.outer:
-                found = scope.names[name]
-                for binding in found if scope.root.locals else ():
-                    if binding.how == "import" and (there := scope.root.imported(binding.target)) is not None:
-                        return there
-                return found, scope
+                return scope.root.followed(scope.names[name]) or (scope.names[name], scope)
             scope = scope.parent
         starred = self.root.starred(name) if self.root.locals else None
         return starred or ([], None)
@@ -114,10 +110,18 @@ class Scope:
         """Return what this module binds to ``name``, be it imported from another local module, or None."""
         if depth > 8:
             return None
-        for binding in self.names.get(name, []):
-            if binding.how == "import" and (there := self.imported(binding.target, depth + 1)) is not None:
-                return there
-        return (self.names[name], self) if name in self.names else self.starred(name, depth + 1)
+        if name not in self.names:
+            return self.starred(name, depth + 1)
+        return self.followed(self.names[name], depth + 1) or (self.names[name], self)
+
+    def followed(self, bindings: list[Binding], depth: int = 0) -> tuple[list[Binding], Scope] | None:
+        """Return what the imports among ``bindings`` bring from local modules, another one in each branch; or None.
+
+        The scope is that of the first of them.
+        """
+        targets = [b.target for b in bindings if b.how == "import"] if self.locals else []
+        found = [there for target in targets if (there := self.imported(target, depth)) is not None]
+        return (list(dict.fromkeys(b for there, _ in found for b in there)), found[0][1]) if found else None
 
     def starred(self, name: str, depth: int = 0) -> tuple[list[Binding], Scope] | None:
         """Return what ``name`` is in the local modules of which this one imports everything, or None."""

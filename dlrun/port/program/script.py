@@ -85,28 +85,27 @@ class Script(Trees):
             return self.name_of(only.value) or f".{name}"
         return f".{name}"
 
-    def local_module(self, node: cst.CSTNode) -> Scope | None:
-        """Return the local module that the expression ``node`` names, as its scope: ``lab.net`` in ``lab.net.Net``."""
+    def local_modules(self, node: cst.CSTNode) -> list[Scope]:
+        """Return the local modules of which ``node`` names one, as their scopes: ``lab.net`` in ``lab.net.Net``."""
         root = self.scopes[node].root if node in self.scopes else self.root
-        if not root.locals:
-            return None
-        if isinstance(node, cst.Attribute):
-            outer = self.local_module(node.value)
-            name = next((n for n, s in root.locals.items() if s is outer), "") if outer is not None else ""
-            return root.locals.get(f"{name}.{node.attr.value}") if name else None
-        if isinstance(node, cst.Name):
-            for binding in self.scopes[node].lookup(node.value)[0]:
-                if binding.how == "import" and (there := root.module(binding.target)) is not None:
-                    return there
-        return None
+        found: list[Scope | None] = []
+        if root.locals and isinstance(node, cst.Attribute):
+            outer = self.local_modules(node.value)
+            names = [n for n, s in root.locals.items() if s in outer] if outer else []
+            found = [root.locals.get(f"{name}.{node.attr.value}") for name in names]
+        elif root.locals and isinstance(node, cst.Name):
+            bindings = self.scopes[node].lookup(node.value)[0]
+            found = [root.module(b.target) for b in bindings if b.how == "import"]
+        return list(dict.fromkeys(s for s in found if s is not None))
 
     def member(self, node: cst.Attribute) -> tuple[list[Binding], Scope] | None:
-        """Return what ``node`` is bound to in the local module before its dot, or None where that is no module."""
+        """Return what ``node`` is bound to in the local modules before its dot, or None where that is no module."""
         if not self.root.locals:
             return None
         if node not in self._members:
-            there = self.local_module(node.value)
-            self._members[node] = there.member(node.attr.value) if there is not None else None
+            there = [m for s in self.local_modules(node.value) if (m := s.member(node.attr.value)) is not None]
+            bindings = list(dict.fromkeys(b for found, _ in there for b in found))
+            self._members[node] = (bindings, there[0][1]) if there else None
         return self._members[node]
 
     @cached_property
