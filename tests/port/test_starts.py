@@ -204,3 +204,28 @@ class Trainer:
 def test_an_optimizer_whose_class_is_given_is_broadcast_and_the_scheduler_that_keeps_a_state_is_none():
     text = port(NAMED + "Trainer(torch.nn.Linear(2, 1), args, make()).train(DataLoader(data, shuffle=True))\n").text
     assert "dl.broadcast(self.model, self.optim)  #" in text
+
+
+def test_calls_that_only_evaluate_begin_no_training():
+    text = port(f"""{SERIAL.partition("for x, y")[0]}
+def run(loader, task="train"):
+    total = 0.0
+    for x, y in loader:
+        loss = (model(x) - y).pow(2).mean()
+        total += loss.item()
+        if task == "train":
+            loss.backward()
+            opt.step()
+    return total
+
+def train(train_set, others):
+    best = run(DataLoader(others), task="eval")
+    for epoch in range(3):
+        run(DataLoader(train_set, shuffle=True))
+        best = min(best, run(DataLoader(others), task="eval"))
+
+train(data[:80], data[80:])
+print(run(DataLoader(data[80:]), "eval"))
+""").text
+    assert text.count("dl.broadcast(model, opt)") == text.count("dl.reseed()") == 1
+    assert text.index("def train") < text.index("dl.broadcast(") < text.index("for epoch")

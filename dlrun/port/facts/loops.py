@@ -6,6 +6,7 @@ from functools import cached_property
 
 import libcst as cst
 
+from dlrun.port.facts.sites import Sites
 from dlrun.port.facts.torch import LOOPS, Gradients
 
 # What runs a function of the main module without naming it: main(), or, for Fire, the one that the command line names.
@@ -29,6 +30,7 @@ class Loops:
         self.kinds = gradients.kinds
         self._ways: dict[cst.CSTNode, list[Way]] = {}
         self.ends: list[cst.CSTNode] = [*(c for c, _ in gradients.step_calls), *gradients.updates]
+        self.sites = Sites(gradients, self.ends)
 
     @cached_property
     def training(self) -> list[cst.For | cst.While]:
@@ -91,7 +93,10 @@ class Loops:
         return False
 
     def ways(self, node: cst.CSTNode) -> list[Way]:
-        """Return the ways from the outermost frame to ``node``: the calls passed, innermost last; of many the first."""
+        """Return the ways from the outermost frame to ``node``: the calls passed, innermost last; of many the first.
+
+        No way leads through a call that only evaluates.
+        """
         if node not in self._ways:
             self._ways[node] = self._to(node, ())[:_MOST_WAYS]
         return self._ways[node]
@@ -101,6 +106,7 @@ class Loops:
         if isinstance(function, cst.Module) or function in seen or len(seen) > 12:
             return [(node,)]
         callers = [c for c in self.flow.callers(function) if not self.script.inside(c, function)]
+        callers = [c for c in callers if self.sites.reaches(c, function, node)] or callers
         return [(*way, node) for call in callers for way in self._to(call, (*seen, function))] or [(node,)]
 
     @cached_property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from dlrun.port.facts.loops import Loops
+from dlrun.port.facts.torch import Gradients
 
 _UNKNOWN = object()
 _SOMETHING = object()  # a value that is no None, no False and no empty text
@@ -13,11 +13,11 @@ _SOMETHING = object()  # a value that is no None, no False and no empty text
 class Sites:
     """Tells the calls of a function that lead to an update from those that a test in it keeps from updating."""
 
-    def __init__(self, loops: Loops) -> None:
-        """Answer for the script of ``loops``."""
-        self.loops = loops
-        self.script = loops.script
-        self.flow = loops.flow
+    def __init__(self, gradients: Gradients, ends: list[cst.CSTNode]) -> None:
+        """Answer for the script of ``gradients``, whose updates are at ``ends``."""
+        self.gradients, self.ends = gradients, ends
+        self.script = gradients.script
+        self.flow = gradients.flow
 
     def split(self, loop: cst.For | cst.While, name: cst.BaseExpression) -> tuple[list[cst.BaseExpression], ...]:
         """Return what is passed for the parameter ``name`` by the calls that train, and by those that only evaluate.
@@ -30,17 +30,20 @@ class Sites:
         bindings = self.script.scopes[name].lookup(name.value)[0]
         if not any(b.how == "param" and self.script.scopes[b.node].node is function for b in bindings):
             return [], []
-        ends = [e for e in self.loops.ends if self.script.inside(e, loop)]
+        ends = [e for e in self.ends if self.script.inside(e, loop)]
         trains: list[cst.BaseExpression] = []
         evaluates: list[cst.BaseExpression] = []
         for call in self.flow.callers(function):
             given = self.flow.argument(call, function, name.value)
             if given is not None:
-                trains_by = self.loops.gradients.trains_by
-                reached = not ends or any(
-                    self._reached(end, function, call) and trains_by(end, function, call) for end in ends)
+                reached = not ends or any(self.reaches(call, function, end) for end in ends)
                 (trains if reached else evaluates).append(given)
         return (trains, evaluates) if trains and evaluates else ([], [])
+
+    def reaches(self, call: cst.Call, function: cst.FunctionDef, node: cst.CSTNode) -> bool:
+        """Tell whether ``call`` of ``function`` may come to ``node`` in it, and train there if that is an update."""
+        trains = node not in self.ends or self.gradients.trains_by(node, function, call)
+        return trains and self._reached(node, function, call)
 
     def _reached(self, end: cst.CSTNode, function: cst.FunctionDef, call: cst.Call) -> bool:
         """Tell whether ``call`` of ``function`` may come to ``end``: no test around it fails for sure."""

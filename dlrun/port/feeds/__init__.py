@@ -9,7 +9,6 @@ import libcst as cst
 
 from dlrun.port.facts import Feed
 from dlrun.port.facts.loops import Loops
-from dlrun.port.facts.sites import Sites
 from dlrun.port.feeds import nested
 from dlrun.port.feeds.alternating import in_turns
 from dlrun.port.feeds.aside import only_shown
@@ -41,7 +40,6 @@ class Feeds(Sources, FullBatches):
         self.iterated = Iterated(loops.flow)
         self.uses = Uses(loops, self.draws)
         self._given = Given(loops, self._fed_by)
-        self._sites = Sites(loops)
         self._orders: set[cst.CSTNode] = set()  # names of positions in a random order, which loops run over
         self._generators: list[cst.FunctionDef] = []  # functions that make the batches of training loops
         self.found: dict[cst.CSTNode, Feed] = {}
@@ -154,7 +152,7 @@ class Feeds(Sources, FullBatches):
     def _of_iterated(self, loop: cst.For, iterated: cst.BaseExpression) -> None:
         """Note what ``loop`` runs over; where its function also evaluates, what the calls that train pass to it."""
         innermost = loop in self.innermost
-        trains, evaluates = ([], []) if self._totals(loop) else self._sites.split(loop, iterated)
+        trains, evaluates = ([], []) if self._totals(loop) else self.loops.sites.split(loop, iterated)
         self.uses.whole.extend(evaluates)
         for given in trains or [iterated]:
             self._feed(self.iterated.source(given), innermost=innermost)

@@ -10,7 +10,6 @@ import libcst as cst
 from dlrun.port.facts import Feed
 from dlrun.port.facts.kinds import Kinds
 from dlrun.port.facts.loops import Loops
-from dlrun.port.facts.sites import Sites
 from dlrun.port.feeds.cursors import generated
 from dlrun.port.feeds.positions import mentions
 from dlrun.port.feeds.readers import read
@@ -113,7 +112,7 @@ class Carried:
 
     def _trained(self, loop: cst.For | cst.While, given: cst.BaseExpression) -> list[cst.BaseExpression]:
         """Return what the calls that train pass for ``given``, where others hand it data to evaluate on."""
-        trains, evaluates = Sites(self.loops).split(loop, given)
+        trains, evaluates = self.loops.sites.split(loop, given)
         return trains if evaluates else [given]
 
     def _of_feed(self, feed: Feed, loop: cst.For | cst.While) -> list[Feed]:

@@ -8,7 +8,6 @@ import libcst as cst
 
 from dlrun.port.facts import Feed
 from dlrun.port.facts.loops import Loops
-from dlrun.port.facts.sites import Sites
 from dlrun.port.feeds.cursors import Pick, draws, picks
 from dlrun.port.program.script import Binding, Scope, dotted, walk
 
@@ -92,7 +91,7 @@ class Streams:
                 break
             if any(b.how not in ("assign", "param") or isinstance(b.node, (cst.For, cst.WithItem)) for b in bindings):
                 break
-            trains, evaluates = Sites(self.loops).split(self.loop, node)
+            trains, evaluates = self.loops.sites.split(self.loop, node)
             if not evaluates:
                 found.append((node, scope))
             if not isinstance(function, cst.FunctionDef) or any(b.how != "param" for b in bindings):
