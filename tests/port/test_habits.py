@@ -195,6 +195,31 @@ def test_samples_that_leave_out_an_update_in_the_function_that_makes_it_are_doub
     assert bool(found) is mine
 
 
+@pytest.mark.parametrize(("loop", "test", "mine"), [
+    ("for words, tag in texts:", "len(words) > 50", True), ("for words, tag in texts:", "not 50 >= len(words)", True),
+    ("for words, tag in texts:", "len(words) < 2", False), ("for words, tag in train_loader:", "len(words) < 8", False),
+    ("for words, tag in train_loader:", "words.size(1) > 50", True),
+    ("for turn in range(900):\n    words, tag = random.choice(texts)", "len(words) > 50", True),
+    ("while turn < 900:\n    words, tag = random.choice(texts)\n    turn += 1", "len(words) > 50", True),
+    ("while turn < 900:\n    words, tag = random.choice(texts)", "len(words) > 50", False),  # it counts updates
+    ("while True:\n    words, tag = next(batches)\n    if turn > 9:\n        break", "words.max() > 1", True),
+])  # fmt: skip
+def test_samples_whose_length_leaves_out_an_update_are_doubted_and_short_batches_are_not(loop, test, mine):
+    source = TOP + f"""
+import random
+texts, turn, batches = load(), 0, iter(train_loader)
+{loop}
+    if {test}:
+        continue
+    opt.zero_grad()
+    (model(words) - tag).mean().backward()
+    opt.step()
+    turn += 1
+"""
+    assert bool(doubts(source, "own samples decide whether it updates")) is mine
+    assert ("dl.total(bool(" in port(source).text) is (test == "len(words) < 2")
+
+
 def test_processes_that_draw_are_doubted():
     beside = """
 from multiprocessing import Process, Queue

@@ -50,7 +50,7 @@ class Guard:
     """
 
     step: Step
-    loop: cst.For
+    loop: cst.For | cst.While
     node: cst.If
     out: bool
     names: frozenset[str]
@@ -62,14 +62,17 @@ def _guards(facts: Facts) -> Iterator[Guard]:
     for step in facts.steps:
         for frames in _ways(facts, [step.node]) if step.closure is None else ():
             loop = innermost(facts, frames[0])
-            assert isinstance(loop, cst.For)
-            home: cst.For | cst.FunctionDef = loop
+            assert isinstance(loop, (cst.For, cst.While))
+            home: cst.For | cst.While | cst.FunctionDef = loop
             names = _of_batch(facts, loop)
             for at, frame in enumerate(frames):
                 for node in (n for n in walk(home.body) if isinstance(n, cst.If) and innermost(facts, n) is home):
                     leaves = cst.Continue if home is loop else cst.Return
                     left = any(isinstance(n, leaves) and innermost(facts, n) is home for n in walk(node.body))
-                    if script.inside(frame, node) or (left and script.order[node] < script.order[frame]):
+                    within = script.inside(frame, node)
+                    if home is loop and isinstance(loop, cst.While) and _counts_updates(facts, loop, node, within):
+                        continue
+                    if within or (left and script.order[node] < script.order[frame]):
                         yield Guard(step, loop, node, not script.inside(frame, node.body), frozenset(names))
                 if at + 1 < len(frames):
                     assert isinstance(frame, cst.Call)
@@ -77,10 +80,32 @@ def _guards(facts: Facts) -> Iterator[Guard]:
                     names = _handed(facts, frame, home, names)  # type: ignore[arg-type]
 
 
+def _counts_updates(facts: Facts, loop: cst.While, node: cst.If, within: bool) -> bool:
+    """Tell whether the turns that ``node`` keeps from updating do not bring ``loop`` nearer to its end.
+
+    Where something is dealt out, the ranks come to the end of their shares, and begin anew, at different times.
+    """
+    if facts.feeds:
+        return False
+    script = facts.script
+    breaks = [n for n in walk(loop.body) if isinstance(n, cst.Break) and innermost(facts, n) is loop]
+    ends = {name for n in breaks for up in script.above(n) if isinstance(up, cst.If) and script.inside(up, loop)
+            for name in names_in(up.test)} | names_in(loop.test)  # fmt: skip
+    changes = [n for n in walk(loop.body) if isinstance(n, (cst.Assign, cst.AugAssign)) and ends & _set_by(n)]
+    after = [script.inside(n, node) if within else script.order[n] > script.order[node] for n in changes]
+    return bool(after) and all(after)
+
+
+def _set_by(node: cst.Assign | cst.AugAssign) -> set[str]:
+    """Return the names, and those of attributes, that ``node`` gives a value."""
+    targets = [t.target for t in node.targets] if isinstance(node, cst.Assign) else [node.target]
+    return {name for target in targets for name in names_in(target)} - {"self"}
+
+
 def _ways(facts: Facts, frames: list[cst.CSTNode], depth: int = 2) -> Iterator[list[cst.CSTNode]]:
     """Yield ``frames``, the last of them an update, with the calls from a loop that trains down to it before them."""
     home = innermost(facts, frames[0])
-    if isinstance(home, cst.For) and home in facts.loops:
+    if isinstance(home, (cst.For, cst.While)) and home in facts.loops:
         yield frames
     elif isinstance(home, cst.FunctionDef) and depth:
         for call in facts.flow.callers(home):
@@ -100,7 +125,8 @@ def _handed(facts: Facts, call: cst.Call, function: cst.FunctionDef, names: set[
 def _skips(facts: Facts) -> Iterator[Doubt]:
     """Yield a doubt where the samples themselves decide whether a batch makes an update."""
     for guard in _guards(facts):
-        if _asks(facts, guard.node.test, guard.names) or _is_nothing(facts, guard.node.test):
+        test = guard.node.test
+        if _asks(facts, test, guard.names) or _is_nothing(facts, test) or _leaves_out_long(facts, test, guard.out):
             yield Doubt(guard.node, f"a rank's own samples decide whether it updates {guard.step.what}: one that does "
                         "not leaves the others waiting, or is averaged with another batch of theirs", "high",
                         "leave such samples out of the data set, or multiply the loss by 0")  # fmt: skip
@@ -113,14 +139,31 @@ def _is_nothing(facts: Facts, test: cst.BaseExpression) -> bool:
         and isinstance(n.comparisons[0].comparator, (cst.Integer, cst.Float)) for n in walk(test))  # fmt: skip
 
 
+def _leaves_out_long(facts: Facts, test: cst.BaseExpression, out: bool) -> bool:
+    """Tell whether ``test`` leaves out what is longer than something: no batch, but a sample, as of 50 words."""
+    for n in (n for n in walk(test) if isinstance(n, cst.Comparison)):
+        up = facts.script.parents[n]
+        holds = out != (isinstance(up, cst.UnaryOperation) and isinstance(up.operator, cst.Not))
+        large, small = n.left, n.comparisons[0].comparator
+        if isinstance(n.comparisons[0].operator, (cst.LessThan, cst.LessThanEqual)):
+            large, small = small, large
+        elif not isinstance(n.comparisons[0].operator, (cst.GreaterThan, cst.GreaterThanEqual)):
+            continue
+        if _asks_size(facts, large if holds else small):
+            return True
+    return False
+
+
 def _short(facts: Facts) -> Iterator[Edit]:
     """Yield the tests for batches that are too short, or empty, where those of the ranks may differ in length."""
     done: set[cst.CSTNode] = set()
     for guard in _guards(facts):
         test = guard.node.test
-        if test in done or not any(_uneven(facts, feed) for feed in feeds_of(facts, guard.loop)):
+        feeds = feeds_of(facts, guard.loop) if isinstance(guard.loop, cst.For) else []
+        if test in done or not any(_uneven(facts, feed) for feed in feeds):
             continue
-        if _asks_size(facts, test) and not _asks(facts, test, guard.names):
+        counts = _asks_size(facts, test) and not _leaves_out_long(facts, test, guard.out)
+        if counts and not _asks(facts, test, guard.names):
             done.add(test)
             yield Edit(test, "the ranks' batches may differ in length: all leave one out where one rank does",
                        partial(_together, facts, guard.out))  # fmt: skip
@@ -162,8 +205,12 @@ def _asks_size(facts: Facts, test: cst.CSTNode, depth: int = 2) -> bool:
     return False
 
 
-def _of_batch(facts: Facts, loop: cst.For) -> set[str]:
+def _of_batch(facts: Facts, loop: cst.For | cst.While) -> set[str]:
     """Return the names in ``loop`` that hold samples: its targets, but for a number of the batch, and parts of them."""
+    if isinstance(loop, cst.While):
+        drawn = [n for n in walk(loop.body) if isinstance(n, cst.Assign) and isinstance(n.value, cst.Call)
+                 and facts.script.name_of(n.value.func) == "builtins.next"]  # fmt: skip
+        return _grown(facts, loop.body, {name for n in drawn for name in _set_by(n)})
     target: cst.BaseExpression = loop.target
     if isinstance(target, cst.Tuple) and isinstance(loop.iter, cst.Call) and dotted(loop.iter.func) == "enumerate":
         target = target.elements[-1].value
