@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import sys
 from pathlib import Path
 
 import libcst as cst
@@ -11,7 +13,10 @@ from dlrun.errors import DlrunError
 from dlrun.port.facts.torch import Gradients
 from dlrun.port.feeds import Feeds
 from dlrun.port.inputs import looked_at, meta_learning, trained_input
+from dlrun.port.program.local import LIBRARIES
+from dlrun.port.program.scopes import absolute
 from dlrun.port.program.script import Script
+from dlrun.port.refusals import imported
 
 _MOST, _LONGEST = 100, 1_000_000  # files beside a module that are looked into, and bytes of one
 
@@ -73,10 +78,31 @@ def nothing_to_share(feeds: Feeds) -> DlrunError | None:
         return DlrunError(
             f"{script.place(feeds.loops.ends[0])}: found no samples to share among the ranks: the loop around this "
             "update runs over no data set, takes no slices of arrays and draws nothing at random. Nothing was written.",
-            "Every rank would compute the same update. Feed the loop from a data set (DataLoader, tf.data.Dataset), or "
-            "from slices, x[i:i + size], and port again.",
+            missing(script) or "Every rank would compute the same update. Feed the loop from a data set (DataLoader, "
+            "tf.data.Dataset), or from slices, x[i:i + size], and port again.",
         )
     return None
+
+
+def missing(script: Script) -> str:
+    """Return what the program imports that is neither of its project, as it lies here, nor installed; or nothing."""
+    found: dict[str, str] = {}
+    for target, node in imported(script):
+        scope = script.scopes[node].root
+        full = absolute(target, scope.package)
+        top = full.split(".")[0]
+        known = top in LIBRARIES | sys.stdlib_module_names | {"", "__main__"}
+        if known or not script.root.locals.keys().isdisjoint((full, full.rpartition(".")[0])):
+            continue
+        ours = target.startswith(".") or any(name.split(".")[0] == top for name in script.root.locals)
+        if ours or importlib.util.find_spec(top) is None:
+            found.setdefault(full.rpartition(".")[0] or full, script.place(node))
+    if not found:
+        return ""
+    shown = ", ".join(f"{name} ({place})" for name, place in list(found.items())[:4])
+    more = f" and {len(found) - 4} more" if len(found) > 4 else ""
+    return (f"The program imports what was found neither in its project nor installed: {shown}{more}. What it takes "
+            "from there was not seen: port it where all of it lies.")  # fmt: skip
 
 
 def _uncut(feeds: Feeds) -> DlrunError | None:
@@ -193,6 +219,7 @@ def no_loop(gradients: Gradients) -> DlrunError:
     if gradients.backwards:
         place = script.place(gradients.backwards[0])
         return DlrunError(f"{script.name}: gradients are computed ({place}) but no step that uses them was found.",
-                          f"{looked}; the update may be in another file: port that file.")  # fmt: skip
+                          f"{looked}; the update may be in another file: port that file. {missing(script)}".strip())
     return DlrunError(f"{script.name}: no training loop: no backward pass and no optimizer step.",
-                      f"{looked}; the loop may be in a module that this file imports: port that file.")  # fmt: skip
+                      f"{looked}; the loop may be in a module that this file imports: port that file. "
+                      f"{missing(script)}".strip())  # fmt: skip

@@ -244,3 +244,27 @@ def test_each_function_that_branches_choose_from_trains_for_the_same_loop(import
     for module in ported.modules:  # the loader is dealt out once, and nothing begins anew in each epoch
         assert "dl.gradients(optimizer)" in module.text
         assert not any(word in module.text for word in ("shard", "broadcast", "reseed"))
+
+
+WITHOUT = """
+import torch
+from lab.gone import draw
+from lab.engine import fit, prepare
+from lab.model import Net
+model = Net()
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+TRAIN
+"""
+STEP = """for epoch in range(3):
+    x, y = prepare()
+    (model(x) - y).abs().mean().backward()
+    opt.step()
+"""
+
+
+@pytest.mark.parametrize("train", ["fit(model, opt)", STEP])
+def test_a_refusal_names_the_modules_of_the_project_that_are_not_there(train, tmp_path):
+    script = lay(tmp_path, {"lab/model.py": PROJECT["lab/model.py"], "train.py": WITHOUT.replace("TRAIN", train)})
+    with pytest.raises(DlrunError) as error:
+        read_and_port(script)
+    assert f"nor installed: lab.gone ({script}:2), lab.engine ({script}:3). What it takes" in error.value.hint

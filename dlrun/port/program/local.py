@@ -19,7 +19,7 @@ _MOST_FILES = 300
 _MOST_BYTES = 1_000_000  # of one file: what is larger holds tables, not code
 _ROOT = ("setup.py", "pyproject.toml", ".git")  # one of these marks the root of a project
 # What a script calls by these names is the library, also in an example that lies in the library's own project.
-_LIBRARIES = {"torch", "torchvision", "tensorflow", "keras", "jax", "flax", "numpy", "horovod", "accelerate", "ray",
+LIBRARIES = {"torch", "torchvision", "tensorflow", "keras", "jax", "flax", "numpy", "horovod", "accelerate", "ray",
               "lightning", "pytorch_lightning", "lightning_fabric", "deepspeed", "fairscale", "ignite", "byteps",
               "colossalai", "torch_xla", "transformers", "fastai", "catalyst", "skorch", "dl_comm"}  # fmt: skip
 
@@ -128,7 +128,7 @@ class _Search:
         """
         if top in sys.builtin_module_names:
             return None
-        own = top not in _LIBRARIES | sys.stdlib_module_names
+        own = top not in LIBRARIES | sys.stdlib_module_names
         for folder in (*self.first, self.home, *self.last) if own else (self.home,):
             if _holds(folder, top) and (folder not in self.last or _is_installed_from(folder, top)):
                 return folder
