@@ -214,14 +214,21 @@ class Trainer:
 
     def train(self):
         losses, tops, seen, correct = Meter(), Meter(), 0, 0
+        sums, both = {"loss": 0.0, "error": 0.0}, [0.0, 0.0]
         for x, y in loader:
             outputs, loss = self.update(x, y)
+            sums["loss"] += loss.item()
+            sums["error"] += (outputs[:, 0] - y).pow(2).mean().item()
+            both[0] += loss.item() / len(loader)
+            both[1] += (outputs[:, 1] - y).pow(2).mean().item() / len(loader)
             losses.update(loss.item(), x.size(0))
             tops.update(right(outputs, y).item(), x.size(0))
             seen += x.size(0)
             correct += (outputs.argmax(1) == y).sum().item()
         print("loss {loss.avg:.5f} right {0:.5f} of {top.avg:.5f}".format(correct / seen, loss=losses, top=tops))
         print("{} of {}".format(correct, seen))
+        print(", ".join(f"{k} {v / len(loader):.4f}" for k, v in sums.items()), " ".join(["%.4f" % v for v in both]))
+        print(", ".join("{:.4f}".format(v) for v in [correct / seen, math.sqrt(correct / seen)]))
         return losses.avg
 
 torch.manual_seed(0)
@@ -243,12 +250,21 @@ def test_what_n_ranks_show_are_the_numbers_of_all_samples(tmp_path):
     assert "loss_avg=dl.average(losses.avg), top_avg=dl.average(tops.avg)))" in text
     assert 'print("{} of {}".format(dl.total(correct), dl.total(seen)))' in text
     assert "        return math.exp(dl.average(total / len(loader)))\n" in text
+    assert "math.sqrt(dl.average(correct / seen))" in text
     assert 'line = " ".join(["all", "%.4f" % dl.total(total)])\nprint(line)' in text
     (tmp_path / "train.py").write_text(RUNS)
     (tmp_path / "train_dist.py").write_text(text)
     shown, _ = ran(tmp_path / "train.py", tmp_path / "serial")
     for ranks in (0, 2, 3):
         assert ran(tmp_path / "train_dist.py", tmp_path / str(ranks), ranks)[0] == shown
+
+
+def test_roots_and_logarithms_are_those_of_the_mean():
+    step = "loss = (model(x) - y).pow(2).mean()\n    loss.backward()\n"
+    step += "    print(torch.sqrt(loss).item(), loss.log().item(), loss.exp())"
+    text = port(SERIAL.replace("(model(x) - y).pow(2).mean().backward()", step)).text
+    mean = "dl.average(loss)"
+    assert f"print(torch.sqrt({mean}).item(), {mean}.log().item(), {mean}.exp())" in text
 
 
 def test_a_format_that_shows_an_object_itself_is_left_as_it_is():

@@ -14,7 +14,8 @@ from dlrun.port.passes.sums import Sums
 from dlrun.port.program.script import children, dotted, walk
 
 _RECORDS = ("best", "min_", "max_", "lowest", "highest", "prev", "last_", "thresh")
-_CURVED = ("math.exp", "math.log", "math.sqrt", "numpy.exp", "numpy.log", "numpy.sqrt", "torch.exp", "torch.sqrt")
+_CURVES = ("exp", "log", "sqrt")
+_CURVED = {f"{module}.{curve}" for module in ("math", "numpy", "torch") for curve in _CURVES}
 
 
 class Metrics:
@@ -100,8 +101,8 @@ class Metrics:
             return []
         if isinstance(node, cst.Call) and self.script.name_of(node.func) in ("builtins.round", "builtins.int"):
             return self.values(node.args[0].value) if node.args else []  # the mean is rounded, not the parts
-        if isinstance(node, cst.Call) and self.script.name_of(node.func) in _CURVED:
-            return self.values(node.args[0].value) if node.args else []  # perplexity is that of the mean loss
+        if (inner := self._bent(node)) is not None:
+            return self.values(inner)  # perplexity is that of the mean loss
         extreme = isinstance(node, cst.Call) and self.script.name_of(node.func) in ("builtins.min", "builtins.max")
         if isinstance(node, cst.Call) and extreme and len(node.args) == 1 and self.listed(node.args[0].value):
             return self.values(node.args[0].value)  # the least of the means, not the mean of the least
@@ -110,11 +111,41 @@ class Metrics:
         number = number or (mine and self.listed(node))
         if isinstance(node, cst.BaseExpression) and number:
             return [] if self.sums.elsewhere(node) or self.is_averaged(node) else [node]
-        if isinstance(node, (cst.Comparison, cst.Lambda, cst.IfExp, cst.ListComp, cst.GeneratorExp)):
+        if isinstance(node, (cst.ListComp, cst.GeneratorExp)):
+            return [value for part in self._each(node) for value in self.values(part)]
+        if isinstance(node, (cst.Comparison, cst.Lambda, cst.IfExp)):
             return []
         if isinstance(node, (cst.Arg, cst.Attribute, cst.Subscript)):
             return self.values(node.value)  # the name of a keyword or an attribute is no value, nor is an index
         return [value for child in children(node) for value in self.values(child)]
+
+    def _bent(self, node: cst.CSTNode) -> cst.BaseExpression | None:
+        """Return what ``node`` takes the exponential, the logarithm or the root of: ``loss.sqrt().item()``."""
+        if not isinstance(node, cst.Call):
+            return None
+        if self.script.name_of(node.func) in _CURVED:
+            return node.args[0].value if node.args else None
+        if not isinstance(node.func, cst.Attribute) or node.args:
+            return None
+        if node.func.attr.value == "item":
+            return self._bent(node.func.value)
+        return node.func.value if node.func.attr.value in _CURVES else None
+
+    def _each(self, made: cst.ListComp | cst.GeneratorExp) -> list[cst.BaseExpression]:
+        """Return that in ``made`` which holds its numbers, if all ranks make as many: ``str(v) for v in (a, b)``."""
+        turns, entries = made.for_in, made.for_in.iter
+        if turns.ifs or turns.inner_for_in is not None:
+            return []
+        if isinstance(entries, (cst.List, cst.Tuple)):
+            return [entries]
+        boxes: list[cst.BaseExpression] = [entries]
+        if isinstance(entries, cst.Call) and self.script.name_of(entries.func) == "builtins.zip":
+            boxes = [arg.value for arg in entries.args]
+        elif isinstance(entries, cst.Call) and isinstance(entries.func, cst.Attribute):
+            boxes = [entries.func.value] if entries.func.attr.value in ("items", "values") else []
+        tables = [o.node for box in boxes for o in self.facts.flow.origins(box)]
+        fixed = all(isinstance(t, (cst.Dict, cst.List, cst.Tuple)) and t.elements for t in tables)
+        return [made.elt] if fixed and tables else []
 
     def listed(self, node: cst.CSTNode) -> bool:
         """Tell whether ``node`` is a list of numbers to which all ranks add together."""
