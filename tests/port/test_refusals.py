@@ -66,6 +66,10 @@ for step in range(9):
     assert "train.py:11: this loop takes the same samples whole in every step" in refused(SERIAL + probe).message
     several = LOOP.replace("    (model", "    for k in range(3):\n        (model").replace("    opt", "        opt")
     assert "dl.shard(DataLoader(data, shuffle=True))" in port(HEAD + "z = torch.ones(4, 2)\n" + several).text
+    made = several.replace("DataLoader(data, shuffle=True)", "bar", 1).replace("for x, y", "bar = LOADER\nfor x, y")
+    made = made.replace("LOADER", "list(given(True))") + "for x, y in given(False):\n    print(model(x))\n"
+    given = "def given(train):\n    return DataLoader(data if train else test, shuffle=train)\n"
+    assert "list(dl.shard(given(True)))" in port(HEAD + given + made).text
 
 
 def test_a_port_of_a_port_is_refused_as_already_ported():

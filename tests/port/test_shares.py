@@ -177,6 +177,10 @@ ORDER = HEAD + LOOP.replace("opt =", "{}\nopt =", 1)
          "import os\nfiles = sorted(os.listdir('data'))"),
         ("import glob\nfiles = glob.glob('data/*')", "list files in different orders",
          "import glob\nfiles = glob.glob('data/*')\nfiles.sort()"),
+        ("import os\nclass Pictures:\n    def __init__(self):\n        self.files = os.listdir('data')\n"
+         "    def __len__(self):\n        return len(self.files)\n"
+         "    def __getitem__(self, i):\n        return self.files[i]", "list files in different orders",
+         "import os\nfiles = os.listdir('data')\nprint(len(files))"),
         ("number = {w: i for i, w in enumerate(set(words))}", "a set has another order in each process",
          "number = {w: i for i, w in enumerate(sorted(set(words)))}"),
         ("names = list(set(words))\nnumber = {w: i for i, w in enumerate(names)}", "a set has another order",

@@ -483,3 +483,8 @@ while True:
 def test_a_count_of_steps_that_ends_the_training_beside_another_condition_is_divided():
     text = port(HEAD + "opt = torch.optim.SGD(model.parameters(), lr=0.1)\n" + ENDLESS).text
     assert "if args.turns is not None and turn >= dl.steps(args.turns):" in text
+
+
+def test_a_writer_of_the_scripts_own_is_rank_0s():
+    own = "from tensorboardX import SummaryWriter\nclass Log(SummaryWriter):\n    pass\nlog = Log('runs')\n"
+    assert "log = dl.rank0(Log)('runs')" in port(SERIAL + own).text

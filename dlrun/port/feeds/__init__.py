@@ -188,9 +188,7 @@ class Feeds(Sources, FullBatches):
     def _is_dealt(self, loop: cst.CSTNode) -> bool:
         """Tell whether ``loop`` runs over what is dealt out."""
         source = self.iterated.source(loop.iter) if isinstance(loop, cst.For) else None
-        return source is not None and (
-            source in self.found or any(o.node in self.found for o in self.flow.origins(source))
-        )
+        return source is not None and any(node in self.found for node in (source, *self.flow.through(source)))
 
     @cached_property
     def innermost(self) -> list[cst.For | cst.While]:

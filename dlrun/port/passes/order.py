@@ -8,7 +8,7 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts
-from dlrun.port.program.script import argument
+from dlrun.port.program.script import argument, dotted
 
 _LISTS = ("os.listdir", "os.scandir", "glob.glob", "glob.iglob", "os.walk")
 _SORTS = ("builtins.sorted", "natsort.natsorted", "builtins.len", "builtins.max", "builtins.min", "builtins.set")
@@ -64,16 +64,25 @@ def _sorted(facts: Facts, call: cst.Call) -> bool:
         if isinstance(up, cst.Call) and facts.script.name_of(up.func) in _SORTS:
             return True
         if isinstance(up, cst.Assign):
-            name = facts.script.code(up.targets[0].target)
-            return any(
-                (isinstance(c.func, cst.Attribute) and c.func.attr.value == "sort"
-                 and facts.script.code(c.func.value) == name)
-                or (facts.script.name_of(c.func) in _SORTS and c.args and facts.script.code(c.args[0].value) == name)
-                for c in facts.script.calls
-            )  # fmt: skip
+            return _sorts(facts, facts.script.code(up.targets[0].target))
         if isinstance(up, (cst.BaseSmallStatement, cst.BaseCompoundStatement)):
             return isinstance(up, (cst.If, cst.Assert, cst.While))
     return False
+
+
+def _sorts(facts: Facts, name: str) -> bool:
+    """Tell whether something sorts what is called ``name``, or nothing but counts it."""
+    script = facts.script
+    given = [c for c in script.calls if c.args and script.code(c.args[0].value) == name]
+    if any(script.name_of(c.func) in _SORTS[:2] for c in given):
+        return True
+    if any(isinstance(c.func, cst.Attribute) and c.func.attr.value == "sort" and script.code(c.func.value) == name
+           for c in script.calls):  # fmt: skip
+        return True
+    uses = [n for n in (*script.of(cst.Name), *script.of(cst.Attribute)) if dotted(n) == name
+            and not isinstance(up := script.parents[n], cst.AssignTarget)
+            and not (isinstance(up, cst.Attribute) and up.attr is n)]  # fmt: skip
+    return 0 < len(uses) == sum(script.name_of(c.func) in _SORTS for c in given)
 
 
 def _numbers_a_set(facts: Facts, call: cst.Call, name: str) -> bool:

@@ -137,6 +137,9 @@ def _in_brackets(node: cst.BaseExpression) -> cst.BaseExpression:
 def _name(facts: ScriptFacts, call: cst.Call) -> str:
     """Return what is called; the data set, where one of several is taken from a table: ``datasets.__dict__[name]``."""
     name = facts.script.name_of(call.func)
+    cls = facts.flow.definition(call.func)
+    if isinstance(cls, cst.ClassDef):  # a writer of the script's own, which derives from one
+        return next((base for base in facts.flow.bases(cls) if base.endswith("SummaryWriter")), name)
     if (name and name[0] != ".") or argument(call, "download") is None:
         return name
     chosen = [n for n in facts.kinds.names(call.func) if n.startswith("torchvision.datasets.")]
