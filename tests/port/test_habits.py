@@ -70,8 +70,9 @@ def doubts(source, part):
         BOTH.replace("RETURN", 'return sums["loss"] / sums["n"]'),
         BOTH.replace("    RETURN", '        print("of", len(loader.dataset))\n    return sums["loss"] / sums["n"]'),
         PICKS,
+        PICKS.replace("total / turns", "total").replace("is\", 1.0", "is\", 40.0"),
     ],
-    ids=["by all samples", "by those that were counted", "with progress", "by the turns"],
+    ids=["by all samples", "by those that were counted", "with progress", "by the turns", "by nothing"],
 )
 def test_what_a_function_that_trains_and_evaluates_or_a_loop_of_draws_shows_is_so(tmp_path, source):
     script = tmp_path / "train.py"

@@ -128,7 +128,8 @@ class Sums:
         if self.facts.options.batch == "global" and not self._adds_samples(total):
             return False  # each rank goes through all batches, and its terms are means over its part of each
         loops = [loop for loop in self._loops(total) if isinstance(loop, cst.For)]
-        return bool(loops) and all(self._dealt(x, count) and self._after(x, count, total) for x in loops)
+        alone = count is total
+        return bool(loops) and all(self._dealt(x, count, alone) and self._after(x, count, total) for x in loops)
 
     def _loops(self, node: cst.CSTNode) -> list[cst.CSTNode | None]:
         """Return the innermost loops in which the rank-local names in ``node`` are added to."""
@@ -185,11 +186,13 @@ class Sums:
             for counted in self._counted(node)
         )
 
-    def _dealt(self, loop: cst.For, count: cst.BaseExpression) -> bool:
-        """Tell whether this rank makes 1/n of the turns of ``loop``, while ``count`` stays what it was."""
+    def _dealt(self, loop: cst.For, count: cst.BaseExpression, alone: bool) -> bool:
+        """Tell whether this rank makes 1/n of the turns of ``loop``, and ``count`` (not ``alone``) stays the same."""
         if any(self._runs_over(loop, feed.node, feed.names) for feed in self.facts.feeds if feed.how != "arrays"):
             return True
         calls = [call for other, call in self.facts.counted if other is loop and isinstance(call, cst.Call)]
+        if alone:
+            return bool(calls) and not self.facts.keeps_steps
         bounds = [a.value for call in calls for a in call.args]
         return self._stays(count) and any(self.text(b) == self.text(count) for b in bounds)
 
