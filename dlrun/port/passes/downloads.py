@@ -20,8 +20,10 @@ _FETCHES = re.compile(
     r"huggingface_hub\.\w*download)$"
 )
 _SHELLS = re.compile(r"^(os\.system|subprocess\.(run|call|check_call|check_output|Popen))$")
-_MAKES = re.compile(r"^(numpy\.(save|savez|savez_compressed|savetxt)|pickle\.dump|json\.dump|joblib\.dump)$")
-_TAKES = re.compile(r"^(numpy\.(load|loadtxt)|pickle\.load|json\.load|joblib\.load)$")
+_MAKES = re.compile(
+    r"^(numpy\.(save|savez|savez_compressed|savetxt)|scipy\.sparse\.save_npz|(pickle|json|joblib)\.dump)$"
+)
+_TAKES = re.compile(r"^(numpy\.(load|loadtxt)|scipy\.sparse\.load_npz|(pickle|json|joblib)\.load)$")
 # What may make ranks wait for each other: not to be done in turns.
 _TOGETHER = re.compile(
     r"(^torch\.(load|save)$)|\.(fit|fit_generator|train_on_batch|backward|step|run|minimize|compile)$"
@@ -44,7 +46,7 @@ def both(facts: ScriptFacts) -> Iterator[Edit]:
     """
     script = facts.script
     for node in turns(facts):
-        if isinstance(node, cst.If):
+        if isinstance(node, (cst.If, cst.Try)):
             yield Edit(node, "rank 0 looks first, and fetches what is missing", lambda n: _in_turn(n, facts.alias))
             continue
         for call in facts.flow.callers(node):
@@ -53,21 +55,24 @@ def both(facts: ScriptFacts) -> Iterator[Edit]:
                            lambda f: expression("torch/rank0_first", {"call": f}, dl=facts.alias))  # fmt: skip
 
 
-def turns(facts: ScriptFacts) -> list[cst.If | cst.FunctionDef]:
-    """Return the conditions, and functions that return early, that fetch or make files where they are missing.
+def turns(facts: ScriptFacts) -> list[cst.If | cst.Try | cst.FunctionDef]:
+    """Return the conditions, attempts, and functions that return early, that fetch or make files which are missing.
 
     None lies in another one; what trains, or would be in a loop that does, or in a worker process, is none of them.
     """
-    script, found = facts.script, list[cst.If | cst.FunctionDef]()
+    script, found = facts.script, list[cst.If | cst.Try | cst.FunctionDef]()
     for node in script.nodes:
-        if not isinstance(node, cst.If) or not _looks(facts, node.test) or any(script.inside(node, f) for f in found):
+        if not isinstance(node, (cst.If, cst.Try)) or (isinstance(node, cst.If) and not _looks(facts, node.test)):
+            continue
+        if any(script.inside(node, other) for other in found):
             continue
         home = script.function_of(node)
         early = any(isinstance(n, cst.Return) for n in walk(node.body))
-        whole: cst.If | cst.FunctionDef = node
+        whole: cst.If | cst.Try | cst.FunctionDef = node
         if early and isinstance(home, cst.FunctionDef) and facts.flow.callers(home) and not _fetches(facts, node):
             whole = home
-        if isinstance(script.parents[node], cst.If) or not (_fetches(facts, whole) or _caches(facts, whole)):
+        fetches = isinstance(node, cst.If) and _fetches(facts, whole)
+        if isinstance(script.parents[node], cst.If) or not (fetches or _caches(facts, node)):
             continue
         if not _works_together(facts, whole):
             found.append(whole)
@@ -80,7 +85,7 @@ def others(facts: ScriptFacts) -> list[cst.Call]:
     return [call for call in facts.script.calls if not any(facts.script.inside(call, node) for node in alone)]
 
 
-def _in_turn(node: cst.If, dl: str) -> cst.With:
+def _in_turn(node: cst.If | cst.Try, dl: str) -> cst.With:
     (line,) = statements("torch/in_turn", dl=dl)
     assert isinstance(line, cst.With) and isinstance(line.body, cst.IndentedBlock)
     body = line.body.with_changes(body=[node.with_changes(leading_lines=[])])
@@ -114,10 +119,11 @@ def _fetches(facts: ScriptFacts, node: cst.CSTNode) -> bool:
 
 
 def _caches(facts: ScriptFacts, node: cst.CSTNode) -> bool:
-    """Tell whether one branch of a condition makes the file that the other one takes."""
-    if not isinstance(node, cst.If) or not isinstance(node.orelse, cst.Else):
+    """Tell whether one branch of a condition, or of an attempt, makes the file that the other one takes."""
+    other = node.handlers[0] if isinstance(node, cst.Try) and node.handlers else getattr(node, "orelse", None)
+    if not isinstance(node, (cst.If, cst.Try)) or not isinstance(other, (cst.Else, cst.ExceptHandler)):
         return False
-    names = [{facts.script.name_of(c.func) for c in _calls(facts, branch)} for branch in (node.body, node.orelse.body)]
+    names = [{facts.script.name_of(c.func) for c in _calls(facts, branch)} for branch in (node.body, other.body)]
     return any(any(map(_MAKES.search, a)) and any(map(_TAKES.search, b)) for a, b in (names, names[::-1]))
 
 

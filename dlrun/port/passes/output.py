@@ -20,7 +20,7 @@ WRITES = re.compile(
     r"^(matplotlib\.pyplot\.(savefig|show|pause|imsave)|numpy\.(save|savez|savez_compressed|savetxt)|(scipy\.misc|skimage\.io)\.imsave|"
     r"torchvision\.utils\.save_image|json\.dump|pickle\.dump|yaml\.dump|imageio(\.v[23])?\.(imwrite|mimwrite|volwrite|imsave|mimsave|volsave)|cv2\.imwrite|"
     r"shutil\.(copy|copyfile|copy2|copytree|move|rmtree)|os\.(remove|unlink|rename|rmdir|replace)|scipy\.io\.savemat|"
-    r"joblib\.dump|torch\.onnx\.export|plotly\.io\.write_image|"
+    r"scipy\.sparse\.save_npz|joblib\.dump|torch\.onnx\.export|plotly\.io\.write_image|"
     r"torch\.utils\.tensorboard(\.writer)?\.SummaryWriter|tensorboardX\.SummaryWriter|"
     r"tensorflow\.(summary\.(FileWriter|create_file_writer)|train\.SummaryWriter)|safetensors\.torch\.save_file|"
     r"tensorboard_logger\.(configure|log_value)|neptune\.\w+|mlflow\.\w+|csv\.writer|sys\.stdout\.write|logging\.(handlers\.\w*)?FileHandler|matplotlib\.pyplot\.imsave)$"
