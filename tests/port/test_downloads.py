@@ -48,6 +48,15 @@ def adjacency():
     return x
 x = adjacency()
 """
+FILLED = """
+import os, random
+if not os.path.exists("data/train.index"):
+    with open("data/train.index", "w") as file:
+        file.write(str(random.sample(range(9), 5)))
+for part in ("train",):
+    with open("data/" + part + ".index") as file:
+        print(file.read())
+"""
 SESSION = """
 import tensorflow as tf
 from six.moves import urllib
@@ -62,8 +71,9 @@ with tf.Session() as session:
 """
 
 
-@pytest.mark.parametrize("source", [FETCHED + SERIAL, CACHED + SERIAL, ATTEMPT + SERIAL, SESSION],
-                         ids=["fetched", "cached", "attempt", "session"])  # fmt: skip
+@pytest.mark.parametrize("source", [
+    FETCHED + SERIAL, CACHED + SERIAL, ATTEMPT + SERIAL, FILLED + SERIAL, SESSION],
+    ids=["fetched", "cached", "attempt", "filled in", "session"])  # fmt: skip
 def test_a_rank_looks_for_a_file_once_rank_0_has_fetched_or_made_it(source):
     before, after = source.splitlines(), port(source).text.splitlines()
     at = next(i for i, line in enumerate(after) if "with dl.rank0_first():" in line)
@@ -79,11 +89,21 @@ def test_a_function_that_returns_where_the_file_is_there_runs_on_rank_0_first():
     assert text.count("rank0_first") == 1
 
 
+def test_a_function_that_returns_what_is_kept_and_keeps_what_it_makes_runs_on_rank_0_first():
+    kept = "import os, numpy as np\ndef squares(n):\n    if os.path.exists('x.npy'):\n        return np.load('x.npy')\n"
+    kept += "    x = np.arange(n) ** 2\n    np.save('x.npy', x)\n    return x\n"
+    text = port(f"{kept}{SERIAL}data = squares(9)\n").text
+    assert "dl.rank0_first(squares)(9)" in text
+    assert text.count("rank0") == 1
+
+
 MISSING = "if not os.path.exists('x'):\n    requests.get('x')\n"
 NOT_IN_TURNS = {
     "a folder": "if not os.path.exists('x'):\n    os.makedirs('x')\n" + SERIAL,
     "a worker process": "class X:\n    def __getitem__(self, i):\n" + textwrap.indent(MISSING, " " * 8) + SERIAL,
     "a training loop": SERIAL + textwrap.indent(MISSING, "    "),
+    "a mean over the ranks": SERIAL + "loss = model(x).mean().item()\nif not os.path.exists('x'):\n"
+    "    with open('x', 'w') as file:\n        file.write(f'{loss:.3f}')\n",
     "training": MISSING + textwrap.indent(SERIAL, "    "),
 }
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.edits import Edit
-from dlrun.port.facts import ScriptFacts
+from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.insert import expression, statements
 from dlrun.port.program.script import argument, walk
@@ -24,6 +24,7 @@ _MAKES = re.compile(
     r"^(numpy\.(save|savez|savez_compressed|savetxt)|scipy\.sparse\.save_npz|(pickle|json|joblib)\.dump)$"
 )
 _TAKES = re.compile(r"^(numpy\.(load|loadtxt)|scipy\.sparse\.load_npz|(pickle|json|joblib)\.load)$")
+_WRITING_MODES = re.compile(r"^[rbt]*[wax][+bt]*$")
 # What may make ranks wait for each other: not to be done in turns.
 _TOGETHER = re.compile(
     r"(^torch\.(load|save)$)|\.(fit|fit_generator|train_on_batch|backward|step|run|minimize|compile)$"
@@ -71,7 +72,7 @@ def turns(facts: ScriptFacts) -> list[cst.If | cst.Try | cst.FunctionDef]:
         whole: cst.If | cst.Try | cst.FunctionDef = node
         if early and isinstance(home, cst.FunctionDef) and facts.flow.callers(home) and not _fetches(facts, node):
             whole = home
-        fetches = isinstance(node, cst.If) and _fetches(facts, whole)
+        fetches = isinstance(node, cst.If) and (_fetches(facts, whole) or _fills_in(facts, node, whole))
         if isinstance(script.parents[node], cst.If) or not (fetches or _caches(facts, node)):
             continue
         if not _works_together(facts, whole):
@@ -116,6 +117,28 @@ def _fetches(facts: ScriptFacts, node: cst.CSTNode) -> bool:
         if _FETCHES.search(name) or (shell and re.search(r"\b(wget|curl)\b", shell)):
             return True
     return False
+
+
+def _fills_in(facts: ScriptFacts, node: cst.If, whole: cst.If | cst.Try | cst.FunctionDef) -> bool:
+    """Tell whether ``node`` makes a file where it is missing, or takes it where it is there, and ``whole`` makes it."""
+    missing = isinstance(node.test, cst.UnaryOperation) and isinstance(node.test.operator, cst.Not)
+    takes = whole is not node and any(_TAKES.search(facts.script.name_of(c.func)) for c in _calls(facts, node))
+    if not isinstance(facts, Facts) or node.orelse is not None or not (missing or takes):
+        return False
+    makes = any(_MAKES.search(name := facts.script.name_of(c.func)) or opens_to_write(c, name)
+                for c in _calls(facts, whole.body))  # fmt: skip
+    return makes and not any(facts.local(n) for n in walk(whole.body))  # what is averaged needs all ranks at once
+
+
+def opens_to_write(call: cst.Call, name: str) -> bool:
+    """Tell whether ``call``, of what is called ``name``, opens a file to write into it."""
+    if isinstance(call.func, cst.Attribute) and call.func.attr.value == "open" and name[:1] in ("", "."):
+        mode = argument(call, "mode", 0)  # a path's
+    elif name in ("builtins.open", "io.open", "gzip.open", "codecs.open", "h5py.File"):
+        mode = argument(call, "mode", 1)
+    else:
+        return False
+    return isinstance(mode, cst.SimpleString) and bool(_WRITING_MODES.search(str(mode.evaluated_value)))
 
 
 def _caches(facts: ScriptFacts, node: cst.CSTNode) -> bool:

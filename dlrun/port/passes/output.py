@@ -45,7 +45,6 @@ _READS = re.compile(
 _PICTURES = re.compile(
     r"^(PIL\.Image\.\w+|matplotlib\.animation\.\w+Animation|torchvision\.transforms\.(functional\.)?\w*pil\w*)$", re.I
 )
-_WRITING_MODES = re.compile(r"^[rbt]*[wax][+bt]*$")
 
 
 def torch(facts: Facts) -> Iterator[Edit | Doubt]:
@@ -91,7 +90,7 @@ def reads_back(facts: ScriptFacts) -> Iterator[Edit]:
     for call in sorted(downloads.others(facts), key=lambda c: facts.script.order[c]):
         name, home = _name(facts, call), facts.script.function_of(call)
         words = [(home, facts.script.code(arg.value)) for arg in call.args]
-        if name == "torch.save" or WRITES.search(name) or _opens_to_write(call, name):
+        if name == "torch.save" or WRITES.search(name) or downloads.opens_to_write(call, name):
             written.update(words)
         elif _READS.search(name) and not written.isdisjoint(words[:1]):
             yield Edit(call.func, "rank 0 first: it has written what all read",
@@ -101,7 +100,8 @@ def reads_back(facts: ScriptFacts) -> Iterator[Edit]:
 def one(facts: ScriptFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
     """Yield the change of one call that any framework's script may make."""
     dl, name = facts.alias, _name(facts, call)
-    if WRITES.search(name) or _SAVES.search(name) or _method_writes(facts, call, name) or _opens_to_write(call, name):
+    writes = WRITES.search(name) or _SAVES.search(name) or downloads.opens_to_write(call, name)
+    if writes or _method_writes(facts, call, name):
         yield Edit(call.func, "rank 0 writes", lambda f: expression("torch/rank0", {"call": f}, dl=dl))
     elif name == "logging.basicConfig" or _sets_level(facts, call):
         level = argument(call, "level") if name == "logging.basicConfig" else call.args[0].value
@@ -194,16 +194,6 @@ def _is_picture(facts: ScriptFacts, node: cst.BaseExpression) -> bool:
                 return True
             made = made.func.value if isinstance(made.func, cst.Attribute) else made.func
     return False
-
-
-def _opens_to_write(call: cst.Call, name: str) -> bool:
-    if isinstance(call.func, cst.Attribute) and call.func.attr.value == "open" and name[:1] in ("", "."):
-        mode = argument(call, "mode", 0)  # a path's
-    elif name in ("builtins.open", "io.open", "gzip.open", "codecs.open", "h5py.File"):
-        mode = argument(call, "mode", 1)
-    else:
-        return False
-    return isinstance(mode, cst.SimpleString) and bool(_WRITING_MODES.search(str(mode.evaluated_value)))
 
 
 def _downloads(call: cst.Call, name: str) -> bool:
