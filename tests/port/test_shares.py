@@ -195,6 +195,16 @@ def test_what_each_process_would_order_in_its_own_way_is_doubted(line, doubt, so
     assert doubt not in port(ORDER.format(sound)).report()
 
 
+@pytest.mark.parametrize(("one", "other", "apart"), [
+    ("batch_size=4", "batch_size=20", True), ("batch_size=4, shuffle=False", "batch_size=4 * k", True),
+    ("batch_size=4", "batch_size=4", False), ("batch_size=4, shuffle=True", "batch_size=20, shuffle=True", False),
+])  # fmt: skip
+def test_loaders_that_keep_their_order_and_differ_in_their_batches_are_doubted(one, other, apart):
+    loaders = f"zip(DataLoader(data, {one}), DataLoader(rows, {other}))"
+    text = SERIAL.replace("DataLoader(data, shuffle=True)", loaders)
+    assert ("what belongs together comes apart" in port(text).report()) is apart
+
+
 def test_a_split_that_is_drawn_before_the_ranks_meet_is_doubted():
     trains = "def train():\n" + textwrap.indent(LOOP, "    ") + "\n"
     head = HEAD + "from sklearn.model_selection import train_test_split\n" + trains

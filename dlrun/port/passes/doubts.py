@@ -13,6 +13,7 @@ from dlrun.port.facts.scalars import Scalars
 from dlrun.port.facts.torch import without_gradients
 from dlrun.port.feeds import nested
 from dlrun.port.feeds.draws import plays
+from dlrun.port.passes.counters import feeds_of
 from dlrun.port.program.script import argument, dotted, walk
 
 # What a function is called that shows or keeps what it is given.
@@ -28,6 +29,7 @@ def torch(facts: Facts) -> Iterator[Doubt]:
     yield from _uneven_batches(facts)
     yield from _sums(facts)
     yield from _coupled(facts)
+    yield from list(_in_pairs(facts))[:1]
     yield from _of_all_samples(facts)
     if facts.options.batch == "global":
         yield from _batch_sizes(facts)
@@ -49,6 +51,29 @@ def _of_all_samples(facts: Facts) -> Iterator[Doubt]:
         else:
             yield Doubt(calls[0], f"{sees}: the mean over the ranks is near that of all samples, not equal to it",
                         "medium", write)  # fmt: skip
+
+
+def _in_pairs(facts: Facts) -> Iterator[Doubt]:
+    """Yield the doubts about loops that take from several loaders in their order, batches of different sizes."""
+    drawn = [loop for loop, _ in facts.counted]
+    for loop in facts.loops:
+        feeds = list(facts.feeds) if loop in drawn else feeds_of(facts, loop) if isinstance(loop, cst.For) else []
+        made = [o.node for feed in feeds for o in facts.flow.origins(feed.node)]
+        loaders = [n for n in made if isinstance(n, cst.Call) and facts.kinds.of_call(n) == "loader"]
+        sizes = {facts.script.code(size) if (size := argument(c, "batch_size", 1)) is not None else "1": c
+                 for c in loaders if _keeps_order(c)}  # fmt: skip
+        if len(sizes) > 1:
+            yield Doubt(list(sizes.values())[1], f"loaders that keep their order give batches of {' and '.join(sizes)} "
+                        "to one step: a rank's shares hold other samples of the one than of the other, and what "
+                        "belongs together comes apart", "high", "one loader, of pairs")  # fmt: skip
+
+
+def _keeps_order(loader: cst.Call) -> bool:
+    """Tell whether ``loader`` goes through its samples in their order, by itself."""
+    shuffle = argument(loader, "shuffle", 2)
+    given = [argument(loader, name) for name in ("sampler", "batch_sampler")]
+    return (shuffle is None or dotted(shuffle) == "False") and given == [None, None] and not any(
+        arg.star for arg in loader.args)  # fmt: skip
 
 
 def _judging(facts: Facts) -> Iterator[cst.Call]:
