@@ -355,8 +355,8 @@ def test_training_begins_once_where_a_method_trains_and_tests():
 
 
 def test_training_begins_again_where_the_model_is_made_anew():
-    again = "        self.model = torch.nn.Linear(2, 1)\n        print(self.run"
-    text = port(TRAINER.replace("        print(self.run", again)).text
+    again = '        self.model = torch.nn.Linear(2, 1)\n        print(self.run("train'
+    text = port(TRAINER.replace('        print(self.run("test', again)).text
     assert text.count("dl.broadcast(") == 2
 
 
