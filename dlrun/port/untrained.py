@@ -119,7 +119,14 @@ def _uncut(feeds: Feeds) -> DlrunError | None:
     if feeds.graph is not None:
         return whole_graph(script, feeds.graph)
     if feeds.uncut is not None:
-        name = feeds.uncut.value
+        name = script.code(feeds.uncut)
+        if isinstance(feeds.uncut, cst.Attribute):
+            return DlrunError(
+                f"{script.place(feeds.uncut)}: the loss takes {name} whole, and no one line of a method sets it: each "
+                "rank would compute with all of it. Nothing was written.",
+                f"Set it in one line, or set all that the loss takes in one method. By hand: {name} = dl.shard({name}, "
+                'batch="global") where it is set, dl.gradients(optimizer) before the step.',
+            )
         return DlrunError(
             f"{script.place(feeds.uncut)}: the loss takes {name} whole (a global, or an argument that comes out of "
             "sight), so each rank would compute with all of it. Nothing was written.",

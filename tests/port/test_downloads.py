@@ -137,6 +137,21 @@ def test_a_folder_that_must_be_new_is_made_by_rank_0_before_the_others_find_it()
     text = port(f"import os\n{SERIAL}os.makedirs(folder, exist_ok=False)\nos.makedirs(other, exist_ok=True)\n").text
     assert "dl.rank0_first(os.makedirs)(folder, exist_ok=not dl.is_rank0())" in text
     assert "\nos.makedirs(other, exist_ok=True)" in text
+    text = port(f"import os\n{SERIAL}os.makedirs(folder, exist_ok=name == '')\n").text
+    assert "dl.rank0_first(os.makedirs)(folder, exist_ok=name == '' or not dl.is_rank0())" in text
+
+
+def test_a_folder_that_a_property_names_by_the_clock_is_rank_0s():
+    run = """class Run:
+    def __init__(self):
+        self._folder = "runs/" + time.strftime("%H%M%S")
+        os.makedirs(self.folder, exist_ok=True)
+    @property
+    def folder(self):
+        return self._folder
+Run()
+"""
+    assert 'dl.broadcast(time.strftime("%H%M%S"))' in port(f"import os, time\n{SERIAL}{run}").text
 
 
 @pytest.mark.parametrize(

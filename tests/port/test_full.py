@@ -109,7 +109,78 @@ def motion():
     return model
 
 
-nets = [mean(), total(), searched(), equation(), motion()]
+class Physics:
+    def __init__(self, points, values, inner):
+        self.x = torch.tensor(points, requires_grad=True).float()
+        self.t = torch.tensor(points).float() ** 2
+        self.u = torch.tensor(values).float()
+        self.inner = torch.tensor(inner, requires_grad=True).float()
+        self.lb = torch.tensor([-1.0, -1.0])
+        self.nu = 0.01 / math.pi
+        self.net = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
+        self.search = torch.optim.LBFGS(self.net.parameters(), lr=0.1, max_iter=3)
+        self.adam = torch.optim.Adam(self.net.parameters(), lr=0.01)
+        self.iter = 0
+
+    def net_u(self, x, t):
+        return self.net(torch.cat([x, t], 1) - self.lb)
+
+    def net_f(self, x, t):
+        u = self.net_u(x, t)
+        return u - self.nu * torch.autograd.grad(u.sum(), x, create_graph=True)[0]
+
+    def loss_func(self):
+        self.search.zero_grad()
+        self.loss_u = torch.mean((self.u - self.net_u(self.x, self.t)) ** 2)
+        self.loss_f = torch.mean(self.net_f(self.inner, 2 * self.inner) ** 2)
+        loss = self.loss_u + self.loss_f
+        loss.backward()
+        self.iter += 1
+        if self.iter % 2 == 0:
+            print("search %.5f %.5f" % (loss.item(), self.loss_u.item()))
+        return loss
+
+    def train(self):
+        for epoch in range(2):
+            loss = torch.mean((self.u - self.net_u(self.x, self.t)) ** 2) + torch.mean(
+                self.net_f(self.inner, 2 * self.inner) ** 2)
+            self.adam.zero_grad()
+            loss.backward()
+            self.adam.step()
+        self.search.step(self.loss_func)
+
+    def error(self):
+        return (self.net_u(self.x, self.t) - self.u).abs().max().item()
+
+
+physics = Physics([[0.1 * i] for i in range(7)], [[0.3 * i] for i in range(7)], [[0.2 * i] for i in range(9)])
+physics.train()
+print("error %.5f" % physics.error())
+curve = nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 1))
+grid = torch.linspace(-1, 1, 11).unsqueeze(1)
+
+
+def misfit():
+    return (curve(grid) - grid**2).pow(2).mean()
+
+
+adam = torch.optim.Adam(curve.parameters(), lr=0.01)
+for epoch in range(2):
+    adam.zero_grad()
+    misfit().backward()
+    adam.step()
+search = torch.optim.LBFGS(curve.parameters(), lr=0.1, max_iter=3)
+
+
+def closure():
+    search.zero_grad()
+    loss = misfit()
+    loss.backward()
+    return loss
+
+
+search.step(closure)
+nets = [mean(), total(), searched(), equation(), motion(), physics.net, curve]
 right = (nets[0](counts).argmax(1) == kinds).sum().item()
 print("right", right)
 torch.save([net.state_dict() for net in nets], "last.pt")
@@ -141,6 +212,40 @@ def test_what_is_printed_after_training_sees_all_samples():
     text = port(TRAINING).text
     assert 'own_counts, own_kinds = dl.shard((dl.broadcast(counts), dl.broadcast(kinds)), batch="global")' in text
     assert "right = (nets[0](counts).argmax(1) == kinds).sum().item()" in text
+
+
+def test_arrays_in_attributes_are_cut_where_a_method_sets_them_and_stay_whole_for_others():
+    text = port(TRAINING).text
+    assert """        self.inner = torch.tensor(inner, requires_grad=True).float()
+        self.own_u, self.own_x, self.own_t = dl.shard((self.u, self.x, self.t), batch="global")  # this rank's samples
+        self.own_inner = dl.shard(self.inner, batch="global")
+""" in text
+    assert text.count("dl.shard((self.u, self.x, self.t)") == 1
+    assert "(self.net_u(self.x, self.t) - self.u).abs().max().item()" in text
+
+
+def test_what_two_loops_take_through_one_function_is_cut_once():
+    assert port(TRAINING).text.count("grid = dl.shard(") == 1
+
+
+def test_an_attribute_that_is_set_in_several_places_is_refused_by_name():
+    said = refused("""import torch
+class Fit:
+    def __init__(self, x):
+        self.x = x
+        if len(x) > 10:
+            self.x = x[::2]
+        self.net = torch.nn.Linear(1, 1)
+        self.opt = torch.optim.Adam(self.net.parameters())
+    def train(self):
+        for epoch in range(9):
+            loss = self.net(self.x).pow(2).mean()
+            loss.backward()
+            self.opt.step()
+Fit(torch.rand(20, 1)).train()
+""")
+    assert "the loss takes self.x whole" in str(said)
+    assert 'self.x = dl.shard(self.x, batch="global")' in said.hint
 
 
 def test_arrays_of_different_terms_may_differ_in_length_those_of_one_may_not():

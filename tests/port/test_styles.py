@@ -488,3 +488,51 @@ def test_a_count_of_steps_that_ends_the_training_beside_another_condition_is_div
 def test_a_writer_of_the_scripts_own_is_rank_0s():
     own = "from tensorboardX import SummaryWriter\nclass Log(SummaryWriter):\n    pass\nlog = Log('runs')\n"
     assert "log = dl.rank0(Log)('runs')" in port(SERIAL + own).text
+
+
+TEMPLATE = """import torch
+from torch.utils.data import DataLoader
+from lab import Config
+class Base:
+    def __init__(self, model, optimizer, epochs):
+        self.model = model
+        self.optimizer = optimizer
+        self.epochs = epochs
+    def _epoch(self, epoch):
+        raise NotImplementedError
+    def train(self):
+        for epoch in range(self.epochs):
+            print(self._epoch(epoch))
+class Trainer(Base):
+    def __init__(self, model, optimizer, loader, length=None):
+        super().__init__(model, optimizer, epochs=3)
+        self.loader = loader
+        self.length = length or len(loader)
+        if length is not None:
+            self.loader = endless(loader)
+    def _epoch(self, epoch):
+        for i, (x, y) in enumerate(self.loader):
+            loss = (self.model(x) - y).pow(2).mean()
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+            if i == self.length:
+                break
+        return loss.item()
+def endless(loader):
+    while True:
+        yield from loader
+def main(config):
+    loader = config.make("data")
+    model = config.make("arch").cuda()
+    optimizer = config.make("optimizer", model.parameters())
+    Trainer(model, optimizer, loader).train()
+main(Config())
+"""
+
+
+def test_a_trainer_whose_base_class_runs_the_epochs_of_what_a_configuration_makes():
+    text = port(TEMPLATE).text
+    assert "        dl.broadcast(self.model, self.optimizer)  # every rank" in text
+    assert "enumerate(dl.shard(self.loader)):" in text and text.count("dl.shard(") == 1
+    assert "if i == dl.steps(self.length):" in text

@@ -209,7 +209,8 @@ def test_ranks_that_share_serial_batches_train_alike_with_dropout_off(
 
 
 NOISE = "class Noisy(keras.Sequential):\n    def train_step(self, data):\n        import tensorflow as tf\n"
-NOISE += "        return super().train_step((data[0] + tf.random.normal(tf.shape(data[0])), data[1]))\n\n\nmodel = Noisy("
+NOISE += "        noise = tf.random.normal(tf.shape(data[0]))\n"
+NOISE += "        return super().train_step((data[0] + noise, data[1]))\n\n\nmodel = Noisy("
 
 
 PART = ", validation_batch_size=4, validation_steps=dl.steps(2)"

@@ -11,6 +11,11 @@ from torch.utils.data import Subset
 from dl_comm import streams
 from dl_comm.shares import positions
 
+# What autograd calls a tensor that collects gradients, and what copies or reshapes one.
+_LEAF = "torch::autograd::AccumulateGrad"
+_COPIES = {f"{name}Backward0" for name in ("ToCopy", "Clone", "View", "Slice", "Select", "Unsqueeze", "Squeeze", "T",
+                                           "Transpose", "AsStrided", "ReshapeAlias")}  # fmt: skip
+
 
 class Share(Subset[Any]):
     """A rank's part of a data set."""
@@ -31,12 +36,20 @@ def shard_sequence(data: Any, rank: int, n: int, batch: str = "local", equal: bo
 
 
 def _as_before(data: Tensor, share: Tensor) -> Tensor:
-    """Return ``share``, cut out of ``data``: as an input with gradients of its own, as ``data`` or its base is.
+    """Return ``share``, cut out of ``data``: as an input with gradients of its own, where ``data`` is one.
 
     Each of many backward passes could go through the cut only once.
     """
+    return share.detach().requires_grad_() if data.requires_grad and _is_input(data) else share
+
+
+def _is_input(data: Tensor) -> bool:
+    """Tell whether ``data`` is a leaf, a part of one, or such in another type or shape: ``x.float()[:, :1]``."""
     made = data if data._base is None else data._base
-    return share.detach().requires_grad_() if data.requires_grad and made.is_leaf else share
+    step = made.grad_fn
+    while step is not None and step.name() in _COPIES:
+        step = step.next_functions[0][0]
+    return step is None or (step is not made.grad_fn and step.name() == _LEAF)
 
 
 def check_equal_lengths(data: Any) -> None:

@@ -126,8 +126,8 @@ def average(value: Any) -> Any:
     """Return the mean of ``value`` over the ranks: of a metric, a loss, a tensor, a NumPy array.
 
     A float stays a float, a tensor a tensor (same dtype and device, detached), an array an array. Integers and
-    booleans become floating point, as in a true division, on more than one rank. Of a tuple or list each entry is
-    averaged. The argument is not changed.
+    booleans become floating point, as in a true division, on more than one rank. Of a tuple, list or dict each entry is
+    averaged; a dict's texts stay rank by rank. The argument is not changed.
     Of a module the floating-point buffers are averaged, in place: the statistics of BatchNorm, before the ranks
     evaluate or save it.
 
@@ -139,6 +139,8 @@ def average(value: Any) -> Any:
         return average(np.array(value, dtype=np.float64)).tolist() if get_nranks() > 1 else list(value)
     if type(value) in (tuple, list):
         return type(value)(average(entry) for entry in value)
+    if type(value) is dict:
+        return {key: entry if isinstance(entry, (str, type(None))) else average(entry) for key, entry in value.items()}
     if not isinstance(value, (bool, int, float, Tensor, np.ndarray, np.generic)):
         raise TypeError(f"average() got {type(value).__name__}; it takes a number, a tensor, an array or a module")
     if get_nranks() == 1:

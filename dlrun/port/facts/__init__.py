@@ -113,7 +113,7 @@ class Feed:
     ]
     names: tuple[str, ...] = ()
     drawn: tuple[str, ...] = ()  # of ``names``, those that each process draws at random for itself
-    picks: tuple[cst.Name, ...] = ()
+    picks: tuple[cst.Name | cst.Attribute, ...] = ()
     axis: int = 0
     before: bool = False
     again: tuple[tuple[str, str], ...] = ()

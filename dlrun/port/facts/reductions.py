@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import libcst as cst
 
 from dlrun.port.facts.kinds import Kinds
 from dlrun.port.facts.kinds_tensorflow import plain
+from dlrun.port.facts.together import Together
 from dlrun.port.program.script import Binding, argument, dotted
 
 Kind = Literal["free", "count", "each", "mean", "odd"]
@@ -48,7 +49,7 @@ class Reductions:
     """What the losses of one training loop do to the samples in the arrays that ``data`` knows."""
 
     def __init__(
-        self, kinds: Kinds, losses: Iterable[cst.BaseExpression], data: Callable[[cst.Name], str | None],
+        self, kinds: Kinds, losses: Iterable[cst.BaseExpression], data: Callable[[cst.CSTNode], str | None],
         counted: Callable[[cst.CSTNode], bool],
     ) -> None:  # fmt: skip
         """Read the ``losses``; ``data`` names the array that a name holds, ``counted`` tells a share's length."""
@@ -61,41 +62,31 @@ class Reductions:
         self._busy: set[cst.CSTNode] = set()
         self.odd: list[cst.CSTNode] = []  # where a mean over ranks is not the value over all samples
         self.weighted: list[cst.CSTNode] = []  # means whose samples count by the weight of their class
-        self.together: list[frozenset[str]] = []  # arrays that one mean or sum takes side by side
+        self.together = Together(kinds.flow, lambda node: self.of(node).names)
         found = [self.of(loss) for loss in losses]
         self.means = any(level.means for level in found)
         self.sums = tuple(dict.fromkeys(node for level in found for node in level.sums))
         self.gathered = bool(found) and all(level.kind in ("mean", "odd", "free") for level in found)
 
-    def groups(self, names: Iterable[str]) -> list[tuple[str, ...]]:
-        """Return ``names`` in groups: those that are taken side by side hold the same samples."""
-        names = list(names)
-        root = {name: name for name in names}
-        for group in self.together:
-            mine = [n for n in names if n in group]
-            for other in mine[1:]:
-                old, new = root[other], root[mine[0]]
-                root = {n: new if r == old else r for n, r in root.items()}
-        return [tuple(n for n in names if root[n] == r) for r in dict.fromkeys(root.values())]
-
     def of(self, node: cst.CSTNode) -> Level:
         """Return what ``node`` is to the samples."""
-        if node in self._known:
-            return self._known[node]
-        if node in self._busy or len(self._busy) > _DEPTH:
-            return FREE
-        self._busy.add(node)
-        level = self._of(node)
-        self._busy.discard(node)
-        self._known[node] = level
-        return level
+        if node not in self._known:
+            if node in self._busy or len(self._busy) > _DEPTH:
+                return FREE
+            self._busy.add(node)
+            self._known[node] = self._of(node)
+            self._busy.discard(node)
+        return self._known[node]
 
     def _of(self, node: cst.CSTNode) -> Level:
         match node:
             case cst.Name():
                 return self._of_name(node)
             case cst.Attribute():
-                level = self.of(node.value)
+                if (array := self._data(node)) is not None:
+                    return Level("each", (), frozenset([array]))
+                made = [v for b in self._kept(node) for v in self._of_binding(b)]
+                level = self._joined(node, made or [self.of(node.value)])
                 return level if node.attr.value not in ("shape", "size", "dtype", "device", "ndim") else FREE
             case cst.Call():
                 return self._of_call(node)
@@ -115,6 +106,11 @@ class Reductions:
                 return self.of(node.left)
         return FREE
 
+    def _kept(self, node: cst.Attribute) -> list[Binding]:
+        """Return what the methods of a class set the attribute ``self.name`` to."""
+        owner = self.script.class_of(node) if dotted(node.value) == "self" else None
+        return self.script.attributes.get((owner, node.attr.value), []) if owner is not None else []
+
     # -- names --------------------------------------------------------------------------------------------------
 
     def _of_name(self, node: cst.Name) -> Level:
@@ -131,7 +127,9 @@ class Reductions:
             function = self.script.scopes[binding.node].node
             calls = self.flow.callers(function) if isinstance(function, cst.FunctionDef) else []
             given = [self.flow.argument(c, function, binding.name) for c in calls]  # type: ignore[arg-type]
-            return [self.of(value) for value in given if value is not None]
+            levels = [self.of(value) for value in given if value is not None]
+            name = frozenset([self.together.parameter(binding)]) if levels else frozenset()
+            return [replace(level, names=name) for level in levels]
         if binding.value is None or binding.how != "assign":
             return []
         value: cst.CSTNode = binding.value
@@ -209,7 +207,8 @@ class Reductions:
         if targets := self.flow.targets(call):
             returned = [r for t in targets for r in self.flow.returns(t)]
             if self.kinds.of(call.func) != "module" and returned:
-                return self._joined(call, [self.of(r) for r in returned])
+                level = self._joined(call, [self.of(r) for r in returned])
+                return replace(level, names=self.together.given(call, level.names))
         levels = [self.of(a.value) for a in call.args]
         levels += [self.of(call.func.value)] if own and isinstance(call.func, cst.Attribute) else []
         kinds = {level.kind for level in levels}
@@ -250,7 +249,7 @@ class Reductions:
     def _gathered(self, call: cst.BaseExpression, level: Level, reduction: str) -> Level:
         if level.kind != "each" or reduction == "none":
             return level
-        self.together.append(level.names)
+        self.together.take(level.names)
         if reduction == "sum":
             return Level("mean", (call,), level.names)
         return Level("mean", (), level.names, True)

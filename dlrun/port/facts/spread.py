@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from dlrun.port.program.flow import Flow
-from dlrun.port.program.script import Binding, children
+from dlrun.port.program.script import Binding, children, dotted
 
 # Methods that put their arguments into the object they are called on.
 _FILLS = {"update", "append", "extend", "add", "insert", "push", "record"}
@@ -122,5 +122,16 @@ class Spread:
             return (scope, node.value) if scope is not None else None
         if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name) and node.value.value == "self":
             owner = self.script.class_of(node)
-            return (owner, node.attr.value) if owner is not None else None
+            return self._kept_by(owner, node.attr.value) or (owner, node.attr.value) if owner is not None else None
         return None
+
+    def _kept_by(self, cls: cst.ClassDef, name: str) -> object | None:
+        """Return what stands for the attribute ``name`` of ``cls``, or of its local bases: what a property returns."""
+        if (cls, name) in self.script.attributes:
+            return (cls, name)
+        getter = self.flow.method(cls, name)
+        if getter is not None and any(dotted(d.decorator) == "property" for d in getter.decorators):
+            return ("returns", getter)
+        bases = (self.flow.definition(base.value) for base in cls.bases)
+        found = (self._kept_by(b, name) for b in bases if isinstance(b, cst.ClassDef) and b is not cls)
+        return next((f for f in found if f is not None), None)

@@ -12,7 +12,7 @@ from dlrun.port.facts.copies import copied
 from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.torch import LOOPS
 from dlrun.port.program.onward import Origin
-from dlrun.port.program.script import Binding, Scope, dotted, names_in, walk
+from dlrun.port.program.script import Binding, Scope, dotted, walk
 
 
 class Tops:
@@ -61,11 +61,11 @@ class Tops:
     def _top(self, way: tuple[cst.CSTNode, ...], end: cst.CSTNode) -> Top | None:
         fallback: Top | None = None
         functions = [self.script.function_of(n) for n in way]
+        search = self.script.line_of(self.script.statement_of(end)) in self.loops.searches
         for node in way:
             function = self.script.function_of(node)
-            loops = [
-                n for n in self.script.above(node) if isinstance(n, LOOPS) and self.script.function_of(n) is function
-            ]
+            around = [self.script.line_of(self.script.statement_of(node))] if search else self.script.above(node)
+            loops = [n for n in around if search or (isinstance(n, LOOPS) and self.script.function_of(n) is function)]
             if not loops and node is not way[0] and fallback is None:
                 continue
             for loop in reversed(loops):
@@ -135,11 +135,8 @@ class Tops:
         owner = script.class_of(function) if isinstance(function, cst.FunctionDef) else None
         if owner is not None:
             for (cls, attribute), bindings in script.attributes.items():
-                if (
-                    cls is owner
-                    and not all(script.inside(b.node, loop) for b in bindings)
-                    and bindings[0].value is not None
-                ):
+                before = cls is owner and not all(script.inside(b.node, loop) for b in bindings)
+                if before and bindings[0].value is not None:
                     made = self._use_of(cls, attribute) or bindings[0].value
                     if made is not None:
                         candidates.append((f"self.{attribute}", made))
@@ -148,7 +145,7 @@ class Tops:
 
     def _named(self, body: cst.CSTNode) -> set[str]:
         if body not in self._names:
-            self._names[body] = names_in(body)
+            self._names[body] = {n.value for n in walk(body) if isinstance(n, cst.Name) and not self.script.is_part(n)}
         return self._names[body]
 
     def _held(

@@ -215,12 +215,9 @@ class Gradients:
         return ""
 
     def _closure(self, call: cst.Call, optimizer: cst.BaseExpression) -> cst.FunctionDef | None:
-        for arg in call.args:
-            if arg.value is not optimizer:
-                function = self.flow.definition(arg.value)
-                if isinstance(function, cst.FunctionDef) and self.runs_backward(function):
-                    return function
-        return None
+        given = (self.flow.definition(arg.value) for arg in call.args if arg.value is not optimizer)
+        functions = [*self.flow.targets(call), *(f for f in given if isinstance(f, cst.FunctionDef))]
+        return next((f for f in functions if self.runs_backward(f.body)), None)
 
     def owner(self, update: cst.CSTNode) -> tuple[str, cst.CSTNode]:
         """Return what owns the gradients of a manual update, and the outermost statement of the update."""

@@ -36,49 +36,78 @@ class FullBatches:
     found: dict[cst.CSTNode, Feed]
     counted: list[cst.For | cst.While]
     graph: cst.CSTNode | None = None  # data whose samples hang together
-    uncut: cst.Name | None = None  # data that go into a loss whole, beside others that are dealt out
+    uncut: cst.Name | cst.Attribute | None = None  # data that go into a loss whole, beside others that are dealt out
     part: cst.Subscript | None = None  # what a loss takes of an array: not all of it
     moved: cst.CSTNode | None = None  # a loop over slices whose arrays cannot be cut before it, or what is why
     full_batch = False
 
-    def _whole(self, loop: cst.For | cst.While) -> None:
-        """Note the arrays that the losses of ``loop`` take whole in every turn."""
+    def _whole(self, loop: cst.CSTNode) -> None:
+        """Note the arrays that the losses of ``loop``, or of a search by a closure, take whole in every turn."""
         known = set(self.loops.gradients.backwards)
-        reached = (*self.draws.reached(loop.body), *self._closures(loop))
-        calls = [c for c in reached if c in known and not without_gradients(self.script, c)]
+        calls = [c for c in self.draws.reached(body(loop)) if c in known and not without_gradients(self.script, c)]
         losses = [self._loss(c) for c in dict.fromkeys(calls)]
-        wholes = Wholes(self.kinds, loop, losses)
+        functions = dict.fromkeys(self.draws.functions(body(loop)))
+        home = self.script.function_of(loop)
+        wholes = Wholes(self.kinds, loop, losses, [*functions, *([home] if isinstance(home, cst.FunctionDef) else ())])
         self.graph = self.graph or wholes.graph or (losses[0] if losses and self._of_graphs() else None)
-        moved = [name for name in wholes.arrays if moving(loop, name)]
-        if moved:
+        held = wholes.held
+        moved = [name for name in wholes.arrays if isinstance(loop, LOOPS) and moving(loop, name)]
+        if moved and isinstance(loop, LOOPS):
             self._move(loop, moved)
-        elif self.graph is None and wholes.arrays:
+        elif self.graph is None and (wholes.arrays or held.arrays):
             self.full_batch = True
             self.part = self.part or self._part(wholes)
-            self.uncut = wholes.left[0] if wholes.left else self.uncut
-            self.found[loop] = self._batch(wholes, losses)
-        elif self.graph is None and wholes.left:
-            self.uncut = self.uncut or wholes.left[0]
+            self.uncut = wholes.left[0] if wholes.left else held.scattered or self.uncut
+            self._note(wholes, losses)
+        elif self.graph is None:
+            self.uncut = self.uncut or next(iter(wholes.left), held.scattered)
 
     def _of_graphs(self) -> bool:
         """Tell whether the script works on graphs: without a loader, one graph is all that there is."""
         return any(b.target.split(".")[0] in _GRAPHS for b in self.script.imports())
 
-    def _batch(self, wholes: Wholes, losses: list[cst.BaseExpression]) -> Feed:
-        """Return the feed of the arrays in ``wholes``, cut before the loop, under names of their own where need be."""
-        loop = wholes.loop
+    def _note(self, wholes: Wholes, losses: list[cst.BaseExpression]) -> None:
+        """Note the arrays in ``wholes``: cut before the loop, under names of their own where need be, and once only."""
+        loop, held = wholes.loop, wholes.held
+        homes = {self.script.function_of(node) for node in held.arrays.values()}
 
         def counted(node: cst.CSTNode) -> bool:
-            return self.script.inside(node, loop) or self.script.function_of(node) is not self.script.function_of(loop)
+            function = self.script.function_of(node)
+            return self.script.inside(node, loop) or function not in (self.script.function_of(loop), *homes)
 
-        known = {n for name in wholes.arrays for n in wholes.uses(name) if not self._before(n, wholes)}
-        how = Reductions(self.kinds, losses, lambda node: node.value if node in known else None, counted)
-        names, drawn, sizes = tuple(wholes.arrays), tuple(wholes.drawn), tuple(self._sizes(wholes))
-        return Feed(self._place(wholes), "arrays", names, drawn, self._picks(wholes), gathered=how, sizes=sizes)
+        known: dict[cst.CSTNode, str] = {n: dotted(n) for n in held.uses()} if held.arrays else {}
+        known |= {n: name for name in wholes.arrays for n in wholes.uses(name) if not self._before(n, wholes)}
+        how = Reductions(self.kinds, losses, known.get, counted)
+        drawn, sizes, picks = tuple(wholes.drawn), tuple(self._sizes(wholes)), self._picks(wholes)
+        before = {name for name in wholes.arrays if not picks and self._is_cut(wholes, name)}
+        names = tuple(name for name in wholes.arrays if name not in before)
+        if names or not held.arrays:
+            self.found[loop] = Feed(self._place(wholes), "arrays", names, drawn, picks, before=True, gathered=how,
+                                    sizes=sizes)  # fmt: skip
+        if held.arrays:
+            kept = tuple(held.arrays)
+            last = next((f for f in self.found.values() if f.node is held.place), None)
+            mine = tuple(held.uses()) if held.elsewhere() else ()
+            if last is not None and set(kept) <= set(last.names):
+                kept = ()
+            self.found[held.place if kept else loop] = Feed(held.place, "arrays", kept, drawn, mine, gathered=how)
+
+    def _is_cut(self, wholes: Wholes, name: str) -> bool:
+        """Tell whether the variable ``name`` holds a rank's share by then: a loop before took it whole, too."""
+        scope = wholes.home.lookup(name)[1]
+        for loop, feed in self.found.items():
+            same = feed.how == "arrays" and not feed.picks and name in feed.names
+            if same and self.script.scopes[loop].lookup(name)[1] is scope and loop is not wholes.loop:
+                line = self.script.parents[feed.node]
+                function = self.script.function_of(feed.node)
+                if line in (function, getattr(function, "body", None)):
+                    return True
+                self.uncut = self.uncut or next(iter(wholes.uses(name)), None)
+        return False
 
     def _sizes(self, wholes: Wholes) -> Iterator[cst.Name]:
         """Yield the uses of the number of all samples in the shapes of states: ``torch.zeros(1, batch_size, 5)``."""
-        for call in (n for n in walk(wholes.loop.body) if isinstance(n, cst.Call)):
+        for call in (n for n in walk(body(wholes.loop)) if isinstance(n, cst.Call)):
             if _SHAPES.search(dotted(call.func)):
                 parts = [p for a in call.args for p in (a.value.elements if isinstance(a.value, cst.Tuple) else [a])]
                 yield from (p.value for p in parts if isinstance(p.value, cst.Name) and _SIZE.search(p.value.value))
@@ -114,8 +143,7 @@ class FullBatches:
 
     def _reached(self, wholes: Wholes) -> set[cst.CSTNode]:
         """Return the functions that the loop calls, closures included."""
-        closures = {s.closure for s in self.loops.gradients.steps() if s.closure is not None}
-        return {*self.draws.functions(wholes.loop.body), *closures}
+        return set(self.draws.functions(body(wholes.loop)))
 
     def _before(self, use: cst.Name, wholes: Wholes) -> bool:
         """Tell whether ``use`` has run, once and for all, when the loop begins."""
@@ -160,7 +188,7 @@ class FullBatches:
         func = backward.func
         return func.value if isinstance(func, cst.Attribute) and func.attr.value == "backward" else func
 
-    def _closures(self, loop: cst.CSTNode) -> Iterator[cst.Call]:
-        for step in self.loops.gradients.steps():
-            if step.closure is not None and self.script.inside(step.node, loop):
-                yield from self.draws.reached(step.closure.body)
+
+def body(loop: cst.CSTNode) -> cst.CSTNode:
+    """Return what a turn of ``loop`` runs; of a statement that searches by a closure, itself."""
+    return loop.body if isinstance(loop, LOOPS) else loop

@@ -8,7 +8,8 @@ from dlrun.port.facts import Feed
 from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.facts.reductions import Reductions
 from dlrun.port.facts.session import SessionGradients
-from dlrun.port.feeds.full import FullBatches
+from dlrun.port.facts.torch import LOOPS
+from dlrun.port.feeds.full import FullBatches, body
 from dlrun.port.feeds.positions import moving
 from dlrun.port.feeds.wholes import GRAPH, Wholes
 from dlrun.port.program.script import dotted, walk
@@ -23,8 +24,8 @@ class FullSessions(FullBatches):
 
     gradients: SessionGradients
 
-    def _whole(self, loop: cst.For | cst.While) -> None:
-        runs = [c for c, _ in self.gradients.step_calls if c in set(self.draws.reached(loop.body))]
+    def _whole(self, loop: cst.CSTNode) -> None:
+        runs = [c for c, _ in self.gradients.step_calls if c in set(self.draws.reached(body(loop)))]
         pairs = [pair for run in runs for pair in self.gradients.fed_pairs(run)]
         wholes = Wholes(self.kinds, loop, [value for _, value in pairs])
         self.graph = self.graph or wholes.graph
@@ -34,7 +35,7 @@ class FullSessions(FullBatches):
                 wholes.arrays.setdefault(dotted(value))
         if self.graph is not None:
             return
-        if moved := [name for name in wholes.arrays if moving(loop, name)]:
+        if isinstance(loop, LOOPS) and (moved := [name for name in wholes.arrays if moving(loop, name)]):
             self._move(loop, moved)
             return
         literal = [value for _, value in pairs if isinstance(value, cst.List) and _is_array(value)]
@@ -58,7 +59,7 @@ class FullSessions(FullBatches):
         for value in literal:
             self.found[value] = Feed(value, "array", gathered=how)
 
-    def _held(self, loop: cst.For | cst.While) -> None:
+    def _held(self, loop: cst.CSTNode) -> None:
         """Note the arrays that the graph holds as constants, where all that uses them comes after them."""
         names: dict[str, cst.CSTNode] = {}
         seen: set[cst.CSTNode] = set()
@@ -108,8 +109,8 @@ class FullSessions(FullBatches):
 
     def _reductions(self, arrays: dict[str, str]) -> Reductions:
         """Return how the graph's losses gather samples; ``arrays`` are those behind names of placeholders or arrays."""
-        def data(node: cst.Name) -> str | None:
-            return arrays.get(node.value)
+        def data(node: cst.CSTNode) -> str | None:
+            return arrays.get(node.value) if isinstance(node, cst.Name) else None
 
         return Reductions(self.kinds, self.gradients.losses(), data, lambda node: False)
 

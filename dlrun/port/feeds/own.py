@@ -35,7 +35,7 @@ def _holds(feeds: Feeds, feed: Feed, node: cst.BaseExpression) -> bool:
 def numbers(feeds: Feeds) -> Iterator[cst.Name]:
     """Yield the uses of numbers of samples, or of batches, that are each rank's own."""
     for feed in feeds.found.values():
-        yield from (n for n in feed.picks if feed.how == "positions")
+        yield from (n for n in feed.picks if feed.how == "positions" and isinstance(n, cst.Name))
         for loop in feeds.loops.training if feed.how == "indices" else ():
             if isinstance(loop, cst.For) and feeds.iterated.of(loop) is feed.node:
                 yield from uses_of_number(loop)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cached_property
 
 import libcst as cst
 
 from dlrun.port.facts.kinds import Kinds
+from dlrun.port.feeds.chance import drawn
+from dlrun.port.feeds.held import Held
 from dlrun.port.inputs import made_of
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Binding, Scope, dotted, names_in, walk
@@ -17,15 +19,12 @@ from dlrun.port.program.script import Binding, Scope, dotted, names_in, walk
 GRAPH = re.compile(
     r"(^|_)(adj|adjs|edge|edges|edge_index|graph|laplacian|lap|idx_train|train_mask|train_idx)($|_)", re.IGNORECASE
 )
+# Names of what is one for each column of the samples, or for all: the domain's bounds, what inputs are scaled by.
+_BOUNDS = re.compile(r"(^|_)(lb|ub|lower|upper|(lower|upper)_?bounds?|mean|std)$", re.IGNORECASE)
 # Methods of objects that hand out samples, and so are no arrays of them: data.get_batch(32).
 _GIVES = re.compile(r"^(get|next|sample|draw|fetch)(_|$)")
-_RANDOM = re.compile(
-    r"^(torch\.(rand|randn|randint|randperm|normal|bernoulli|rand_like|randn_like)|numpy\.random\.\w+|random\.\w+|"
-    r"builtins\.set|"
-    r"tensorflow\.(compat\.v1\.)?random[._]\w+|sklearn\.datasets\.make_\w+|sklearn\.model_selection\.train_test_split)$"
-)
 _WEIGHTS = ("weight", "pos_weight", "class_weight", "class_weights")  # of a loss: one for each class
-_DRAWS = ("randrange", "randint", "random", "shuffle", "sample", "choice", "choices", "uniform", "gauss")
+_OBJECTS = ("module", "optimizer", "loss", "loader", "scheduler", "scaler", "metric", "tape")
 _PLAIN = (cst.Integer, cst.Float, cst.SimpleString, cst.Comparison, cst.ConcatenatedString, cst.Lambda)
 # Methods of modules that compute nothing with what they are given.
 _KEEPS = ("load_state_dict", "to", "train", "register_buffer", "register_parameter", "add_module", "apply")
@@ -36,8 +35,14 @@ _NUMBERS = ("torch.device", "builtins.len", "builtins.int", "builtins.float", "b
 class Wholes:
     """The arrays behind the losses of one loop, by name; ``graph`` is a name that is no array of samples."""
 
-    def __init__(self, kinds: Kinds, loop: cst.For | cst.While, losses: list[cst.BaseExpression]) -> None:
-        """Follow ``losses`` through the bindings inside ``loop`` to names bound before it."""
+    def __init__(
+        self, kinds: Kinds, loop: cst.CSTNode, losses: list[cst.BaseExpression],
+        reached: Collection[cst.FunctionDef] = (),
+    ) -> None:  # fmt: skip
+        """Follow ``losses`` through the bindings inside ``loop`` to names bound before it.
+
+        And through the functions that it has ``reached`` to the attributes of their objects.
+        """
         self.kinds = kinds
         self.flow: Flow = kinds.flow
         self.script = kinds.script
@@ -46,6 +51,7 @@ class Wholes:
         self.graph: cst.CSTNode | None = None
         self.arrays: dict[str, None] = {}
         self.left: list[cst.Name] = []  # data that reach the loss, and cannot be cut before the loop
+        self.held = Held(kinds, reached)
         self.drawn: set[str] = set()  # of these, the ones that each process draws at random for itself
         self._seen: set[tuple[int, str]] = set()
         self._functions: set[cst.CSTNode] = set()
@@ -57,10 +63,15 @@ class Wholes:
         # Functions that read globals see those that are cut before a loop of the module.
         for call in (n for n in walk(node) if isinstance(n, cst.Call)):
             for target in self.flow.targets(call):
-                if target not in self._functions and self.script.class_of(target) is None:
+                cls = self.script.class_of(target)
+                own = cls is None or (target in self.held.reached and self.flow.is_plain(cls))
+                if target not in self._functions and own:
                     self._functions.add(target)
                     for value in self.flow.returns(target):
                         self._follow(value)
+        for n in walk(node) if self.held.reached else ():
+            if isinstance(n, cst.Attribute):
+                self._attribute(n)
         for name in self._data_names(node):
             bindings, scope = self.script.scopes[name].lookup(name.value)
             if scope is None or (id(scope), name.value) in self._seen:
@@ -69,6 +80,23 @@ class Wholes:
             if GRAPH.search(name.value):
                 self.graph = name
             self._through(name, bindings, scope)
+
+    def _attribute(self, node: cst.Attribute) -> None:
+        """Follow, or note, what an object keeps: not what an optimizer gets, nor what is called."""
+        key, up = (id(self.script.class_of(node)), dotted(node)), self.script.parents.get(node)
+        called = isinstance(up, cst.Call) and up.func is node
+        if key in self._seen or called or self.held.set_by(node) is None:
+            return
+        self._seen.add(key)
+        if self._is_trained(node.attr.value) or self.kinds.of(node) in _OBJECTS:
+            return
+        if inner := self.held.follows(node):
+            for value in inner:
+                self._follow(value)
+        elif not self._is_plain(node):
+            self.held.note(node)
+            if any(drawn(self.flow, o.node) for o in self.flow.origins(node)):
+                self.drawn.add(dotted(node))
 
     def _data_names(self, node: cst.CSTNode) -> Iterator[cst.Name]:
         """Yield the names in ``node`` that stand for values: not attributes, keywords, modules, or what is called."""
@@ -95,7 +123,7 @@ class Wholes:
     def _through(self, name: cst.Name, bindings: list[Binding], scope: Scope) -> None:
         if self._is_trained(name.value) or any(b.how in ("def", "class", "import") for b in bindings):
             return
-        if self.kinds.of(name) in ("module", "optimizer", "loss", "loader", "scheduler", "scaler", "metric", "tape"):
+        if self.kinds.of(name) in _OBJECTS:
             return
         made = [b for b in bindings if b.how == "assign" and b.value is not None]
         inside = [b for b in made if self.script.inside(b.node, self.loop) or scope is not self.home]
@@ -147,33 +175,15 @@ class Wholes:
         found: dict[str, list[cst.Name]] = {}
         for n in self.script.nodes:
             up = self.script.parents.get(n) if isinstance(n, cst.Name) else None
-            part = (isinstance(up, cst.Attribute) and up.attr is n) or (isinstance(up, cst.Arg) and up.keyword is n)
-            if isinstance(n, cst.Name) and not part and not isinstance(up, (cst.AssignTarget, cst.Param)):
+            target = isinstance(up, (cst.AssignTarget, cst.Param))
+            if isinstance(n, cst.Name) and not target and not self.script.is_part(n):
                 found.setdefault(n.value, []).append(n)
         return found
 
     def _array(self, name: cst.Name, made: list[Binding]) -> None:
         self.arrays.setdefault(name.value)
-        if any(b.value is not None and self._draws(b.value, set()) for b in made):
+        if any(b.value is not None and drawn(self.flow, b.value) for b in made):
             self.drawn.add(name.value)
-
-    def _draws(self, node: cst.CSTNode, seen: set[cst.CSTNode]) -> bool:
-        """Tell whether ``node`` is made with random numbers: itself, or by what it is made of."""
-        for n in walk(node):
-            if n in seen:
-                continue
-            seen.add(n)
-            if isinstance(n, cst.Call):
-                called = self.script.name_of(n.func) or (f"random.{dotted(n.func)}" if dotted(n.func) in _DRAWS else "")
-                if _RANDOM.search(called) or any(  # `from random import *` leaves a name without a module
-                    self._draws(target.body, seen) for target in self.flow.targets(n)
-                ):
-                    return True
-            elif isinstance(n, cst.Name):
-                values = [b.value for b in self.script.scopes[n].lookup(n.value)[0] if b.how == "assign" and b.value]
-                if any(self._draws(value, seen) for value in values):
-                    return True
-        return False
 
     def _given(self, name: cst.Name) -> None:
         """Note a parameter of the function that holds the loop: an array, where its callers pass data."""
@@ -204,8 +214,11 @@ class Wholes:
                 if value is not None and self.script.inside(call, self.loop):
                     self._follow(value)
 
-    def _is_plain(self, name: cst.Name) -> bool:
+    def _is_plain(self, name: cst.Name | cst.Attribute) -> bool:
         """Tell whether ``name`` is a number, a text, a device or a parameter rather than data."""
+        text = name.value if isinstance(name, cst.Name) else name.attr.value
+        if _BOUNDS.search(text):
+            return True
         for origin in self.flow.origins(name):
             node = origin.node
             if isinstance(node, _PLAIN) or self._is_number(node):
@@ -215,7 +228,7 @@ class Wholes:
                 if called in _NUMBERS or called.endswith(("parse_args", "Parameter")):
                     return True
                 if any(a.keyword is not None and a.keyword.value == "requires_grad" for a in node.args):
-                    return not self._is_input(name, node)
+                    return isinstance(name, cst.Name) and not self._is_input(name, node)
                 if isinstance(node.func, cst.Attribute) and node.func.attr.value in ("requires_grad_", "item"):
                     return True
             if isinstance(node, cst.DictComp) and isinstance(node.value, (cst.Name, *_PLAIN)):

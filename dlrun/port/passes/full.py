@@ -11,6 +11,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, Feed
 from dlrun.port.facts.reductions import Reductions
 from dlrun.port.insert import expression, statements
+from dlrun.port.program.script import dotted
 
 
 def arrays(facts: Facts, feed: Feed) -> Iterator[Edit | Doubt]:
@@ -43,22 +44,30 @@ def arrays(facts: Facts, feed: Feed) -> Iterator[Edit | Doubt]:
 
 
 def _cut(facts: Facts, feed: Feed, how: Reductions, equal: bool) -> Iterator[Edit | Doubt]:
-    own = {pick.value for pick in feed.picks}
-    groups = [[(f"own_{n}" if n in own else n, n) for n in group] for group in how.groups(feed.names)]
+    if not feed.names:  # what this loop takes is cut before another
+        return
+    own = {dotted(pick) for pick in feed.picks}
+    groups = [[(_own(n) if n in own else n, n) for n in group] for group in how.together.groups(feed.names)]
     lines = statements("torch/shard_arrays", dl=facts.alias, groups=groups, drawn=feed.drawn, equal=equal)
     why = f"{', '.join(feed.names)}: each rank takes every n-th sample"
-    if isinstance(feed.node, (cst.For, cst.While)):
+    if feed.before or isinstance(feed.node, (cst.For, cst.While)):
         yield Edit(feed.node, why, before=lines)
     else:
         yield Edit(facts.script.line_of(feed.node), why, after=lines)
     for pick in feed.picks:
         yield Edit(pick, "this rank's samples: elsewhere they stay whole",
-                   lambda name: name.with_changes(value=f"own_{name.value}"))  # fmt: skip
+                   lambda name: cst.parse_expression(_own(dotted(name))))  # fmt: skip
     mine = groups[0][0][0]
     for size in feed.sizes:
         yield Edit(size, "the shape is that of this rank's samples",
                    lambda name: cst.Call(cst.Name("len"), [cst.Arg(cst.Name(mine))]))  # fmt: skip
     yield Doubt(feed.node, f"{', '.join(feed.names)}: taken to hold one sample per entry of axis 0", "medium")
+
+
+def _own(name: str) -> str:
+    """Return what a rank's share of ``name`` is called: ``own_x``, ``self.own_x``."""
+    owner, dot, last = name.rpartition(".")
+    return f"{owner}{dot}own_{last}"
 
 
 def _judged(facts: Facts, feed: Feed, how: Reductions) -> Iterator[Edit | Doubt]:
@@ -83,7 +92,8 @@ def _sums(facts: Facts, how: Reductions) -> Iterator[Edit | Doubt]:
     After:
         loss = dl.partial_sum((model(x) - y).pow(2).sum())
     """
-    for node in how.sums:
+    judged = {node for f in facts.feeds[: _at(facts, how)] if f.gathered is not None for node in f.gathered.sums}
+    for node in (n for n in how.sums if n not in judged):
         places = [node] if _trains_only(facts, node) else _calls_that_train(facts, node)
         if not places:
             raise DlrunError(
@@ -103,6 +113,10 @@ def _sums(facts: Facts, how: Reductions) -> Iterator[Edit | Doubt]:
                     "let all be means, or launch n that divides the samples")  # fmt: skip
 
 
+def _at(facts: Facts, how: Reductions) -> int:
+    return next(i for i, f in enumerate(facts.feeds) if f.gathered is how)
+
+
 def _calls_that_train(facts: Facts, total: cst.CSTNode) -> list[cst.CSTNode]:
     """Return the calls in training loops of the function that returns ``total`` and nothing else."""
     function = facts.script.function_of(total)
@@ -119,6 +133,8 @@ def _trains_only(facts: Facts, node: cst.CSTNode) -> bool:
     """Tell whether ``node`` runs in training loops alone."""
     graph = getattr(facts, "style", "") == "session"  # what is built is evaluated by runs
     if graph or any(up in facts.loops for up in facts.script.above(node)):
+        return True
+    if any(node is step.node for step in facts.steps if step.closure is not None):
         return True
     function = facts.script.function_of(node)
     calls = facts.flow.callers(function) if isinstance(function, cst.FunctionDef) else []

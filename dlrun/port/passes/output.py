@@ -212,10 +212,11 @@ def _is_of_module(facts: ScriptFacts, owner: cst.BaseExpression) -> bool:
 def _folders(facts: ScriptFacts, call: cst.Call, name: str) -> Iterator[Edit | Doubt]:
     """Yield what keeps ranks from tripping over a folder that another rank has just made."""
     exist = argument(call, "exist_ok")
-    if exist is not None and dotted(exist) == "False":
+    if exist is not None and dotted(exist) != "True":
         first = partial(expression, "torch/rank0_first", dl=facts.alias)
         yield Edit(call.func, "rank 0 makes the folder, which must be new", lambda f: first({"call": f}))
-        yield Edit(exist, "the others find it", lambda _: expression("torch/not_rank0", dl=facts.alias))
+        others, new = expression("torch/not_rank0", dl=facts.alias), dotted(exist) == "False"
+        yield Edit(exist, "the others find it", lambda e: others if new else cst.BooleanOperation(e, cst.Or(), others))
     elif name in ("os.makedirs", "os.mkdir") and exist is None:
 
         def make(node: cst.Call) -> cst.Call:

@@ -19,7 +19,8 @@ _LOGS = ("set_postfix", "set_description", "set_postfix_str", "add_scalar", "add
 def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
     """Yield averages for numbers from training batches that are printed or logged."""
     done: set[cst.CSTNode] = set()
-    training = _around(metrics, [metrics.script.function_of(loop) for loop in metrics.facts.loops])
+    closures = [step.closure for step in metrics.facts.steps if step.closure is not None]
+    training = _around(metrics, [*closures, *(metrics.script.function_of(loop) for loop in metrics.facts.loops)])
     for call in metrics.script.calls:
         logs = isinstance(call.func, cst.Attribute) and call.func.attr.value in _LOGS
         if not logs and not metrics.script.name_of(call.func).endswith(("builtins.print", ".log_value")):

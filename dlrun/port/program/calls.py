@@ -20,6 +20,7 @@ class Calls:
         self._stored: dict[cst.CSTNode, list[cst.BaseExpression]] | None = None
         self._named: dict[cst.CSTNode, list[cst.Call]] | None = None
         self._definitions: dict[cst.CSTNode, tuple[cst.ClassDef | cst.FunctionDef, ...]] = {}
+        self._heirs: dict[cst.ClassDef, list[cst.ClassDef]] | None = None
         self._inherited: dict[tuple[cst.ClassDef, str], cst.FunctionDef | None] = {}
         self.methods: dict[str, list[cst.FunctionDef]] = {}
         for node in script.nodes:
@@ -47,6 +48,29 @@ class Calls:
                 yield binding.node
             elif binding.how == "assign" and not binding.path and binding.value not in (None, node):
                 yield from self.definitions(binding.value)
+
+    def inherited(self, func: cst.CSTNode) -> cst.FunctionDef | None:
+        """Return the method of a local base that ``super().name`` stands for."""
+        call = func.value if isinstance(func, cst.Attribute) else None
+        if not isinstance(call, cst.Call) or self.script.name_of(call.func) != "builtins.super":
+            return None
+        own = self.script.class_of(call)
+        bases = [b for base in own.bases if isinstance(b := self.definition(base.value), cst.ClassDef)] if own else []
+        found = (self.method(base, func.attr.value) for base in bases if base is not own)  # type: ignore[attr-defined]
+        return next((f for f in found if f is not None), None)
+
+    def heirs(self, cls: cst.ClassDef) -> list[cst.ClassDef]:
+        """Return the local classes that derive from ``cls``, directly or not."""
+        if self._heirs is None:
+            self._heirs = {}
+            for heir in self.script.of(cst.ClassDef):
+                for base in heir.bases:
+                    if isinstance(local := self.definition(base.value), cst.ClassDef) and local is not heir:
+                        self._heirs.setdefault(local, []).append(heir)
+        found = [cls]
+        for one in found:
+            found += [heir for heir in self._heirs.get(one, []) if heir not in found]
+        return found[1:]
 
     def filled(self, box: cst.CSTNode) -> list[cst.BaseExpression]:
         """Return the objects of the program's own classes that ``append`` puts into the new list ``box``."""
@@ -115,7 +139,8 @@ class Calls:
         if self._named is None:
             self._named = {}
             for call in self.script.calls:
-                for local in self.definitions(call.func):
+                above = self.inherited(call.func)
+                for local in self.definitions(call.func) or ([above] if above is not None else []):
                     run = self.method(local, "__init__") if isinstance(local, cst.ClassDef) else local
                     if run is not None:
                         self._named.setdefault(run, []).append(call)

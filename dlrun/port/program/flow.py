@@ -41,13 +41,27 @@ class Flow(Onward):
         found = [self.method(f, "__init__") if isinstance(f, cst.ClassDef) else f for f in local]
         if local:
             return list(dict.fromkeys(f for f in found if f is not None))
+        if (above := self.inherited(func)) is not None:
+            return [above]
         if isinstance(func, cst.Attribute) and func.attr.value in self.methods:
             found = [self.method(cls, func.attr.value) for cls in self.classes(func.value)]
             if any(found):
                 return [f for f in found if f is not None]
+        if run := [f for arg in call.args if (f := self._closure(call, arg.value)) is not None]:
+            return run
         if "__call__" in self.methods and isinstance(func, (cst.Name, cst.Attribute)):
             return [f for cls in self.classes(func) if (f := self.method(cls, "__call__")) is not None]
         return [f for f in self._in_table(func) if isinstance(f, cst.FunctionDef)]
+
+    def _closure(self, call: cst.Call, given: cst.BaseExpression) -> cst.FunctionDef | None:
+        """Return the function of this module that ``call`` hands to an optimizer, which runs it: ``opt.step(loss)``."""
+        if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "step":
+            return None
+        local = self.definition(given)
+        if local is None and isinstance(given, cst.Attribute) and given.attr.value in self.methods:
+            local = next((m for c in self.classes(given.value) if (m := self.method(c, given.attr.value))), None)
+        own = isinstance(local, cst.FunctionDef) and isinstance(self.script.scopes[local].node, cst.ClassDef)
+        return local if isinstance(local, cst.FunctionDef) and len(local.params.params) <= own else None
 
     def frames(self, node: cst.CSTNode) -> list[cst.CSTNode]:
         """Return ``node``, and the calls that run the functions which hold it, directly or through others; each once.

@@ -47,7 +47,7 @@ class Onward(Calls, ABC):
         """Return the local classes that the value of ``node`` may be an instance of."""
         if isinstance(node, cst.Name) and node.value == "self":
             own = self.script.class_of(node)
-            return [own] if own is not None else []
+            return [own, *self.heirs(own)] if own is not None else []
         found = []
         for origin in self.origins(node):
             if isinstance(origin.node, cst.Call) and origin.whole:

@@ -119,6 +119,11 @@ class Script(Trees):
         there = self.member(node) if isinstance(node, cst.Attribute) else None
         return there[0] if there is not None else []
 
+    def is_part(self, name: cst.Name) -> bool:
+        """Tell whether ``name`` stands for no variable: an attribute's behind its dot, a keyword's before its value."""
+        up = self.parents.get(name)
+        return (isinstance(up, cst.Attribute) and up.attr is name) or (isinstance(up, cst.Arg) and up.keyword is name)
+
     def imports(self) -> list[Binding]:
         """Return the bindings by import, of all scopes."""
         scopes = {id(s): s for s in self.scopes.values()}.values()

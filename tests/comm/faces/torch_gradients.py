@@ -259,6 +259,7 @@ def averages_keep_the_kind_of_their_argument():
     assert type(dl.average(float(_r))) is float
     assert dl.average(_r) == mean
     assert dl.average((float(_r), _r)) == (mean, mean)
+    assert dl.average({"loss": float(_r), "split": "val", "best": None}) == {"loss": mean, "split": "val", "best": None}
     assert dl.average(_r > 0) == (_n - 1) / _n
     t = torch.full((2, 3), float(_r), dtype=torch.bfloat16, requires_grad=True)
     assert dl.average(t).dtype == torch.bfloat16
