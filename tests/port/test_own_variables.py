@@ -93,6 +93,44 @@ def test_averages_of_the_weights_are_alike_by_themselves() -> None:
     assert moved(tape(start="ema = [tf.Variable(w) for w in model.variables]", after=after)) == []
 
 
+FITTED = """
+import keras, tensorflow as tf
+from keras import layers
+class Averaged(keras.Model):
+    def __init__(self, network, copy):
+        super().__init__()
+        self.network, self.copy = network, copy
+    def compile(self, step_optimizer, **options):
+        super().compile(**options)
+        self.step_optimizer = step_optimizer
+    def train_step(self, x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self.network(x) ** 2)
+        grads = tape.gradient(loss, self.network.trainable_variables)
+        self.step_optimizer.apply_gradients(zip(grads, self.network.trainable_variables))
+        for weight, kept in zip(self.network.weights, self.copy.weights):
+            kept.assign(0.9 * kept + 0.1 * {moved})
+        return {{"loss": loss}}
+x = layers.Input(shape=(3,))
+network = keras.Model(x, layers.Dense(1)(x))
+model = Averaged(network, keras.models.clone_model(network))
+model.compile(step_optimizer=keras.optimizers.Adam())
+model.fit(data)
+"""
+
+
+def test_averages_of_the_weights_of_a_model_that_is_made_from_its_inputs_are_alike() -> None:
+    assert moved(FITTED.format(moved="weight")) == []
+    text = port(FITTED.format(moved="weight")).text
+    assert "step_optimizer=dl.DistributedOptimizer(keras.optimizers.Adam(learning_rate=dl.lr_scale(0.001))))" in text
+
+
+def test_an_input_is_no_model_that_starts_alike() -> None:
+    made = "x = tf.keras.layers.Input(shape=(3,))\n"
+    text = port(tape(before=made, model="tf.keras.Model(x, tf.keras.layers.Dense(1)(x))")).text
+    assert "dl.broadcast_variables(model, opt)" in text
+
+
 ORDERS = """
 import tensorflow as tf
 model, opt = tf.keras.Sequential([tf.keras.layers.Dense(1)]), tf.keras.optimizers.SGD(0.1)

@@ -18,7 +18,8 @@ _DATA = re.compile(
     r"^(tensorflow\.data\.|tensorflow_datasets\.load$|keras\.(utils|preprocessing)\.\w+_dataset_from_directory$)"
 )
 _MODEL = re.compile(
-    r"^keras\.(Sequential|Model|models\.\w+|applications\.[\w.]+|engine\.\w+\.Model)$|^tensorflow_hub\."
+    r"^keras\.(Sequential|Model|models\.\w+|applications\.[\w.]+|engine\.\w+\.Model)$|^tensorflow_hub\.|"
+    r"^keras\.layers\.(?!Input$)[A-Z]"
 )
 _WRITER = re.compile(r"^tensorflow\.summary\.(create_file_writer|FileWriter)$|^tensorflow\.train\.SummaryWriter$")
 # Methods of a tf.data.Dataset that give another one.
@@ -99,7 +100,7 @@ class TensorFlowKinds(Kinds):
             return "loss"
         if re.search(r"^(keras|tensorflow)\.metrics\.[A-Z]\w+$", name):
             return "metric"
-        if _MODEL.search(name) or re.search(r"^keras\.layers\.[A-Z]|^tensorflow\.(Variable|get_variable)$", name):
+        if _MODEL.search(name) or re.search(r"^tensorflow\.(Variable|get_variable)$", name):
             return "module"
         return "tape" if last == "GradientTape" else ""
 

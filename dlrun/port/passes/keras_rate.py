@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 import libcst as cst
 
@@ -18,9 +17,6 @@ from dlrun.port.passes.rate import suits
 from dlrun.port.passes.schedules import WHY
 from dlrun.port.passes.start import last_import
 from dlrun.port.program.script import argument, dotted, names_in, walk
-
-if TYPE_CHECKING:
-    pass
 
 # The rates that Keras 2.15 and 3 take when none is given, for optimizers that are named by a string.
 DEFAULTS = {"sgd": ("SGD", "0.01"), "adam": ("Adam", "0.001"), "rmsprop": ("RMSprop", "0.001"),
@@ -91,7 +87,7 @@ def _default(facts: ScriptFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
         return
     given = schedules.scaling(facts)(cst.Float(default[1]))
     yield Edit(call, f"{WHY} ({last}'s default, now written out)",
-               partial(_first, keyword="learning_rate", value=given))  # fmt: skip
+               partial(_first, func=call.func, keyword="learning_rate", value=given))  # fmt: skip
 
 
 def assigned(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
@@ -115,7 +111,11 @@ def _reads_rate(value: cst.CSTNode) -> bool:
     return any(isinstance(n, cst.Attribute) and n.attr.value in (*_RATES, "get_value") for n in walk(value))
 
 
-def _first(call: cst.Call, keyword: str, value: cst.BaseExpression) -> cst.Call:
+def _first(call: cst.Call, func: cst.BaseExpression, keyword: str, value: cst.BaseExpression) -> cst.Call:
+    """Return the call of ``func``, around which another step may have put something, with one more argument."""
+    if not call.func.deep_equals(func) and call.args and isinstance(call.args[0].value, cst.Call):
+        inner = _first(call.args[0].value, func, keyword, value)
+        return call.with_changes(args=[call.args[0].with_changes(value=inner), *call.args[1:]])
     tight = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
     arg = cst.Arg(value, keyword=cst.Name(keyword), equal=tight)
     comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))

@@ -47,7 +47,8 @@ class OwnVariables:
         self.script = facts.script
         self.kinds = facts.kinds if isinstance(facts.kinds, TensorFlowKinds) else TensorFlowKinds(facts.flow)
         sizes = [c for c in self.script.calls if plain(self.script.name_of(c.func)) in _SIZES]
-        self.own = Taint(self.script, self.kinds, [*own, *self._samples()], [*means, *sizes])
+        models = [c for c in self.script.calls if self.kinds.of_call(c) == "module"]  # keras.Model(Input(...), ...)
+        self.own = Taint(self.script, self.kinds, [*own, *self._samples()], [*means, *sizes, *models])
 
     def doubts(self) -> Iterator[Doubt]:
         """Yield the first one, if there is one."""
