@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -87,9 +87,15 @@ def seeds(model: Any) -> list[Any]:
 
 
 def average(value: Any) -> Any:
-    """Return the mean of a number or an array over the ranks; on one rank, ``value`` itself."""
+    """Return the mean over the ranks of a number, an array, or each in a list or a dict; on one rank, ``value``."""
     if get_nranks() == 1:
         return value
+    if isinstance(value, Mapping):
+        return dict(zip(value, average(list(value.values())), strict=True))
+    if isinstance(value, (list, tuple)):
+        arrays = [np.asarray(part, np.float64) for part in value]
+        means = np.split(average(np.concatenate([a.ravel() for a in arrays])), np.cumsum([a.size for a in arrays])[:-1])
+        return type(value)(m.reshape(a.shape)[()] for m, a in zip(means, arrays, strict=True))
     array = np.array(value)
     if array.dtype.kind != "f":
         array = array.astype(np.float64)

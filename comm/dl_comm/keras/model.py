@@ -12,7 +12,7 @@ from itertools import chain, islice
 from typing import Any, TypeVar
 
 from dl_comm.drawing import undone
-from dl_comm.keras.backend import average_gradients, backend, broadcast, read, seeds, stateful_layers
+from dl_comm.keras.backend import average, average_gradients, backend, broadcast, read, seeds, stateful_layers
 from dl_comm.keras.callbacks import AverageMetrics, Broadcast, on_this_rank
 from dl_comm.keras.data import each_array, shard, split, stretches
 from dl_comm.keras.lars import lars
@@ -44,6 +44,8 @@ def distribute(model: M, shard_data: bool = True, callbacks: Sequence[Any] = (),
     - shows progress and writes files (ModelCheckpoint, TensorBoard, CSVLogger) on rank 0 only;
     - has ``callbacks`` (``WarmUp``, ``Decay``) before those it is given.
 
+    ``train_on_batch`` takes this rank's own batch, begins likewise, and returns the means over the ranks of its losses.
+
     ``use_lars`` gives every layer of an SGD a rate of its own (see ``lars``). Only this instance changes, no class:
     what the model saves is plain Keras and loads without dl_comm. Call it again after another ``compile`` if you do not
     call ``fit`` but ``train_on_batch``. A model that is built is broadcast at once. Raises ``ValueError`` if the model
@@ -64,6 +66,7 @@ def distribute(model: M, shard_data: bool = True, callbacks: Sequence[Any] = (),
     if getattr(model, "built", False):
         broadcast(model)
     if not hasattr(model.fit, "_dl_comm"):  # type: ignore[attr-defined]
+        model.train_on_batch = _by_hand(model)  # type: ignore[attr-defined]
         model.fit = _distributed_fit(model, shard_data, callbacks, use_lars)  # type: ignore[attr-defined]
     return model
 
@@ -85,9 +88,14 @@ class Distribute(AverageMetrics):
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Broadcast."""
-        start = Broadcast()
-        start.set_model(self.model)
-        start.on_train_begin(logs)
+        _begin(self.model)
+
+
+def _begin(model: Any) -> None:
+    """Let a built model begin with rank 0's weights and optimizer state, and noise of its own."""
+    start = Broadcast()
+    start.set_model(model)
+    start.on_train_begin()
 
 
 def _without_xla(model: Any) -> None:
@@ -123,6 +131,21 @@ def _distributed_fit(model: Any, shard_data: bool, callbacks: Sequence[Any], use
 
     fit._dl_comm = True  # type: ignore[attr-defined]
     return fit
+
+
+def _by_hand(model: Any) -> Any:
+    plain, begun = model.train_on_batch, False
+
+    @functools.wraps(plain)
+    def train_on_batch(*args: Any, **kwargs: Any) -> Any:
+        nonlocal begun
+        if not begun:
+            begun = True
+            _build(model, args[0] if args else kwargs["x"])
+            _begin(model)
+        return average(plain(*args, **kwargs))
+
+    return train_on_batch
 
 
 def _divide(options: dict[str, Any], shard_data: bool, stateful: bool) -> None:

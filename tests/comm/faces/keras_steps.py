@@ -49,12 +49,20 @@ def batches_by_hand_and_steps_of_ones_own_are_averaged():
     x, y = make_data(12 * n)
 
     def by_hand(model, batch):
-        mine = slice(r, None, n) if batch == 4 else slice(None)
-        for k in range(3):
-            whole = slice(k * 4 * n, (k + 1) * 4 * n)
-            model.train_on_batch(x[whole][mine], y[whole][mine])
+        mine, losses = slice(r, None, n) if batch == 4 else slice(None), []
+        for k in range(4):
+            whole = slice(k * 3 * n, (k + 1) * 3 * n)
+            losses.append(model.train_on_batch(x[whole][mine], y[whole][mine], return_dict=k > 1))
+        return losses[1:3]
 
-    assert_fits_like_one_process(make_model, by_hand)
+    for metrics in ([], ["mae"]):
+        built = bool(metrics)  # else each rank would begin elsewhere
+        expected, got = assert_fits_like_one_process(
+            lambda seed, m=metrics, built=built: make_model(seed, built, metrics=m), by_hand
+        )
+        np.testing.assert_allclose(np.ravel(got[0]), np.ravel(expected[0]), rtol=1e-6)
+        assert list(got[1]) == list(expected[1])
+        np.testing.assert_allclose(list(got[1].values()), list(expected[1].values()), rtol=1e-6)
 
 
 def steps_that_are_eager_or_several_at_a_time_are_averaged():
