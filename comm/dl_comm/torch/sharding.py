@@ -45,8 +45,9 @@ def shard(data: Any, batch: str = "local", equal: bool = True) -> Any:
     order that rank 0 drew; rank r takes every n-th entry from the r-th. So the k-th global batch of n ranks with
     batch size B/n is the serial run's k-th batch of size B. Orders that n does not divide are padded from their
     beginning (each rank must do the same number of steps), or cut with ``drop_last``. ``len()`` counts this rank's
-    batches, ``loader.dataset`` is the whole data set. A batch sampler of the user's own is shared batch by batch. A
-    loader that already has a ``DistributedSampler`` over several replicas is returned as it is.
+    batches, ``loader.dataset`` is the whole data set. A batch sampler of the user's own is shared batch by batch, and
+    so is, where the local batch stays, the order of a sampler of their own: it may put samples side by side that belong
+    into one batch. A loader that already has a ``DistributedSampler`` over several replicas is returned as it is.
 
     *An IterableDataset* (alone or in a loader, with any number of workers) is read by every rank, which keeps every
     n-th sample and pads at the end; so it must yield the same stream on all ranks. What it draws at random all ranks
@@ -161,8 +162,9 @@ def _sharded_samplers(loader: DataLoader[Any], rank: int, n: int, divide: int) -
     if batches is None:  # no automatic batching: the sampler's entries are the batches
         return {"sampler": ShardedSampler(loader.sampler, rank, n)}
     if type(batches) is BatchSampler:
-        sampler = ShardedSampler(batches.sampler, rank, n, batches.drop_last)
         size = _local_batch(batches.batch_size, divide)
+        plain = type(batches.sampler).__module__.startswith("torch.")
+        sampler = ShardedSampler(batches.sampler, rank, n, batches.drop_last, 1 if plain or divide > 1 else size)
         changes: dict[str, Any] = {"batch_size": size} if divide > 1 and loader.batch_size else {}
         return {**changes, "sampler": sampler, "batch_sampler": BatchSampler(sampler, size, batches.drop_last)}
     if divide > 1:
@@ -172,13 +174,13 @@ def _sharded_samplers(loader: DataLoader[Any], rank: int, n: int, divide: int) -
 
 
 class ShardedSampler(Sampler[Any]):
-    """Every n-th entry of another sampler's order, the one that rank 0 draws.
+    """Every n-th entry of another sampler's order, the one that rank 0 draws; or every n-th of its ``runs`` of entries.
 
     Iterating is collective. Attributes it lacks are the other sampler's (``set_epoch``, ``weights``, ``batch_size``).
     """
 
-    def __init__(self, sampler: Any, rank: int, n: int, drop_last: bool = False) -> None:
-        self._sampler, self._rank, self._n, self._drop_last = sampler, rank, n, drop_last
+    def __init__(self, sampler: Any, rank: int, n: int, drop_last: bool = False, runs: int = 1) -> None:
+        self._sampler, self._rank, self._n, self._drop_last, self._runs = sampler, rank, n, drop_last, runs
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -194,7 +196,8 @@ class ShardedSampler(Sampler[Any]):
         entries = iter(self._sampler)
         # A block holds a whole order where its length is known, and shows that it ended by being incomplete.
         known = min(len(self._sampler), _LONGEST) if hasattr(self._sampler, "__len__") else self._n * _BLOCK
-        block = self._n * (known // self._n + 1)
+        together = self._n * self._runs
+        block = together * (known // together + 1)
         head: list[Any] = []
         while True:
             order = order_of_rank0(list(islice(entries, block)))
@@ -205,7 +208,12 @@ class ShardedSampler(Sampler[Any]):
                 del order[-over:]
             elif over:
                 order += [head[i % len(head)] for i in range(self._n - over)]
-            yield from order[self._rank :: self._n]
+            if self._runs == 1:
+                yield from order[self._rank :: self._n]
+            for at in range(0, len(order) if self._runs > 1 else 0, together):
+                mine = min(together, len(order) - at) // self._n
+                first = at + self._rank * mine
+                yield from order[first : first + mine]
             if ended:
                 return
 

@@ -5,6 +5,7 @@ import math
 import pickle
 import random
 import warnings
+from collections import Counter
 from itertools import chain
 
 import dl_comm.torch as dl
@@ -148,6 +149,16 @@ def batch_samplers_of_ones_own_are_shared_batch_by_batch():
     assert dl.shard(DataLoader(_Numbers(10), batch_size=None, sampler=[3, 1, 2])).sampler is not None
 
 
+def what_a_sampler_of_ones_own_puts_side_by_side_stays_in_one_batch():
+    order = [k for k in range(8 * _n + 5) for _ in range(4)]  # four samples of each class, two classes a batch
+    loader = dl.shard(DataLoader(_Numbers(100), 8, sampler=order))
+    ranks = _everyone(loader)
+    assert all(sorted(Counter(batch).values()) == [4, 4] for rank in ranks for batch in rank[:-1])
+    assert ranks[_r][0] == [2 * _r] * 4 + [2 * _r + 1] * 4
+    assert {len(rank) for rank in ranks} == {len(loader)} and len({len(rank[-1]) for rank in ranks}) == 1
+    assert set(chain(*chain(*ranks))) == set(order)
+
+
 def endless_samplers_stay_endless_and_long_ones_begin_at_once():
     class Forever:
         def __iter__(self):
@@ -159,7 +170,7 @@ def endless_samplers_stay_endless_and_long_ones_begin_at_once():
     batches = iter(dl.shard(DataLoader(_Numbers(10**9), 8, sampler=Forever())))
     for k in range(300):
         batch = next(batches)
-        assert batch.tolist() == list(range(8 * k * _n + _r, 8 * (k + 1) * _n, _n))
+        assert batch.tolist() == list(range(8 * (k * _n + _r), 8 * (k * _n + _r + 1)))
     drawn = RandomSampler(_Numbers(10), replacement=True, num_samples=10**10)
     assert next(iter(dl.shard(DataLoader(_Numbers(10), 8, sampler=drawn)))).shape == (8,)
 
