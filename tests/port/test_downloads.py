@@ -220,3 +220,33 @@ def test_what_rank_0_has_written_is_read_by_the_others_after_it():
     assert 'with dl.rank0_first(open)("log.txt") as file:' in text
     assert "losses = dl.rank0_first(np.loadtxt)(path)" in text
     assert "other = np.loadtxt(given)" in text
+
+
+RUN = """import argparse, bz2, logging, os, sys, time, torch, visdom
+args = argparse.ArgumentParser().parse_args()
+args.save = "run-" + time.strftime("%H%M%S")
+if os.path.exists(args.save):
+    sys.exit("is there")
+else:
+    os.makedirs(args.save)
+logging.basicConfig(filename=os.path.join(args.save, "log"), filemode="w")
+viz = visdom.Visdom()
+assert viz.check_connection()
+with bz2.open(os.path.join(args.save, "kept"), "wb") as file:
+    file.write(b"")
+"""
+
+
+def test_what_one_run_has_once_is_rank_0s():
+    text = port(RUN + SERIAL).text
+    assert 'args.save = "run-" + dl.broadcast(time.strftime("%H%M%S"))' in text
+    assert "if dl.broadcast(os.path.exists(args.save)):" in text
+    assert 'filename=os.path.join(args.save, "log") if dl.is_rank0() else None, filemode' in text
+    assert "viz = dl.rank0(visdom.Visdom)()\nassert dl.broadcast(bool(viz.check_connection()))" in text
+    assert "with dl.rank0(bz2.open)(" in text
+
+
+def test_a_folder_that_is_only_made_where_it_is_missing_needs_no_word_of_rank_0():
+    for look in ("if not os.path.exists(out):\n    os.makedirs(out)\n",
+                 "if os.path.exists(out):\n    print('there')\nelse:\n    os.makedirs(out)\n"):
+        assert "dl.broadcast(os" not in port(f"import os\n{look}{SERIAL}").text

@@ -479,3 +479,16 @@ for i, x in enumerate(DataLoader(data, shuffle=True)):
 def test_what_the_first_batch_makes_of_a_model_is_doubted(begin, doubted):
     doubts = [d.why for d in port(LATE.replace("BEGIN", begin)).doubts if d.danger == "high"]
     assert [d.split(":")[0].split(",")[0] for d in doubts] == ([doubted] if doubted else [])
+
+
+def test_an_optimizer_that_is_made_anew_at_a_step_is_made_at_the_ranks_own():
+    text = port(f"""{HEAD}{MADE}{LOADER}rate, ramp = 0.1, total // 2
+batches = iter(loader)
+for step in range(total):
+    x, y = next(batches)
+{UPDATE.replace("        ", "    ")}    if step >= ramp:
+        rate = rate / 10
+        opt = torch.optim.SGD(model.parameters(), lr=rate)
+        ramp = ramp * 3
+""").text
+    assert "if step >= dl.steps(ramp):" in text and "ramp = ramp * 3" in text and "range(dl.steps(total))" in text

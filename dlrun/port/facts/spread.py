@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import cached_property
 
 import libcst as cst
 
@@ -17,6 +18,7 @@ _SHAPES = {f"builtins.{name}" for name in ("len", "range", "type", "isinstance",
 _OPENS = {"builtins.open", "io.open", "gzip.open", "bz2.open", "codecs.open"}  # files hold what their names do not say
 _SHAPE_METHODS = {"size", "dim", "numel", "state_dict", "parameters"}
 _SHAPE_ATTRIBUTES = {"shape", "dtype", "device", "size", "ndim", "is_cuda", "requires_grad"}
+_PARSES = ("parse_args", "parse_known_args", "parse")
 
 
 class Spread:
@@ -40,6 +42,8 @@ class Spread:
                     self._join([node.value], ("returns", self.script.function_of(node)))
                 case cst.Assign() if isinstance(node.targets[0].target, cst.Subscript):
                     self._kept_in(node.targets[0].target.value, [node.value])
+                case cst.Assign(targets=[cst.AssignTarget(cst.Attribute() as place)]):
+                    self._join([node.value] if place.attr.value in self._options else [], ("options", place.attr.value))
                 case cst.AugAssign(target=cst.Subscript() as target):
                     self._kept_in(target.value, [node.value])
         for scope in {id(s): s for s in self.script.scopes.values()}.values():
@@ -67,6 +71,8 @@ class Spread:
                 return (node.elt,)  # into which the entries go
             case cst.Name() | cst.Attribute(value=cst.Name(value="self")) if (held := self._held(node)) is not None:
                 return (held,)
+            case cst.Attribute() if (held := self._held(node)) is not None:
+                return (held, node.value)
             case cst.Attribute():
                 return (node.value,) if node.attr.value not in _SHAPE_ATTRIBUTES else ()
             case cst.Call():
@@ -123,7 +129,18 @@ class Spread:
         if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name) and node.value.value == "self":
             owner = self.script.class_of(node)
             return self._kept_by(owner, node.attr.value) or (owner, node.attr.value) if owner is not None else None
+        if isinstance(node, cst.Attribute) and node.attr.value in self._options:  # wherever they are handed on
+            return ("options", node.attr.value)
         return None
+
+    @cached_property
+    def _options(self) -> set[str]:
+        """The settings that the script writes over after it has read them: ``args.save = f"{args.save}-{date}"``."""
+        places = [t.target for n in self.script.of(cst.Assign) for t in n.targets]
+        others = [p for p in places if isinstance(p, cst.Attribute) and dotted(p.value) != "self"]
+        made = [(p, o.node) for p in others for o in self.flow.origins(p.value)]
+        return {p.attr.value for p, node in made if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute)
+                and node.func.attr.value in _PARSES}  # fmt: skip
 
     def _kept_by(self, cls: cst.ClassDef, name: str) -> object | None:
         """Return what stands for the attribute ``name`` of ``cls``, or of its local bases: what a property returns."""

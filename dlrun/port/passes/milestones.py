@@ -22,7 +22,7 @@ def torch(facts: Facts, counters: Counters) -> Iterator[cst.BaseExpression]:
     """
     script = facts.script
     known = numbers(facts, counters)
-    places = set(changes(facts))
+    places = {*changes(facts), *facts.optimizers}  # an optimizer made anew begins with another rate
     for node in script.nodes:
         test = node.test if isinstance(node, cst.If) else None
         if not isinstance(test, cst.Comparison) or len(test.comparisons) != 1 or not isinstance(node, cst.If):
@@ -35,7 +35,9 @@ def torch(facts: Facts, counters: Counters) -> Iterator[cst.BaseExpression]:
         if all_samples(facts, target.comparator) or not from_length(facts, target.comparator):
             yield target.comparator
             named = script.code(target.comparator) if dotted(target.comparator) or _is_entry(target.comparator) else ""
-            yield from (n for n in walk(node.body) if named and script.code(n) == named)  # type: ignore[misc]
+            same = [n for n in walk(node.body) if named and script.code(n) == named]
+            if not any(getattr(script.parents[n], "target", None) is n for n in same):  # counted on in serial steps
+                yield from same  # type: ignore[misc]
 
 
 def numbers(facts: Facts, counters: Counters) -> Counters:

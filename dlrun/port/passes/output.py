@@ -23,7 +23,7 @@ WRITES = re.compile(
     r"scipy\.sparse\.save_npz|joblib\.dump|torch\.onnx\.export|plotly\.io\.write_image|"
     r"torch\.utils\.tensorboard(\.writer)?\.SummaryWriter|tensorboardX\.SummaryWriter|"
     r"tensorflow\.(summary\.(FileWriter|create_file_writer)|train\.SummaryWriter)|safetensors\.torch\.save_file|"
-    r"tensorboard_logger\.(configure|log_value)|neptune\.\w+|mlflow\.\w+|csv\.writer|sys\.stdout\.write|logging\.(handlers\.\w*)?FileHandler|matplotlib\.pyplot\.imsave)$"
+    r"tensorboard_logger\.(configure|log_value)|neptune\.\w+|mlflow\.\w+|csv\.writer|sys\.stdout\.write|logging\.(handlers\.\w*)?FileHandler|matplotlib\.pyplot\.imsave|visdom\.Visdom)$"
 )
 _FIGURES = ("savefig", "write_image", "write_html", "to_csv", "to_pickle", "to_excel", "to_json", "write_text",
             "write_bytes", "save_pretrained", "push_to_hub")  # fmt: skip
@@ -105,6 +105,8 @@ def one(facts: ScriptFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
         yield Edit(call.func, "rank 0 writes", lambda f: expression("torch/rank0", {"call": f}, dl=dl))
     elif name == "logging.basicConfig" or _sets_level(facts, call):
         level = argument(call, "level") if name == "logging.basicConfig" else call.args[0].value
+        if name == "logging.basicConfig" and (file := argument(call, "filename")) is not None:
+            yield Edit(file, "rank 0 writes the log", lambda f: expression("torch/rank0_value", {"value": f}, dl=dl))
         quiet = level is not None and dotted(level).endswith((".WARNING", ".WARN", ".ERROR", ".CRITICAL", ".FATAL"))
         if level is not None and not quiet and not isinstance(level, cst.IfExp):
             logging = facts.script.code(call.func).rpartition(".")[0] if name == "logging.basicConfig" else "logging"
@@ -122,6 +124,10 @@ def one(facts: ScriptFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
         if argument(call, "disable") is None and not any(a.star == "**" for a in call.args):
             yield Edit(call, "one progress bar",
                        lambda c: with_argument(c, "disable", expression("torch/not_rank0", dl=dl)))  # fmt: skip
+    elif name == "visdom.Visdom.check_connection":
+        plain = partial(cst.Call, cst.Name("bool"))
+        yield Edit(call, "rank 0 alone has a connection",
+                   lambda c: expression("torch/same", {"value": plain([cst.Arg(c)])}, dl=dl))  # fmt: skip
     elif _HUBS.search(name) and _downloads(call, name):
         why = "rank 0 downloads, the others wait and read"
         yield Edit(call.func, why, lambda f: expression("torch/rank0_first", {"call": f}, dl=dl))
@@ -137,6 +143,10 @@ def _in_brackets(node: cst.BaseExpression) -> cst.BaseExpression:
 def _name(facts: ScriptFacts, call: cst.Call) -> str:
     """Return what is called; the data set, where one of several is taken from a table: ``datasets.__dict__[name]``."""
     name = facts.script.name_of(call.func)
+    if isinstance(call.func, cst.Attribute) and call.func.attr.value == "check_connection":
+        made = [o.node for o in facts.flow.origins(call.func.value)]
+        shows = any(isinstance(m, cst.Call) and facts.script.name_of(m.func) == "visdom.Visdom" for m in made)
+        return "visdom.Visdom.check_connection" if shows else name
     cls = facts.flow.definition(call.func)
     if isinstance(cls, cst.ClassDef):  # a writer of the script's own, which derives from one
         return next((base for base in facts.flow.bases(cls) if base.endswith("SummaryWriter")), name)

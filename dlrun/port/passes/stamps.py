@@ -42,7 +42,7 @@ def names(facts: ScriptFacts) -> Iterator[Edit]:
     """
     script, done = facts.script, set()
     for call in script.calls:
-        if not _STAMPS.search(script.name_of(call.func)) or not _once(facts, call):
+        if not _STAMPS.search(script.name_of(call.func)) or not once(facts, call):
             continue
         whole = _whole(facts, call)
         if whole not in done and _names_path(facts, Taint(script, facts.kinds, [whole])):
@@ -75,7 +75,7 @@ def folders(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
         around = facts.script.parents[item] if isinstance(item, cst.WithItem) else None
         held = item.asname.name if isinstance(item, cst.WithItem) and item.asname is not None else None
         if isinstance(around, cst.With) and isinstance(held, cst.Name) and isinstance(around.body, cst.IndentedBlock):
-            if _once(facts, call) or runs_inside(facts, around.body):
+            if once(facts, call) or runs_inside(facts, around.body):
                 first, last = around.body.body[0], around.body.body[-1]
                 leaves = isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[-1], cst.Return)
                 names = statements("torch/same_folder", dl=facts.alias, name=held.value)
@@ -83,7 +83,7 @@ def folders(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
                 yield Edit(first, "one folder for all ranks: each would make one of its own", before=names)
                 yield Edit(last, "rank 0 removes the folder when no rank needs it any more",
                            before=waits if leaves else (), after=() if leaves else waits)  # fmt: skip
-        elif _once(facts, call):
+        elif once(facts, call):
             yield Doubt(call, "each rank makes a folder of its own here, and does not find in it what rank 0 writes",
                         "medium", f"a folder of one name, or {facts.alias}.broadcast() of this one's")  # fmt: skip
 
@@ -105,7 +105,7 @@ def _whole(facts: ScriptFacts, call: cst.Call) -> cst.BaseExpression:
             return node
 
 
-def _once(facts: ScriptFacts, call: cst.Call) -> bool:
+def once(facts: ScriptFacts, call: cst.CSTNode) -> bool:
     """Tell whether all ranks come to ``call``, once and after they have met: in no loop, for no file that is there."""
     script, node = facts.script, call
     for _ in range(6):
