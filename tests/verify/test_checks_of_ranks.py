@@ -214,6 +214,29 @@ def test_a_warm_up_that_len_of_a_sharded_loader_makes_shorter_is_as_steep_as_a_s
     assert check.status == status, check
 
 
+@pytest.mark.parametrize(
+    ("first", "later", "status"),
+    [
+        ((0.03, 0.06, 0.09), 0.2, "passed"),  # (i + 1) / len(loader), from another rate on
+        ((0.04, 0.08, 0.12), 0.12, "n/a"),  # or scaled twice: the epoch was cut, and the ramp with it
+        ((0.08, 0.16, 0.24), 0.4, "failed"),
+    ],
+)
+def test_a_warm_up_that_counts_the_steps_of_an_epoch_is_judged_within_it(first, later, status) -> None:
+    def trained(base: float, later: float, *rates: float) -> list[Event]:
+        made = [event("optimizer", **optimizer().facts | {"base": [base]})]
+        for number, part in enumerate((rates, [later] * 3)):
+            begun = epoch([[0, 1]], complete=False)
+            made += [replace(e, facts={**e.facts, "epoch": number}) for e in begun]
+            made += [step(3 * number + i, 0.9 - i / 10, lr=lr) for i, lr in enumerate(part)]
+        return [*made, event("peaks", optimizer=0, made=1, rates=[later], where="t.py:9")]
+
+    call = event("return", fn="lr_scale", lr=0.1, result=0.2, rule="linear")
+    serial = trained(0.1, 0.1 if later > 0.12 else 0.03, 0.01, 0.02, 0.03)
+    check = rate.learning_rate(run(serial), run(*[[call, *trained(0.2, later, *first)]] * 2))
+    assert check.status == status, check
+
+
 def test_a_warm_up_starts_at_the_serial_rate() -> None:
     serial = run([*epoch([[0, 1]]), step(1, 0.9)])
     scaled = event("return", fn="lr_scale", lr=0.1, result=0.2, rule="linear")

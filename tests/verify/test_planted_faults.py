@@ -191,7 +191,8 @@ AUGMENTED = (  # in workers; a schedule that steps with every batch; a weight de
     ("train_loader = DataLoader(train_set, batch_size=8, shuffle=True)\n",
      "class Noisy(TensorDataset):\n    def __getitem__(self, i):\n        x, y = super().__getitem__(i)\n"
      "        return x + 0.01 * torch.randn(8), y\n\n\n"
-     "train_loader = DataLoader(Noisy(*train_set.tensors), batch_size=8, shuffle=True, num_workers=1)\n"),
+     "train_loader = DataLoader(Noisy(*train_set.tensors), batch_size=8, shuffle=True, num_workers=1, "
+     "persistent_workers=True)\n"),
     ("momentum=0.9)", "momentum=0.9, weight_decay=1e-3)\n"
      "schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20 * len(train_loader))"),
     (STEP, STEP + "        schedule.step()\n"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from dlrun.verify.checks.data import batch_factor
@@ -91,26 +91,48 @@ def _ramp(serial: Run, run: Run) -> Check | None:
     more step on either side may have it.
     """
     n, calls, promised = len(run.traces), list(run.root.returns("lr_scale")), _promised(run)
-    before, now, grown = _by_group(serial.root.steps), _by_group(run.root.steps), batch_factor(serial, run)
-    if any(run.root.returns("warmup")) or not any(_rises(rates) for rates in before.values()):
+    grown = batch_factor(serial, run)
+    if any(run.root.returns("warmup")) or not any(map(_rises, _by_group(serial.root.steps).values())):
         return None
     if calls and (wrong := _other_peak(serial, run, promised, grown)):
         return wrong
     if not (shorter := _shorter(run)) and not _starts_with(promised, serial, run):
         return None
-    for key in before.keys() & now.keys():
-        rates, lines = [rate for _, rate in before[key]], ", ".join(sorted({call.at for call in calls}))
-        for k, (at, rate) in enumerate(now[key][: len(rates) // n]):
-            around = rates[max(0, n * k - 1) : n * k + n + 1]
-            if not promised * min(around) * (1 - 1e-6) <= rate <= promised * max(around) * (1 + 1e-6):
-                base = rates[n * k + n - 1]
-                if not shorter:
-                    return None
-                return _wrong(base, rate, rate / base, n, promised, lines or at, grown)
+    if beside := next(_beside_ramp(serial.root.steps, run.root.steps, n, promised), None):
+        where, base, rate = beside
+        rising = list(_rising_epochs(serial, run))  # a script may count an epoch's steps, and the epoch may be cut
+        if not rising or any(any(_beside_ramp(*pair, n, promised)) for pair in rising):
+            lines = ", ".join(sorted({call.at for call in calls}))
+            return _wrong(base, rate, rate / base, n, promised, lines or where, grown) if shorter else None
+        steps = [(a.lr[0], b.lr[0]) for pair in rising for a, b in zip(*pair, strict=False) if a.lr and b.lr]
+        if not shorter and all(math.isclose(y, promised * n * x, rel_tol=1e-6) for x, y in steps):
+            finding = f"{promised * n:.4g} times the serial one at each step of a ramp that an epoch counts: scaled "
+            finding += f"once, on a ramp {n} times as fast, or twice. Its end shows which: take more --steps"
+            return skipped(NAME, finding)
     how = f"{promised:.4g} times the serial one, on a schedule that is {n} times as fast"
     return passed(
         NAME, how if calls or grown == 1 else f"{how}: unscaled, though a step takes {grown} times the samples"
     )
+
+
+def _beside_ramp(
+    before: Sequence[Step], now: Sequence[Step], n: int, promised: float
+) -> Iterator[tuple[str, float, float]]:
+    """Yield the steps of ranks whose rate is that of none of the serial steps that they stand for: line and rates."""
+    one, other = _by_group(before), _by_group(now)
+    for key in one.keys() & other.keys():
+        rates = [rate for _, rate in one[key]]
+        for k, (at, rate) in enumerate(other[key][: len(rates) // n]):
+            around = rates[max(0, n * k - 1) : n * k + n + 1]
+            if not promised * min(around) * (1 - 1e-6) <= rate <= promised * max(around) * (1 + 1e-6):
+                yield at, rates[n * k + n - 1], rate
+
+
+def _rising_epochs(serial: Run, run: Run) -> Iterator[tuple[list[Step], list[Step]]]:
+    """Yield the steps of those training epochs, serial and of the port, in which the serial rate rises at first."""
+    for one, other in zip(_in_epochs(serial.root), _in_epochs(run.root), strict=False):
+        if any(map(_rises, _by_group(one).values())):
+            yield one, other
 
 
 def _promised(run: Run) -> float:
@@ -137,9 +159,10 @@ def _other_peak(serial: Run, run: Run, promised: float, grown: int) -> Check | N
     The steps of a schedule that was made shorter may pass the peak by: a factor counts as the nearest known one.
     """
     n, lines = len(run.traces), ", ".join(sorted({call.at for call in run.root.returns("lr_scale")}))
+    made = {event["optimizer"]: event.facts.get("made", math.inf) for event in run.root.all("peaks")}
     for key, peak in _peaks(run).items():
-        before = _peaks(serial).get(key)
-        if not before or not peak:
+        before, steps = _peaks(serial).get(key), _by_group(run.root.steps).get(key, [])
+        if not before or not peak or made[key[0]] < len(steps) - 1:  # by epoch: what rises is the script's own
             continue
         near = min({1.0, promised, promised**2}, key=lambda factor: abs(math.log(peak / before / factor)))
         if not math.isclose(near, promised):
@@ -193,7 +216,8 @@ def _lost_later(serial: Run, run: Run) -> Check | None:
                     todo = "the rate that is set then has to be scaled, too, with dl.lr_scale(): a warm-up rises to it"
                     return failed(NAME, finding, todo, "lost-scaling", where=at)
         return None
-    n, starts = len(run.traces), list(zip(_at_epochs(serial.root), _at_epochs(run.root), strict=False))
+    begun = ([steps[0] for steps in _in_epochs(trace)[1:]] for trace in (serial.root, run.root))
+    n, starts = len(run.traces), list(zip(*begun, strict=False))
     for number, (a, b) in enumerate(starts[1:], 2):
         first = starts[0]
         if not a.optimizer == b.optimizer == first[1].optimizer:
@@ -207,10 +231,15 @@ def _lost_later(serial: Run, run: Run) -> Check | None:
     return None
 
 
-def _at_epochs(trace: Trace) -> list[Step]:
-    """Return the first step of each training epoch."""
+def _in_epochs(trace: Trace) -> list[list[Step]]:
+    """Return the steps of each training epoch; an epoch may have been cut, in which a script counts its own steps."""
     loaders = {epoch.loader for epoch in trace.epochs if epoch.trains}
-    return [s for s in trace.steps if any(e.kind == "epoch" and e["loader"] in loaders for e in s.before)]
+    found: list[list[Step]] = [[]]
+    for step in trace.steps:
+        if any(e.kind == "epoch" and e["loader"] in loaders for e in step.before):
+            found.append([])
+        found[-1].append(step)
+    return found
 
 
 def _wrong(base: float, rate: float, factor: float, n: int, promised: float, lines: str, grown: int) -> Check:

@@ -143,6 +143,8 @@ def install(recorder: Recorder, draws: Draws) -> Loaders:
 
     def __iter__(self: Any) -> Any:  # noqa: N807
         draws.mark()
+        if getattr(self._iterator, "_shutdown", False):
+            self._iterator = None  # of workers that persist: they went with the epoch that was cut
         iterator = iterate(self)
         draws.mark(count=False)
         loaders.begin(iterator, self)
