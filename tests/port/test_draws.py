@@ -499,3 +499,43 @@ for i in range(99):
 """
     assert "found no samples to share" in refused(source).message
     assert "handle = dl.shard(" in port(source.replace("handle.get_batch()", "handle.next()")).text
+
+
+IN_TURN = """
+class InTurn:
+    def __init__(self, heads, tails):
+        self.heads, self.tails, self.at = self.endless(heads), self.endless(tails), 0
+    def __next__(self):
+        self.at += 1
+        return next(self.heads) if self.at % 2 else next(self.tails)
+    @staticmethod
+    def endless(loader):
+        while True:
+            yield from loader
+"""
+
+
+def test_loaders_behind_an_object_that_only_gives_the_next_batch_are_dealt_out_themselves():
+    for loop in ("yield from loader", "for batch in loader:\n                yield batch"):
+        text = port(f"""{HEAD}{IN_TURN.replace("yield from loader", loop)}{MADE}
+heads = DataLoader(a, shuffle=True)
+tails = DataLoader(b, shuffle=True)
+both = InTurn(heads, tails)
+for step in range(100):
+        x, y = next(both)
+        {UPDATE}
+""").text
+        assert "heads = dl.shard(DataLoader(a" in text and "tails = dl.shard(DataLoader(b" in text
+        assert "both = InTurn(heads, tails)" in text
+
+
+def test_what_the_sampler_of_a_loader_draws_is_left_to_the_loader():
+    sampler = """class PerClass(torch.utils.data.Sampler):
+    def __iter__(self):
+        for k in np.random.permutation(9):
+            picks = np.random.choice(self.of[k], 4)
+            yield from picks
+"""
+    text = port(f"{HEAD}{sampler}{MADE}for epoch in range(9):\n    for x, y in loader:\n        {UPDATE}".replace(
+        "for epoch", "loader = DataLoader(data, 8, sampler=PerClass(data))\nfor epoch")).text  # fmt: skip
+    assert "loader = dl.shard(DataLoader(data, 8" in text and "alike" not in text

@@ -79,9 +79,13 @@ class Orders:
                 yield from self.draws.reached(methods[0].body)
 
     def _iterating(self, dealt: Iterable[cst.CSTNode]) -> Iterator[cst.Call]:
-        """Yield the calls of objects of the script's own that a loop runs over, or that a loader takes samples from."""
+        """Yield the calls of objects of the script's own that a loop runs over, or what it runs over is made of.
+
+        What a loader's sampler draws, all ranks take from rank 0 as it is.
+        """
         for node in dealt:
-            given = [a.value for a in node.args] if isinstance(node, cst.Call) else []
+            made = isinstance(node, cst.Call) and self.loops.kinds.of_call(node) != "loader"
+            given = [a.value for a in node.args] if isinstance(node, cst.Call) and made else []
             for cls in (c for n in (node, *given) for c in self.flow.classes(n)):
                 for method in (self.flow.method(cls, name) for name in ("__iter__", "__next__")):
                     yield from self.draws.reached(method.body) if method is not None else ()

@@ -51,6 +51,9 @@ class Sources:
                     owns = list(self.uses.iterators(made, iterated)) if drawn else [self._behind_bar(iterated)]
                     self.found |= {own: Feed(own, "iterable") for own in owns if own not in self.found}
                     self.unseen.extend([made] if not owns else [])
+            elif drawn and (inner := self._asked(made)):
+                for source in inner:
+                    self._feed(source, drawn, innermost)
             elif drawn:
                 batch = self.iterated.advanced(made) is not None  # what a generator yields: a batch, and no loader
                 called = isinstance(made, cst.Call) and origin.whole and not batch
@@ -61,6 +64,17 @@ class Sources:
                 named = where_assigned(self.flow, self.uses, made, iterated) if self.shared_where_assigned else None
                 feed = named or Feed(iterated, "iterable")
                 self.found.setdefault(feed.node, feed)
+
+    def _asked(self, made: cst.CSTNode) -> list[cst.BaseExpression]:
+        """Return what an object that can only be asked for the next batch, and be dealt out in no way, asks itself."""
+        classes = self.flow.definitions(made.func) if isinstance(made, cst.Call) else ()
+        for cls in (c for c in classes if isinstance(c, cst.ClassDef)):
+            following, *others = (self.flow.method(cls, name) for name in ("__next__", "__iter__", "__getitem__"))
+            if following is not None and not any(others):
+                asked = [n for c in walk(following.body) if (n := self.iterated.advanced(c)) is not None]
+                behind = [o.node for n in asked for o in self.flow.origins(n)]
+                return [n for n in behind if isinstance(n, cst.BaseExpression)]
+        return []
 
     def _behind_bar(self, iterated: cst.BaseExpression) -> cst.BaseExpression:
         """Return ``loader`` for the name of a progress bar, ``bar = tqdm(loader)``, which cannot be cut itself."""
@@ -107,6 +121,7 @@ class Sources:
     ) -> bool:
         """Note what the generator ``function`` makes when ``call`` runs it; tell whether that is settled so."""
         inner = [self.iterated.source(n.iter) for n in walk(function.body) if isinstance(n, cst.For)]
+        inner += [self.iterated.source(n.item) for n in walk(function.body) if isinstance(n, cst.From)]
         passed = [self.flow.argument(call, function, n.value) for n in inner if isinstance(n, cst.Name)]
         given = [n for n in passed if n is not None and self.kinds.of(n) == "loader"]
         for loader in given:  # logger.log_every(loader)
