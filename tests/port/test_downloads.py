@@ -4,7 +4,7 @@ import textwrap
 
 import pytest
 from running import ran
-from small import SERIAL
+from small import HEAD, LOOP, SERIAL
 
 from dlrun.port import port
 
@@ -152,6 +152,13 @@ def test_a_folder_that_a_property_names_by_the_clock_is_rank_0s():
 Run()
 """
     assert 'dl.broadcast(time.strftime("%H%M%S"))' in port(f"import os, time\n{SERIAL}{run}").text
+
+
+def test_a_name_by_the_clock_of_before_the_ranks_meet_is_doubted():
+    main = "if __name__ == '__main__':\n" + textwrap.indent(f"open(run + '/x', 'w')\n{LOOP}", "    ")
+    ported = port(f"import time\n{HEAD}run = time.strftime('%H%M')\n{main}")
+    assert "run = time.strftime('%H%M')" in ported.text
+    assert any("own clock" in d.why for d in ported.doubts)
 
 
 @pytest.mark.parametrize(

@@ -539,3 +539,15 @@ def test_what_the_sampler_of_a_loader_draws_is_left_to_the_loader():
     text = port(f"{HEAD}{sampler}{MADE}for epoch in range(9):\n    for x, y in loader:\n        {UPDATE}".replace(
         "for epoch", "loader = DataLoader(data, 8, sampler=PerClass(data))\nfor epoch")).text  # fmt: skip
     assert "loader = dl.shard(DataLoader(data, 8" in text and "alike" not in text
+
+
+def test_a_loop_of_draws_whose_end_cannot_be_moved_is_doubted():
+    for test, doubted in (("not book.end()", True), ("book.at < 100", False)):
+        ported = port(f"""{HEAD}{MADE}
+while {test}:
+        pick = np.random.choice(99, 8)
+        x, y = a[pick], b[pick]
+        book.at += 1
+        {UPDATE}
+""")
+        assert any("n times as many" in d.why for d in ported.doubts) is doubted

@@ -75,6 +75,11 @@ def test_a_package_of_the_project_around_the_script_is_ported_to_lie_beside_it(b
     assert shared.count("seen 12") == 2
 
 
+def test_a_script_inside_the_package_that_it_imports_by_its_name_needs_no_mark_of_a_root(tmp_path):
+    lay(tmp_path, {f"lab/{name}".replace("lab/lab", "lab"): text for name, text in PROJECT.items()})
+    assert "lab/engine.py" in {part.file for part in read_and_port(tmp_path / "lab/train.py").modules}
+
+
 @pytest.mark.parametrize(
     "change",
     [{"setup.py": None}, {"src/lab/__init__.py": ""}, {"jobs/digits/pyproject.toml": ""}],

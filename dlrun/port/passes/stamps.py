@@ -27,7 +27,7 @@ _PATHS = re.compile(
 )
 
 
-def names(facts: ScriptFacts) -> Iterator[Edit]:
+def names(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
     """Let rank 0 name what holds the time: each rank would make a folder of its own, and look for its files there.
 
     Before:
@@ -42,11 +42,17 @@ def names(facts: ScriptFacts) -> Iterator[Edit]:
     """
     script, done = facts.script, set()
     for call in script.calls:
-        if not _STAMPS.search(script.name_of(call.func)) or not once(facts, call):
+        early = isinstance(script.function_of(call), cst.Module) and not any(
+            isinstance(up, (cst.For, cst.While, cst.Lambda)) for up in script.above(call))  # fmt: skip
+        if not _STAMPS.search(script.name_of(call.func)) or not (early or once(facts, call)):
             continue
         whole = _whole(facts, call)
         if whole not in done and _names_path(facts, Taint(script, facts.kinds, [whole])):
             done.add(whole)
+            if not once(facts, call):
+                yield Doubt(whole, "each rank's own clock names this, before the ranks meet: they may look for other "
+                            "files than rank 0 writes", "medium", f"{facts.alias}.broadcast() it under the main guard")
+                continue
             yield Edit(whole, "one name for all ranks, rank 0's: clocks differ",
                        lambda node: expression("torch/same", {"value": node}, dl=facts.alias))  # fmt: skip
 

@@ -17,7 +17,7 @@ from dlrun.port.passes.counters import attributes, counters, each_update, innerm
 from dlrun.port.passes.counts import all_samples, is_own
 from dlrun.port.passes.output import with_argument
 from dlrun.port.passes.step_rates import StepRates
-from dlrun.port.program.script import argument, dotted
+from dlrun.port.program.script import argument, dotted, walk
 
 # Schedulers of schedulers, which step with them: where these are given.
 _OF_OTHERS = {"SequentialLR": 1, "ChainedScheduler": 0}
@@ -143,6 +143,12 @@ def _doubts(facts: Facts) -> Iterator[Doubt]:
         if not all_samples(facts, last):
             yield Doubt(last, "a rank takes 1/n of the batches: if this is their number, it never comes to the last",
                         "medium", f"{facts.alias}.steps({facts.script.code(last)}), if it is")  # fmt: skip
+    cut = [bound for bound, _ in bounds(facts)] if not facts.feeds else []
+    for loop in (loop for loop, _ in facts.counted if isinstance(loop, cst.While) and not facts.feeds):
+        timed = any("epoch" in dotted(n) or facts.unequal(n) for n in walk(loop.test))
+        if not timed and not any(facts.script.inside(bound, loop) for bound in cut):
+            yield Doubt(loop.test, "each rank makes the serial run's steps, on samples that it draws itself: together "
+                        "they take n times as many", "medium", "let it end after 1/n of the steps")  # fmt: skip
     for call, name in _batchwise(facts):
         if name in ("ExponentialLR", "MultiplicativeLR"):
             write = ""

@@ -133,7 +133,9 @@ class _Search:
             if _holds(folder, top) and (folder not in self.last or _is_installed_from(folder, top)):
                 return folder
         if own:
-            found = [folder for folder in self.project if _holds(folder, top) or _has_modules(folder / top)]
+            within = [f.parent for f in (self.home, *self.home.parents) if f.name == top][:1]  # of the package itself
+            places = dict.fromkeys((*self.project, *within))
+            found = [folder for folder in places if _holds(folder, top) or _has_modules(folder / top)]
             if len(found) == 1 and _is_installed_from(found[0], top):
                 return found[0]
         return next((f for f in (*self.first, self.home, *self.last) if own and _has_modules(f / top)), self.home)
