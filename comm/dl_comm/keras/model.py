@@ -12,7 +12,16 @@ from itertools import chain, islice
 from typing import Any, TypeVar
 
 from dl_comm.drawing import undone
-from dl_comm.keras.backend import average, average_gradients, backend, broadcast, read, seeds, stateful_layers
+from dl_comm.keras.backend import (
+    average,
+    average_gradients,
+    backend,
+    broadcast,
+    own_noise,
+    read,
+    seeds,
+    stateful_layers,
+)
 from dl_comm.keras.callbacks import AverageMetrics, Broadcast, on_this_rank
 from dl_comm.keras.data import each_array, shard, split, stretches
 from dl_comm.keras.lars import lars
@@ -88,14 +97,9 @@ class Distribute(AverageMetrics):
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Broadcast."""
-        _begin(self.model)
-
-
-def _begin(model: Any) -> None:
-    """Let a built model begin with rank 0's weights and optimizer state, and noise of its own."""
-    start = Broadcast()
-    start.set_model(model)
-    start.on_train_begin()
+        start = Broadcast()
+        start.set_model(self.model)
+        start.on_train_begin(logs)
 
 
 def _without_xla(model: Any) -> None:
@@ -142,7 +146,8 @@ def _by_hand(model: Any) -> Any:
         if not begun:
             begun = True
             _build(model, args[0] if args else kwargs["x"])
-            _begin(model)
+            broadcast(model)
+            own_noise(model)
         return average(plain(*args, **kwargs))
 
     return train_on_batch
