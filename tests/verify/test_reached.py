@@ -33,4 +33,5 @@ def test_what_was_not_reached_is_named_and_is_no_part_of_the_claim() -> None:
     assert check.finding.startswith("gradient() at t.py:7: what is trained there is not judged; more than --steps 1")
     said = conclusion(Verdict((passed("a", ""), check)), "s.py", "t.py", 2)
     assert "  as far as it was reached, t.py on 2 ranks does what s.py does (1 checks passed)" in said
-    assert reached(run([known, *made, event("backward", "t.py:7"), step(1, 0.9), event("end")])) is None
+    for kind in ("backward", "derivative"):
+        assert reached(run([known, *made, event(kind, "t.py:7"), step(1, 0.9), event("end")])) is None

@@ -13,7 +13,7 @@ def reached(run: Run) -> Check | None:
     known = run.root.first("sites")
     if known is None or not run.whole:
         return None
-    lines = {event.at for event in run.root.all("backward", "epoch")}
+    lines = {event.at for event in run.root.all("backward", "derivative", "epoch")}
     left = [
         f"{site['call']}() at {known['file']}:{site['first']}"
         for site in known["calls"]

@@ -67,6 +67,8 @@ class Tapes:
         sources = tf.nest.flatten(args[1] if len(args) > 1 else kwargs["sources"])
         of_variables = bool(sources) and all(isinstance(native(s), tf.Variable) for s in sources)
         if not of_variables or self.recorder.inside:
+            if not self.recorder.inside:
+                self.recorder.note("derivative")  # by an input, as a penalty is made of
             return compute(tape, *args, **kwargs)
         self.data.backward()
         if self.recorder.done:
