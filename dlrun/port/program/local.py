@@ -134,7 +134,7 @@ class _Search:
                 return folder
         if own:
             within = [f.parent for f in (self.home, *self.home.parents) if f.name == top][:1]  # of the package itself
-            places = dict.fromkeys((*self.project, *within))
+            places: list[Path] = list(dict.fromkeys([*self.project, *within]))
             found = [folder for folder in places if _holds(folder, top) or _has_modules(folder / top)]
             if len(found) == 1 and _is_installed_from(found[0], top):
                 return found[0]
