@@ -147,23 +147,25 @@ FALLS = [1.0 - k / 40 for k in range(40)]
 
 
 @pytest.mark.parametrize(
-    ("made", "ahead", "counts", "fault"),
+    ("made", "ahead", "counts", "told", "fault"),
     [
-        (4, [2 * x for x in FALLS], False, "schedule-too-long"),
-        (4, [2 * x for x in FALLS[::2]], False, ""),
-        (4, [2 * x for x in FALLS], True, ""),
-        (2, [2 * x for x in FALLS], False, ""),
-        (2, [2 * x for x in FALLS[::2]], False, "schedule-too-short"),
+        (4, [2 * x for x in FALLS], False, False, "schedule-too-long"),
+        (4, [2 * x for x in FALLS[::2]], False, False, ""),
+        (4, [2 * x for x in FALLS], True, False, ""),
+        (2, [2 * x for x in FALLS], False, False, ""),
+        (2, [2 * x for x in FALLS[::2]], False, False, "schedule-too-short"),
+        (4, [2 * x for x in FALLS], False, True, ""),  # step(epoch + i / len(loader))
+        (4, [2 * x for x in FALLS[::2]], False, True, "schedule-too-short"),
     ],
 )
-def test_a_schedule_of_steps_is_n_times_as_fast_and_one_of_epochs_is_not(made, ahead, counts, fault) -> None:
+def test_a_schedule_of_steps_is_n_times_as_fast_and_one_of_epochs_is_not(made, ahead, counts, told, fault) -> None:
     def trained(n: int, rate: float, rates: list[float]) -> list[Event]:
         passed = epoch([[k] for k in range(4)], [[k] for k in range(4, 8 // n)])
         passed[0].facts["loops"] = True
         limits = [event("decision", "train.py:8", what="step > 9", values={"step": k}) for k in range(4 * counts)]
         steps = [e for k in range(4) for e in (*limits[k : k + 1], step(k + 1, 0.9, lr=rate))]
         scaled = event("return", fn="lr_scale", rule="linear", lr=1.0, result=2.0)
-        peaks = event("peaks", optimizer=0, rates=[rate], made=made, where="train.py:10", ahead=rates)
+        peaks = event("peaks", optimizer=0, rates=[rate], made=made, where="train.py:10", ahead=rates, told=told)
         second = [replace(e, facts=e.facts | {"epoch": 1}) for e in passed]
         return [*([scaled] if n > 1 else []), optimizer(), *passed, *second, *steps, peaks]
 

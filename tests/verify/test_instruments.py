@@ -206,6 +206,19 @@ def test_the_highest_rate_of_a_schedule_is_known_before_it_comes(make, peaks, mo
     assert (event["made"], event["where"], event["ahead"][0]) == (1, "train.py:3", pytest.approx(now, rel=1e-5))
 
 
+def test_a_schedule_that_is_told_parts_of_epochs_is_followed_from_the_first_one_on(monkeypatch) -> None:
+    kind = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts
+    monkeypatch.setattr(kind, "step", kind.step)
+    schedules = Schedules(journal := Journal())  # type: ignore[arg-type]
+    schedules.follow(kind)
+    scheduler = kind(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1), T_0=2)
+    scheduler.step(3 + 1 / 8)
+    schedules.look_ahead(lambda optimizer: 0)
+    (event,) = [facts for kind, facts in journal.events if kind == "peaks"]
+    assert event["told"]
+    assert event["ahead"][:9:4] == pytest.approx([0.1, 0.05, 0.1])
+
+
 def test_quiet_training_has_no_dropout_and_leaves_batch_norms_statistics() -> None:
     source = """
     from dlrun.verify.tracer import quiet

@@ -220,6 +220,7 @@ def test_schedules_options_workers_and_counts_of_epochs_are_those_of_the_serial_
     if not faults:
         (drawn,) = (check for check in verdict.checks if check.name == "own random numbers")
         assert "torch in the DataLoader's workers" in drawn.finding
+        assert "as they are read" in verdict.checks[-1].finding
 
 
 SMOOTH = (  # a number that the loop carries on, made of losses

@@ -12,6 +12,7 @@ from dlrun.verify.verdict import Check, distance, failed, passed, skipped, value
 
 NAME = "same global batch"
 NORM = "batch norm sees B/n samples instead of B"
+AUGMENTED = "samples are changed at random as they are read, by each rank in its own way (augmentation)"
 NOISE = "random numbers are drawn while training (dropout, noise)"
 FAR = 10.0  # times its own size: a parameter that moves further without batch norm tells nothing
 # Optimizers whose steps are divided by the gradients' own size: rounding decides those of the smallest.
@@ -28,6 +29,8 @@ def reason_against(serial: Run, n: int) -> str:
     sizes = {len(batch) for epoch in epochs for batch in epoch.batches if batch is not None} or fed
     if not sizes or any(size % n for size in sizes):
         return f"batches of {', '.join(map(str, sorted(sizes))) or 'unknown size'} do not divide by {n}"
+    if any(event["drawn"] for event in serial.root.all("worker", "read")):
+        return AUGMENTED
     if any(event["norm"] for event in forwards):
         return NORM
     noisy = [s for s in serial.root.steps if s.drew or any(e["drew"] for e in s.before if e.kind == "forward")]

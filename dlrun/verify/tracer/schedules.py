@@ -19,6 +19,7 @@ from dlrun.verify.tracer.recorder import Recorder
 
 FAR = 20_000  # steps that are made ahead at most
 PATIENCE = 2.0  # seconds that this takes at most
+PARTS = 4  # of an epoch
 
 
 class Schedules:
@@ -27,6 +28,7 @@ class Schedules:
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self._stepped: dict[int, tuple[Any, int, str]] = {}  # how often, and the line
+        self._told: set[int] = set()  # those that are told parts of epochs: epoch + i / len(loader)
         self._inside = False
 
     def follow(self, kind: Any) -> None:
@@ -39,6 +41,8 @@ class Schedules:
                 return step(scheduler, *args, **kwargs)
             made = self._stepped.get(id(scheduler), (None, 0, ""))[1]
             self._stepped[id(scheduler)] = (scheduler, made + 1, self.recorder.line)
+            if args and isinstance(args[0], float) and args[0] % 1:
+                self._told.add(id(scheduler))
             self._inside = True
             try:
                 return step(scheduler, *args, **kwargs)
@@ -58,9 +62,10 @@ class Schedules:
             for scheduler, made, line in self._stepped.values():
                 number = number_of(scheduler.optimizer)
                 if number is not None:
-                    ahead = list(_ahead(scheduler))
+                    told = id(scheduler) in self._told
+                    ahead = list(_ahead(scheduler, told))
                     facts = {"rates": _peaks(ahead), "ahead": [float(f"{rates[0]:.6g}") for rates in ahead if rates]}
-                    self.recorder.note("peaks", optimizer=number, made=made, where=line, **facts)
+                    self.recorder.note("peaks", optimizer=number, made=made, where=line, told=told, **facts)
 
 
 def _peaks(ahead: list[list[float]]) -> list[float | None]:
@@ -69,16 +74,17 @@ def _peaks(ahead: list[list[float]]) -> list[float | None]:
     return [None if len(rates) > 1 and rates[-1] > max(rates[:-1]) else max(rates) for rates in groups]
 
 
-def _ahead(scheduler: Any) -> Iterator[list[float]]:
-    """Yield the rates now, and after each further step."""
+def _ahead(scheduler: Any, told: bool) -> Iterator[list[float]]:
+    """Yield the rates now, and after each further step; of one that is told the epochs from the first one on."""
     until = time.monotonic() + PATIENCE
-    for _ in range(FAR):
+    for k in range(FAR // 100 if told else FAR):
+        try:
+            if told or k:
+                scheduler.step(*([k / PARTS] if told else []))
+        except Exception:  # the schedule is over, or reads what is gone
+            return
         yield [float(group["lr"]) for group in scheduler.optimizer.param_groups]
         if time.monotonic() > until:
-            return
-        try:
-            scheduler.step()
-        except Exception:  # the schedule is over, or reads what is gone
             return
 
 

@@ -1,4 +1,4 @@
-"""The worker processes of DataLoaders: which random numbers reading a sample takes there, as augmentation does."""
+"""Which random numbers reading a sample takes, as augmentation does: in the worker processes of DataLoaders, too."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch.utils.data._utils import fetch
 from dlrun.verify.tracer.randomness import states
 from dlrun.verify.tracer.recorder import Recorder
 
-LOOKS = 3  # batches of a worker that are looked at, at most
+LOOKS = 3  # batches of a process that are looked at, at most
 
 
 def install(recorder: Recorder) -> None:
-    """Follow what a forked worker draws for its first batches; another way of starting workers leaves us behind.
+    """Follow what a process draws for its first batches; workers that are not forked leave us behind.
 
     Streams are left out: what an IterableDataset draws all ranks have to draw alike.
     """
@@ -23,18 +23,20 @@ def install(recorder: Recorder) -> None:
 
 
 def _noted(recorder: Recorder, read: Any) -> Any:
-    looks = 0  # each worker counts its own
+    looks = 0  # each process counts its own
 
     def noted(self: Any, index: Any) -> Any:
         nonlocal looks
-        worker = get_worker_info()
-        if worker is None or looks >= LOOKS:
+        if looks >= LOOKS:
             return read(self, index)
         looks += 1
         before = states()
         data = read(self, index)
         drawn = {name: state for name, state in states().items() if before.get(name, state) != state}
-        recorder.note("worker", worker=worker.id, dataset=id(self.dataset), drawn=drawn)
+        if worker := get_worker_info():
+            recorder.note("worker", worker=worker.id, dataset=id(self.dataset), drawn=drawn)
+        else:
+            recorder.note("read", drawn=drawn)
         return data
 
     return noted
