@@ -45,6 +45,24 @@ def test_the_factor_of_a_gradient_that_is_taken_off_is_scaled(update, scaled):
     assert "lr_scale" not in port(TORCH.format(update), Options(batch="global")).text
 
 
+def test_weights_in_a_list_begin_alike_and_their_rate_follows_the_serial_steps():
+    made = "import torch\ng = torch.Generator()\n"
+    made += "w, b = torch.randn(3, 1, generator=g), torch.zeros(1)\nweights = [w, b]\n"
+    made += "for p in weights:\n    p.requires_grad = True\n"
+    ported = port(f"""{made}for i in range(400):
+    rows = torch.randint(0, len(x), (32,), generator=g)
+    loss = (x[rows] @ w + b - y[rows]).pow(2).mean()
+    loss.backward()
+    lr = 0.1 if i < 300 else 0.01
+    for p in weights:
+        p.data += -lr * p.grad
+        p.grad = None
+""")
+    assert "dl.broadcast(weights)" in ported.text
+    assert "0.1 if dl.serial_steps(i) < 300 else 0.01" in ported.text
+    assert "g has one seed on all ranks" in ported.report()
+
+
 @pytest.mark.parametrize(
     ("update", "scaled"),
     [

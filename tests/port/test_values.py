@@ -168,6 +168,15 @@ for epoch in range(9):
     assert "milestones=dl.steps([50])" in text
 
 
+def test_a_scheduler_that_is_told_the_epochs_so_far_keeps_its_counts():
+    made = "from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts\nsize = len(loader)\n"
+    made += "scheduler = CosineAnnealingWarmRestarts(opt, T_0=2)\n"
+    loop = f"for epoch in range(9):\n    for i, (x, y) in enumerate(loader):\n{UPDATE}        scheduler.step(epoch)\n"
+    for told, count in (("epoch + i / size", "T_0=2"), ("epoch * size + i", "T_0=dl.steps(2)")):
+        text = port(f"{HEAD}{MADE}{LOADER}{made}{loop.replace('step(epoch)', f'step({told})')}").text
+        assert f"{count})" in text, told
+
+
 def test_a_rate_that_is_multiplied_at_every_batch_is_doubted():
     scheduler = "scheduler = torch.optim.lr_scheduler.ExponentialLR(opt, 0.99)\n"
     loop = f"for epoch in range(9):\n    for x, y in loader:\n{UPDATE}        scheduler.step()\n"

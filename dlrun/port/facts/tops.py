@@ -10,7 +10,7 @@ import libcst as cst
 from dlrun.port.facts import Top
 from dlrun.port.facts.copies import copied
 from dlrun.port.facts.loops import Loops
-from dlrun.port.facts.torch import LOOPS
+from dlrun.port.facts.torch import LOOPS, calls_method
 from dlrun.port.program.onward import Origin
 from dlrun.port.program.script import Binding, Scope, dotted, walk
 
@@ -117,15 +117,8 @@ class Tops:
             for name, bindings in place.names.items():
                 if any(name == c for c, _ in candidates) or (place is not scope and name not in used):
                     continue
-                if place is scope and any(
-                    script.inside(b.node, loop) and not self._made_before(bindings, loop) for b in bindings
-                ):
-                    continue
-                if (
-                    place is scope
-                    and any(b.how == "assign" for b in bindings)
-                    and not self._made_before(bindings, loop)
-                ):
+                bound = any(b.how == "assign" or script.inside(b.node, loop) for b in bindings)
+                if place is scope and bound and not self._made_before(bindings, loop):
                     continue
                 there, home = place.lookup(name)  # a name from a local module has the bindings of that module
                 use = next((n for n in self.loops.uses(name) if script.scopes[n].lookup(name)[1] is home), None)
@@ -227,7 +220,8 @@ class Tops:
             key = (name,) if own else made
             owner = self.script.class_of(node) if kind == "" and name.count(".") == 1 and name[:5] != "self." else None
             copies = owner is not None and name.rsplit(".", 1)[-1] in self._copied(owner)
-            if kind == "module" or name in self._by_hand or copies:
+            given = any(calls_method(n, "parameters") for o in made for n in walk(o.node))  # a module's, then
+            if kind == "module" or (name in self._by_hand and not given) or copies:
                 modules.setdefault(key, name)
             elif kind == "optimizer" or (
                 kind == ""
@@ -257,9 +251,9 @@ class Tops:
 
     @cached_property
     def _by_hand(self) -> set[str]:
-        """The names of the tensors that the script updates itself."""
+        """The names of the tensors, and of lists of them, that the script updates itself."""
         owners = [self.gradients.owner(update)[0] for update in self.gradients.updates]
-        return {name for owner in owners if owner.startswith("[") for name in owner.strip("[]").split(", ")}
+        return {name for owner in owners for name in owner.strip("[]").split(", ")}
 
     def _same_name(self, name: str, node: cst.CSTNode) -> bool:
         return dotted(node).rsplit(".", 1)[-1] == name.rsplit(".", 1)[-1]

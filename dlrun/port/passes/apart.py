@@ -51,6 +51,20 @@ def _generators(facts: Facts) -> Iterator[Doubt]:
             yield Doubt(call, f"{dotted(call.func.value)} has one seed on all ranks, which draw the same here",  # type: ignore[attr-defined]
                         "high", f"{facts.script.code(made.func)}({seed} + {facts.alias}.get_rank()), for "
                         "what each rank shall draw for itself")  # fmt: skip
+        for call in (n for n in walk(loop.body) if isinstance(n, cst.Call)):
+            given = argument(call, "generator") if facts.kinds.of_call(call) != "loader" else None
+            if given is not None and any(_is_generator(facts, o.node) for o in facts.flow.origins(given)):
+                name = facts.script.code(given)
+                yield Doubt(call, f"{name} has one seed on all ranks, which draw the same here", "high",
+                            f"{name}.manual_seed(seed + {facts.alias}.get_rank()) after {facts.alias}.broadcast(), "
+                            "for what each rank shall draw for itself")  # fmt: skip
+
+
+def _is_generator(facts: Facts, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` makes a generator of PyTorch's, seeded or not: without a seed it begins alike, too."""
+    if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == "manual_seed":
+        node = node.func.value
+    return isinstance(node, cst.Call) and facts.script.name_of(node.func) == "torch.Generator"
 
 
 def _seeded(facts: Facts, body: cst.CSTNode) -> Iterator[tuple[cst.Call, cst.Call]]:

@@ -142,11 +142,14 @@ def _is_zero(node: cst.CSTNode) -> bool:
     return isinstance(node, cst.Integer) and node.evaluated_value == 0
 
 
-def of_groups(facts: Facts) -> Iterator[cst.BaseExpression]:
-    """Yield the rates that are written into the groups of PyTorch's optimizers; of a name, each that it is given."""
+def set_by_hand(facts: Facts) -> Iterator[cst.BaseExpression]:
+    """Yield the rates of updates by hand, and those written into groups of PyTorch's optimizers; of a name, each."""
     for node in facts.script.nodes:
         if isinstance(node, cst.Assign) and is_groups_rate(facts, node.targets[0].target):
             yield from ways(facts, node.value)
+    for _, rates in facts.by_hand:
+        for rate in rates:
+            yield from ways(facts, rate)
 
 
 def ways(facts: ScriptFacts, value: cst.BaseExpression) -> list[cst.BaseExpression]:

@@ -84,7 +84,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             done.add(value)
             yield Edit(value, "the rate changes at this step, and n ranks take 1/n of the steps", divide)
     known |= milestones.numbers(facts, known)
-    yield from StepRates(facts, tells(facts, known), done).told(step_rates.of_groups(facts))
+    yield from StepRates(facts, tells(facts, known), done).told(step_rates.set_by_hand(facts))
     yield from step_rates.compounded(facts)
     for call, name in _batchwise(facts):
         yield from own_schedules.torch(facts, call, name, done)
@@ -200,7 +200,16 @@ def _steps_with_batch(facts: Facts, call: cst.Call) -> bool:
         at, loop = loop, innermost(facts, loop)  # for scheduler in schedulers: scheduler.step()
     function = facts.script.function_of(at)
     beside = any(innermost(facts, s.node) is loop and facts.script.function_of(s.node) is function for s in facts.steps)
-    return beside or each_update(facts, at)
+    return (beside or each_update(facts, at)) and not any(_tells_epochs(facts, arg.value) for arg in call.args)
+
+
+def _tells_epochs(facts: Facts, told: cst.BaseExpression) -> bool:
+    """Tell whether a scheduler is ``told`` the epochs that n ranks have done, too: ``epoch + i / len(loader)``."""
+    counts = tells(facts, {*counters(facts), *attributes(facts)})
+    for n in computed(facts.flow, [told]).nodes:
+        if isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Divide) and is_own(facts, n.right):
+            return any(counts(part) for part in walk(n.left))
+    return False
 
 
 def _source(facts: Facts, value: cst.BaseExpression) -> cst.BaseExpression:
