@@ -171,7 +171,7 @@ def test_a_serial_script_that_fails_is_the_users_to_repair(folder: Path) -> None
     pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
     code, said = verify(script("a.py", loop="1 / 0"), script("b.py", head="import dl_comm.torch\n"))
     assert code == 2
-    assert "a.py fails: ZeroDivisionError: division by zero (a.py:10)" in said
+    assert "a.py fails: ZeroDivisionError: division by zero (a.py:11)" in said
 
 
 def test_scripts_that_are_given_the_wrong_way_round_are_said_to_be(folder: Path) -> None:

@@ -57,7 +57,6 @@ class Feeds(Sources, FullBatches):
         for loop in loops.training:
             before = list(self.found)
             self._of_loop(loop)
-            self._once([feed for node, feed in self.found.items() if node not in before])
             if loop in self.carried.by_loop:
                 new = [self.found.pop(node) for node in list(self.found) if node not in before]
                 known = {(feed.node, feed.names) for feed in self.found.values()}
@@ -126,14 +125,6 @@ class Feeds(Sources, FullBatches):
         for call in reached:
             if self.draws.keeps_its_place(call) and self.script.function_of(call) not in self.flow.targets(call):
                 self.found.setdefault(call.func, Feed(call.func, "turns"))
-
-    def _once(self, noted: list[Feed]) -> None:
-        """Keep, of what one loop runs over, the loop's own share, where a loader behind it would be cut, too."""
-        for feed in noted:
-            behind = self.flow.through(feed.node) if feed.how == "iterable" else ()
-            for other in noted:
-                if other.how == "loader" and other is not feed and other.node in behind:
-                    self.found.pop(other.node, None)
 
     def _handed(
         self, loop: cst.For | cst.While, call: cst.Call, iterator: cst.BaseExpression, depth: int = 3

@@ -38,6 +38,7 @@ class Sources:
             return
         if self._generated(iterated, drawn, innermost):
             return
+        before = set(self.found)
         for origin in self.flow.origins(iterated):
             made = origin.node
             behind = self.iterated.source(made) if drawn and isinstance(made, cst.Call) else made
@@ -64,6 +65,11 @@ class Sources:
                 named = where_assigned(self.flow, self.uses, made, iterated) if self.shared_where_assigned else None
                 feed = named or Feed(iterated, "iterable")
                 self.found.setdefault(feed.node, feed)
+        noted = [self.found[node] for node in self.found if node not in before]
+        if any(feed.how == "iterable" for feed in noted):  # what the loop runs over is cut there, once
+            for feed in noted:
+                if feed.how == "loader":
+                    self.found.pop(feed.node)
 
     def _asked(self, made: cst.CSTNode) -> list[cst.BaseExpression]:
         """Return what an object that can only be asked for the next batch, and be dealt out in no way, asks itself."""
