@@ -257,3 +257,19 @@ def test_a_folder_that_is_only_made_where_it_is_missing_needs_no_word_of_rank_0(
     for look in ("if not os.path.exists(out):\n    os.makedirs(out)\n",
                  "if os.path.exists(out):\n    print('there')\nelse:\n    os.makedirs(out)\n"):
         assert "dl.broadcast(os" not in port(f"import os\n{look}{SERIAL}").text
+
+
+def test_what_a_function_writes_that_runs_in_turn_alone_every_node_has():
+    fetch = """def fetch(path):
+    with open(path, "wb") as file:
+        file.write(requests.get(URL).content)
+def note(path):
+    with open(path, "w") as file:
+        file.write("1")
+if not os.path.exists("corpus"):
+    fetch("corpus")
+    note("a")
+note("b")
+"""
+    text = port(f"import os, requests\n{HEAD}{fetch}{LOOP}").text
+    assert 'with open(path, "wb") as file:' in text and 'with dl.rank0(open)(path, "w") as file:' in text

@@ -551,3 +551,28 @@ while {test}:
         {UPDATE}
 """)
         assert any("n times as many" in d.why for d in ported.doubts) is doubted
+
+
+@pytest.mark.parametrize(
+    "choice",
+    ["loader = test_loader if evaluate else train_loader",
+     "if evaluate:\n        loader = test_loader\n    else:\n        loader = train_loader"],
+)  # fmt: skip
+def test_a_loader_that_a_function_chooses_to_evaluate_on_stays_whole(choice):
+    text = port(f"""{HEAD}{MADE}train_loader = DataLoader(data, shuffle=True)
+test_loader = DataLoader(others)
+def run(evaluate=False):
+    {choice}
+    total = 0
+    for x, y in loader:
+        loss = (model(x) - y).pow(2).mean()
+        if not evaluate:
+            loss.backward()
+            opt.step()
+        total += loss.item()
+    return total / len(loader)
+for epoch in range(9):
+    run()
+    print(run(evaluate=True))
+""").text
+    assert "train_loader = dl.shard(DataLoader(data" in text and "test_loader = DataLoader(others)" in text

@@ -338,6 +338,8 @@ def test_predictions_gathered_where_samples_are_dealt_out_are_doubted_and_single
     doubt = "judged sees this rank's samples alone"
     assert doubt in port(PHASES.replace("FILL", "predictions.extend(out.tolist())")).report()
     assert doubt not in port(PHASES.replace("FILL", "losses.append(loss.item())")).report()
+    kept = PHASES.replace("FILL", "log['out'].append(out)").replace("print(judged(predictions)", "print(judged([1])")
+    assert doubt not in port(kept).report()  # what is gathered and what is judged have no names
 
 
 def test_each_judge_of_a_ranks_own_predictions_is_named_and_those_that_take_them_for_others_are_dangerous():

@@ -20,25 +20,38 @@ class Sites:
         self.flow = gradients.flow
 
     def split(self, loop: cst.For | cst.While, name: cst.BaseExpression) -> tuple[list[cst.BaseExpression], ...]:
-        """Return what is passed for the parameter ``name`` by the calls that train, and by those that only evaluate.
+        """Return what ``name`` stands for in the calls that train, and in those that only evaluate.
 
-        Both are empty where ``name`` is no parameter of the function that holds ``loop``, or where all calls train.
+        That is what they pass for a parameter, or what the function chooses by a test of its parameters. Both are empty
+        where ``name`` is neither in the function that holds ``loop``, or where all calls train.
         """
         function = self.script.function_of(loop)
         if not isinstance(function, cst.FunctionDef) or not isinstance(name, cst.Name):
-            return [], []
-        bindings = self.script.scopes[name].lookup(name.value)[0]
-        if not any(b.how == "param" and self.script.scopes[b.node].node is function for b in bindings):
             return [], []
         ends = [e for e in self.ends if self.script.inside(e, loop)]
         trains: list[cst.BaseExpression] = []
         evaluates: list[cst.BaseExpression] = []
         for call in self.flow.callers(function):
+            reached = not ends or any(self.reaches(call, function, end) for end in ends)
+            (trains if reached else evaluates).extend(self._given(name, function, call))
+        apart = trains and evaluates and not any(given in trains for given in evaluates)
+        return (trains, evaluates) if apart else ([], [])
+
+    def _given(self, name: cst.Name, function: cst.FunctionDef, call: cst.Call) -> list[cst.BaseExpression]:
+        """Return what ``name`` is in ``function`` when ``call`` runs it: its own parameter, or chosen by a test."""
+        bindings = self.script.scopes[name].lookup(name.value)[0]
+        if any(b.how == "param" and self.script.scopes[b.node].node is function for b in bindings):
             given = self.flow.argument(call, function, name.value)
-            if given is not None:
-                reached = not ends or any(self.reaches(call, function, end) for end in ends)
-                (trains if reached else evaluates).append(given)
-        return (trains, evaluates) if trains and evaluates else ([], [])
+            return [given] if given is not None else []
+        found: list[cst.BaseExpression] = []
+        for binding in bindings:
+            if binding.how == "assign" and not binding.path and self.script.function_of(binding.node) is function:
+                value = binding.value if self._reached(binding.node, function, call) else None
+                test = self._value(value.test, function, call) if isinstance(value, cst.IfExp) else _UNKNOWN
+                if isinstance(value, cst.IfExp) and test is not _UNKNOWN:
+                    value = value.body if test else value.orelse
+                found.extend([value] if isinstance(value, cst.BaseExpression) else [])
+        return found
 
     def reaches(self, call: cst.Call, function: cst.FunctionDef, node: cst.CSTNode) -> bool:
         """Tell whether ``call`` of ``function`` may come to ``node`` in it, and train there if that is an update."""

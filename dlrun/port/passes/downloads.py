@@ -82,8 +82,18 @@ def turns(facts: ScriptFacts) -> list[cst.If | cst.Try | cst.FunctionDef]:
 
 def others(facts: ScriptFacts) -> list[cst.Call]:
     """Return the calls that are not made in turns: there whatever is missing is written, by whoever finds it so."""
-    alone = turns(facts)
-    return [call for call in facts.script.calls if not any(facts.script.inside(call, node) for node in alone)]
+    alone, known = turns(facts), dict[cst.CSTNode, bool]()
+
+    def in_turn(node: cst.CSTNode) -> bool:
+        """Tell whether ``node`` is in one of ``alone``, or in a function that is run there and nowhere else."""
+        home = facts.script.function_of(node)
+        if home not in known:
+            known[home] = False
+            calls = facts.flow.callers(home) if isinstance(home, cst.FunctionDef) else []
+            known[home] = bool(calls) and all(map(in_turn, calls))
+        return known[home] or any(facts.script.inside(node, other) for other in alone)
+
+    return [call for call in facts.script.calls if not alone or not in_turn(call)]
 
 
 def _in_turn(node: cst.If | cst.Try, dl: str) -> cst.With:
