@@ -110,9 +110,8 @@ def _ramp(serial: Run, run: Run) -> Check | None:
             finding += f"once, on a ramp {n} times as fast, or twice. Its end shows which: take more --steps"
             return skipped(NAME, finding)
     how = f"{promised:.4g} times the serial one, on a schedule that is {n} times as fast"
-    return passed(
-        NAME, how if calls or grown == 1 else f"{how}: unscaled, though a step takes {grown} times the samples"
-    )
+    how += "" if calls or grown == 1 else f": unscaled, though a step takes {grown} times the samples"
+    return passed(NAME, how)
 
 
 def _beside_ramp(
@@ -159,12 +158,17 @@ def _other_peak(serial: Run, run: Run, promised: float, grown: int) -> Check | N
     The steps of a schedule that was made shorter may pass the peak by: a factor counts as the nearest known one.
     """
     n, lines = len(run.traces), ", ".join(sorted({call.at for call in run.root.returns("lr_scale")}))
-    made = {event["optimizer"]: event.facts.get("made", math.inf) for event in run.root.all("peaks")}
+    schedules = {event["optimizer"]: event.facts for event in run.root.all("peaks")}
     for key, peak in _peaks(run).items():
         before, steps = _peaks(serial).get(key), _by_group(run.root.steps).get(key, [])
-        if not before or not peak or made[key[0]] < len(steps) - 1:  # by epoch: what rises is the script's own
-            continue
+        if not before or not peak or schedules[key[0]].get("made", math.inf) < len(steps) - 1:
+            continue  # one of epochs: what rises with the steps is the script's own
         near = min({1.0, promised, promised**2}, key=lambda factor: abs(math.log(peak / before / factor)))
+        if not math.isclose(near, promised) and near == 1:
+            finding = f"a schedule rises to {before:.4g} on {n} ranks and on 1, though {lines} scales the rate"
+            todo = "scale the rates that the schedule is made with, too: max_lr=dl.lr_scale(max_lr), say"
+            where = schedules[key[0]].get("where") or lines
+            return failed(NAME, finding, todo, "lost-scaling", where=where)
         if not math.isclose(near, promised):
             return _wrong(before, near * before, near, n, promised, lines, grown)
     return None
@@ -244,12 +248,9 @@ def _in_epochs(trace: Trace) -> list[list[Step]]:
 
 def _wrong(base: float, rate: float, factor: float, n: int, promised: float, lines: str, grown: int) -> Check:
     so = f"{rate:.4g} on {n} ranks, {base:.4g} on 1: {factor:.4g} times"
-    if math.isclose(factor, promised**2, rel_tol=1e-6) and promised > 1:
+    if factor > 1 and any(math.isclose(factor, twice, rel_tol=1e-6) for twice in (promised**2, n * n)):
         todo = "scale it once: call dl.lr_scale() where the rate is set, and nowhere else"
         return failed(NAME, f"{so}, scaled twice ({lines})", todo, "double-scaling", where=lines.split(", ")[-1])
-    if math.isclose(factor, n * n, rel_tol=1e-6):
-        todo = "scale it once, with dl.lr_scale()"
-        return failed(NAME, f"{so}, scaled twice", todo, "double-scaling", where=lines.split(", ")[-1])
     if grown == 1:
         todo = "with the serial global batch the rate stays as it is"
         return failed(NAME, f"{so}, though the global batch did not grow", todo, "scaled-rate", where=lines)
