@@ -151,6 +151,7 @@ FALLS = [1.0 - k / 40 for k in range(40)]
     [
         (4, [2 * x for x in FALLS], False, False, "schedule-too-long"),
         (4, [2 * x for x in FALLS[::2]], False, False, ""),
+        (4, [2 * x for x in FALLS[4::4]] + [0.0] * 9, False, False, "schedule-too-short"),  # dl.steps() of dl.steps()
         (4, [2 * x for x in FALLS], True, False, ""),
         (2, [2 * x for x in FALLS], False, False, ""),
         (2, [2 * x for x in FALLS[::2]], False, False, "schedule-too-short"),

@@ -31,7 +31,7 @@ def shards(identity: Run, run: Run) -> Check:
     if cut_later(run):
         return _without_loader(identity, run)
     if any(epoch.size != expected[0].size for epoch in first):
-        return _of_their_own(expected[0], first) or _without_loader(identity, run)
+        return _of_their_own(expected[0], first, _to_have_all(run, first)) or _without_loader(identity, run)
     if whole is None or any(part is None for part in parts):
         return _by_content(first, place)
     counts = [len(epoch.batches) + len(epoch.rest) for epoch in first]
@@ -50,16 +50,24 @@ def shards(identity: Run, run: Run) -> Check:
     twice = sum(len(set(share)) for share in shares) - len({i for share in shares for i in share})
     finding = f"{n} {'' if twice else 'disjoint '}shards of {sizes} cover the {len(set(whole))} samples"
     finding += f"; {twice} of them are read twice, for shares of equal length" if twice else ""
-    return _covered(identity, whole, shares, first) or _leak(identity, run, shares) or passed(NAME, finding)
+    covered = _covered(identity, whole, shares, first, _to_have_all(run, first))
+    return covered or _leak(identity, run, shares) or passed(NAME, finding)
 
 
-def _of_their_own(expected: Epoch, first: list[Epoch]) -> Check | None:
+def _to_have_all(run: Run, first: list[Epoch]) -> str:
+    """Return what to do where samples reach no rank."""
+    dealt = any(first[0].loader in call["loaders"] for call in run.root.returns("shard"))
+    whole = "dl.shard() deals out what the loader reads: let that be all samples, not one rank's part of them"
+    return whole if dealt else SHARD
+
+
+def _of_their_own(expected: Epoch, first: list[Epoch], todo: str) -> Check | None:
     """Return a check that failed because data sets that ranks made of their shares lack samples; None of others."""
     sizes, spare = [epoch.size or 0 for epoch in first], len(first) * len(first[0].batches[0] or ())
     if not all(sizes) or not expected.size or sum(sizes) >= expected.size - max(spare, expected.size // 10):
         return None  # windows of a text, say, are fewer in shares of it
     finding = f"the ranks' data sets hold {sum(sizes)} samples together, that of 1 rank {expected.size}"
-    return failed(NAME, finding, SHARD, "lost-samples", where=first[0].at)
+    return failed(NAME, finding, todo, "lost-samples", where=first[0].at)
 
 
 def cut_later(run: Run) -> bool:
@@ -73,7 +81,7 @@ def _cuts(returned: Event) -> bool:
     return returned["fn"] == "shard" and not returned.facts.get("loaders")
 
 
-def _covered(identity: Run, whole: list[int], shares: list[list[int]], first: list[Epoch]) -> Check | None:
+def _covered(identity: Run, whole: list[int], shares: list[list[int]], first: list[Epoch], todo: str) -> Check | None:
     """Return what is wrong with the union of the shards, None where it is the serial run's epoch."""
     if not all(epoch.complete for epoch in (*first, training(identity.root)[0])):
         return skipped(NAME, f"the run ended within its first epoch, after {len(shares[0])} samples on rank 0")
@@ -86,12 +94,12 @@ def _covered(identity: Run, whole: list[int], shares: list[list[int]], first: li
         return skipped(NAME, "samples are drawn with replacement: what the ranks' shares cover is chance")
     if extra > spare or (extra >= n and missing > 0 and not drops):
         finding = f"{extra} samples are read by more than one rank, and {missing} of {len(expected)} by none"
-        todo = "split the data alike on all ranks (one seed), then shard it with dl.shard()"
-        return failed(NAME, finding, todo, "overlapping-shards", where=first[0].at)
+        alike = "split the data alike on all ranks (one seed), then shard it with dl.shard()"
+        return failed(NAME, finding, alike, "overlapping-shards", where=first[0].at)
     stretched = all(_follows(whole, share) for share in shares)  # in whole batches: what is left over is not read
     if missing > (spare if drops or stretched else 0):
         finding = f"{missing} of {len(expected)} samples are read by no rank"
-        return failed(NAME, finding, SHARD, "lost-samples", where=first[0].at)
+        return failed(NAME, finding, todo, "lost-samples", where=first[0].at)
     return None
 
 

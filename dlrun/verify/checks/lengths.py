@@ -10,6 +10,7 @@ from dlrun.verify.checks.data import batch_factor, training
 from dlrun.verify.trace import Event, Run, Trace
 from dlrun.verify.verdict import Check, failed
 
+SHORT, ROUNDED = 4, 0.3  # steps that are too few to tell; how far rounding takes a short schedule's length, relative
 LEAST = 0.1  # of the highest rate: lower ones, such as a floor that is not scaled, are not compared
 
 
@@ -30,6 +31,10 @@ def other_length(serial: Run, run: Run, promised: float, name: str) -> Check | N
         each_step = not told and a["made"] >= sum(step.optimizer == a["optimizer"] for step in serial.root.steps) > 1
         if each_step and fewer and _is(b["ahead"], a["ahead"], a["ahead"][::n], promised):
             return _unchanged(name, b, n)
+        if each_step and math.isclose(_half(serial.root, a) / (_half(run.root, b) or math.inf), n * n, rel_tol=ROUNDED):
+            finding = f"a schedule that steps with every batch is {n * n} times as fast as the serial one: {n} ranks "
+            todo = "divide what it counts once: by dl.steps(count), or as len() of the sharded loader"
+            return failed(name, f"{finding}make 1/{n} of the steps", todo, "schedule-too-short", where=b["where"])
         by_epoch = told or (not each_step and a["made"] == epochs > 1)
         if by_epoch and _is(b["ahead"], a["ahead"][::n], a["ahead"], promised):
             how = "is told the epochs" if told else "steps with every epoch"
@@ -39,6 +44,13 @@ def other_length(serial: Run, run: Run, promised: float, name: str) -> Check | N
     if fewer and not any(run.root.returns("warmup")) and not any(serial.root.all("peaks")):
         return _set_by_hand(serial.root, run, promised, name)
     return None
+
+
+def _half(trace: Trace, event: Event) -> int:
+    """Return after how many steps the rate is less than half of its highest one for good; 0 where it is not seen."""
+    rates = [step.lr[0] for step in trace.steps if step.optimizer == event["optimizer"] and step.lr] + event["ahead"]
+    high = [k for k, rate in enumerate(rates, 1) if rate > max(rates) / 2]
+    return high[-1] if high and SHORT <= high[-1] < 0.9 * len(rates) else 0
 
 
 def _unchanged(name: str, event: Event, n: int) -> Check:
