@@ -61,5 +61,5 @@ def latest(runs: Path) -> Path:
 
     found = [path for path in runs.glob("*") if (last_attempt(path) / "spec.json").exists()]
     if not found:
-        raise DlrunError(f"there are no runs in {runs.absolute()}", "name a run directory: dlrun logs FOLDER")
+        raise DlrunError(f"there are no runs in {runs.absolute()}", "dlrun launch makes one; dlrun logs FOLDER")
     return max(found, key=lambda path: path.stat().st_mtime)

@@ -40,11 +40,13 @@ class Reading:
     """The rates over all ranks in order, in `unit`, and the curve of accuracy and loss.
 
     A script that prints no samples per second has its epochs timed: an epoch is the same work for any number of ranks.
+    `begins` is the number of the first epoch that it speaks of.
     """
 
     rates: tuple[float, ...]
     points: tuple[Point, ...]
     unit: str = "samples/s"
+    begins: int | None = None
 
     @property
     def settled_rates(self) -> tuple[float, ...]:
@@ -77,5 +79,6 @@ def read(lines: Iterable[tuple[float, str]], patterns: Patterns) -> Reading:
             points.append(Point(seconds - start, _share(last), losses[-1] if losses else None))
     times = list(epochs.values())
     if not rates and patterns.rate == RATE and len(times) > 1 and times == sorted(set(times)):
-        return Reading(tuple(1 / (b - a) for a, b in itertools.pairwise(times)), tuple(points), "epochs/s")
-    return Reading(tuple(rates), tuple(points))
+        rates = [1 / (b - a) for a, b in itertools.pairwise(times)]
+        return Reading(tuple(rates), tuple(points), "epochs/s", min(epochs))
+    return Reading(tuple(rates), tuple(points), begins=min(epochs, default=None))

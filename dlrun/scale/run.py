@@ -58,8 +58,8 @@ def share(value: str, ranks: int) -> str:
         raise DlrunError(f"--divide: '{value}' is no number", "write --divide batch-size=64") from None
 
 
-def run_one(experiment: Experiment, mode: str, ranks: int, repeat: int) -> Run:
-    """Run the script once; raises where it fails or prints no rate."""
+def run_one(experiment: Experiment, mode: str, ranks: int, repeat: int, first: Run | None = None) -> Run:
+    """Run the script once; raises where it fails, prints no rate, or goes on where the ``first`` run has ended."""
     lines: list[tuple[float, str]] = []
     plan = experiment.plan_for(mode, ranks)
     result = launch(plan, lambda rank, stream, line: lines.append((time.monotonic(), line)))
@@ -75,6 +75,13 @@ def run_one(experiment: Experiment, mode: str, ranks: int, repeat: int) -> Run:
             "make it data-parallel first: dlrun port",
         )
     reading = read(lines, experiment.patterns)
+    if first is not None and first.reading.begins is not None and reading.begins != first.reading.begins:
+        now = "speaks of no epoch" if reading.begins is None else f"begins with epoch {reading.begins}"
+        raise DlrunError(
+            f"with -n {ranks} the script {now}, and began with epoch {first.reading.begins} with -n {first.ranks}: it "
+            "goes on from a checkpoint that an earlier run left",
+            "runs are compared from the start: switch that off for them (an option of the script, say)",
+        )
     if not reading.rates:
         like = "like '812 samples/s' or '9.5 images per second'"
         asked = like if experiment.patterns.rate == RATE else f"that '{experiment.patterns.rate}' finds"
@@ -92,7 +99,7 @@ def run_all(experiment: Experiment, on_run: Callable[[int, str], None]) -> Seque
     try:
         for index, (mode, ranks, repeat) in enumerate(experiment.todo()):
             on_run(index, f"{mode}, {ranks} rank{'s' * (ranks > 1)}, repeat {repeat + 1} of {experiment.repeats}")
-            run = run_one(experiment, mode, ranks, repeat)
+            run = run_one(experiment, mode, ranks, repeat, runs[0] if runs else None)
             runs += [replace(run, mode=one) for one in experiment.modes] if ranks == 1 else [run]
     except KeyboardInterrupt:
         if not runs:

@@ -107,12 +107,22 @@ def test_a_script_that_prints_no_rate_has_its_epochs_timed(folder: Path) -> None
     assert "the script prints no samples/s: its rates are epochs/s" in done.stderr
 
 
+GOES_ON = """
+import os
+begins = 3 * os.path.exists("checkpoint")
+open("checkpoint", "w").close()
+for epoch in range(begins, begins + 3):
+    print(f"epoch {epoch}: 9 samples/s")
+"""
+
+
 @pytest.mark.parametrize(
     ("script", "args", "said"),
     [
         ("print('hello')", ("-n", "1"), "the script printed no rate"),
         ("print('9 samples/s')", ("-n", "2"), "no rank talked to another"),
         ("raise SystemExit(3)", ("-n", "1"), "the weak run with -n 1 failed"),
+        (GOES_ON, ("-n", "1", "--repeats", "2"), "begins with epoch 3, and began with epoch 0"),
         ("", ("-n", "0,1"), "write 1,2,4"),
         ("", ("--divide", "batch=many"), "'many' is no number"),
     ],
