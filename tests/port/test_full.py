@@ -228,6 +228,28 @@ def test_what_two_loops_take_through_one_function_is_cut_once():
     assert port(TRAINING).text.count("grid = dl.shard(") == 1
 
 
+FIT = """import torch
+class Fit:
+    def __init__(self, x):
+        self.count = x.shape[0]
+        self.x = x
+        self.net = torch.nn.Linear(1, 1)
+        self.opt = torch.optim.Adam(self.net.parameters())
+    def train(self):
+        for epoch in range(9):
+            loss = LOSS
+            loss.backward()
+            self.opt.step()
+Fit(torch.rand(20, 1)).train()
+"""
+
+
+def test_the_number_of_samples_in_an_attribute_is_no_array_and_a_part_of_one_in_an_attribute_is_refused():
+    text = port(FIT.replace("LOSS", "self.net(self.x).pow(2).sum() / self.count")).text
+    assert "dl.partial_sum(self.net(self.x).pow(2).sum()) / self.count" in text and "dl.shard(self.count" not in text
+    assert "takes a part, self.x[:5]" in str(refused(FIT.replace("LOSS", "self.net(self.x[:5]).pow(2).mean()")))
+
+
 def test_an_attribute_that_is_set_in_several_places_is_refused_by_name():
     said = refused("""import torch
 class Fit:

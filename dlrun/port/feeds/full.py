@@ -133,7 +133,8 @@ class FullBatches:
         A share of the whole array has other entries there.
         """
         reached = self._reached(wholes) | {wholes.loop}
-        for use in (n for name in wholes.arrays for n in wholes.uses(name)):
+        held = wholes.held.uses() if wholes.held.arrays else []
+        for use in (*(n for name in wholes.arrays for n in wholes.uses(name)), *held):
             up = self.script.parents[use]
             if not isinstance(up, cst.Subscript) or up.value is not use:
                 continue

@@ -110,14 +110,8 @@ class Wholes:
                 gives = isinstance(up, cst.Attribute) and up.value is n and _GIVES.search(up.attr.value)
                 if attribute and GRAPH.search(n.value):  # data.train_mask
                     self.graph = up
-                if (
-                    not attribute
-                    and not keyword
-                    and not weight
-                    and not called
-                    and not gives
-                    and not self.script.name_of(n).startswith(("torch", "numpy", "builtins", "tensorflow", "keras"))
-                ):
+                foreign = self.script.name_of(n).startswith(("torch", "numpy", "builtins", "tensorflow", "keras"))
+                if not (attribute or keyword or weight or called or gives or foreign):
                     yield n
 
     def _through(self, name: cst.Name, bindings: list[Binding], scope: Scope) -> None:
@@ -240,7 +234,10 @@ class Wholes:
         return False
 
     def _is_number(self, node: cst.CSTNode) -> bool:
-        """Tell whether ``node`` is computed from numbers alone: ``0.01 / np.pi``."""
+        """Tell whether ``node`` is computed from numbers alone, or from lengths: ``0.01 / np.pi``, ``x.shape[0]``."""
+        inner = node.value if isinstance(node, cst.Subscript) else node
+        if isinstance(inner, cst.Attribute) and inner.attr.value == "shape":
+            return True
         if isinstance(node, cst.UnaryOperation):
             return self._is_number(node.expression)
         if isinstance(node, cst.BinaryOperation):
