@@ -49,3 +49,21 @@ def expression(template: str, nodes: dict[str, cst.BaseExpression] | None = None
 def _in_brackets(node: cst.BaseExpression) -> cst.BaseExpression:
     bare = isinstance(node, cst.Tuple) and not node.lpar
     return node.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()]) if bare else node
+
+
+def with_argument(call: cst.Call, keyword: str, value: cst.BaseExpression) -> cst.Call:
+    """Return ``call`` with one more keyword argument at the end."""
+    tight = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+    arg = cst.Arg(value, keyword=cst.Name(keyword), equal=tight)
+    if not call.args:
+        return call.with_changes(args=[arg])
+    last = call.args[-1]
+    # A trailing comma (and the line break after it) moves behind the new argument.
+    kept = last.comma if isinstance(last.comma, cst.Comma) else cst.MaybeSentinel.DEFAULT
+    space: Any = cst.SimpleWhitespace(" ")
+    if len(call.args) > 1 and isinstance(call.args[0].comma, cst.Comma):
+        space = call.args[0].comma.whitespace_after
+        if isinstance(space, cst.ParenthesizedWhitespace):  # without the comments that stand there
+            space = space.with_changes(first_line=cst.TrailingWhitespace(), empty_lines=[])
+    args = [*call.args[:-1], last.with_changes(comma=cst.Comma(whitespace_after=space)), arg.with_changes(comma=kept)]
+    return call.with_changes(args=args)

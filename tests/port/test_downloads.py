@@ -204,7 +204,7 @@ def test_what_rank_0_keeps_in_a_temporary_folder_all_ranks_find(tmp_path):
     assert "each rank makes a folder of its own" in port(plain).report()
 
 
-READS_BACK = """import os
+READS_BACK = """import os, pandas
 import numpy as np
 if os.path.exists("best.pt"):
     model.load_state_dict(torch.load("best.pt"))
@@ -217,6 +217,14 @@ with open("log.txt") as file:
 np.savetxt(path, losses)
 losses = np.loadtxt(path)
 other = np.loadtxt(given)
+def dump(rows, to):
+    with open(to, "w") as file:
+        file.write(str(rows))
+def rows_of(name):
+    return np.genfromtxt(name)
+dump(losses, "rows.txt")
+table.to_csv("table.csv")
+first, second = rows_of("rows.txt"), pandas.read_csv("table.csv")
 """
 
 
@@ -227,6 +235,8 @@ def test_what_rank_0_has_written_is_read_by_the_others_after_it():
     assert 'with dl.rank0_first(open)("log.txt") as file:' in text
     assert "losses = dl.rank0_first(np.loadtxt)(path)" in text
     assert "other = np.loadtxt(given)" in text
+    assert "return dl.rank0_first(np.genfromtxt)(name)" in text
+    assert 'dl.rank0_first(pandas.read_csv)("table.csv")' in text
 
 
 RUN = """import argparse, bz2, logging, os, sys, time, torch, visdom

@@ -242,13 +242,16 @@ def test_the_steps_of_a_decay_of_tensorflow_1_are_divided_and_what_it_returns_is
     assert "AdamOptimizer(dl.lr_scale(rate))" in text
 
 def test_what_rank_0_has_written_is_read_by_rank_0_first_and_parts_of_a_model_are_saved_by_it_alone() -> None:
-    text = port("""import keras
+    source = """import keras
 model = Autoencoder()
 model.compile("adam")
 model.fit(x, y, callbacks=[keras.callbacks.ModelCheckpoint("best.weights.h5")])
 model.load_weights("best.weights.h5")
 model.encoder.save("encoder.keras")
-""").text
+"""
+    text = port(source).text
+    refuses = [d for d in port(source.replace("ModelCheckpoint", "BackupAndRestore")).doubts if d.danger == "high"]
+    assert "restores on one rank what the others lack" in refuses[0].why
     assert 'dl.rank0_first(model.load_weights)("best.weights.h5")' in text
     assert 'dl.rank0(model.encoder.save)("encoder.keras")' in text
 

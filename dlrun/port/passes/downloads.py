@@ -163,9 +163,7 @@ def _caches(facts: ScriptFacts, node: cst.CSTNode) -> bool:
 def _works_together(facts: ScriptFacts, node: cst.CSTNode) -> bool:
     """Tell whether ``node`` trains, makes what the ranks share, or runs where not all ranks come by."""
     script = facts.script
-    above = list(script.above(node))
-    methods = [u.name.value for u in (node, *above) if isinstance(u, cst.FunctionDef)]
-    if any(u in facts.loops for u in above) or any(m in ("__getitem__", "__iter__", "__next__") for m in methods):
+    if is_apart(facts, node):
         return True
     calls = list(_calls(facts, node, depth=3))
     return any(
@@ -174,6 +172,13 @@ def _works_together(facts: ScriptFacts, node: cst.CSTNode) -> bool:
         or argument(c, "download") is not None
         for c in calls
     )
+
+
+def is_apart(facts: ScriptFacts, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` is in a training loop, or in what a worker process may run."""
+    above = list(facts.script.above(node))
+    methods = {u.name.value for u in (node, *above) if isinstance(u, cst.FunctionDef)}
+    return any(u in facts.loops for u in above) or not methods.isdisjoint(("__getitem__", "__iter__", "__next__"))
 
 
 def _method(call: cst.Call) -> str:

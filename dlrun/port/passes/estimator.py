@@ -9,8 +9,7 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts.tensorflow import TensorFlowFacts
-from dlrun.port.insert import expression
-from dlrun.port.passes.output import with_argument
+from dlrun.port.insert import expression, with_argument
 from dlrun.port.program.script import argument
 
 

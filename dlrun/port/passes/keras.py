@@ -83,6 +83,9 @@ def gradients(facts: KerasFacts) -> Iterator[Edit | Doubt]:
             yield Doubt(node, "made out of sight: where it draws an order by NumPy's or random's numbers, each rank "
                         "takes every n-th batch of another order", "medium")  # fmt: skip
     yield from _episodes(facts)
+    for call in [c for c in facts.script.calls if facts.script.name_of(c.func).endswith("callbacks.BackupAndRestore")]:
+        yield Doubt(call, "it restores on one rank what the others lack: fit() refuses it on several ranks", "high",
+                    "save with ModelCheckpoint, and load the weights before distribute()")  # fmt: skip
     yield from own_variables.keras(facts)
     own = {facts.script.outermost_loop(node): None for node in (*facts.dealt, *facts.iterated)}
     for loop in own:

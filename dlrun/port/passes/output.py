@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, ScriptFacts
-from dlrun.port.insert import expression
+from dlrun.port.facts.kinds_tensorflow import plain
+from dlrun.port.insert import expression, with_argument
 from dlrun.port.passes import caches, downloads, stamps, stopping
 from dlrun.port.program.script import argument, dotted
 
@@ -39,7 +39,8 @@ _HUBS = re.compile(
     r"sklearn\.datasets\.fetch_\w+)$"
 )
 _READS = re.compile(
-    r"^(os\.(stat|path\.(exists|isfile|getsize))|numpy\.(load|loadtxt|genfromtxt)|pandas\.read_\w+|(builtins|io)\.open)$"
+    r"^(os\.(stat|path\.(exists|isfile|getsize))|numpy\.(load|loadtxt|genfromtxt)|pandas\.read_\w+|(builtins|io)\.open|"
+    r"tensorflow\.(io\.read_file|data\.(experimental\.)?(TextLineDataset|TFRecordDataset|CsvDataset|make_csv_dataset)))$"
 )
 # What makes pictures and films, which save themselves.
 _PICTURES = re.compile(
@@ -86,22 +87,33 @@ def reads_back(facts: ScriptFacts) -> Iterator[Edit]:
         dl.rank0(np.savetxt)(path, losses)
         losses = dl.rank0_first(np.loadtxt)(path)
     """
-    written: set[tuple[cst.CSTNode, str]] = set()
+    written: set[tuple[cst.CSTNode | None, str]] = set()
     for call in sorted(downloads.others(facts), key=lambda c: facts.script.order[c]):
-        name, home = _name(facts, call), facts.script.function_of(call)
-        words = [(home, facts.script.code(arg.value)) for arg in call.args]
-        if name == "torch.save" or WRITES.search(name) or downloads.opens_to_write(call, name):
-            written.update(words)
-        elif _READS.search(name) and not written.isdisjoint(words[:1]):
+        name = _name(facts, call)
+        reads = _READS.search(plain(name)) and not downloads.is_apart(facts, call)
+        if name == "torch.save" or _writes(facts, call, name):
+            written.update(*(_words(facts, call, arg.value) for arg in call.args))
+        elif reads and call.args and not written.isdisjoint(_words(facts, call, call.args[0].value)):
             yield Edit(call.func, "rank 0 first: it has written what all read",
                        lambda f: expression("torch/rank0_first", {"call": f}, dl=facts.alias))  # fmt: skip
+
+
+def _words(facts: ScriptFacts, call: cst.Call, path: cst.BaseExpression) -> set[tuple[cst.CSTNode | None, str]]:
+    """Return what tells ``path`` from others: its words, in their function, and the texts that come to it."""
+    texts = (o.node for o in facts.flow.origins(path))
+    return {(facts.script.function_of(call), facts.script.code(path)),
+            *((None, str(t.evaluated_value)) for t in texts if isinstance(t, cst.SimpleString))}  # fmt: skip
+
+
+def _writes(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
+    made = WRITES.search(name) or _SAVES.search(name) or downloads.opens_to_write(call, name)
+    return bool(made) or _method_writes(facts, call, name)
 
 
 def one(facts: ScriptFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
     """Yield the change of one call that any framework's script may make."""
     dl, name = facts.alias, _name(facts, call)
-    writes = WRITES.search(name) or _SAVES.search(name) or downloads.opens_to_write(call, name)
-    if writes or _method_writes(facts, call, name):
+    if _writes(facts, call, name):
         yield Edit(call.func, "rank 0 writes", lambda f: expression("torch/rank0", {"call": f}, dl=dl))
     elif name == "logging.basicConfig" or _sets_level(facts, call):
         level = argument(call, "level") if name == "logging.basicConfig" else call.args[0].value
@@ -167,24 +179,6 @@ def _sets_level(facts: ScriptFacts, call: cst.Call) -> bool:
 
 def _quieter(dl: str, logging: str, level: cst.BaseExpression) -> cst.BaseExpression:
     return expression("torch/level", {"level": level}, dl=dl, logging=logging)
-
-
-def with_argument(call: cst.Call, keyword: str, value: cst.BaseExpression) -> cst.Call:
-    """Return ``call`` with one more keyword argument at the end."""
-    tight = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
-    arg = cst.Arg(value, keyword=cst.Name(keyword), equal=tight)
-    if not call.args:
-        return call.with_changes(args=[arg])
-    last = call.args[-1]
-    # A trailing comma (and the line break after it) moves behind the new argument.
-    kept = last.comma if isinstance(last.comma, cst.Comma) else cst.MaybeSentinel.DEFAULT
-    space: Any = cst.SimpleWhitespace(" ")
-    if len(call.args) > 1 and isinstance(call.args[0].comma, cst.Comma):
-        space = call.args[0].comma.whitespace_after
-        if isinstance(space, cst.ParenthesizedWhitespace):  # without the comments that stand there
-            space = space.with_changes(first_line=cst.TrailingWhitespace(), empty_lines=[])
-    args = [*call.args[:-1], last.with_changes(comma=cst.Comma(whitespace_after=space)), arg.with_changes(comma=kept)]
-    return call.with_changes(args=args)
 
 
 def _method_writes(facts: ScriptFacts, call: cst.Call, name: str) -> bool:

@@ -10,12 +10,11 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import computed, leaves
-from dlrun.port.insert import expression
+from dlrun.port.insert import expression, with_argument
 from dlrun.port.passes import milestones, own_schedules, step_rates
 from dlrun.port.passes.bounds import bounds, lasts
 from dlrun.port.passes.counters import attributes, counters, each_update, innermost, tells
 from dlrun.port.passes.counts import all_samples, is_own
-from dlrun.port.passes.output import with_argument
 from dlrun.port.passes.step_rates import StepRates
 from dlrun.port.program.script import argument, dotted, walk
 
