@@ -261,6 +261,17 @@ for epoch in range(9):
         best = total
 """).text
     assert "print(epoch, dl.average(total), math.exp(dl.average(total)))" in text
+    entry = f"""{HEAD}import math
+{MADE}{LOADER}total = 0
+for x, y in loader:
+    loss = (model(x) - y).pow(2).mean()
+    loss.backward()
+    opt.step()
+    total += loss.data
+    shown = total[0] / 9
+    print("{{:.2f}} {{:.2f}}".format(shown, math.exp(shown)))
+"""
+    assert ".format(dl.average(shown), math.exp(dl.average(shown)))" in port(entry).text  # numbers
     assert "total = dl.average(total)  # mean over the ranks: all ranks decide alike" in text
 
 

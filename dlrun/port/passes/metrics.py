@@ -102,6 +102,7 @@ class Metrics:
         if isinstance(node, cst.Call) and self.script.name_of(node.func) in ("builtins.round", "builtins.int"):
             return self.values(node.args[0].value) if node.args else []  # the mean is rounded, not the parts
         if (inner := self._bent(node)) is not None:
+            self.formatted.update([inner] if node in self.formatted else [])
             return self.values(inner)  # perplexity is that of the mean loss
         extreme = isinstance(node, cst.Call) and self.script.name_of(node.func) in ("builtins.min", "builtins.max")
         if isinstance(node, cst.Call) and extreme and len(node.args) == 1 and self.listed(node.args[0].value):
