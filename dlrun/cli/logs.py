@@ -61,5 +61,6 @@ def latest(runs: Path) -> Path:
 
     found = [path for path in runs.glob("*") if (last_attempt(path) / "spec.json").exists()]
     if not found:
-        raise DlrunError(f"there are no runs in {runs.absolute()}", "dlrun launch makes one; dlrun logs FOLDER")
+        hint = "dlrun launch makes them; a run elsewhere is shown by its folder: dlrun logs FOLDER"
+        raise DlrunError(f"there are no runs in {runs.absolute()}", hint)
     return max(found, key=lambda path: path.stat().st_mtime)

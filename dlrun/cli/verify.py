@@ -26,7 +26,7 @@ class NotJudgedError(DlrunError):
 
 @click.command()
 @click.argument("serial", metavar="TRAIN.PY", type=click.Path(path_type=Path))
-@click.argument("port", metavar="TRAIN_DIST.PY", type=click.Path(path_type=Path))
+@click.argument("port", metavar="TRAIN_DIST.PY", required=False, type=click.Path(path_type=Path))
 @click.argument("args", nargs=-1)
 @click.option("-n", "--ranks", default=2, show_default=True, help="How many ranks prove it.")
 @click.option("--steps", default=6, show_default=True, help="Optimizer steps per run.")
@@ -36,7 +36,7 @@ class NotJudgedError(DlrunError):
 @click.option("--keep", type=NewFolder(), metavar="FOLDER", help="Keep the traces of the runs here.")
 def command(
     serial: Path,
-    port: Path,
+    port: Path | None,
     args: tuple[str, ...],
     ranks: int,
     steps: int,
@@ -59,6 +59,9 @@ def command(
     """
     from dlrun.verify import Job
 
+    if port is None:
+        made = serial.with_name(f"{serial.stem}_dist.py")
+        raise click.UsageError(f"which port? dlrun port {serial} writes one: dlrun verify {serial} {made}")
     raise SystemExit(prove(Job(serial, port, args, ranks, steps, seed, stall), as_json, keep))
 
 

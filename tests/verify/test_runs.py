@@ -174,7 +174,8 @@ def test_a_serial_script_that_fails_is_the_users_to_repair(folder: Path) -> None
     assert "a.py fails: ZeroDivisionError: division by zero (a.py:11)" in said
 
 
-def test_scripts_that_are_given_the_wrong_way_round_are_said_to_be(folder: Path) -> None:
+def test_scripts_that_are_given_the_wrong_way_round_or_alone_are_said_to_be(folder: Path) -> None:
+    assert "dlrun verify a.py a_dist.py" in verify(script("a.py"))[1]
     code, said = verify(script("b.py", head="import dl_comm.torch\n"), script("a.py"))
     assert code == 2
     assert "a.py does not import dl_comm\n  the port comes second: dlrun verify a.py b.py\n" in said
