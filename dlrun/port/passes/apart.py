@@ -56,8 +56,8 @@ def _generators(facts: Facts) -> Iterator[Doubt]:
             if given is not None and any(_is_generator(facts, o.node) for o in facts.flow.origins(given)):
                 name = facts.script.code(given)
                 yield Doubt(call, f"{name} has one seed on all ranks, which draw the same here", "high",
-                            f"{name}.manual_seed(seed + {facts.alias}.get_rank()) after {facts.alias}.broadcast(), "
-                            "for what each rank shall draw for itself")  # fmt: skip
+                            f"{name}.manual_seed(seed + {facts.alias}.get_rank()) where it is made, for what each rank "
+                            "shall draw for itself")  # fmt: skip
 
 
 def _is_generator(facts: Facts, node: cst.CSTNode) -> bool:

@@ -89,7 +89,7 @@ def _cause(a: Step, b: Step, loose: set[str]) -> tuple[str, str, str, str]:
     if _batches(a) != _batches(b):
         line = next((e.at for e in b.before if e.kind == "batch"), b.at)
         return "it read other samples", "sharding must change nothing here: same sampler, same seed", "other-data", line
-    if a.lr != b.lr:
+    if [f"{rate:g}" for rate in a.lr] != [f"{rate:g}" for rate in b.lr]:  # of updates by hand they are measured
         finding = f"the learning rate is {b.lr[0]:g}, not {a.lr[0]:g}"
         return finding, "scale the rate with dl.lr_scale(), which leaves it alone here", "other-rate", b.at
     changed = [name for name, state in a.states.items() if b.states.get(name, state) != state and name not in loose]
