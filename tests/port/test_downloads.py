@@ -283,3 +283,16 @@ note("b")
 """
     text = port(f"import os, requests\n{HEAD}{fetch}{LOOP}").text
     assert 'with open(path, "wb") as file:' in text and 'with dl.rank0(open)(path, "w") as file:' in text
+
+
+def test_what_a_decorator_keeps_in_files_is_looked_for_by_each_rank():
+    kept = """import pickle
+def kept(func):
+    def wrapper(x):
+        try:
+            return pickle.load(open(x, "rb"))
+        except FileNotFoundError:
+            pickle.dump(func(x), open(x, "wb"))
+    return wrapper
+"""
+    assert "rank0_first" not in port(f"{kept}{SERIAL}").text

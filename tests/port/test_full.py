@@ -247,6 +247,7 @@ Fit(torch.rand(20, 1)).train()
 def test_the_number_of_samples_in_an_attribute_is_no_array_and_a_part_of_one_in_an_attribute_is_refused():
     text = port(FIT.replace("LOSS", "self.net(self.x).pow(2).sum() / self.count")).text
     assert "dl.partial_sum(self.net(self.x).pow(2).sum()) / self.count" in text and "dl.shard(self.count" not in text
+    assert refused(FIT.replace("LOSS", "self.net(self.x).pow(2).mean()").partition("Fit(torch")[0])  # out of sight
     assert "takes a part, self.x[:5]" in str(refused(FIT.replace("LOSS", "self.net(self.x[:5]).pow(2).mean()")))
 
 

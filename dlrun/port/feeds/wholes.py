@@ -93,6 +93,8 @@ class Wholes:
         if inner := self.held.follows(node):
             for value in inner:
                 self._follow(value)
+        elif any(isinstance(o.node, cst.Param) for o in self.flow.origins(node)):
+            self.held.scattered = self.held.scattered or node  # nothing tells what it is
         elif not self._is_plain(node):
             self.held.note(node)
             if any(drawn(self.flow, o.node) for o in self.flow.origins(node)):

@@ -175,8 +175,11 @@ def _works_together(facts: ScriptFacts, node: cst.CSTNode) -> bool:
 
 
 def is_apart(facts: ScriptFacts, node: cst.CSTNode) -> bool:
-    """Tell whether ``node`` is in a training loop, or in what a worker process may run."""
+    """Tell whether ``node`` is in a training loop, in what a worker process may run, or in what a decorator wraps."""
     above = list(facts.script.above(node))
+    wraps = sum(isinstance(up, cst.FunctionDef) for up in above) > 1  # called from where nothing tells
+    if wraps and not facts.flow.callers(facts.script.function_of(node)):
+        return True
     methods = {u.name.value for u in (node, *above) if isinstance(u, cst.FunctionDef)}
     return any(u in facts.loops for u in above) or not methods.isdisjoint(("__getitem__", "__iter__", "__next__"))
 
