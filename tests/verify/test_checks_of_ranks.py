@@ -85,6 +85,8 @@ def test_testing_on_what_another_rank_trains_on_is_a_leak() -> None:
     serial = run([*epoch([[0, 1]], [[2, 3]]), *tested(9)])
     port = run([*epoch([[0, 2]]), *tested(9)], [*epoch([[1, 3]]), *tested(0)])
     assert data.shards(serial, port).fault == "leaking-split"
+    known = run([*epoch([[0, 2]]), *tested(0)], [*epoch([[1, 3]]), *tested(0)])  # the serial run never came that far
+    assert data.shards(run([*epoch([[0, 1]], [[2, 3]])]), known).fault != "leaking-split"
 
 
 def test_a_fold_that_the_next_one_tests_on_is_no_leak_whatever_the_numbers_of_its_loaders() -> None:

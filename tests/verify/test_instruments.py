@@ -15,6 +15,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
 
+from dlrun.verify.tracer import keras_schedules  # noqa: E402
 from dlrun.verify.tracer.counted import carried_in  # noqa: E402
 from dlrun.verify.tracer.loaders import Epoch, Loaders  # noqa: E402
 from dlrun.verify.tracer.schedules import Schedules  # noqa: E402
@@ -217,6 +218,18 @@ def test_a_schedule_that_is_told_parts_of_epochs_is_followed_from_the_first_one_
     (event,) = [facts for kind, facts in journal.events if kind == "peaks"]
     assert event["told"]
     assert event["ahead"][:9:4] == pytest.approx([0.1, 0.05, 0.1])
+
+
+def test_a_schedule_of_keras_is_as_far_as_its_optimizer_has_made_steps() -> None:
+    class Optimizer:
+        iterations = 3
+
+        def _learning_rate(self, step: int) -> float:
+            return 0.1 if step < 5 else 0.05
+
+    keras_schedules.look_ahead(journal := Journal(), [(0, Optimizer())])  # type: ignore[arg-type]
+    (event,) = [facts for kind, facts in journal.events if kind == "peaks"]
+    assert (event["made"], event["rates"], event["ahead"][:4]) == (3, [0.1], [0.1, 0.1, 0.05, 0.05])
 
 
 def test_quiet_training_has_no_dropout_and_leaves_batch_norms_statistics() -> None:

@@ -112,7 +112,8 @@ def _follows(whole: list[int], share: list[int]) -> bool:
 def _leak(identity: Run, run: Run, shares: list[list[int]]) -> Check | None:
     """Return a check that failed because one rank trains on what another one tests on, None where none does."""
     trained = {i for share in shares for i in share}
-    if _tested(identity.root, whole=True) & set(training(identity.root)[0].samples or ()):
+    serial, tested = set(training(identity.root)[0].samples or ()), [_tested(trace) for trace in run.traces]
+    if _tested(identity.root, whole=True) & serial or (tested[0] <= serial and tested.count(tested[0]) == len(tested)):
         return None  # as a fold is by the next, or by a look at how well the training samples are known
     for trace in run.traces:
         leaked = len(_tested(trace) & trained)

@@ -27,20 +27,21 @@ def other_length(serial: Run, run: Run, promised: float, name: str) -> Check | N
     for a, b in zip(serial.root.all("peaks"), run.root.all("peaks"), strict=False):
         if not a.facts.get("ahead") or a["made"] != b["made"] or a["optimizer"] != b["optimizer"]:
             continue
+        where = b["where"] or run.root.steps[-1].at  # a schedule of Keras is the optimizer's to ask
         told = a.facts.get("told") and b.facts.get("told")
         each_step = not told and a["made"] >= sum(step.optimizer == a["optimizer"] for step in serial.root.steps) > 1
         if each_step and fewer and _is(b["ahead"], a["ahead"], a["ahead"][::n], promised):
-            return _unchanged(name, b, n)
+            return _unchanged(name, where, n)
         if each_step and math.isclose(_half(serial.root, a) / (_half(run.root, b) or math.inf), n * n, rel_tol=ROUNDED):
             finding = f"a schedule that steps with every batch is {n * n} times as fast as the serial one: {n} ranks "
             todo = "divide what it counts once: by dl.steps(count), or as len() of the sharded loader"
-            return failed(name, f"{finding}make 1/{n} of the steps", todo, "schedule-too-short", where=b["where"])
+            return failed(name, f"{finding}make 1/{n} of the steps", todo, "schedule-too-short", where=where)
         by_epoch = told or (not each_step and a["made"] == epochs > 1)
         if by_epoch and _is(b["ahead"], a["ahead"][::n], a["ahead"], promised):
             how = "is told the epochs" if told else "steps with every epoch"
             finding = f"a schedule that {how} is {n} times as fast as the serial one"
             todo = "n ranks go through as many epochs: leave what it counts as in the serial script"
-            return failed(name, finding, todo, "schedule-too-short", where=b["where"])
+            return failed(name, finding, todo, "schedule-too-short", where=where)
     if fewer and not any(run.root.returns("warmup")) and not any(serial.root.all("peaks")):
         return _set_by_hand(serial.root, run, promised, name)
     return None
@@ -53,11 +54,11 @@ def _half(trace: Trace, event: Event) -> int:
     return high[-1] if high and SHORT <= high[-1] < 0.9 * len(rates) else 0
 
 
-def _unchanged(name: str, event: Event, n: int) -> Check:
+def _unchanged(name: str, where: str, n: int) -> Check:
     finding = f"a schedule that steps with every batch is as long as the serial one, and {n} ranks make 1/{n} of the "
     finding += "steps: they never come to its end"
     todo = "take what it counts from dl.steps(count), or from len() of the sharded loader"
-    return failed(name, finding, todo, "schedule-too-long", where=event["where"])
+    return failed(name, finding, todo, "schedule-too-long", where=where)
 
 
 def _is(rates: Sequence[float], like: Sequence[float], unlike: Sequence[float], promised: float,

@@ -63,7 +63,7 @@ class DataSets:
         epoch = iterator._dlrun = Epoch(self._epochs, self.number(data), steps, following, finite, dealt)
         self._epochs += 1
         self.totals.begin()
-        facts = {"loader": epoch.loader, "fit": bool(self.fitting), "evaluates": bool(self.evaluating)}
+        facts = {"loader": epoch.loader, "fit": bool(self.fitting), "evaluates": bool(self.evaluating), "loops": finite}
         self.recorder.note("epoch", epoch=epoch.number, data=0, size=None, **facts)
 
     def cut_batches(self, data: Any) -> Any:
