@@ -19,9 +19,9 @@ FIRST_STEPS_TEST = "tests/comm/faces/test_first_steps.py"
 FAULT_TESTS = "tests/verify/test_tensorflow_faults.py"
 EXAMPLE_TEST = "tests/examples/test_training.py::test_digits_are_learned_alone_and_on_two_ranks"
 COMPARISON_TEST = "tests/examples/test_training.py::test_tensorflows_own_strategy_is_compared_and_agrees"
-TEST_TOOLS = ("scikit-learn>=1.3", "pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6")
-# Two files at a time: while the ranks of one wait for each other or for a cut cable, those of the other compute.
-TWO_FILES = ("-n", "2", "--dist", "loadfile")
+TEST_TOOLS = ("scikit-learn>=1.3", "pytest>=8.4", "pytest-timeout>=2.3", "pytest-xdist>=3.6")
+# Three files at a time: while the ranks of one wait for each other or for a cut cable, those of the others compute.
+THREE_FILES = ("-n", "3", "--dist", "loadfile")
 
 
 _built: list[Path] = []
@@ -68,14 +68,14 @@ def tests(session: nox.Session) -> None:
     session.env["DLRUN_TEST_MPIEXEC"] = open_mpi(session)
     files = (SANITIZER_TESTS, TENSORFLOW_TESTS, TENSORFLOW_GPU_TESTS, FIRST_STEPS_TEST, FAULT_TESTS)
     elsewhere = [f"--ignore={file}" for file in files]
-    run_pytest(session, *TWO_FILES, "tests", *elsewhere)
+    run_pytest(session, *THREE_FILES, "tests", *elsewhere)
     session.run("mypy")
 
 
 @nox.session
 def sanitize(session: nox.Session) -> None:
     """dl_comm's collectives with threads as ranks, under ThreadSanitizer, and AddressSanitizer with UBSan."""
-    session.install("cmake>=3.20", "pytest>=8", "pytest-timeout>=2.3")
+    session.install("cmake>=3.20", "pytest>=8.4", "pytest-timeout>=2.3")
     run_pytest(session, SANITIZER_TESTS)
 
 
@@ -84,7 +84,7 @@ def keras2(session: nox.Session) -> None:
     """dl_comm with TensorFlow 2.15 and Keras 2.15, which need NumPy 1."""
     session.install("tensorflow-cpu==2.15.1", "numpy<2", wheel(session, "mpi"), *TEST_TOOLS)
     examples = (f"{EXAMPLE_TEST}[keras_mnist]", f"{EXAMPLE_TEST}[tf_mnist]", COMPARISON_TEST)
-    run_pytest(session, *TWO_FILES, TENSORFLOW_TESTS, TENSORFLOW_GPU_TESTS, KERAS_TESTS, FAULT_TESTS, *examples)
+    run_pytest(session, *THREE_FILES, TENSORFLOW_TESTS, TENSORFLOW_GPU_TESTS, KERAS_TESTS, FAULT_TESTS, *examples)
 
 
 @nox.session
@@ -92,7 +92,7 @@ def keras3(session: nox.Session) -> None:
     """dl_comm with TensorFlow 2.21 and Keras 3."""
     session.install("tensorflow-cpu==2.21.0", wheel(session, "mpi"), *TEST_TOOLS)
     faces = (TENSORFLOW_TESTS, TENSORFLOW_GPU_TESTS, KERAS_TESTS, FIRST_STEPS_TEST)
-    run_pytest(session, *TWO_FILES, *faces, FAULT_TESTS, f"{EXAMPLE_TEST}[tf2_mnist]")
+    run_pytest(session, *THREE_FILES, *faces, FAULT_TESTS, f"{EXAMPLE_TEST}[tf2_mnist]")
 
 
 @nox.session(venv_backend="none")
