@@ -85,6 +85,7 @@ def port(
             joined = [replace(e, step="start") for e in start.into_module(facts, tree)]
             edits.extend(joined)
             after = _carried_out(tree, file, [*mine, *joined])
+        after = start.above_uses(after, facts.alias)
         modules.append(Part(file, tree.code, after.code, tree.encoding))
     contract = facts.contract if isinstance(facts, Facts) else options.contract
     return Ported(name, modules[0], tuple(modules[1:]), script, tuple(edits), tuple(doubts), facts.framework, contract)

@@ -296,3 +296,15 @@ def kept(func):
     return wrapper
 """
     assert "rank0_first" not in port(f"{kept}{SERIAL}").text
+
+
+def test_rank_0_sorts_files_out_before_the_others_list_what_is_left() -> None:
+    loop = "for folder in ('a', 'b'):\n    for name in os.listdir(folder):\n        if name[0] == '.':\n"
+    loop += "            os.remove(os.path.join(folder, name))\n"
+    first = "with dl.rank0_first():  # the others come when it is done, and find what it leaves\n"
+    text = port("import os\n" + loop + SERIAL).text
+    assert first + textwrap.indent(loop, "    ") in text
+    kept = SERIAL + "    for old in os.listdir('kept'):\n        os.remove(old)\n"  # in the loop that trains
+    text = port("import os\n" + kept).text
+    assert "dl.rank0(os.remove)(old)" in text
+    assert "rank0_first" not in text

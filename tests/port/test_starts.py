@@ -229,3 +229,10 @@ print(run(DataLoader(data[80:]), "eval"))
 """).text
     assert text.count("dl.broadcast(model, opt)") == text.count("dl.reseed()") == 1
     assert text.index("def train") < text.index("dl.broadcast(") < text.index("for epoch")
+
+
+def test_the_ranks_meet_before_a_file_is_written_though_the_framework_is_imported_later() -> None:
+    text = port("import os\nlog = open('log.txt', 'w')\n" + SERIAL).text
+    assert text.index("import dl_comm.torch as dl") < text.index("dl.init()") < text.index("dl.rank0(open)")
+    assert text.count("import dl_comm") == text.count("dl.init()") == 1
+    compile(text, "port", "exec")

@@ -1,4 +1,4 @@
-"""Part of step "output": a file that the script fetches, or makes, where it is missing."""
+"""Part of step "output": a file that the script fetches, or makes, where it is missing, or sorts out."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dlrun.port.edits import Edit
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.insert import expression, statements
+from dlrun.port.passes.stamps import once
 from dlrun.port.program.script import argument, walk
 
 _LOOKS = re.compile(r"^(os\.path\.(exists|isfile|isdir)|tensorflow\.(io\.)?gfile\.(exists|isdir|Exists|IsDirectory))$")
@@ -24,11 +25,16 @@ _MAKES = re.compile(
     r"^(numpy\.(save|savez|savez_compressed|savetxt)|scipy\.sparse\.save_npz|(pickle|json|joblib)\.dump)$"
 )
 _TAKES = re.compile(r"^(numpy\.(load|loadtxt)|scipy\.sparse\.load_npz|(pickle|json|joblib)\.load)$")
+_CLEARS = re.compile(r"^(os\.(remove|unlink|rename|replace)|shutil\.move)$")
+_LISTS = re.compile(r"^(os\.(listdir|scandir|walk)|glob\.i?glob)$|\.(glob|rglob|iterdir)$")
 _WRITING_MODES = re.compile(r"^[rbt]*[wax][+bt]*$")
 # What may make ranks wait for each other: not to be done in turns.
 _TOGETHER = re.compile(
     r"(^torch\.(load|save)$)|\.(fit|fit_generator|train_on_batch|backward|step|run|minimize|compile)$"
 )
+
+
+_Turn = cst.If | cst.Try | cst.For | cst.FunctionDef
 
 
 def both(facts: ScriptFacts) -> Iterator[Edit]:
@@ -41,14 +47,15 @@ def both(facts: ScriptFacts) -> Iterator[Edit]:
 
     After:
         import os, urllib.request
-        with dl.rank0_first():  # it finds out what is missing, and the others find it there
+        with dl.rank0_first():  # the others come when it is done, and find what it leaves
             if not os.path.exists("corpus.txt"):
                 urllib.request.urlretrieve(URL, "corpus.txt")
     """
     script = facts.script
     for node in turns(facts):
-        if isinstance(node, (cst.If, cst.Try)):
-            yield Edit(node, "rank 0 looks first, and fetches what is missing", lambda n: _in_turn(n, facts.alias))
+        if not isinstance(node, cst.FunctionDef):
+            why = "sorts files out" if isinstance(node, cst.For) else "looks first, and fetches what is missing"
+            yield Edit(node, f"rank 0 {why}", lambda n: _in_turn(n, facts.alias))
             continue
         for call in facts.flow.callers(node):
             if not any(script.inside(call, n) for n in turns(facts)):
@@ -56,20 +63,23 @@ def both(facts: ScriptFacts) -> Iterator[Edit]:
                            lambda f: expression("torch/rank0_first", {"call": f}, dl=facts.alias))  # fmt: skip
 
 
-def turns(facts: ScriptFacts) -> list[cst.If | cst.Try | cst.FunctionDef]:
+def turns(facts: ScriptFacts) -> list[_Turn]:
     """Return the conditions, attempts, and functions that return early, that fetch or make files which are missing.
 
-    None lies in another one; what trains, or would be in a loop that does, or in a worker process, is none of them.
+    Also the loops that remove or move the files of a folder. None lies in another one; what trains, or would be in a
+    loop that does, or in a worker process, is none of them.
     """
-    script, found = facts.script, list[cst.If | cst.Try | cst.FunctionDef]()
+    script, found = facts.script, list[_Turn]()
     for node in script.nodes:
+        if isinstance(node, cst.For) and _sorts_out(facts, node) and not any(script.inside(node, o) for o in found):
+            found.append(node)
         if not isinstance(node, (cst.If, cst.Try)) or (isinstance(node, cst.If) and not _looks(facts, node.test)):
             continue
         if any(script.inside(node, other) for other in found):
             continue
         home = script.function_of(node)
         early = any(isinstance(n, cst.Return) for n in walk(node.body))
-        whole: cst.If | cst.Try | cst.FunctionDef = node
+        whole: _Turn = node
         if early and isinstance(home, cst.FunctionDef) and facts.flow.callers(home) and not _fetches(facts, node):
             whole = home
         fetches = isinstance(node, cst.If) and (_fetches(facts, whole) or _fills_in(facts, node, whole))
@@ -96,7 +106,7 @@ def others(facts: ScriptFacts) -> list[cst.Call]:
     return [call for call in facts.script.calls if not alone or not in_turn(call)]
 
 
-def _in_turn(node: cst.If | cst.Try, dl: str) -> cst.With:
+def _in_turn(node: cst.If | cst.Try | cst.For, dl: str) -> cst.With:
     (line,) = statements("torch/in_turn", dl=dl)
     assert isinstance(line, cst.With) and isinstance(line.body, cst.IndentedBlock)
     body = line.body.with_changes(body=[node.with_changes(leading_lines=[])])
@@ -129,7 +139,15 @@ def _fetches(facts: ScriptFacts, node: cst.CSTNode) -> bool:
     return False
 
 
-def _fills_in(facts: ScriptFacts, node: cst.If, whole: cst.If | cst.Try | cst.FunctionDef) -> bool:
+def _sorts_out(facts: ScriptFacts, loop: cst.For) -> bool:
+    """Tell whether ``loop`` removes or moves files that it finds in a folder, once, before the training."""
+    calls = [n for n in walk(loop) if isinstance(n, cst.Call)]
+    names = [facts.script.name_of(call.func) or f".{_method(call)}" for call in calls]
+    clears = any(map(_CLEARS.search, names)) and any(map(_LISTS.search, names))
+    return clears and once(facts, loop) and not _works_together(facts, loop)
+
+
+def _fills_in(facts: ScriptFacts, node: cst.If, whole: _Turn) -> bool:
     """Tell whether ``node`` makes a file where it is missing, or takes it where it is there, and ``whole`` makes it."""
     missing = isinstance(node.test, cst.UnaryOperation) and isinstance(node.test.operator, cst.Not)
     takes = whole is not node and any(_TAKES.search(facts.script.name_of(c.func)) for c in _calls(facts, node))

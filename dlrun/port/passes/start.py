@@ -64,6 +64,25 @@ def into_module(facts: ScriptFacts, tree: cst.Module) -> Iterator[Edit]:
     yield _at_the_top(tree, anchor, "dl_comm beside the other imports", tuple(lines))
 
 
+def above_uses(module: cst.Module, dl: str) -> cst.Module:
+    """Return a port with the import of dl_comm, and what stands with it, above the first line that uses it.
+
+    A script may open its log before it imports a framework.
+    """
+    body = list(module.body)
+    heads = ("import dl_comm", f"{dl}.init(", f"print = {dl}.")
+    ours = [s for s in body if isinstance(s, cst.SimpleStatementLine) and module.code_for_node(s.with_changes(
+        leading_lines=())).startswith(heads)]  # fmt: skip
+    before = body[: body.index(ours[0])] if ours else []
+    runs = (s for s in before if not isinstance(s, (cst.FunctionDef, cst.ClassDef)))
+    first = next((s for s in runs if any(isinstance(n, cst.Name) and n.value == dl for n in walk(s))), None)
+    if first is None:
+        return module
+    rest = [s for s in body if s not in ours]
+    at = rest.index(first)
+    return module.with_changes(body=[*rest[:at], *ours, *rest[at:]])
+
+
 def own_first(script: Script) -> Iterator[Edit]:
     """Yield what keeps the folder of a ported script before those that it puts on its path.
 
