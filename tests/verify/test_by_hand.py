@@ -61,6 +61,7 @@ def test_what_an_optimizer_changes_is_no_step_by_hand() -> None:
 SCRIPT = """import dl_comm.torch as dl
 import torch
 dl.init()
+torch.manual_seed(0)
 model = torch.nn.Linear(2, 1)
 opt = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(2):
