@@ -2,36 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-
 import pytest
-
-SCRIPTS = Path(__file__).parent / "scripts"
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A mutation of the right port: pairs of (text, replacement), and what is to be reported where."""
-
-    name: str
-    edits: tuple[tuple[str, str], ...]
-    check: str
-    where: str = ""  # text of the line that is blamed
-    follow: tuple[str, ...] = ()  # names of checks that fail as a consequence
-
+from mutants import APART, BACKWARD, SHARD, STEP, Fault, mutated
 
 GRADIENTS = "        dl.gradients(optimizer)\n"
 CLIP = "        nn.utils.clip_grad_norm_(model.parameters(), 0.1)\n"
-BACKWARD = "        loss.backward()\n"
-STEP = "        optimizer.step()\n"
-SHARD = "train_loader = dl.shard(train_loader)\n"
 BY_HAND = (
     "train_set = torch.utils.data.Subset(train_set, range(dl.get_rank(), len(train_set), dl.get_nranks()))\n"
     "train_loader = DataLoader(train_set, batch_size=8, shuffle=True)\n"
 )
-
-APART = ("same parameters", "state and copies", "same steps")  # what follows from different parameters
 
 FAULTS = [
     Fault("missing-average", ((GRADIENTS, ""),), "mean gradient", where="optimizer.step()", follow=APART),
@@ -143,13 +122,6 @@ GROUPS = {
 }
 
 
-def mutated(port: str, fault: Fault) -> str:
-    for text, replacement in fault.edits:
-        assert text in port, f"{text!r} is not in the right port"
-        port = port.replace(text, replacement)
-    return port
-
-
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f"{f.name}:{f.check}".replace(" ", "-"))
 def test_a_planted_fault_is_reported_as_itself(fault, prove, port) -> None:
     text = mutated(port, fault)
@@ -185,124 +157,3 @@ def test_the_right_port_is_proved(prove, port) -> None:
     assert [(c.name, c.finding) for c in verdict.checks if c.status == "failed"] == []
     assert verdict.proved
     assert {c.name for c in verdict.checks if c.status == "n/a"} == {"metrics", "own random numbers"}
-
-
-AUGMENTED = (  # in workers; a schedule that steps with every batch; a weight decay
-    ("train_loader = DataLoader(train_set, batch_size=8, shuffle=True)\n",
-     "class Noisy(TensorDataset):\n    def __getitem__(self, i):\n        x, y = super().__getitem__(i)\n"
-     "        return x + 0.01 * torch.randn(8), y\n\n\n"
-     "train_loader = DataLoader(Noisy(*train_set.tensors), batch_size=8, shuffle=True, num_workers=1, "
-     "persistent_workers=True)\n"),
-    ("momentum=0.9)", "momentum=0.9, weight_decay=1e-3)\n"
-     "schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20 * len(train_loader))"),
-    (STEP, STEP + "        schedule.step()\n"),
-)  # fmt: skip
-RECIPE = [
-    Fault("schedule-too-long", (("20 * len(train_loader)", "20 * 12"),), "learning rate", where="schedule.step()"),
-    Fault("other-options", (("weight_decay=1e-3", "weight_decay=dl.lr_scale(1e-3)"),), "options", where="optimizer."),
-    Fault("equal-seeds", (("dl.reseed()\n", ""),), "own random numbers", where="in train_loader"),
-    Fault("uneven-steps", (("range(20)", "range(20 - dl.get_rank())"),), "same steps", where="for epoch in"),
-]
-
-
-@pytest.mark.parametrize("faults", [[], RECIPE], ids=["right", "wrong"])
-def test_schedules_options_workers_and_counts_of_epochs_are_those_of_the_serial_script(faults, prove, port) -> None:
-    serial = mutated((SCRIPTS / "train.py").read_text(), Fault("", AUGMENTED, ""))
-    text = mutated(port, Fault("", AUGMENTED, ""))
-    for fault in faults:
-        text = mutated(text, fault)
-    verdict = prove(text, serial=serial)
-    failed = {check.name: check for check in verdict.checks if check.status == "failed"}
-    print(*failed.values(), sep="\n")
-    assert {name: check.fault for name, check in failed.items()} == {fault.check: fault.name for fault in faults}
-    for fault in faults:
-        assert fault.where in text.splitlines()[int(failed[fault.check].where.rpartition(":")[2]) - 1]
-    if not faults:
-        (drawn,) = (check for check in verdict.checks if check.name == "own random numbers")
-        assert "torch in the DataLoader's workers" in drawn.finding
-        assert "as they are read" in verdict.checks[-1].finding
-
-
-SMOOTH = (  # a number that the loop carries on, made of losses
-    ("best, bad = float", "smooth = 1.0\nbest, bad = float"),
-    (STEP, STEP + "        smooth = 0.9 * smooth + {}\n"),
-    (BACKWARD, "        (loss / smooth).backward()\n"),
-)
-COUNTED = (
-    ("args.samples + 31", "args.samples + 32"),
-    ("    model.train()\n", "    model.train()\n    seen = right = 0\n"),
-    (
-        "        optimizer.step()\n",
-        "        optimizer.step()\n        seen += len(targets)\n        right += loss.item() * len(targets)\n",
-    ),
-)
-SUMMED = (
-    ("test_loader = DataLoader(test_set, batch_size=10)", "test_loader = dl.shard(DataLoader(test_set, batch_size=8))"),
-    ("total / len(test_set)", "dl.total(total) / len(test_set)"),
-    ("correct / len(test_set)", "dl.total(correct) / len(test_set)"),
-)
-
-
-def counting(text: str, total: str, loss: str, *more: tuple[str, str]) -> str:
-    """Return a script that carries a number on, counts while it trains, and shows that after the evaluation."""
-    show = f"    print({total.format('right')} / {total.format('seen')})\n"
-    edits = (
-        *((a, b.format(loss)) for a, b in SMOOTH),
-        *COUNTED,
-        ("    if val_loss < best:\n", f"{show}    if val_loss < best:\n"),
-    )
-    return mutated(text, Fault("", (*edits, *more), ""))
-
-
-@pytest.mark.parametrize("shares", [True, False], ids=["shared", "repeated"])
-def test_what_is_carried_on_is_averaged_and_sums_over_ranks_are_of_evaluations_that_they_share(
-    shares, prove, port
-) -> None:
-    serial = counting((SCRIPTS / "train.py").read_text(), "{}", "loss.item()")
-    loss = "dl.average(loss.item())" if shares else "loss.item()"
-    verdict = prove(counting(port, "dl.total({})", loss, *SUMMED[0 if shares else 1 :]), serial=serial)
-    failed = [check for check in verdict.checks if check.fault]
-    print(*failed, sep="\n")
-    right = [("state-differs", "smooth"), ("metric-counted-by-all", "")]
-    assert [(check.fault, check.parameter) for check in failed] == ([] if shares else right)
-
-
-def test_ranks_of_an_unseeded_script_start_apart_without_a_broadcast(prove, port) -> None:
-    serial = (SCRIPTS / "train.py").read_text().replace("torch.manual_seed(0)\n", "")
-    text = port.replace("torch.manual_seed(0)\n", "").replace("dl.broadcast(model, optimizer)\n", "")
-    verdict = prove(text.replace("dl.init()", "dl.init(alike=False)"), serial=serial, seed=1)
-    failed = {check.name: check for check in verdict.checks if check.status == "failed"}
-    print(*failed.values(), sep="\n")
-    assert verdict.faults == {"missing-broadcast"}
-    assert set(failed) == {"broadcast", *APART} - {"state and copies"}  # momentum is made of means, alike on all ranks
-    assert "start from different weights" in failed["broadcast"].finding
-
-
-RANKS = "range(dl.get_rank(), len(train_set), dl.get_nranks())"
-OF_ITS_OWN = (
-    ("dl.lr_scale(args.lr)", "args.lr * dl.get_nranks()"),
-    (SHARD, f"train_set = torch.utils.data.Subset(train_set, {RANKS})\n"
-            "train_loader = DataLoader(train_set, batch_size=8, shuffle=True)\n"),
-)  # fmt: skip
-
-
-@pytest.mark.parametrize(("loss", "faults"), [("loss", set()), ("(loss * (1.0 / dl.get_nranks()))", {"no-mean"})])
-def test_a_port_that_shares_its_data_by_the_ranks_numbers_is_told_that_it_is_alone(loss, faults, prove, port) -> None:
-    edits = (*OF_ITS_OWN, (BACKWARD, f"        {loss}.backward()\n"))
-    verdict = prove(mutated(port, Fault("", edits, "")))
-    print(*(check for check in verdict.checks if check.status == "failed"), sep="\n")
-    assert verdict.faults == faults
-    assert verdict.proved == (not faults)
-
-
-STYLE = (  # the sqrt rule, a warm-up, an optimizer that averages itself
-    ("dl.lr_scale(args.lr)", 'dl.lr_scale(args.lr, "sqrt")'),
-    ("dl.reseed()\n", "dl.warmup(optimizer, dl.steps(lambda step: step + 4)(0))\ndl.reseed()\n"),
-    ("dl.broadcast(model, optimizer)\n", "optimizer = dl.DistributedOptimizer(optimizer)\n"),
-)
-
-
-def test_a_right_port_in_another_style_is_proved(prove, port) -> None:
-    verdict = prove(mutated(port, Fault("", STYLE, "")))
-    assert [(c.name, c.finding) for c in verdict.checks if c.status == "failed"] == []
-    assert verdict.proved
