@@ -60,10 +60,17 @@ def feeds_of(facts: Facts, loop: cst.For) -> list[Feed]:
 
 def runs_inside(facts: ScriptFacts, body: cst.CSTNode, depth: int = _DEPTH) -> bool:
     """Tell whether running ``body`` runs another training loop: then its turns are epochs, not batches."""
-    for node in walk(body):
-        targets = facts.flow.targets(node) if depth and isinstance(node, cst.Call) else ()
-        if node in facts.loops or any(runs_inside(facts, t.body, depth - 1) for t in targets):
-            return True
+    bodies: dict[cst.CSTNode, None] = {body: None}
+    seen: set[cst.CSTNode] = set()
+    for left in range(depth, -1, -1):  # each function at its least depth, and once
+        seen.update(bodies)
+        below: dict[cst.CSTNode, None] = {}
+        for node in (n for b in bodies for n in walk(b)):
+            if node in facts.loops:
+                return True
+            if left and isinstance(node, cst.Call):
+                below.update((t.body, None) for t in facts.flow.targets(node) if t.body not in seen)
+        bodies = below
     return False
 
 
