@@ -302,8 +302,11 @@ def test_rank_0_sorts_files_out_before_the_others_list_what_is_left() -> None:
     loop = "for folder in ('a', 'b'):\n    for name in os.listdir(folder):\n        if name[0] == '.':\n"
     loop += "            os.remove(os.path.join(folder, name))\n"
     first = "with dl.rank0_first():  # the others come when it is done, and find what it leaves\n"
-    text = port("import os\n" + loop + SERIAL).text
-    assert first + textwrap.indent(loop, "    ") in text
+    ported = port("import os\n" + loop + SERIAL)
+    assert first + textwrap.indent(loop, "    ") in ported.text
+    assert "in different orders" not in ported.report()
+    kept = "import os\nkept = []\n" + loop + "        kept.append(name)\n" + SERIAL
+    assert "in different orders" in port(kept).report()
     kept = SERIAL + "    for old in os.listdir('kept'):\n        os.remove(old)\n"  # in the loop that trains
     text = port("import os\n" + kept).text
     assert "dl.rank0(os.remove)(old)" in text

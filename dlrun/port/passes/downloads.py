@@ -71,7 +71,7 @@ def turns(facts: ScriptFacts) -> list[_Turn]:
     """
     script, found = facts.script, list[_Turn]()
     for node in script.nodes:
-        if isinstance(node, cst.For) and _sorts_out(facts, node) and not any(script.inside(node, o) for o in found):
+        if isinstance(node, cst.For) and sorts_out(facts, node) and not any(script.inside(node, o) for o in found):
             found.append(node)
         if not isinstance(node, (cst.If, cst.Try)) or (isinstance(node, cst.If) and not _looks(facts, node.test)):
             continue
@@ -139,7 +139,7 @@ def _fetches(facts: ScriptFacts, node: cst.CSTNode) -> bool:
     return False
 
 
-def _sorts_out(facts: ScriptFacts, loop: cst.For) -> bool:
+def sorts_out(facts: ScriptFacts, loop: cst.For) -> bool:
     """Tell whether ``loop`` removes or moves files that it finds in a folder, once, before the training."""
     calls = [n for n in walk(loop) if isinstance(n, cst.Call)]
     names = [facts.script.name_of(call.func) or f".{_method(call)}" for call in calls]

@@ -8,13 +8,15 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts
-from dlrun.port.program.script import argument, dotted
+from dlrun.port.passes.downloads import sorts_out
+from dlrun.port.program.script import argument, dotted, walk
 
 _LISTS = ("os.listdir", "os.scandir", "glob.glob", "glob.iglob", "os.walk")
 _SORTS = ("builtins.sorted", "natsort.natsorted", "builtins.len", "builtins.max", "builtins.min", "builtins.set")
 _SPLITS = ("sklearn.model_selection.train_test_split", "sklearn.model_selection.ShuffleSplit",
            "sklearn.model_selection.StratifiedShuffleSplit")  # fmt: skip
 _SEEDS = ("numpy.random.seed", "transformers.set_seed", "lightning.seed_everything")
+_FILLS = ("append", "extend", "add", "insert")
 _ALGEBRA = ("difference", "union", "intersection", "symmetric_difference")
 _NUMBERS = ("builtins.enumerate", "builtins.list", "builtins.tuple", "builtins.zip")
 
@@ -59,7 +61,13 @@ def _before_init(facts: Facts, call: cst.Call) -> bool:
 
 
 def _sorted(facts: Facts, call: cst.Call) -> bool:
-    """Tell whether what ``call`` lists is sorted or counted: around it, or in place on the name it is bound to."""
+    """Tell whether what ``call`` lists is sorted or counted: around it, or in place on the name it is bound to.
+
+    Or whether nothing is kept of it: its files are removed or moved.
+    """
+    turn = next((up for up in facts.script.above(call) if isinstance(up, cst.For) and sorts_out(facts, up)), None)
+    if turn is not None:
+        return not any(isinstance(n, cst.Attribute) and n.attr.value in _FILLS for n in walk(turn))
     for up in facts.script.above(call):
         if isinstance(up, cst.Call) and facts.script.name_of(up.func) in _SORTS:
             return True
