@@ -208,9 +208,7 @@ class ShardedSampler(Sampler[Any]):
                 del order[-over:]
             elif over:
                 order += [head[i % len(head)] for i in range(self._n - over)]
-            if self._runs == 1:
-                yield from order[self._rank :: self._n]
-            for at in range(0, len(order) if self._runs > 1 else 0, together):
+            for at in range(0, len(order), together):
                 mine = min(together, len(order) - at) // self._n
                 first = at + self._rank * mine
                 yield from order[first : first + mine]

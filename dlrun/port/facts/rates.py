@@ -57,10 +57,9 @@ def is_group(facts: ScriptFacts, node: cst.CSTNode) -> bool:
 def resets(facts: Facts) -> Iterator[cst.BaseExpression]:
     """Yield the rates that are written over those of PyTorch's optimizers, not changed by a factor."""
     for node in facts.script.nodes:
-        written = isinstance(node, cst.Assign) and is_groups_rate(facts, node.targets[0].target)
-        if isinstance(node, cst.Assign) and written and not is_zero(node.value):
-            if scaled_already(facts, node.value):
-                continue
+        if not isinstance(node, cst.Assign) or not is_groups_rate(facts, node.targets[0].target):
+            continue
+        if not is_zero(node.value) and not scaled_already(facts, node.value):
             yield node.value
 
 

@@ -99,9 +99,8 @@ def _constructor(facts: Facts, call: cst.Call, scale) -> Iterator[Edit | Doubt]:
         if isinstance(origin.node, (cst.List, cst.Tuple)) and origin.node is not call.args[0].value:
             groups.extend(n for n in walk(origin.node) if isinstance(n, cst.DictElement) and text_of(n.key) == "lr")
     for group in groups:
-        if is_zero(group.value):
-            continue
-        yield Edit(group.value, f"{why} (a group's own rate)", scale)
+        if not is_zero(group.value):
+            yield Edit(group.value, f"{why} (a group's own rate)", scale)
     value = next((v for k in _RATE_KEYS if (v := argument(call, k)) is not None), None)
     if value is None and stock:
         value = argument(call, "lr", 1)
@@ -110,19 +109,9 @@ def _constructor(facts: Facts, call: cst.Call, scale) -> Iterator[Edit | Doubt]:
             yield Edit(value, why, scale)
         return
     if any(a.star == "**" for a in call.args):
-        found = False
-        for arg in call.args:
-            for origin in facts.flow.origins(arg.value) if arg.star == "**" else ():
-                for pair in [*getattr(origin.node, "elements", ()), *getattr(origin.node, "args", ())]:
-                    key = (
-                        text_of(pair.key)
-                        if isinstance(pair, cst.DictElement)
-                        else getattr(getattr(pair, "keyword", None), "value", "")
-                    )
-                    if key == "lr":
-                        found = True
-                        yield Edit(pair.value, why, scale)
-        if not found:
+        rates = list(_in_keywords(facts, call))
+        yield from (Edit(rate, why, scale) for rate in rates)
+        if not rates:
             yield Doubt(call, "the learning rate is somewhere in these keyword arguments, and is not scaled", "high",
                         f"lr={facts.alias}.lr_scale(...)")  # fmt: skip
         return
@@ -146,6 +135,15 @@ def _constructor(facts: Facts, call: cst.Call, scale) -> Iterator[Edit | Doubt]:
         yield Doubt(
             call, f"{made}: no learning rate to scale was found here", "medium", f"lr={facts.alias}.lr_scale(...)"
         )
+
+
+def _in_keywords(facts: Facts, call: cst.Call) -> Iterator[cst.BaseExpression]:
+    """Yield the rates in what ``call`` is given as keyword arguments: ``**options``, of a dict or a call of dict()."""
+    for given in (arg.value for arg in call.args if arg.star == "**"):
+        for made in (origin.node for origin in facts.flow.origins(given)):
+            pairs = [(text_of(e.key), e.value) for e in getattr(made, "elements", ()) if isinstance(e, cst.DictElement)]
+            pairs += [(a.keyword.value, a.value) for a in getattr(made, "args", ()) if a.keyword is not None]
+            yield from (rate for name, rate in pairs if name == "lr")
 
 
 _EQUAL = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))

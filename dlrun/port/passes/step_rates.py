@@ -10,7 +10,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.computed import Computed, Tells, computed, leaves, nothing, tests
-from dlrun.port.facts.rates import is_groups_rate
+from dlrun.port.facts.rates import is_groups_rate, is_zero
 from dlrun.port.insert import expression
 from dlrun.port.passes.counters import each_update, innermost
 from dlrun.port.passes.counts import is_length_of_share
@@ -78,7 +78,7 @@ class StepRates:
         for node in rate.nodes:
             if isinstance(node, cst.Comparison) and isinstance(node.comparisons[0].operator, _TELLS_APART):
                 sides = (node.left, node.comparisons[0].comparator)
-                if any(self._steps(s) for s in sides) and not any(_is_zero(s) for s in sides):
+                if any(self._steps(s) for s in sides) and not any(is_zero(s) for s in sides):
                     text = self.facts.script.code(node)
                     yield Doubt(node, f"the rate changes where {text}, and n ranks take 1/n of the steps: they come "
                                 "by another number, or never", "high",
@@ -136,10 +136,6 @@ class StepRates:
     def _steps(self, node: cst.CSTNode) -> bool:
         """Tell whether ``node`` is computed from the steps so far."""
         return isinstance(node, cst.BaseExpression) and bool(self.computed(node).reads)
-
-
-def _is_zero(node: cst.CSTNode) -> bool:
-    return isinstance(node, cst.Integer) and node.evaluated_value == 0
 
 
 def set_by_hand(facts: Facts) -> Iterator[cst.BaseExpression]:
