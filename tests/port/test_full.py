@@ -6,6 +6,7 @@ from running import ran
 from small import refused
 
 from dlrun.port import port
+from dlrun.port.feeds.wholes import GRAPH
 
 TRAINING = """import math
 
@@ -452,3 +453,10 @@ def test_a_part_of_an_array_is_other_samples_in_a_share_of_it(part):
 @pytest.mark.parametrize("whole", ["[:]", "[:, :4]", "[None]"])
 def test_an_index_that_leaves_no_sample_out_is_no_part(whole):
     assert 'batch="global"' in port(PART.replace("x[train]", f"x{whole}").replace("y[train]", "y")).text
+
+
+def test_the_loss_at_an_edge_is_no_graph() -> None:
+    for name in ("edge_index", "train_edges", "adj_norm", "edge_weight"):
+        assert GRAPH.search(name)
+    for name in ("edge", "loss_edge", "edge_loss", "knowledge_base"):
+        assert not GRAPH.search(name)

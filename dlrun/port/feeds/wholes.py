@@ -17,7 +17,7 @@ from dlrun.port.program.script import Binding, Scope, dotted, names_in, walk
 
 # Names of data whose entries hang together: one graph, not samples.
 GRAPH = re.compile(
-    r"(^|_)(adj|adjs|edge|edges|edge_index|graph|laplacian|lap|idx_train|train_mask|train_idx)($|_)", re.IGNORECASE
+    r"(^|_)(adj|adjs|edge(?=_(?!loss))|edges|graph|laplacian|lap|idx_train|train_mask|train_idx)($|_)", re.IGNORECASE
 )
 # Names of what is one for each column of the samples, or for all: the domain's bounds, what inputs are scaled by.
 _BOUNDS = re.compile(r"(^|_)(lb|ub|lower|upper|(lower|upper)_?bounds?|mean|std)$", re.IGNORECASE)
