@@ -66,6 +66,11 @@ def failed(name: str, finding: str, todo: str = "", fault: str = "", **place: An
     return Check(name, "failed", finding, todo, fault, **place)
 
 
+def each_step(steps: int) -> str:
+    """Return when something was so: after each of so many optimizer steps."""
+    return f"after each of {steps} steps" if steps != 1 else "after the only step"
+
+
 def values(note: dict[str, Any] | None) -> array[float]:
     """Return the sampled elements of a tensor note; none of None."""
     if note is None:

@@ -48,8 +48,8 @@ def mean_gradients(run: Run) -> Check:
         if problem:
             return problem
         worst = max(worst, _deviation([u.own for u in together], together[0].mean))
-    steps = len(run.root.steps)
-    return passed(NAME, f"{steps} updates used the mean of {len(ranks)} ranks' gradients (to {worst:.0e})")
+    made = f"{len(run.root.steps)} update{'s' * (len(run.root.steps) != 1)}"
+    return passed(NAME, f"{made} used the mean of {len(ranks)} ranks' gradients (to {worst:.0e})")
 
 
 def uses(trace: Trace) -> list[Use]:

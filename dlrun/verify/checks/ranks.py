@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dlrun.verify.trace import Epoch, Event, Run, Step, Trace
 from dlrun.verify.tracer.conditions import TURNS
-from dlrun.verify.verdict import Check, distance, failed, passed, skipped
+from dlrun.verify.verdict import Check, distance, each_step, failed, passed, skipped
 
 START, EQUAL, STEPS, NOISE, FILES = "broadcast", "same parameters", "same steps", "own random numbers", "one writer"
 
@@ -52,7 +52,7 @@ def equal(run: Run, cause: str = "") -> Check:
                     return failed(EQUAL, f"{finding}: see {cause}", **place)
                 todo = "every update must come from averaged gradients and values that all ranks share"
                 return failed(EQUAL, finding, todo, "ranks-differ", **place)
-    return passed(EQUAL, f"{len(run.traces)} ranks hold the same bits after each of {checked} steps")
+    return passed(EQUAL, f"{len(run.traces)} ranks hold the same bits {each_step(checked)}")
 
 
 def steps(run: Run) -> Check:
@@ -72,7 +72,8 @@ def steps(run: Run) -> Check:
         left = min(run.traces, key=lambda t: (len(t.steps), not _has_left(t), t.rank))
         return failed(STEPS, f"{how}: {where}", todo, "uneven-steps", where=_at(left), step=min(counts) + 1,
                       rank=left.rank)  # fmt: skip
-    return passed(STEPS, f"{len(counts)} ranks make {counts[0]} steps, and leave the loop together")
+    made = f"{counts[0]} step{'s' * (counts[0] != 1)}"
+    return passed(STEPS, f"{len(counts)} ranks make {made}, and leave the loop together")
 
 
 def _of_dl_comm(error: Event) -> bool:

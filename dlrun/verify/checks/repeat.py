@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dlrun.verify.trace import Run, Trace
-from dlrun.verify.verdict import Check, failed, passed
+from dlrun.verify.verdict import Check, each_step, failed, passed
 
 NAME = "repeats itself"
 SEEDING = {
@@ -23,7 +23,7 @@ def repeats(serial: Run, again: Run, hashed: Run | None = None) -> Check:
     one, two = serial.root, again.root
     first = differing_step(one, two)
     if first is None:
-        return passed(NAME, f"two serial runs leave the same bits after each of {len(one.steps)} steps")
+        return passed(NAME, f"two serial runs leave the same bits {each_step(len(one.steps))}")
     place = {"step": first, "where": one.steps[min(first, len(one.steps)) - 1].at}
     so = f"two runs of the serial script differ after step {first}"
     if hashed is not None and differing_step(one, hashed.root) is None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dlrun.verify.checks.output import first_difference, shown
 from dlrun.verify.trace import Run, Step, Trace
-from dlrun.verify.verdict import Check, distance, failed, passed
+from dlrun.verify.verdict import Check, distance, each_step, failed, passed
 
 ALONE = "alone"  # the name of a run whose ranks are told so
 ORDER = ("zero_grad", "backward", "clip", "unscale", "step")
@@ -38,7 +38,7 @@ def same(name: str, serial: Run, again: Run, run: Run) -> Check:
     who = "1 rank leaves" if ranks == 1 else f"{ranks} ranks that repeat the serial run leave"
     if run.name == ALONE:
         who = f"{ranks} ranks, each told that it is rank 0 of 1, as the port shares its data by their numbers, leave"
-    return passed(name, f"{who} its parameters bit for bit after each of {steps} steps, and its output")
+    return passed(name, f"{who} its parameters bit for bit {each_step(steps)}, and its output")
 
 
 def _parameters(name: str, serial: Trace, again: Trace, trace: Trace) -> Check | None:
