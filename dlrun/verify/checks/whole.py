@@ -60,9 +60,7 @@ def _fed(event: Event) -> int:
     return max(lengths, key=lengths.count) if lengths and len(lengths) == len(rows) else 0
 
 
-def reproduces(
-    serial: Run, run: Run, loud: Run | None = None, grown: bool = False, sums: bool = False
-) -> Check:
+def reproduces(serial: Run, run: Run, loud: Run | None = None, grown: bool = False, sums: bool = False) -> Check:
     """Compare how far the parameters are apart with how far the serial ones have moved since the start.
 
     ``loud``: the serial run as it is, where these were made without dropout, and with batch norm's statistics as they
