@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 import selectors
 import signal
 import subprocess
@@ -15,9 +16,15 @@ from dlrun.launch.plan import Command
 
 
 class LauncherProcess:
-    """The program that starts the ranks; ``said`` are its own words, which nobody sees unless something goes wrong."""
+    """The program that starts the ranks; ``said`` are its own words, which nobody sees unless something goes wrong.
 
-    def __init__(self, command: Command, env: Mapping[str, str], cwd: str, selector: selectors.BaseSelector) -> None:
+    ``open_files``: the limits (soft, hard) that it starts with.
+    """
+
+    def __init__(
+        self, command: Command, env: Mapping[str, str], cwd: str, selector: selectors.BaseSelector,
+        open_files: tuple[int, int],
+    ) -> None:  # fmt: skip
         self.said = bytearray()
         self._selector = selector
         self._process = subprocess.Popen(
@@ -28,7 +35,7 @@ class LauncherProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_die_with_parent,
+            preexec_fn=lambda: _as_a_child(open_files),
         )
         pipe = self._process.stdout
         assert pipe
@@ -78,5 +85,7 @@ class LauncherProcess:
             self._selector.unregister(pipe)
 
 
-def _die_with_parent() -> None:
+def _as_a_child(open_files: tuple[int, int]) -> None:
+    """Die with the parent; begin with the limits that it began with, which some launchers hand on to the ranks."""
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+    resource.setrlimit(resource.RLIMIT_NOFILE, open_files)

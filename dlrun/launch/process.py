@@ -15,6 +15,7 @@ from dlrun.launch.blame import Blame
 from dlrun.launch.console import Console, OnLine, complain
 from dlrun.launch.home import Call, Home
 from dlrun.launch.launcher import LauncherProcess
+from dlrun.launch.limits import make_room
 from dlrun.launch.plan import Command, LaunchPlan
 from dlrun.launch.preflight import refusals, warnings
 from dlrun.launch.result import Result, keep
@@ -33,6 +34,7 @@ class Run:
         assert plan.ranks
         self.plan, self.ranks = plan, plan.ranks
         self.run_dir = Path(plan.cwd, plan.run_dir)
+        self.open_files = make_room(self.ranks)
         self.selector = selectors.DefaultSelector()
         self.home = Home(self.ranks, plan.local, plan.silence, self.selector, self.heard, self.lost)
         self.console = Console(plan.show or (), on_line)
@@ -57,7 +59,7 @@ class Run:
         try:
             with self.signals.handled():
                 try:
-                    self.launcher = LauncherProcess(command, env, self.plan.cwd, self.selector)
+                    self.launcher = LauncherProcess(command, env, self.plan.cwd, self.selector, self.open_files)
                     self._loop()
                 finally:
                     self._end_launcher()
