@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dlrun.cli.counts import counts
 from dlrun.cli.paths import NewFile
+from dlrun.cli.values import counts
 
 if TYPE_CHECKING:
     from dlrun.bench.cases import Case

@@ -12,6 +12,7 @@ import click
 
 from dlrun.cli.defaults import WithDefaults, from_files
 from dlrun.cli.paths import NewFile
+from dlrun.cli.values import shown, variable, words
 
 if TYPE_CHECKING:
     from dlrun.launch.job import Job
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 @click.option("--resume", default="", metavar="ARGS", help="Add these when starting again, as '--resume last.pt'.")
 @click.option("--silence", type=int, default=20, show_default=True,
               help="Seconds after which a node that does not answer is gone.")
+@click.option("--torchrun", is_flag=True, help="Set what torchrun sets, for a script of torch.distributed.")
 @click.option("--check", is_flag=True, help="First average known numbers over these very ranks, and compare.")
 @click.option("--dry-run", is_flag=True, help="Print the command that would be run, and run nothing.")
 @click.option("--explain", is_flag=True, help="Like --dry-run, with a reason for each word and where each rank runs.")
@@ -83,7 +85,7 @@ def command(check: bool, dry_run: bool, explain: bool, as_: str, job: Path | Non
     told, origins = from_files(click.get_current_context(), options["env"])
     options["env"] = (*options["env"], *_recording(timeline, timeline_steps))
     plan = _plan(**options, origins=origins)
-    again = _words("--resume", resume)
+    again = words("--resume", resume)
     if job:
         from dlrun.launch.job import Job
 
@@ -122,10 +124,10 @@ def _plan(script: str, args: tuple[str, ...], hosts: str, hostfile: str, env: tu
     return LaunchPlan(
         program(script, *args),
         hosts=read(hostfile) if hostfile else parse(hosts),
-        env=tuple(_variable(text) for text in env),
-        show=_ranks(show),
+        env=tuple(variable(text) for text in env),
+        show=shown(show),
         run_dir=log_dir,
-        native=_words("--native", native),
+        native=words("--native", native),
         **options,
     )
 
@@ -180,7 +182,7 @@ def _write_job(plan: LaunchPlan, file: Path, job: Job) -> None:
 def _said(context: click.Context) -> list[str]:
     """Return the options of this command line as words, without those that are about the batch script itself."""
     about = ("job", "as_", "time_", "account", "queue", "image", "volume", "dry_run", "explain")
-    words = []
+    said = []
     for option in context.command.params:
         name = option.name or ""
         source = context.get_parameter_source(name)
@@ -188,10 +190,10 @@ def _said(context: click.Context) -> list[str]:
             continue
         value = context.params[name]
         if option.is_flag:
-            words.append(option.opts[0] if value else option.secondary_opts[0])
+            said.append(option.opts[0] if value else option.secondary_opts[0])
         else:
-            words += [w for each in (value if option.multiple else [value]) for w in (option.opts[0], str(each))]
-    return words
+            said += [w for each in (value if option.multiple else [value]) for w in (option.opts[0], str(each))]
+    return said
 
 
 def _recording(timeline: Path | None, steps: str | None) -> tuple[str, ...]:
@@ -234,31 +236,3 @@ def _report(result: Result) -> None:
     elif result.serial:
         click.echo("dlrun: the ranks never talked to each other: these were copies of a serial script", err=True)
         click.echo("  make it a data-parallel one first: dlrun port", err=True)
-
-
-def _variable(text: str) -> tuple[str, str]:
-    from dlrun.errors import DlrunError
-
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise DlrunError(f"--env {text} has no value", "write --env NAME=VALUE")
-    return name, value
-
-
-def _words(option: str, text: str) -> tuple[str, ...]:
-    from dlrun.errors import DlrunError
-
-    try:
-        return tuple(shlex.split(text))
-    except ValueError as error:
-        raise DlrunError(f"{option} {text}: {error}", "quotes in it come in pairs, as in a shell") from error
-
-
-def _ranks(text: str) -> tuple[int, ...] | None:
-    from dlrun.errors import DlrunError
-
-    if text == "all":
-        return None
-    if not all(part.strip().isdigit() for part in text.split(",")):
-        raise DlrunError(f"--show {text}: these are no ranks", "write --show 0,7 or --show all")
-    return tuple(int(part) for part in text.split(","))

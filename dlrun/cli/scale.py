@@ -11,8 +11,8 @@ from pathlib import Path
 
 import click
 
-from dlrun.cli.counts import counts
 from dlrun.cli.paths import NewFolder
+from dlrun.cli.values import counts
 
 
 @click.command()

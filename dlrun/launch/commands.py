@@ -52,10 +52,12 @@ def spec(plan: LaunchPlan, site: Site, home: Sequence[tuple[str, int]], token: s
         "token": token,
         "silence": plan.silence,
         "serial_after": plan.serial_after,
+        "torchrun": plan.torchrun,
         "place": {
             "bind": plan.bind and not (plan.cores and BACKENDS[plan.launcher.backend].binds),
             "cores": plan.cores,
             "gpus": plan.gpus,
+            "by_number": plan.torchrun,
         },
         "inherit": inherit(plan, site),
         "env": library(plan.launcher, site) | dict(plan.env),

@@ -88,6 +88,7 @@ class Home:
     def welcome(self) -> None:
         """All have called: give each its place in the job. Nodes are numbered in the order of their lowest rank."""
         nodes: dict[str, list[int]] = {}
+        master = (self._address_of_first(), self.calls[0].facts.get("port"))
         for rank in sorted(self.calls):
             nodes.setdefault(self.calls[rank].host, []).append(rank)
         for node, ranks in enumerate(nodes.values()):
@@ -96,6 +97,7 @@ class Home:
                 self._send(self.calls[rank], wire.WELCOME, {
                     "size": self.ranks, "local_rank": local_rank, "local_size": len(ranks),
                     "node": node, "nnodes": len(nodes), "cpus": cpus if any(each != cpus[0] for each in cpus) else None,
+                    "master": master,
                 })  # fmt: skip
         self.complete = True
 
@@ -123,6 +125,14 @@ class Home:
             if isinstance(key.fileobj, socket.socket):
                 self.selector.unregister(key.fileobj)
                 key.fileobj.close()
+
+    def _address_of_first(self) -> str:
+        """Return an address at which all ranks reach rank 0: where its call, or one from elsewhere, was seen."""
+        first = self.calls[0]
+        if first.host == socket.gethostname():
+            others = [call for call in self.calls.values() if call.host != first.host]
+            return str((others or [first])[0].connection.getsockname()[0])
+        return str(first.connection.getpeername()[0])
 
     def _enrol(self, call: Call, hello: dict[str, Any]) -> None:
         call.facts = hello

@@ -26,8 +26,8 @@ class LaunchPlan:
     ``program`` is the script and its arguments; ``module`` says that it is a module's name, as in ``python -m``.
     ``native`` are words for the launcher itself. ``per_node``, ``cores`` and ``gpus`` count ranks per node, and cores
     and GPUs per rank; ``share_gpus`` lets more ranks than GPUs start on this machine. ``show`` are the ranks whose
-    output is shown (None: all), ``origins`` say where variables of ``env`` come from, where that is not the command
-    line. ``cwd`` is where the job runs ("": here).
+    output is shown (None: all), ``torchrun`` gives the ranks what torchrun would, ``origins`` say where variables of
+    ``env`` come from, where that is not the command line. ``cwd`` is where the job runs ("": here).
     Seconds: ``grace`` between a signal and SIGKILL, ``save_time`` to save and stop in, ``start_timeout`` for all ranks
     to start (None: two minutes, more for many), ``stall_timeout`` without progress until ``on_stall`` ("report" or
     "abort"), ``silence`` after which a node that does not answer counts as gone, ``serial_after`` which ranks
@@ -40,6 +40,7 @@ class LaunchPlan:
     backend: str = "auto"
     mpiexec: str = ""
     native: tuple[str, ...] = ()
+    torchrun: bool = False
     per_node: int | None = None
     hosts: tuple[Host, ...] = ()
     cores: int | None = None

@@ -27,6 +27,7 @@ _DISTRIBUTED = {
     "dl_comm_cray": "the Cray PE DL Plugin",
     "ddl": "IBM DDL",
 }
+_AS_IT_IS = "dlrun launch --torchrun -n 2 SCRIPT starts it as it is"
 _TRANSLATED = {
     "Horovod": "dlrun port --from horovod SCRIPT translates its calls to dl_comm; or port the serial version.",
     "IBM DDL": "dlrun port --from ddl SCRIPT translates its calls to dl_comm; or port the serial version.",
@@ -41,6 +42,7 @@ _RANKED = {
     "torch.utils.data.DistributedSampler": "DistributedSampler",
     "torch.distributed.fsdp.FullyShardedDataParallel": "FullyShardedDataParallel",
 }
+_CONNECTED = ("Accelerate", *(tool for tool in _RANKED.values() if "processing" not in tool))
 _TRAINERS = {
     "transformers.Trainer": "the Trainer of transformers",
     "transformers.Seq2SeqTrainer": "the Trainer of transformers",
@@ -95,7 +97,7 @@ def framework_of(script: Script) -> str:
             if full in _TRAINERS and not isinstance(script.parents.get(node), cst.ImportAlias):
                 raise DlrunError(
                     f"{script.place(node)}: {_TRAINERS[full]} runs the training loop; none to port here.",
-                    "It brings its own way to run on many ranks.",
+                    f"It brings its own way to run on many ranks: {_AS_IT_IS}.",
                 )
     for target, node in own:
         for module, tool in _TRAINERS.items():
@@ -166,9 +168,9 @@ def _enters_strategy(node: cst.CSTNode) -> bool:
 
 def _distributed(script: Script, node: cst.CSTNode, tool: str) -> DlrunError:
     how = "parallel" if "processing" in tool else "distributed"
+    serial = f"{_AS_IT_IS}; or port its serial version." if tool in _CONNECTED else "Port its serial version instead."
     return DlrunError(
-        f"{script.place(node)}: already {how}, with {tool}. Nothing was written.",
-        _TRANSLATED.get(tool, "Port the serial version of this script instead."),
+        f"{script.place(node)}: already {how}, with {tool}. Nothing was written.", _TRANSLATED.get(tool, serial)
     )
 
 

@@ -15,7 +15,7 @@ import zlib
 from typing import Any
 
 from dlrun import __version__
-from dlrun.rank import wire
+from dlrun.rank import torchrun, wire
 from dlrun.rank.gpus import gpus, visible
 from dlrun.rank.identity import Identity, identity
 from dlrun.rank.log import Log
@@ -48,6 +48,8 @@ def main(argv: list[str]) -> int:
              "LOCAL_SIZE": me.local_size or 1, "NODE": me.node or 0, "NNODES": spec["nnodes"]}  # fmt: skip
     os.environ.update({f"DLRUN_{name}": str(value) for name, value in place.items()})
     os.environ["DLRUN_RUN_DIR"] = spec["run_dir"]
+    if spec["torchrun"]:
+        os.environ.update(torchrun.variables(place, spec["master"], spec["run_dir"]))
     if not settle(os.environ, me.local_rank or 0, me.local_size or 1, spec["place"]):
         return start(me.rank, argv[3:], spec, home)
     from dlrun.rank import mps
@@ -136,6 +138,8 @@ def facts() -> dict[str, Any]:
 def join(home: socket.socket, me: Identity, spec: dict[str, Any]) -> Identity:
     """Call home, wait until all ranks have, and return this rank's place in the job."""
     hello = {"rank": me.rank, "size": me.size, "host": socket.gethostname(), "pid": os.getpid()}
+    if spec["torchrun"] and me.rank == 0:
+        hello["port"] = torchrun.free_port()
     home.sendall(wire.pack(wire.HELLO, hello | facts()))
     reader = wire.Reader()
     while True:
@@ -147,7 +151,7 @@ def join(home: socket.socket, me: Identity, spec: dict[str, Any]) -> Identity:
                 sys.exit(1)
             if kind == wire.WELCOME:
                 given = json.loads(body)
-                spec["nnodes"], spec["place"]["cpus"] = given["nnodes"], given["cpus"]
+                spec["nnodes"], spec["place"]["cpus"], spec["master"] = given["nnodes"], given["cpus"], given["master"]
                 return Identity(me.rank, given["size"], given["local_rank"], given["local_size"], given["node"])
 
 

@@ -81,6 +81,11 @@ def assign(blocks: Sequence[frozenset[int]], left: Sequence[Gpu], each: int = 1)
     return taken
 
 
+def by_number(taken: Sequence[Sequence[int]]) -> list[int]:
+    """Return the first GPU of each rank, once: so ordered, a rank's own has its local rank, as under torchrun."""
+    return list(dict.fromkeys(own[0] for own in taken if own))
+
+
 def mask(env: Mapping[str, str], vendor: str, left: Sequence[Gpu], own: Sequence[int]) -> dict[str, str]:
     """Return the variables that put a rank's own GPUs (places in ``left``) first, inside what the scheduler left.
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
-from dlrun.rank.gpus import MASKS, Gpu, assign, gpus, mask, visible
+from dlrun.rank.gpus import MASKS, Gpu, assign, by_number, gpus, mask, visible
 
 Core = tuple[int, ...]  # its hardware threads
 
@@ -15,8 +15,9 @@ def settle(env: MutableMapping[str, str], local_rank: int, local_size: int, want
     """Set GPU mask, affinity and thread count of this process for rank ``local_rank`` of ``local_size`` on its node.
 
     ``want`` is the ``place`` entry of the spec: ``bind`` (whether the shim binds), ``cores`` and ``gpus`` per rank
-    (``None``: an equal share, and 1), and ``cpus``, the CPUs that the launcher gave to each of the node's ranks, where
-    it did not give all to all: it has bound them, and they stay so.
+    (``None``: an equal share, and 1), ``by_number`` (whether a rank finds its own GPU by its local rank, as torchrun's
+    do, and not as the first), and ``cpus``, the CPUs that the launcher gave to each of the node's ranks, where it did
+    not give all to all: it has bound them, and they stay so.
 
     Returns whether NVIDIA's GPUs are shared by ranks (see mps.py).
     """
@@ -29,7 +30,8 @@ def settle(env: MutableMapping[str, str], local_rank: int, local_size: int, want
     if vendor:
         left = visible(env, vendor, found)
         near = [frozenset(cpu for core in block for cpu in core) for block in blocks]
-        own = assign(near, left, want.get("gpus") or 1)[local_rank]
+        taken = assign(near, left, want.get("gpus") or 1)
+        own = by_number(taken) if want.get("by_number") else taken[local_rank]
         env.update(mask(env, vendor, left, own))
         if left:
             for name in MASKS[vendor][1]:

@@ -126,6 +126,9 @@ def talked() -> bool:
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return True
+    hook = getattr(sys.excepthook, "__module__", "") or ""
+    if hook.startswith("torch.distributed"):  # set with the first group, and left when that is gone
+        return True
     try:
         with open("/proc/self/maps") as maps:  # noqa: PTH123
             loaded = maps.read()

@@ -12,8 +12,8 @@ import socket
 import struct
 from typing import Any
 
-HELLO = b"H"  # {token, rank, size, host, pid, ...}
-WELCOME = b"W"  # {rank, size, local_rank, local_size, node, nnodes, cpus}
+HELLO = b"H"  # {rank, size, host, pid, port, ...}
+WELCOME = b"W"  # {size, local_rank, local_size, node, nnodes, cpus, master}
 OUT, ERR = b"O", b"E"  # what the script wrote, as it wrote it
 FAILED = b"F"  # {rank, host, pid, what, where, code, tail, time}
 ENDED = b"X"  # {code, talked, said}: the script is gone, having said how it ended, or not (os._exit)

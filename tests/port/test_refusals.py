@@ -90,6 +90,8 @@ def test_a_port_of_a_port_is_refused_as_already_ported():
 def test_a_distributed_script_is_refused_with_the_name_of_what_distributes_it(line, tool):
     error = refused(f"{line}\n{SERIAL}")
     assert f"already distributed, with {tool}" in error.message
+    meets = tool in ("DistributedDataParallel", "Accelerate", "torch.distributed")  # by what torchrun sets
+    assert ("dlrun launch --torchrun -n 2 SCRIPT starts it as it is" in error.hint) == meets
 
 
 def test_lightning_is_refused_where_it_trains_and_not_where_it_only_helps():

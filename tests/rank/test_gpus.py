@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dlrun.rank.gpus import Gpu, assign, cpu_list, gpus, mask, visible
+from dlrun.rank.gpus import Gpu, assign, by_number, cpu_list, gpus, mask, visible
 
 FOUR = [Gpu("GPU-a"), Gpu("GPU-b"), Gpu("GPU-c"), Gpu("GPU-d")]
 
@@ -30,6 +30,15 @@ def write(root: Path, files: dict[str, str]) -> str:
 
 def test_the_own_gpu_comes_first_and_all_stay_visible():
     assert cuda({}, 2) == "GPU-c,GPU-a,GPU-b,GPU-d"
+
+
+def test_by_number_every_rank_sees_the_same_order_in_which_its_own_has_its_local_rank():
+    near = [Gpu("GPU-a", frozenset({1})), Gpu("GPU-b", frozenset({0})), Gpu("GPU-c")]
+    taken = assign([frozenset({0}), frozenset({1})], near)
+    assert mask({}, "nvidia", near, by_number(taken))["CUDA_VISIBLE_DEVICES"] == "GPU-b,GPU-a,GPU-c"
+    shared = assign([frozenset()] * 4, FOUR[:1])
+    assert mask({}, "nvidia", FOUR[:1], by_number(shared))["CUDA_VISIBLE_DEVICES"] == "GPU-a"
+    assert mask({}, "nvidia", [], by_number(assign([frozenset()] * 2, []))) == {}
 
 
 def test_several_gpus_for_each_rank():

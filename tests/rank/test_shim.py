@@ -12,8 +12,8 @@ import dlrun.rank.log as log_module
 from dlrun.rank.log import Log, crashed_at
 
 SPEC = {"ranks": 1, "nnodes": 1, "backend": "local", "kind": "script", "show": [0], "home": [], "token": "",
-        "silence": 20, "serial_after": 60.0, "place": {"bind": False, "cores": None, "gpus": None}, "inherit": {},
-        "env": {}}  # fmt: skip
+        "silence": 20, "torchrun": False, "serial_after": 60.0, "place": {"bind": False, "cores": None, "gpus": None},
+        "inherit": {}, "env": {}}  # fmt: skip
 
 
 def test_a_log_on_a_full_disk_is_told_once_and_ends_no_training(tmp_path):
