@@ -228,6 +228,8 @@ def _report(result: Result) -> None:
         count = failure.others
         others = f"; the other {count} were stopped" if count > 1 else "; the other was stopped" if count else ""
         click.echo(f"  exit code {failure.code}{others}; log: {result.run_dir}/rank-{failure.rank}.log", err=True)
+        if failure.hint:
+            click.echo(f"  {failure.hint}", err=True)
         for line in failure.tail:
             click.echo(f"  | {line}", err=True)
     elif result.interrupted and result.returncode > 128:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+_NOT_CONNECTED = r"env:// rendezvous|KeyError: '(LOCAL_RANK|RANK|WORLD_SIZE|MASTER_(ADDR|PORT))'"
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,13 @@ class Failure:
     def __str__(self) -> str:
         place = f" at {self.where}" if self.where else ""
         return f"rank {self.rank} (host {self.host}, pid {self.pid}) ended the job: {self.what}{place}"
+
+    @property
+    def hint(self) -> str:
+        """What to do about it, where that is known, or ""."""
+        if re.search(_NOT_CONNECTED, self.what):
+            return "torch.distributed connects ranks by variables that torchrun sets: dlrun launch --torchrun sets them"
+        return ""
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,8 @@ def test_ranks_of_torch_distributed_meet_and_are_no_copies_of_a_serial_script(dl
     done = dlrun("-n", "2", "--torchrun", "--mpiexec", any_mpiexec, "ddp.py")
     assert (done.returncode, done.stdout) == (0, "[1.0, 1.0, 1.0] 0 2\n"), done.stderr
     assert "serial" not in done.stderr
+    without = dlrun("-n", "2", "--mpiexec", any_mpiexec, "ddp.py")
+    assert without.returncode == 1 and "dlrun launch --torchrun sets them" in without.stderr
 
 
 @pytest.mark.skipif(not BEST, reason="no MPI launcher is installed (mpich, openmpi)")
