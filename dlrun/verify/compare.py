@@ -8,12 +8,14 @@ from dlrun.verify.checks import data, gradients, ranks, rate
 from dlrun.verify.checks.choices import choices
 from dlrun.verify.checks.held import held
 from dlrun.verify.checks.metrics import evaluated_whole
+from dlrun.verify.checks.options import NAME as OPTIONS
 from dlrun.verify.checks.options import options
 from dlrun.verify.checks.reached import reached
 from dlrun.verify.checks.same import ALONE, same
 from dlrun.verify.checks.scaled import scaled
 from dlrun.verify.checks.shown import numbers_shown
 from dlrun.verify.checks.sums import sums
+from dlrun.verify.checks.turns import turns
 from dlrun.verify.trace import Run
 from dlrun.verify.verdict import Check, failed, skipped
 
@@ -27,6 +29,8 @@ def compare(serial: Run, again: Run, identity: Run, replicate: Run, sharded: Run
     alone = ran(identity, "identity") or same("identity", serial, again, identity)
     found = _sharded(serial, again, identity, sharded)
     if alone.status == "failed":
+        if alone.fault == "other-rate":
+            found = [replace(c, fault="", todo="see identity") if c.fault == "other-rate" else c for c in found]
         return [alone, skipped("replicate", "1 rank differs already: see identity"), *found]
     repeated = ran(replicate, "replicate") or same("replicate", serial, again, replicate)
     if repeated.status == "passed" and replicate.name == ALONE:
@@ -47,10 +51,12 @@ def _sharded(serial: Run, again: Run, identity: Run, sharded: Run) -> list[Check
     if steps.fault == "rank-dependent-exit" and cause:
         steps = replace(steps, fault="", todo=f"see {cause}")
     checks = [start, mean, equal, state, shards]
-    checks += [data.global_batch(serial, sharded), rate.learning_rate(serial, sharded)]
+    rated = rate.learning_rate(serial, sharded)
+    checks += [data.global_batch(serial, sharded), rated]
     checks += [ranks.own_noise(sharded), steps, ranks.one_writer(sharded)]
     remarks = [None, None] if cause else [choices(serial, again, sharded), numbers_shown(sharded)]
-    parts = (options(identity, sharded), sums(identity, sharded), evaluated_whole(identity, sharded))
+    parts = [options(identity, sharded, bool(rated.fault)), sums(identity, sharded)]
+    parts += [evaluated_whole(identity, sharded), turns(serial, sharded)]
     checks += [check for check in (*parts, *remarks, reached(sharded)) if check]
     if sharded.error and not sharded.hung:
         rank, event = sharded.error
@@ -71,6 +77,8 @@ def _own(repeated: Check, found: list[Check]) -> Check:
     cause = next((c.name for c in found if c.fault in ("uneven-steps", "rank-dependent-exit", "fails")), "")
     if cause and repeated.fault in ("other-data", "fails", "uneven-steps", "rank-dependent-exit"):
         return replace(repeated, fault="", todo=f"see {cause}")
+    if repeated.fault == "other-update" and any(c.fault == "other-options" for c in found):
+        return replace(repeated, fault="", todo=f"see {OPTIONS}")
     return repeated
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from dlrun.verify.checks.contents import contents
 from dlrun.verify.checks.coverage import NAME, batch_sizes, coverage, repeats
 from dlrun.verify.checks.gradients import uses
 from dlrun.verify.checks.stretches import stretches
@@ -47,11 +48,14 @@ def shards(identity: Run, run: Run) -> Check:
         todo = "shard with dl.shard(), which pads every rank to the same number of batches"
         return failed(NAME, finding, todo, "uneven-steps", **place, rank=other)
     sizes = ", ".join(str(len(set(share))) for share in shares)
-    twice = sum(len(set(share)) for share in shares) - len({i for share in shares for i in share})
-    finding = f"{n} {'' if twice else 'disjoint '}shards of {sizes} cover the {len(set(whole))} samples"
+    read, every = len({i for share in shares for i in share}), len(set(whole))
+    twice = sum(len(set(share)) for share in shares) - read
+    cover = f"{read} of the {every} samples: the last batches are left out" if read < every else f"the {every} samples"
+    finding = f"{n} {'' if twice else 'disjoint '}shards of {sizes} cover {cover}"
     finding += f"; {twice} of them are read twice, for shares of equal length" if twice else ""
     covered = _covered(identity, whole, shares, first, _to_have_all(run, first))
-    return covered or _leak(identity, run, shares) or passed(NAME, finding)
+    wrong = covered or _leak(identity, run, shares) or contents(identity, run, NAME)
+    return wrong or passed(NAME, finding)
 
 
 def _to_have_all(run: Run, first: list[Epoch]) -> str:
@@ -209,10 +213,25 @@ def _batch_sizes(serial: Run, run: Run) -> tuple[int, list[int], str]:
     if before[0].batches[0] is None:
         return 0, [], ""
     old, sizes = len(before[0].batches[0]), []
+    often = _batches_a_step(serial.root)
     if cut_later(run):
-        return old, [-(-old // len(now))] * len(now), now[0][0].at
-    for epochs in now:
+        return old * often, [-(-old // len(now)) * often] * len(now), now[0][0].at
+    for trace, epochs in zip(run.traces, now, strict=True):
         size = len(epochs[0].batches[0] or ())
         alone = epochs[0].complete and len(epochs[0].batches) + len(epochs[0].rest) == 1
-        sizes.append(max(size, old) if alone and len(before[0].batches) + len(before[0].rest) > 1 else size)
-    return old, sizes, now[0][0].at
+        size = max(size, old) if alone and len(before[0].batches) + len(before[0].rest) > 1 else size
+        sizes.append(size * _batches_a_step(trace))
+    return old * often, sizes, now[0][0].at
+
+
+def _batches_a_step(trace: Trace) -> int:
+    """Return how many batches of the first training loader go into most steps of the first optimizer, at least 1."""
+    passes = {e["epoch"] for e in trace.all("epoch") if e["loader"] == training(trace)[0].loader}
+    counts, read = [], 0
+    for event in trace.all("batch", "step"):
+        if event.kind == "batch":
+            read += event["epoch"] in passes
+        elif event["optimizer"] == trace.steps[0].optimizer:
+            counts.append(read)
+            read = 0
+    return max(1, max(counts, key=counts.count, default=1))

@@ -13,6 +13,8 @@ from dlrun.verify.verdict import Check, failed
 SHORT, ROUNDED = 4, 0.3  # steps that are too few to tell; how far rounding takes a short schedule's length, relative
 LEAST = 0.1  # of the highest rate: lower ones, such as a floor that is not scaled, are not compared
 
+EPOCHS = "n ranks go through as many epochs: leave what it counts as in the serial script"
+
 
 def other_length(serial: Run, run: Run, promised: float, name: str) -> Check | None:
     """Return a check that failed because a schedule follows steps that n ranks make fewer of, or epochs as if so.
@@ -23,8 +25,12 @@ def other_length(serial: Run, run: Run, promised: float, name: str) -> Check | N
     n = len(run.traces)
     if batch_factor(serial, run) == 1 or any(run.root.returns("serial_steps")):
         return None
-    fewer, epochs = _fewer_steps(serial, run), sum(epoch.loops for epoch in training(serial.root))
+    fewer, epochs = _fewer_steps(serial, run), [_epochs(serial.root), _epochs(run.root)]
     for a, b in zip(serial.root.all("peaks"), run.root.all("peaks"), strict=False):
+        if a["optimizer"] == b["optimizer"] and a["made"] in epochs[0] == epochs[1] and b["made"] >= 2 * a["made"]:
+            often = b["made"] / a["made"]
+            finding = f"a schedule that steps with every epoch steps {often:g} times as often as in the serial script"
+            return failed(name, finding, EPOCHS, "schedule-too-short", where=b["where"])
         if not a.facts.get("ahead") or a["made"] != b["made"] or a["optimizer"] != b["optimizer"]:
             continue
         where = b["where"] or run.root.steps[-1].at  # a schedule of Keras is the optimizer's to ask
@@ -36,15 +42,20 @@ def other_length(serial: Run, run: Run, promised: float, name: str) -> Check | N
             finding = f"a schedule that steps with every batch is {n * n} times as fast as the serial one: {n} ranks "
             todo = "divide what it counts once: by dl.steps(count), or as len() of the sharded loader"
             return failed(name, f"{finding}make 1/{n} of the steps", todo, "schedule-too-short", where=where)
-        by_epoch = told or (not each_step and a["made"] == epochs > 1)
+        by_epoch = told or (not each_step and a["made"] in epochs[0])
         if by_epoch and _is(b["ahead"], a["ahead"][::n], a["ahead"], promised):
             how = "is told the epochs" if told else "steps with every epoch"
             finding = f"a schedule that {how} is {n} times as fast as the serial one"
-            todo = "n ranks go through as many epochs: leave what it counts as in the serial script"
-            return failed(name, finding, todo, "schedule-too-short", where=where)
+            return failed(name, finding, EPOCHS, "schedule-too-short", where=where)
     if fewer and not any(run.root.returns("warmup")) and not any(serial.root.all("peaks")):
         return _set_by_hand(serial.root, run, promised, name)
     return None
+
+
+def _epochs(trace: Trace) -> set[int]:
+    """Return how often a schedule of epochs has stepped: as many have come to their end, or have begun; 1 is none."""
+    begun = [epoch for epoch in training(trace) if epoch.loops]
+    return {sum(epoch.complete for epoch in begun), len(begun)} - {0, 1}
 
 
 def _half(trace: Trace, event: Event) -> int:

@@ -6,12 +6,14 @@ from dlrun.verify.trace import Run, Trace
 from dlrun.verify.verdict import Check, failed
 
 NAME = "options"
+CYCLED = ("betas", "momentum")  # by schedules such as OneCycleLR
 
 
-def options(identity: Run, run: Run) -> Check | None:
+def options(identity: Run, run: Run, by_rate: bool = False) -> Check | None:
     """Return a check that failed because ranks take another weight decay, momentum or limit to clip at than 1 rank.
 
     None where they take the same. Ranks that repeat the serial run do not show it: there a rate is not scaled.
+    ``by_rate``: the rates are wrong, and with them a momentum that their schedule cycles.
     """
     if any(run.root.returns("lars")):
         return None  # those are the recipe's
@@ -19,7 +21,7 @@ def options(identity: Run, run: Run) -> Check | None:
     for trace in run.traces:
         for name, (at, now) in _taken(trace).items():
             before = alone.get(name, (at, now))[1]
-            if before != now:
+            if before != now and not (by_rate and name.startswith(CYCLED)):
                 finding = f"{name} is {_shown(now)} on {len(run.traces)} ranks, {_shown(before)} on 1"
                 todo = "leave it as in the serial script: it is the learning rate that grows with the batch"
                 return failed(NAME, finding, todo, "other-options", where=at, rank=trace.rank)

@@ -24,10 +24,10 @@ def learning_rate(serial: Run, run: Run) -> Check:
     steps = serial.root.steps
     if not any(run.root.returns("serial_steps")):
         check = _ramp(serial, run) or _compared([rates[0] for rates in _rates(steps, run)], serial, run)
+        longer = other_length(serial, run, _promised(run), NAME) if check.fault in ("", "other-rate") else None
         if check.status == "passed":
-            longer = other_length(serial, run, _promised(run), NAME)
-            check = _lost_later(serial, run) or longer or _so_far(check, serial, run)
-        return check
+            return _lost_later(serial, run) or longer or _so_far(check, serial, run)
+        return longer or check
     # A rate by serial steps is that of every n-th of them, counted from 1 or from 0.
     every = (steps[n - 1 :: n], steps[::n])
     checks = [_compared([at for rates in _rates(serially, run) for at in rates], serial, run) for serially in every]
@@ -92,7 +92,7 @@ def _ramp(serial: Run, run: Run) -> Check | None:
     """
     n, calls, promised = len(run.traces), list(run.root.returns("lr_scale")), _promised(run)
     grown = batch_factor(serial, run)
-    if any(run.root.returns("warmup")) or not any(map(_rises, _by_group(serial.root.steps).values())):
+    if grown == 1 or any(run.root.returns("warmup")) or not any(map(_rises, _by_group(serial.root.steps).values())):
         return None
     if calls and (wrong := _other_peak(serial, run, promised, grown)):
         return wrong

@@ -34,6 +34,8 @@ def repeats(serial: Run, again: Run, hashed: Run | None = None) -> Check:
             "hash-order",
             **place,
         )
+    if late := _seeded_late(one, two):
+        return failed(NAME, f"{so}: {late[0]}", late[1], "unseeded", **place | {"where": late[2]})
     names, at = _unseeded(one, two, first)
     if names:
         seedings = dict.fromkeys(SEEDING.get(name, f"{name}(0)") for name in names)
@@ -47,7 +49,8 @@ def repeats(serial: Run, again: Run, hashed: Run | None = None) -> Check:
         )
     workers = any(event["workers"] for event in one.all("loader"))
     cause = "DataLoader workers" if workers else "time, threads or a kernel without a fixed order"
-    todo = "verify with num_workers=0" if workers else "look for time.time(), os.urandom or uuid in what it trains on"
+    todo = "look for time.time(), os.urandom, uuid or a generator's own seed() in what it trains on"
+    todo = "verify with num_workers=0" if workers else todo
     return failed(NAME, f"{so}, and all shared random generators agree: {cause}", todo, "not-repeatable", **place)
 
 
@@ -58,6 +61,22 @@ def differing_step(one: Trace, two: Trace) -> int | None:
             return a.number
     if len(one.steps) != len(two.steps):
         return min(len(one.steps), len(two.steps)) + 1
+    return None
+
+
+def _seeded_late(one: Trace, two: Trace) -> tuple[str, str, str] | None:
+    """Return (finding, todo, line) where a generator is seeded after it was drawn from, or otherwise in each run."""
+    begun = [trace.first("begin") for trace in (one, two)]
+    for a, b in zip(one.all("seed"), two.all("seed"), strict=False):
+        name = a["generator"]
+        call = SEEDING.get(name, f"{name}(0)")
+        started = [event["states"].get(name) for event in begun if event is not None]
+        if a["fixed"] and a.facts.get("late") and len(set(started)) > 1:
+            finding = f"{WHAT.get(name, name)} is drawn from before it is seeded (a model's weights, say)"
+            return finding, f"move {call} up, to before what draws, or run dlrun verify with --seed 0", a.at
+        if a["fixed"] and a.at == b.at and a.facts.get("seed") != b.facts.get("seed"):
+            finding = f"{WHAT.get(name, name)} is seeded with {a['seed']}, and with {b['seed']} in another run"
+            return finding, f"seed it with the same number in each run: {call}", a.at
     return None
 
 
@@ -77,4 +96,5 @@ def _unseeded(one: Trace, two: Trace, step: int) -> tuple[list[str], str]:
     states, others = one.steps[at].states, two.steps[at].states
     apart = [name for name, state in states.items() if name not in fixed and others.get(name, state) != state]
     drawn = [name for name in apart if begin is None or begin["states"].get(name) != states[name]]
-    return [name for name in drawn or apart if name != "random ops"], ""  # those are the graph's, too
+    # TensorFlow's has no state that shows draws while nobody has seeded it; "random ops" are the graph's, too.
+    return [name for name in drawn or {"tensorflow"}.intersection(apart) if name != "random ops"], ""

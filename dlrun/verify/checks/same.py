@@ -15,7 +15,7 @@ ORDER = ("zero_grad", "backward", "clip", "unscale", "step")
 def same(name: str, serial: Run, again: Run, run: Run) -> Check:
     """Compare every rank of ``run`` with the serial run: parameters bit by bit after each step, then the output."""
     for trace in run.traces:
-        differing = _parameters(name, serial.root, again.root, trace)
+        differing = _parameters(name, serial.root, again.root, trace) or _to_come(name, serial.root, again.root, trace)
         if differing:
             return differing
     difference = first_difference(serial.root.printed, again.root.printed, run.root.printed)
@@ -52,6 +52,8 @@ def _parameters(name: str, serial: Trace, again: Trace, trace: Trace) -> Check |
                 size = distance(p, q)
                 if fault == "other-data":
                     finding, todo = _order_of_sampler(serial, trace) or (finding, todo)
+                if fault == "other-rate":
+                    finding, todo, where = _turns_of_schedule(serial, trace) or (finding, todo, where)
                 return failed(
                     name,
                     f"{parameter} differs by {size:.1e} after step {a.number}: {finding}",
@@ -70,6 +72,22 @@ def _parameters(name: str, serial: Trace, again: Trace, trace: Trace) -> Check |
         last = trace.steps[-1].at if trace.steps else ""
         finding = f"the serial script makes {len(serial.steps)} steps, rank {trace.rank} of the port {len(trace.steps)}"
         return failed(name, finding, "loop bounds and step counts must not change on 1 rank", "other-steps", where=last)
+    return None
+
+
+def _to_come(name: str, serial: Trace, again: Trace, trace: Trace) -> Check | None:
+    """Return a check that failed because an epoch goes on otherwise than the serial one, beyond where it was cut."""
+    epochs = ([epoch for epoch in t.epochs if epoch.trains] for t in (serial, again, trace))
+    for number, (a, other, b) in enumerate(zip(*epochs, strict=False), 1):
+        one, two, mine = ([*epoch.batches, *epoch.rest] for epoch in (a, other, b))
+        if one != two or one == mine or not (a.complete and b.complete):
+            continue
+        first = next((i for i, (x, y) in enumerate(zip(one, mine, strict=False), 1) if x != y), 0)
+        finding = f"batch {first} of epoch {number} is another one than in the serial script"
+        if len(one) != len(mine):
+            finding = f"epoch {number} has {len(mine)} batches, {len(one)} in the serial script"
+        todo = "make the loader as the serial script does: same samples, batch size, drop_last, sampler and seed"
+        return failed(name, finding, todo, "other-data", where=b.at, rank=trace.rank)
     return None
 
 
@@ -118,6 +136,15 @@ def _order_of_sampler(serial: Trace, trace: Trace) -> tuple[str, str] | None:
     if not any(event.facts.get("shuffle") or event["custom"] for event in serial.all("loader")):
         return finding, "give it shuffle=False, as the serial script does not shuffle, or dl.shard(loader) in its place"
     return finding, "dl.shard(loader) in its place takes the serial order, without set_epoch(): that can be proved"
+
+
+def _turns_of_schedule(serial: Trace, trace: Trace) -> tuple[str, str, str] | None:
+    """Return (finding, todo, line) where a schedule of the script steps more often, or less; None where none does."""
+    for a, b in zip(serial.all("peaks"), trace.all("peaks"), strict=False):
+        if a["made"] != b["made"]:
+            finding = f"a schedule of the learning rate has made {b['made']} steps, {a['made']} in the serial script"
+            return finding, "step it where the serial script does, as often", b["where"]
+    return None
 
 
 def _files(run: Run) -> set[str]:

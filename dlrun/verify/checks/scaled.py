@@ -17,13 +17,13 @@ TODO = "leave them out: dl.gradients() makes the mean over the ranks"
 
 
 def scaled(serial: Run, alone: Run, run: Run) -> Check | None:
-    """Return a check that failed because what goes into the mean, or comes out of it, is divided by the ranks' number.
+    """Return a check that failed because what goes into the mean, or comes out of it, is scaled by the ranks' number.
 
-    ``alone``: the port on ranks that are each told to be the only one; None where nothing is divided.
+    ``alone``: the port on ranks that are each told to be the only one; None where nothing is scaled.
     """
     n, part = len(run.traces), run.root.first("ranks in a loss")
     finding, where = "", part.at if part else ""
-    if part is not None:
+    if part is not None and not _balanced(alone, run):
         finding = "the ranks' numbers are part of the loss"
     elif batch_factor(serial, run) > 1 and (where := _loss(alone, run)):
         finding = f"what the loss is made of counts 1/{n} as much on {n} ranks as on 1"
@@ -44,25 +44,33 @@ def _loss(alone: Run, run: Run) -> str:
     return ""
 
 
+def _balanced(alone: Run, run: Run) -> bool:
+    """Whether the losses of a step weigh as much together as on 1 rank: fewer of them, say, each divided by less."""
+    steps = list(zip(alone.root.steps, run.root.steps, strict=False))
+    sums = [[sum(weight for _, weight in _weights(step)) for step in pair] for pair in steps]
+    return any(x for x, _ in sums) and all(math.isclose(x, y, rel_tol=1e-5) for x, y in sums)
+
+
 def _weights(step: Step) -> list[tuple[str, float]]:
     return [(event["made"], event["weight"]) for event in step.before if event.kind == "weight"]
 
 
 def _gradients(run: Run) -> tuple[str, str] | None:
-    """Return how gradients are divided beside the averaging, and the line of the step; None where they are not."""
+    """Return how gradients are scaled beside the averaging, and the line of the step; None where they are not."""
     n, steps = len(run.traces), uses(run.root)
     for when, pairs in (
         ("before they are averaged", [(use.made or use.own, use.own) for use in steps]),
         ("after they were averaged", [(use.mean, use.used) for use in steps]),
     ):
         some = [(a, b) for a, b in pairs if a and b and a["norm"] > 0]
-        if some and all(_divided(a, b, n) for a, b in some):
-            return f"the gradients are divided by {n}, the number of ranks, {when}", steps[0].at
+        for how, times in (("divided", 1 / n), ("multiplied", n)):
+            if some and all(_is_times(a, b, times) for a, b in some):
+                return f"the gradients are {how} by {n}, the number of ranks, {when}", steps[0].at
     return None
 
 
-def _divided(note: dict[str, Any], other: dict[str, Any], n: int) -> bool:
+def _is_times(note: dict[str, Any], other: dict[str, Any], times: float) -> bool:
     before, after = values(note), values(other)
     largest = max(map(abs, before), default=0.0)
-    apart = max((abs(x / n - y) for x, y in zip(before, after, strict=False)), default=0.0)
-    return apart <= ROUNDING.get(note["type"], 2e-5) * largest / n
+    apart = max((abs(x * times - y) for x, y in zip(before, after, strict=False)), default=0.0)
+    return apart <= ROUNDING.get(note["type"], 2e-5) * largest * times

@@ -27,6 +27,10 @@ FOLLOWED = ("init", "broadcast", "gradients", "shard", "stretch", "lr_scale", "w
             "rank0_first")  # fmt: skip
 
 
+class Fewer(int):
+    """A number of steps that dl.steps() has made."""
+
+
 class Averaging:
     """Wraps the functions of ``dl_comm.torch`` when the script imports it."""
 
@@ -102,9 +106,12 @@ class Averaging:
 
     def _steps(self, function: Any, count: int) -> tuple[Any, dict[str, Any]]:
         result = count if self.recorder.orders.global_batch else function(count)
-        return result, {"count": number_of(count), "result": number_of(result)}
+        facts = {"count": number_of(count), "result": number_of(result), "again": isinstance(count, Fewer)}
+        return Fewer(result) if type(result) is int else result, facts
 
-    _serial_steps = _steps
+    def _serial_steps(self, function: Any, count: int) -> tuple[Any, dict[str, Any]]:
+        result = count if self.recorder.orders.global_batch else function(count)
+        return result, {"count": number_of(count), "result": number_of(result)}
 
     def _shard(self, function: Any, what: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         number, self._shards = self._shards, self._shards + 1

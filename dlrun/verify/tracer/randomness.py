@@ -79,13 +79,14 @@ def install(recorder: Recorder) -> Draws:
     import numpy
 
     torch, tf = sys.modules.get("torch"), sys.modules.get("tensorflow")
+    begun: dict[str, str] = {}
     if torch:
-        _note_seeding(recorder, torch, "manual_seed", "torch")
-        _note_seeding(recorder, torch, "seed", "torch", fixed=False)
+        _note_seeding(recorder, begun, torch, "manual_seed", "torch")
+        _note_seeding(recorder, begun, torch, "seed", "torch", fixed=False)
     if tf:
-        _note_seeding(recorder, tf.compat.v2.random, "set_seed", "tensorflow")
-    _note_seeding(recorder, random, "seed", "random")
-    _note_seeding(recorder, numpy.random, "seed", "numpy")
+        _note_seeding(recorder, begun, tf.compat.v2.random, "set_seed", "tensorflow")
+    _note_seeding(recorder, begun, random, "seed", "random")
+    _note_seeding(recorder, begun, numpy.random, "seed", "numpy")
     generators.install(recorder)
     seed = recorder.orders.seed
     if seed is None and tf:  # deterministic ops want a seed; this one differs from run to run, as if there were none
@@ -100,19 +101,27 @@ def install(recorder: Recorder) -> Draws:
                 tf.compat.v2.random.set_seed(seed)
             random.seed(seed)
             numpy.random.seed(seed % 2**32)
-    recorder.note("begin", states=states())
+    begun |= states()
+    recorder.note("begin", states=begun)
     return Draws()
 
 
-def _note_seeding(recorder: Recorder, module: Any, name: str, generator: str, fixed: bool = True) -> None:
-    """Wrap a seeding function: an event says which generator, and whether the seed was given."""
+def _note_seeding(
+    recorder: Recorder, begun: dict[str, str], module: Any, name: str, generator: str, fixed: bool = True
+) -> None:
+    """Wrap a seeding function: an event says which generator, which seed was given, if one was, and if it is late.
+
+    Late is a first seeding of a generator that was drawn from since the script began, in the state ``begun``.
+    """
     seeding = getattr(module, name)
 
     def noted(*args: Any, **kwargs: Any) -> Any:
         given = [*args, *kwargs.values()]
         is_fixed = fixed and bool(given) and given[0] is not None
         if not recorder.inside and (is_fixed or is_user_file(sys._getframe(1).f_code.co_filename)):
-            recorder.note("seed", generator=generator, fixed=is_fixed)
+            late = generator in begun and states()[generator] != begun.pop(generator)
+            seed = repr(given[0])[:40] if given else ""
+            recorder.note("seed", generator=generator, fixed=is_fixed, seed=seed, late=late)
         with recorder.aside():
             return seeding(*args, **kwargs)
 

@@ -1,0 +1,64 @@
+"""Does the port train as long as the serial script: as many epochs, and steps divided by the ranks once?"""
+
+from __future__ import annotations
+
+from dlrun.verify.checks.data import batch_factor, training
+from dlrun.verify.trace import Event, Run, Trace
+from dlrun.verify.tracer.conditions import TURNS
+from dlrun.verify.verdict import Check, failed
+
+NAME = "length of training"
+
+
+def turns(serial: Run, run: Run) -> Check | None:
+    """Return a check that failed because loops of the training end early: a count is divided twice, or one of epochs.
+
+    None where nothing of that is seen.
+    """
+    n = len(run.traces)
+    again = next((call for call in run.root.returns("steps") if call.facts.get("again")), None)
+    if again is not None:
+        finding = f"dl.steps() is given {again['count']:g}, which dl.steps() has made: {again['result']:g} are left"
+        return failed(NAME, finding, "divide what is counted by one dl.steps()", "too-few-steps", where=again.at)
+    if batch_factor(serial, run) == 1:
+        return None
+    for a, b in zip(_loops(serial.root), _loops(run.root), strict=False):
+        before, now = a["values"][TURNS], b["values"][TURNS]
+        if _is(now, before, n * n) and not _is(now, before, n):
+            finding = f"{b['what']} makes {now:g} turns, 1/{n * n} of the serial {before:g}: {n} ranks make 1/{n}"
+            todo = "divide the number of turns once: by dl.steps(), or as len() of the sharded loader"
+            return failed(NAME, finding, todo, "too-few-steps", where=b.at)
+        if _is(now, before, n) and _goes_through_epochs(serial.root, a) and _shares(serial, run):
+            finding = f"{b['what']} goes through {now:g} epochs, the serial script through {before:g}, and each epoch "
+            finding += f"has 1/{n} of the steps already"
+            return failed(NAME, finding, "leave the number of epochs as it is", "too-few-steps", where=b.at)
+    return None
+
+
+def _is(now: float, before: float, factor: int) -> bool:
+    """Whether a number of turns is another one, divided by a factor, rounded up or down."""
+    return before >= 2 * factor and abs(now - before / factor) < 1
+
+
+def _loops(trace: Trace) -> list[Event]:
+    """Return the first event of each loop through a range, in order."""
+    found: dict[str, Event] = {}
+    for event in trace.all("decision"):
+        if TURNS in event["values"]:
+            found.setdefault(event.at, event)
+    return list(found.values())
+
+
+def _goes_through_epochs(trace: Trace, loop: Event) -> bool:
+    """Whether each turn of a loop goes through a loader, in more steps than one."""
+    begun = trace.events.index(loop)
+    first = next((event.kind for event in trace.events[begun:] if event.kind in ("epoch", "step")), "")
+    whole = [epoch for epoch in training(trace) if epoch.loops and epoch.complete]
+    return first == "epoch" and bool(whole) and len(trace.steps) > len(whole)
+
+
+def _shares(serial: Run, run: Run) -> bool:
+    """Whether an epoch has fewer batches on each rank than in the serial script."""
+    one, other = training(serial.root), training(run.root)
+    counts = [len(epochs[0].batches) + len(epochs[0].rest) for epochs in (one, other) if epochs and epochs[0].complete]
+    return len(counts) == 2 and counts[1] < counts[0]

@@ -1,0 +1,127 @@
+"""What people get wrong where they edit ports: data of each rank's own, counts divided twice; on traces by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from by_hand import epoch, event, optimizer, run, step
+
+from dlrun.verify.checks import data, rate, repeat
+from dlrun.verify.checks.contents import contents
+from dlrun.verify.checks.options import options
+from dlrun.verify.checks.same import same
+from dlrun.verify.checks.scaled import scaled
+from dlrun.verify.checks.turns import turns
+from dlrun.verify.trace import Event
+from dlrun.verify.tracer.conditions import TURNS
+
+
+def reading(offset: int, noise: int = 0) -> list[Event]:
+    """Three steps that each read four samples; a sample's content is its number and an offset."""
+    events = [event("epoch", epoch=0, loader=0, data=0, size=12), event("trains", epoch=0)]
+    for k in range(3):
+        numbers = list(range(4 * k, 4 * k + 4))
+        events.append(event("batch", epoch=0, indices=numbers, hash=""))
+        events.append(event("forward", rows={"input 1": [i + offset + noise * (k + 1) for i in numbers]}))
+        events.append(step(k + 1, 0.9))
+    return events
+
+
+@pytest.mark.parametrize(("offset", "noise", "fault"), [(0, 0, ""), (100, 0, "data-differs"), (100, 1000, "")])
+def test_data_that_each_rank_makes_for_itself_are_told_from_noise(offset, noise, fault) -> None:
+    check = contents(run(reading(0, noise)), run(reading(0, 2 * noise), reading(offset, 3 * noise)), "shards")
+    assert (check.fault if check else "") == fault
+    assert check is None or "sample 0 is another one on rank 1" in check.finding
+
+
+@pytest.mark.parametrize(("rest", "says"), [([[4, 5]], ""), ([[4, 5], [6]], "has 3 batches, 2"), ([[5, 4]], "batch 2")])
+def test_an_epoch_is_compared_beyond_where_it_was_cut(rest, says) -> None:
+    serial, port = (run([optimizer(), *epoch([[0, 1]], left), step(1, 0.9)]) for left in ([[4, 5]], rest))
+    check = same("identity", serial, serial, port)
+    assert check.fault == ("other-data" if says else "")
+    assert says in check.finding
+
+
+def steps_of(weight: float, backwards: int, told: bool, batches: int = 1) -> list[Event]:
+    made = [event("ranks in a loss")] if told else []
+    made += [event("batch", epoch=0, indices=[k], hash="") for k in range(batches)]
+    made += [event("weight", made="a.py:3", weight=weight)] * backwards
+    return [*epoch([]), optimizer(), *made, step(1, 1.0)]
+
+
+@pytest.mark.parametrize(("weight", "backwards", "fault"), [(1.0, 1, ""), (0.5, 1, "no-mean"), (1.0, 2, "no-mean")])
+def test_accumulation_may_be_divided_by_the_ranks_as_long_as_the_losses_weigh_the_same(
+    weight, backwards, fault
+) -> None:
+    alone, port = steps_of(0.5, 2, False), steps_of(weight, backwards, True)
+    check = scaled(run(alone), run(alone, alone), run(port, port))
+    assert (check.fault if check else "") == fault
+
+
+@pytest.mark.parametrize(("batches", "says"), [(1, "as in the serial script"), (2, "2 times the serial 2")])
+def test_the_global_batch_is_that_of_an_update_and_not_of_a_loss(batches, says) -> None:
+    serial, port = (run(*[steps_of(1.0, 1, False, count)] * n) for n, count in ((1, 2), (2, batches)))
+    assert says in data.global_batch(serial, port).finding
+
+
+def loop(turns: int, passes: int, batches: int = 4, lr: float = 0.1) -> list[Event]:
+    """A loop of so many turns, of which some are seen: passes over a loader, with two steps each, or one step."""
+    events = [event("decision", "train.py:5", what="range(epochs)", values={TURNS: float(turns)})]
+    for number in range(passes):
+        for e in epoch([[0]], [[i] for i in range(1, batches)]):
+            events.append(replace(e, facts=e.facts | {"epoch": number, "loops": True}))
+        events += [step(1, 0.9, lr=lr), step(2, 0.9, lr=lr)]
+    return events if passes else [*events, step(1, 0.9)]
+
+
+@pytest.mark.parametrize(
+    ("serial", "port", "fault"),
+    [
+        (loop(8, 2), loop(8, 2, 2), ""),
+        (loop(8, 2), loop(4, 2, 2), "too-few-steps"),  # epochs // ranks, though each epoch has fewer steps already
+        (loop(8, 2), loop(4, 2, 4), ""),  # each rank goes through all of its batches
+        (loop(80, 0), loop(40, 0), ""),  # steps
+        (loop(80, 0), loop(20, 0), "too-few-steps"),
+        (loop(80, 0), [event("return", fn="steps", count=40, result=20, again=True), *loop(40, 0)], "too-few-steps"),
+    ],
+)  # fmt: skip
+def test_epochs_stay_and_steps_are_divided_once(serial, port, fault) -> None:
+    check = turns(run(serial), run(*[port] * 2))
+    assert (check.fault if check else "") == fault
+
+
+@pytest.mark.parametrize(("made", "fault"), [(2, ""), (4, "schedule-too-short")])
+def test_a_schedule_of_epochs_steps_as_often_as_in_the_serial_script(made, fault) -> None:
+    def trained(rate: float, made: int) -> list[Event]:
+        scaling = [event("return", fn="lr_scale", rule="linear", lr=1.0, result=2.0)] if rate > 1 else []
+        peaks = event("peaks", optimizer=0, rates=[rate], made=made, where="train.py:10", ahead=[rate], told=False)
+        return [*scaling, optimizer(), *loop(8, 2, lr=rate), peaks]
+
+    check = rate.learning_rate(run(trained(1.0, 2)), run(*[trained(2.0, made)] * 2))
+    assert (check.fault, check.where) == (fault, "train.py:10" if fault else "")
+
+
+def test_a_momentum_that_a_wrong_schedule_cycles_is_no_fault_of_its_own() -> None:
+    def made(beta: float) -> list[Event]:
+        held = optimizer()
+        return [replace(held, facts=held.facts | {"options": [{"betas": [beta, 0.9]}]}), step(1, 0.9)]
+
+    assert options(run(made(0.9)), run(made(0.8))).fault == "other-options"
+    assert options(run(made(0.9)), run(made(0.8)), by_rate=True) is None
+
+
+@pytest.mark.parametrize(
+    ("state", "seed", "late", "says"),
+    [("b", "0", True, "is drawn from before it is seeded"), ("a", "7", False, "is seeded with 0, and with 7"),
+     ("b", "0", False, "all shared random generators agree")],
+)  # fmt: skip
+def test_a_seed_that_comes_late_or_is_another_one_in_each_run_is_named_with_its_line(state, seed, late, says) -> None:
+    def made(state: str, seed: str, after: float) -> list[Event]:
+        given = event("seed", "a.py:7", generator="torch", fixed=True, seed=seed, late=late)
+        return [event("begin", states={"torch": state}), given, step(1, after, states={"torch": "c"})]
+
+    check = repeat.repeats(run(made("a", "0", 0.9)), run(made(state, seed, 0.8)))
+    assert says in check.finding
+    unknown = ("not-repeatable", "train.py:9")
+    assert (check.fault, check.where) == (unknown if "agree" in says else ("unseeded", "a.py:7"))
