@@ -19,6 +19,8 @@ from dlrun.verify.checks.turns import turns
 from dlrun.verify.trace import Run
 from dlrun.verify.verdict import Check, failed, skipped
 
+OTHER_DATA = ("data-differs", "leaking-split", "overlapping-shards")  # what is found of them differs, too
+
 
 def compare(serial: Run, again: Run, identity: Run, replicate: Run, sharded: Run) -> list[Check]:
     """Return the checks of a port: on 1 rank, on ranks that repeat the serial run, on ranks that share the data.
@@ -48,8 +50,9 @@ def _sharded(serial: Run, again: Run, identity: Run, sharded: Run) -> list[Check
     equal, shards, steps = ranks.equal(sharded, cause), data.shards(identity, sharded), ranks.steps(sharded)
     if steps.fault == "uneven-steps" and (shards.fault == "uneven-steps" or cause):
         steps = replace(steps, fault="", todo=f"see {shards.name if shards.fault else cause}")
-    if steps.fault == "rank-dependent-exit" and cause:
-        steps = replace(steps, fault="", todo=f"see {cause}")
+    apart = next((c.name for c in (shards, state) if c.fault in OTHER_DATA or (c is state and c.fault)), "")
+    if steps.fault in ("rank-dependent-exit", "rank-dependent-rate") and (cause or apart):
+        steps = replace(steps, fault="", todo=f"see {cause or apart}")
     checks = [start, mean, equal, state, shards]
     rated = rate.learning_rate(serial, sharded)
     checks += [data.global_batch(serial, sharded), rated]

@@ -20,6 +20,8 @@ from dlrun.verify.tracer.tensors import tensor_note
 from dlrun.verify.tracer.training import NORMS, Training
 
 STATISTICS = re.compile(r"(running|moving)_")  # of a batch norm of the script's own
+DEPTH = 2  # of objects in objects
+SHORT = 20  # entries of a list or dict
 Held = tuple[str, str, torch.Tensor]  # name, kind (slot, copy, statistics, memory, buffer), value
 
 
@@ -37,10 +39,22 @@ def note_held(training: Training, space: dict[str, Any], stopped: TracebackType 
 
 def _in_names(names: dict[str, Any], training: Training) -> Iterator[Held]:
     for name, value in list(names.items()):
-        yield from _in_value(name, value, training)
-        if not isinstance(value, (nn.Module, Optimizer, type)) and is_of_user(value):
-            for part, inner in list(getattr(value, "__dict__", {}).items()):
-                yield from _in_value(f"{name}.{part}", inner, training)
+        yield from _in_object(name, value, training, DEPTH)
+
+
+def _in_object(name: str, value: Any, training: Training, depth: int) -> Iterator[Held]:
+    """Yield what is held in a value, in objects of the script's own that it is, and in short lists and dicts."""
+    yield from _in_value(name, value, training)
+    if not depth or isinstance(value, (nn.Module, Optimizer, type)):
+        return
+    parts: list[tuple[str, Any]] = []
+    if isinstance(value, (dict, list, tuple)) and len(value) <= SHORT:
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        parts = [(f"{name}[{key!r}]", part) for key, part in items]
+    elif is_of_user(value):
+        parts = [(f"{name}.{key}", part) for key, part in getattr(value, "__dict__", {}).items()]
+    for inner, part in parts:
+        yield from _in_object(inner, part, training, depth - 1)
 
 
 def _in_value(name: str, value: Any, training: Training) -> Iterator[Held]:
