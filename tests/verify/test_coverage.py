@@ -52,7 +52,8 @@ def test_draws_that_meet_by_chance_prove_nothing() -> None:
 
 def test_ranks_that_each_shuffle_by_themselves_meet_where_the_serial_script_does_not() -> None:
     serial = [[2 * i, 2 * i + 1] for i in range(8)]
-    check = coverage(fed(serial), fed([[0, 3], [5, 9], [8, 1], [2, 12]], [[3, 9], [7, 0], [8, 4], [6, 15]]))
+    ranks = [[0, 3], [5, 9], [8, 1], [2, 12]], [[3, 9], [7, 0], [8, 4], [6, 15]]
+    check = coverage(fed(serial), fed(*([*rank, rank[0]] for rank in ranks)))  # the next epoch has begun
     assert check is not None
     assert check.fault == "overlapping-shards", check
     assert "4 samples are read by more than one rank" in check.finding

@@ -98,8 +98,8 @@ class Given:
 
     @property
     def repeats(self) -> bool:
-        """Whether some rank is given a sample more than once in these steps."""
-        every = [[row for rows in rank[: self.steps] for row in rows] for rank in self.ranks]
+        """Whether some rank is given a sample more than once in its share of the serial steps, its first ones."""
+        every = [[row for rows in rank[: self.first // len(self.ranks)] for row in rows] for rank in self.ranks]
         return any(len(set(rows)) < len(rows) for rows in every)
 
 

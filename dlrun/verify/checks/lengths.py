@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from dlrun.verify.checks.data import batch_factor, training
-from dlrun.verify.trace import Event, Run, Trace
+from dlrun.verify.trace import Event, Run, Step, Trace
 from dlrun.verify.verdict import Check, failed
 
 SHORT, ROUNDED = 4, 0.3  # steps that are too few to tell; how far rounding takes a short schedule's length, relative
@@ -116,3 +116,23 @@ def _set_by_hand(serial: Trace, run: Run, promised: float, name: str) -> Check |
             todo = "compute it from dl.serial_steps(step), which counts the serial script's"
             return failed(name, finding, todo, "schedule-too-long", where=other[0].at)
     return None
+
+
+def by_group(steps: Sequence[Step]) -> dict[tuple[int, int], list[tuple[str, float]]]:
+    """Return (line, rate) of each step, of each optimizer's groups."""
+    found: dict[tuple[int, int], list[tuple[str, float]]] = {}
+    for step in steps:
+        for group, rate in enumerate(step.lr):
+            found.setdefault((step.optimizer, group), []).append((step.at, rate))
+    return found
+
+
+def in_epochs(trace: Trace) -> list[list[Step]]:
+    """Return the steps of each training epoch; an epoch may have been cut, in which a script counts its own steps."""
+    loaders = {epoch.loader for epoch in trace.epochs if epoch.trains}
+    found: list[list[Step]] = [[]]
+    for step in trace.steps:
+        if any(e.kind == "epoch" and e["loader"] in loaders for e in step.before):
+            found.append([])
+        found[-1].append(step)
+    return found

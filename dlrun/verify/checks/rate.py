@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from dlrun.verify.checks.data import batch_factor
-from dlrun.verify.checks.lengths import other_length
-from dlrun.verify.trace import Run, Step, Trace
+from dlrun.verify.checks.lengths import by_group, in_epochs, other_length
+from dlrun.verify.trace import Run, Step
 from dlrun.verify.verdict import Check, failed, passed, skipped
 
 NAME = "learning rate"
@@ -55,6 +55,9 @@ def _compared(rates: list[tuple[str, float, float]], serial: Run, run: Run) -> C
             continue
         if not calls and any(math.isclose(factor, f, rel_tol=1e-6) for f in factors.values()) and grown > 1:
             continue  # scaled by hand, by a known rule
+        if math.isclose(factor, 1) and grown > 1 and not any(math.isclose(call["lr"], base) for call in calls):
+            finding = f"{rate:.4g} on {n} ranks and on 1, though {lines} scales another rate by {max(promised):.4g}"
+            return failed(NAME, finding, "scale it, too, with dl.lr_scale()", "lost-scaling", where=at)
         return _wrong(base, rate, factor, n, max(promised), lines, grown)
     if not found:
         what = "what updates by hand take is no multiple of the gradient" if by_hand else "no optimizer has one"
@@ -92,7 +95,7 @@ def _ramp(serial: Run, run: Run) -> Check | None:
     """
     n, calls, promised = len(run.traces), list(run.root.returns("lr_scale")), _promised(run)
     grown = batch_factor(serial, run)
-    if grown == 1 or any(run.root.returns("warmup")) or not any(map(_rises, _by_group(serial.root.steps).values())):
+    if grown == 1 or any(run.root.returns("warmup")) or not any(map(_rises, by_group(serial.root.steps).values())):
         return None
     if calls and (wrong := _other_peak(serial, run, promised, grown)):
         return wrong
@@ -118,7 +121,7 @@ def _beside_ramp(
     before: Sequence[Step], now: Sequence[Step], n: int, promised: float
 ) -> Iterator[tuple[str, float, float]]:
     """Yield the steps of ranks whose rate is that of none of the serial steps that they stand for: line and rates."""
-    one, other = _by_group(before), _by_group(now)
+    one, other = by_group(before), by_group(now)
     for key in one.keys() & other.keys():
         rates = [rate for _, rate in one[key]]
         for k, (at, rate) in enumerate(other[key][: len(rates) // n]):
@@ -129,8 +132,8 @@ def _beside_ramp(
 
 def _rising_epochs(serial: Run, run: Run) -> Iterator[tuple[list[Step], list[Step]]]:
     """Yield the steps of those training epochs, serial and of the port, in which the serial rate rises at first."""
-    for one, other in zip(_in_epochs(serial.root), _in_epochs(run.root), strict=False):
-        if any(map(_rises, _by_group(one).values())):
+    for one, other in zip(in_epochs(serial.root), in_epochs(run.root), strict=False):
+        if any(map(_rises, by_group(one).values())):
             yield one, other
 
 
@@ -144,7 +147,7 @@ def _promised(run: Run) -> float:
 
 def _so_far(check: Check, serial: Run, run: Run) -> Check:
     """Return the check with the remark that a rate which the script sets itself still rises, where one does."""
-    known, found = _peaks(run), _by_group(serial.root.steps)
+    known, found = _peaks(run), by_group(serial.root.steps)
     for key, rates in found.items():
         if key not in known and len(rates) > 1 and rates[-1][1] > max(rate for _, rate in rates[:-1]):
             said = f"after {len(rates)} steps it still rises, set by the script itself: what it comes to is not seen"
@@ -160,7 +163,7 @@ def _other_peak(serial: Run, run: Run, promised: float, grown: int) -> Check | N
     n, lines = len(run.traces), ", ".join(sorted({call.at for call in run.root.returns("lr_scale")}))
     schedules = {event["optimizer"]: event.facts for event in run.root.all("peaks")}
     for key, peak in _peaks(run).items():
-        before, steps = _peaks(serial).get(key), _by_group(run.root.steps).get(key, [])
+        before, steps = _peaks(serial).get(key), by_group(run.root.steps).get(key, [])
         if not before or not peak or schedules[key[0]].get("made", math.inf) < len(steps) - 1:
             continue  # one of epochs: what rises with the steps is the script's own
         near = min({1.0, promised, promised**2}, key=lambda factor: abs(math.log(peak / before / factor)))
@@ -177,7 +180,7 @@ def _other_peak(serial: Run, run: Run, promised: float, grown: int) -> Check | N
 def _peaks(run: Run) -> dict[tuple[int, int], float | None]:
     """Return the highest rate of each optimizer's groups, over its steps and those to come; None where it rises on."""
     found: dict[tuple[int, int], float | None] = {}
-    seen = _by_group(run.root.steps)
+    seen = by_group(run.root.steps)
     for event in run.root.all("peaks"):
         for group, peak in enumerate(event["rates"]):
             key = (event["optimizer"], group)
@@ -196,15 +199,6 @@ def _rises(rates: list[tuple[str, float]]) -> bool:
     return len(rates) > 1 and rates[0][1] < rates[1][1]
 
 
-def _by_group(steps: Sequence[Step]) -> dict[tuple[int, int], list[tuple[str, float]]]:
-    """Return (line, rate) of each step, of each optimizer's groups."""
-    found: dict[tuple[int, int], list[tuple[str, float]]] = {}
-    for step in steps:
-        for group, rate in enumerate(step.lr):
-            found.setdefault((step.optimizer, group), []).append((step.at, rate))
-    return found
-
-
 def _lost_later(serial: Run, run: Run) -> Check | None:
     """Return a check that failed because a later epoch begins with the serial rate, None where none does.
 
@@ -220,7 +214,7 @@ def _lost_later(serial: Run, run: Run) -> Check | None:
                     todo = "the rate that is set then has to be scaled, too, with dl.lr_scale(): a warm-up rises to it"
                     return failed(NAME, finding, todo, "lost-scaling", where=at)
         return None
-    begun = ([steps[0] for steps in _in_epochs(trace)[1:]] for trace in (serial.root, run.root))
+    begun = ([steps[0] for steps in in_epochs(trace)[1:]] for trace in (serial.root, run.root))
     n, starts = len(run.traces), list(zip(*begun, strict=False))
     for number, (a, b) in enumerate(starts[1:], 2):
         first = starts[0]
@@ -233,17 +227,6 @@ def _lost_later(serial: Run, run: Run) -> Check | None:
                 todo = "the rate that is set between the epochs has to be scaled, too, with dl.lr_scale()"
                 return failed(NAME, finding, todo, "lost-scaling", where=b.at, step=b.number)
     return None
-
-
-def _in_epochs(trace: Trace) -> list[list[Step]]:
-    """Return the steps of each training epoch; an epoch may have been cut, in which a script counts its own steps."""
-    loaders = {epoch.loader for epoch in trace.epochs if epoch.trains}
-    found: list[list[Step]] = [[]]
-    for step in trace.steps:
-        if any(e.kind == "epoch" and e["loader"] in loaders for e in step.before):
-            found.append([])
-        found[-1].append(step)
-    return found
 
 
 def _wrong(base: float, rate: float, factor: float, n: int, promised: float, lines: str, grown: int) -> Check:
