@@ -9,6 +9,7 @@ from by_hand import epoch, event, optimizer, run, step
 
 from dlrun.verify.checks import data, rate, repeat
 from dlrun.verify.checks.contents import contents
+from dlrun.verify.checks.coverage import coverage
 from dlrun.verify.checks.options import options
 from dlrun.verify.checks.same import same
 from dlrun.verify.checks.scaled import scaled
@@ -125,3 +126,39 @@ def test_a_seed_that_comes_late_or_is_another_one_in_each_run_is_named_with_its_
     assert says in check.finding
     unknown = ("not-repeatable", "train.py:9")
     assert (check.fault, check.where) == (unknown if "agree" in says else ("unseeded", "a.py:7"))
+
+
+@pytest.mark.parametrize(("every", "fault"), [(1, "schedule-too-long"), (2, "")])
+def test_a_schedule_with_a_floor_is_too_long_where_a_loop_is_known_to_have_fewer_turns(every, fault) -> None:
+    def trained(n: int, high: float, every: int) -> list[Event]:
+        scaling = [event("return", fn="lr_scale", rule="linear", lr=1.0, result=2.0)] * (n - 1)
+        rates = [0.3 + (high - 0.3) * (40 - k) / 40 for k in range(0, 40, every)]
+        made = [step(k + 1, 0.9, lr=rates[k]) for k in range(4)]
+        turns = event("decision", "train.py:5", what="batches", values={TURNS: 40 / n})
+        peaks = event("peaks", optimizer=0, rates=[high], made=4, where="train.py:10", told=False,
+                      ahead=[*rates[4:], 0.3])  # fmt: skip
+        return [*scaling, optimizer(), turns, *made, peaks]
+
+    check = rate.learning_rate(run(trained(1, 1.0, 1)), run(*[trained(2, 2.0, every)] * 2))
+    assert check.fault == fault
+
+
+def pairs(rows: list[list[int]], labels: list[list[int]], drew: bool = False) -> list[Event]:
+    made = [optimizer()]
+    for k, (x, y) in enumerate(zip(rows, labels, strict=True)):
+        rows_of_both = [event("forward", rows={"input 1": x}), event("loss", rows={"target": y})]
+        made += [*rows_of_both, step(k + 1, 0.9, drew=["torch"] if drew else [])]
+    return made
+
+
+@pytest.mark.parametrize(
+    ("labels", "drew", "fault"),
+    [("own", False, ""), ("others", False, "unsharded-loader"), ("others", True, "")],
+)
+def test_targets_of_other_samples_are_found_where_each_rank_has_an_order_of_its_own(labels, drew, fault) -> None:
+    serial = [list(range(4 * k, 4 * k + 4)) for k in range(4)]
+    orders = [[8, 2, 20, 4], [0, 6, 22, 10]], [[9, 3, 15, 21], [1, 7, 23, 11]]
+    apart = labels == "others"
+    ranks = [pairs(rows, [[(i // 3 + apart) % 2 for i in row] for row in rows], drew) for rows in orders]
+    check = coverage(run(pairs(serial, [[i // 3 % 2 for i in row] for row in serial])), run(*ranks))
+    assert check.fault == fault

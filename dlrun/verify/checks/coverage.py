@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import permutations
 
 from dlrun.verify.trace import Run, Step, Trace
 from dlrun.verify.verdict import Check, failed, passed, skipped
 
 NAME = "shards"
 SHARE = "give each rank its share: dl.shard() of the data, or of the numbers of the batches"
+ALIKE = "share inputs and targets alike: dl.shard((x, y))"
+ENOUGH = 8  # samples whose pairs are known
 Rows = list[list[int]]  # of one input: for each step a number for each of its rows, made from what is in them
 
 
@@ -29,7 +32,12 @@ class Given:
     @property
     def renewed(self) -> bool:
         """Whether other rows come as the script goes on, not the same ones again or fewer of them."""
-        return len({row for rows in self.serial for row in rows}) > max(len(set(rows)) for rows in self.serial)
+        return self.distinct > max(len(set(rows)) for rows in self.serial)
+
+    @property
+    def distinct(self) -> int:
+        """How many different values there are in the serial script's steps."""
+        return len({row for rows in self.serial for row in rows})
 
     @property
     def alike(self) -> bool:
@@ -120,7 +128,9 @@ def coverage(identity: Run, run: Run) -> Check | None:
             **where,
         )
     shared = [given for given, n in _with(inputs, covered) if n and not given.alike]
-    if shared:
+    changing = [given for given in inputs if given.changes]
+    telling = max(changing, key=lambda given: given.distinct, default=None)  # a few labels are covered by chance
+    if shared and (telling is None or telling in shared or telling.alike):
         return _apart(inputs, shared, where) or passed(NAME, _told(shared[0], covered[shared[0].name]))
     for given in inputs:
         if not given.changes and (lost := given.others()):
@@ -131,7 +141,9 @@ def coverage(identity: Run, run: Run) -> Check | None:
         finding = f"all {len(run.traces)} ranks give the model the same {same.name}, {len(same.serial[0])} rows, "
         return failed(NAME, f"{finding}another one in each step: what else they are given is each one's own", SHARE,
                       "unsharded-loader", **where)  # fmt: skip
-    return _unknown([given for given in inputs if given.changes] or inputs, len(run.traces))
+    still = [step for step in run.root.steps if not step.drew and not step.count("draw")]
+    torn = _torn(inputs, where) if 2 * len(still) > len(run.root.steps) else None  # not of targets drawn at random
+    return torn or _unknown(changing or inputs, len(run.traces))
 
 
 def _with(inputs: list[Given], covered: dict[str, int]) -> list[tuple[Given, int]]:
@@ -161,7 +173,21 @@ def _apart(inputs: list[Given], shared: list[Given], where: dict[str, str]) -> C
             finding = f"the ranks' shares of {first.name} and of {other.name} are not of the same samples"
         else:
             continue
-        return failed(NAME, finding, "share inputs and targets alike: dl.shard((x, y))", "unsharded-loader", **where)
+        return failed(NAME, finding, ALIKE, "unsharded-loader", **where)
+    return None
+
+
+def _torn(inputs: list[Given], where: dict[str, str]) -> Check | None:
+    """Return a check that failed because ranks pair inputs otherwise than the serial script, each in its own order."""
+    for one, other in permutations(inputs, 2):
+        known = {x: y for xs, ys in zip(one.serial, other.serial, strict=True) for x, y in zip(xs, ys, strict=False)}
+        pairs = [pair for mine, theirs in zip(one.ranks, other.ranks, strict=True)
+                 for steps in zip(mine, theirs, strict=False) for pair in zip(*steps, strict=False)]  # fmt: skip
+        seen = [known[x] != y for x, y in pairs if x in known]
+        distinct = one.changes and len(known) > 0.95 * sum(map(len, one.serial))
+        if distinct and len(seen) >= ENOUGH and sum(seen) > len(seen) / 4:
+            finding = f"{sum(seen)} of {len(seen)} samples have another {other.name} beside {one.name} than on 1 rank"
+            return failed(NAME, finding, ALIKE, "unsharded-loader", **where)
     return None
 
 

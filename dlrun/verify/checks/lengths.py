@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from dlrun.verify.checks.data import batch_factor, training
 from dlrun.verify.trace import Event, Run, Step, Trace
+from dlrun.verify.tracer.conditions import TURNS
 from dlrun.verify.verdict import Check, failed
 
 SHORT, ROUNDED = 4, 0.3  # steps that are too few to tell; how far rounding takes a short schedule's length, relative
@@ -61,7 +62,8 @@ def _epochs(trace: Trace) -> set[int]:
 def _half(trace: Trace, event: Event) -> int:
     """Return after how many steps the rate is less than half of its highest one for good; 0 where it is not seen."""
     rates = [step.lr[0] for step in trace.steps if step.optimizer == event["optimizer"] and step.lr] + event["ahead"]
-    high = [k for k, rate in enumerate(rates, 1) if rate > max(rates) / 2]
+    half = max(rates, default=0.0) / 2
+    high = [k for k, rate in enumerate(rates, 1) if rate > half]
     return high[-1] if high and SHORT <= high[-1] < 0.9 * len(rates) else 0
 
 
@@ -74,9 +76,13 @@ def _unchanged(name: str, where: str, n: int) -> Check:
 
 def _is(rates: Sequence[float], like: Sequence[float], unlike: Sequence[float], promised: float,
         near: float = 0.05, far: float = 0.2) -> bool:  # fmt: skip
-    """Whether rates are these serial ones, scaled, and not those others."""
-    top = LEAST * max(like, default=0.0)
-    alike = all(math.isclose(y, promised * x, rel_tol=near) for x, y in zip(like, rates, strict=False) if x > top)
+    """Whether rates are these serial ones, scaled, and not those others; a floor may be left as it is."""
+    high, low, floor = max(like, default=0.0), min(like, default=0.0), min(rates, default=0.0)
+    top = LEAST * high
+    scaled = [promised * x for x in like]
+    if math.isclose(floor, low, rel_tol=near) and high > low > 0:
+        scaled = [floor + (x - low) * (promised * high - floor) / (high - low) for x in like]
+    alike = all(math.isclose(y, z, rel_tol=near) for x, y, z in zip(like, rates, scaled, strict=False) if x > top)
     pairs = [(x, z) for x, z in zip(like, unlike, strict=False) if x > top]
     return alike and any(not math.isclose(x, z, rel_tol=far) for x, z in pairs[: len(rates)])
 
@@ -85,6 +91,9 @@ def _fewer_steps(serial: Run, run: Run) -> bool:
     """Whether the port is known to make fewer steps than the serial script: in its epochs, or by a count of steps."""
     warm = {call.at for call in run.root.returns("warmup")}
     if any(call["count"] != call["result"] and call.at not in warm for call in run.root.returns("steps")):
+        return True
+    before, now = (math.prod(loop["values"][TURNS] for loop in loops(trace)) for trace in (serial.root, run.root))
+    if now < before and len(loops(serial.root)) == len(loops(run.root)):
         return True
     one, other, n = training(serial.root), training(run.root), len(run.traces)
     if not one or not other or not (one[0].loops and one[0].complete and other[0].complete) or _counts(serial.root):
@@ -116,6 +125,15 @@ def _set_by_hand(serial: Trace, run: Run, promised: float, name: str) -> Check |
             todo = "compute it from dl.serial_steps(step), which counts the serial script's"
             return failed(name, finding, todo, "schedule-too-long", where=other[0].at)
     return None
+
+
+def loops(trace: Trace) -> list[Event]:
+    """Return the first event of each loop through a range in which steps are made, in order."""
+    found: dict[str, Event] = {}
+    for event in trace.all("decision"):
+        if TURNS in event["values"]:
+            found.setdefault(event.at, event)
+    return list(found.values())
 
 
 def by_group(steps: Sequence[Step]) -> dict[tuple[int, int], list[tuple[str, float]]]:

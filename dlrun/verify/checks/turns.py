@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dlrun.verify.checks.data import batch_factor, training
+from dlrun.verify.checks.lengths import loops
 from dlrun.verify.trace import Event, Run, Trace
 from dlrun.verify.tracer.conditions import TURNS
 from dlrun.verify.verdict import Check, failed
@@ -22,7 +23,7 @@ def turns(serial: Run, run: Run) -> Check | None:
         return failed(NAME, finding, "divide what is counted by one dl.steps()", "too-few-steps", where=again.at)
     if batch_factor(serial, run) == 1:
         return None
-    for a, b in zip(_loops(serial.root), _loops(run.root), strict=False):
+    for a, b in zip(loops(serial.root), loops(run.root), strict=False):
         before, now = a["values"][TURNS], b["values"][TURNS]
         if _is(now, before, n * n) and not _is(now, before, n):
             finding = f"{b['what']} makes {now:g} turns, 1/{n * n} of the serial {before:g}: {n} ranks make 1/{n}"
@@ -38,15 +39,6 @@ def turns(serial: Run, run: Run) -> Check | None:
 def _is(now: float, before: float, factor: int) -> bool:
     """Whether a number of turns is another one, divided by a factor, rounded up or down."""
     return before >= 2 * factor and abs(now - before / factor) < 1
-
-
-def _loops(trace: Trace) -> list[Event]:
-    """Return the first event of each loop through a range, in order."""
-    found: dict[str, Event] = {}
-    for event in trace.all("decision"):
-        if TURNS in event["values"]:
-            found.setdefault(event.at, event)
-    return list(found.values())
 
 
 def _goes_through_epochs(trace: Trace, loop: Event) -> bool:

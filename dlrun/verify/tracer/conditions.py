@@ -3,7 +3,8 @@
 Ranks that leave the training loop at different steps wait for each other for ever, and a patience of ten epochs
 hides that from a run of a few steps. So every condition is watched that guards the way out of a training loop or a
 collective call, or that sets a variable which such a condition reads: its operands have to be equal on all ranks.
-So has the length of each ``range`` that a loop of steps goes through, which a resumed checkpoint may have set.
+So has the length of each ``range``, or list of numbers, that a loop of steps goes through: a resumed checkpoint may
+have set it.
 Those that choose what is saved, such as the best model so far, are watched too: rank 0 acts on them for all.
 """
 
@@ -92,7 +93,8 @@ def watch(recorder: Recorder) -> Callable[..., Any]:
         except NameError:  # a short circuit kept the script from reading it too
             given = {}
         through = condition.iterable if type(condition).__name__.startswith("tqdm") else condition
-        values = {TURNS: float(len(through))} if isinstance(through, range) else {}
+        counts = isinstance(through, range) or (type(through) is list and all(type(i) is int for i in through))
+        values = {TURNS: float(len(through))} if counts else {}
         for name, value in given.items():
             try:
                 values[name] = float(value.detach() if hasattr(value, "detach") else value)
