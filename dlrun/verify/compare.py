@@ -19,7 +19,8 @@ from dlrun.verify.checks.turns import turns
 from dlrun.verify.trace import Run
 from dlrun.verify.verdict import Check, failed, skipped
 
-OTHER_DATA = ("data-differs", "leaking-split", "overlapping-shards")  # what is found of them differs, too
+# With data of its own, or another copy of a model that it evaluates, a rank finds other numbers, and decides otherwise.
+OTHERS = ("copies-differ", "data-differs", "leaking-split", "overlapping-shards")
 
 
 def compare(serial: Run, again: Run, identity: Run, replicate: Run, sharded: Run) -> list[Check]:
@@ -50,7 +51,7 @@ def _sharded(serial: Run, again: Run, identity: Run, sharded: Run) -> list[Check
     equal, shards, steps = ranks.equal(sharded, cause), data.shards(identity, sharded), ranks.steps(sharded)
     if steps.fault == "uneven-steps" and (shards.fault == "uneven-steps" or cause):
         steps = replace(steps, fault="", todo=f"see {shards.name if shards.fault else cause}")
-    apart = next((c.name for c in (shards, state) if c.fault in OTHER_DATA or (c is state and c.fault)), "")
+    apart = next((check.name for check in (shards, state) if check.fault in OTHERS), "")
     if steps.fault in ("rank-dependent-exit", "rank-dependent-rate") and (cause or apart):
         steps = replace(steps, fault="", todo=f"see {cause or apart}")
     checks = [start, mean, equal, state, shards]

@@ -89,14 +89,14 @@ def test_what_is_carried_on_is_averaged_and_sums_over_ranks_are_of_evaluations_t
     assert [(check.fault, check.parameter) for check in failed] == ([] if shares else right)
 
 
-def test_ranks_of_an_unseeded_script_start_apart_without_a_broadcast(prove, port) -> None:
+def test_ranks_of_an_unseeded_script_start_apart_without_a_broadcast_and_make_data_of_their_own(prove, port) -> None:
     serial = (SCRIPTS / "train.py").read_text().replace("torch.manual_seed(0)\n", "")
     text = port.replace("torch.manual_seed(0)\n", "").replace("dl.broadcast(model, optimizer)\n", "")
     verdict = prove(text.replace("dl.init()", "dl.init(alike=False)"), serial=serial, seed=1)
     failed = {check.name: check for check in verdict.checks if check.status == "failed"}
     print(*failed.values(), sep="\n")
-    assert verdict.faults == {"missing-broadcast"}
-    assert set(failed) == {"broadcast", *APART} - {"state and copies"}  # momentum is made of means, alike on all ranks
+    assert verdict.faults == {"missing-broadcast", "data-differs"}
+    assert set(failed) == {"broadcast", "shards", *APART} - {"state and copies"}  # momentum is made of means
     assert "start from different weights" in failed["broadcast"].finding
 
 
