@@ -224,6 +224,8 @@ def rows_of(name):
     return np.genfromtxt(name)
 dump(losses, "rows.txt")
 table.to_csv("table.csv")
+os.system(f"rm -rf {folder}")
+os.system("nvidia-smi")
 first, second = rows_of("rows.txt"), pandas.read_csv("table.csv")
 """
 
@@ -237,6 +239,7 @@ def test_what_rank_0_has_written_is_read_by_the_others_after_it():
     assert "other = np.loadtxt(given)" in text
     assert "return dl.rank0_first(np.genfromtxt)(name)" in text
     assert 'dl.rank0_first(pandas.read_csv)("table.csv")' in text
+    assert 'dl.rank0(os.system)(f"rm -rf {folder}")\nos.system("nvidia-smi")' in text
 
 
 RUN = """import argparse, bz2, logging, os, sys, time, torch, visdom
@@ -311,3 +314,15 @@ def test_rank_0_sorts_files_out_before_the_others_list_what_is_left() -> None:
     text = port("import os\n" + kept).text
     assert "dl.rank0(os.remove)(old)" in text
     assert "rank0_first" not in text
+
+
+def test_the_ranks_meet_where_rank_0_has_removed_what_they_would_list() -> None:
+    head = "import os, shutil\nfrom torchvision import datasets\n"
+    removes = 'shutil.rmtree("a/unsup")\nos.system(f"rm -r {folder}/*.txt")\nos.system("rm -r a/other")\n'
+    lists = 'data = datasets.ImageFolder("a")\n'
+    done = 'dl.rank0(os.system)("rm -r a/other")\ndl.barrier()  # what was removed no rank lists any more\ndata ='
+    text = port(head + removes + lists + SERIAL).text
+    assert done in text and text.count("dl.barrier()") == 2  # as there are two ways to remove
+    looked = removes.replace("shutil", "if os.path.exists(folder):\n    shutil")
+    assert port(head + looked + lists + SERIAL).text.count("dl.barrier()") == 1  # not all ranks find it
+    assert "dl.barrier()" not in port(head + lists + removes + SERIAL).text

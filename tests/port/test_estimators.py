@@ -102,6 +102,20 @@ def test_the_data_set_of_an_iterator_that_a_function_of_the_input_function_makes
     text = port(CUSTOM.format(made="features, labels = read()")).text
     assert 'dl.shard(tf.data.Dataset.from_tensor_slices(np.load("x.npy")).batch(8)).make_one_shot_iterator()' in text
     assert "return features, labels" in text
+    made = CUSTOM.format(made="features, labels = read()").replace("return tf", "data = tf").replace(
+        ".make_one_shot_iterator().get_next()",
+        "\n    return tf.compat.v1.data.make_one_shot_iterator(data).get_next()")  # fmt: skip
+    assert "tf.compat.v1.data.make_one_shot_iterator(dl.shard(data)).get_next()" in port(made).text
+
+
+def test_hooks_that_write_do_so_on_rank_0_and_keep_checkpoints_of_other_ranks_elsewhere() -> None:
+    hooks = """[tf.compat.v1.train.StepCounterHook(10, output_dir=folder), tf.train.CheckpointSaverHook(folder, 60),
+         tf.train.SummarySaverHook(5, None, "more", summary_op=scalars), tf.train.SummarySaverHook(5, None, None)]"""
+    text = port(CUSTOM.format(made="features, labels = read()").replace("steps=9", f"hooks={hooks}, steps=9")).text
+    assert "StepCounterHook(10, output_dir=folder if dl.is_rank0() else None)" in text
+    assert "CheckpointSaverHook(dl.model_dir(folder), 60)" in text
+    assert '(5, None, "more" if dl.is_rank0() else None, summary_op=scalars), ' in text
+    assert "tf.train.SummarySaverHook(5, None, None)]" in text
 
 
 def test_tensors_that_are_one_batch_at_every_step_are_refused() -> None:

@@ -296,3 +296,33 @@ def test_a_session_that_feeds_back_what_it_fetched_goes_through_a_stretch(put: s
 """).text
     assert "rows = dl.stretch(rows)  # a stream" in text
     assert "dl.shard" not in text
+
+
+HELD = """
+import tensorflow as tf
+
+class Trainer:
+    def __init__(self, net):
+        self.kept = tf.train.Checkpoint(step=tf.Variable(0), net=net, optimizer=tf.keras.optimizers.Adam(0.01))
+
+    def train(self, data):
+        kept = self.kept
+        for x in data:
+            kept.step.assign_add(1)
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(self.kept.net(x) ** 2)
+            weights = self.kept.net.trainable_variables
+            self.kept.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+
+Trainer(tf.keras.Sequential([tf.keras.layers.Dense(1)])).train(tf.data.TFRecordDataset("a").map(f).batch(8))
+"""
+
+
+def test_a_model_and_an_optimizer_that_a_checkpoint_holds_are_broadcast_as_its_attributes() -> None:
+    text = port(HELD).text
+    assert "dl.broadcast_variables(kept.step, kept.net, kept.optimizer)  #" in text
+    assert "optimizer=tf.keras.optimizers.Adam(dl.lr_scale(0.01))" in text
+    named = HELD.replace("        self.kept =", "        self.net = net\n        self.kept =")
+    named = named.replace("self.kept.net", "self.net").replace("    self.kept.optimizer", "    kept.optimizer")
+    line = next(line for line in port(named).text.splitlines() if "dl.broadcast_variables(" in line)
+    assert line.count(".net") == 1 and line.count(".optimizer") == 1

@@ -47,6 +47,8 @@ def shard(data: Any, batch: str = "local", equal: bool = True) -> Any:
         return tuple(shard(part, batch, equal) for part in data)
     if isinstance(data, Iterator):
         return deal(data, get_rank(), n)
+    if tf.is_tensor(data) and not hasattr(data, "numpy"):
+        raise TypeError("shard() got a tensor of a graph, which is one batch; give it the tf.data.Dataset behind it")
     if callable(data) and not hasattr(data, "shape"):
         return deal_calls(data, get_rank(), n)
     length = getattr(data, "shape", None)

@@ -1,9 +1,10 @@
-"""Copies of the weights that an object keeps beside the model: averages of them, a target, the best so far."""
+"""What an object keeps of a model: copies of its weights (averages, a target, the best so far), or the model itself."""
 
 from __future__ import annotations
 
 import libcst as cst
 
+from dlrun.port.facts.torch import Gradients
 from dlrun.port.program.script import Script, dotted, walk
 
 
@@ -31,3 +32,17 @@ def _copies(script: Script, call: cst.Call) -> bool:
     owner = call.func.value
     name = dotted(owner.func) if isinstance(owner, cst.Call) else dotted(owner)
     return name.endswith((".data", ".detach")) or name.startswith(("p.", "param")) or name in ("p", "v")
+
+
+def held(gradients: Gradients, candidates: list[tuple[str, cst.CSTNode]]) -> list[tuple[str, cst.CSTNode]]:
+    """Return the keyword arguments of those of ``candidates`` that have the optimizers which are stepped.
+
+    ``checkpoint.net`` and ``checkpoint.optimizer`` after ``checkpoint = tf.train.Checkpoint(net=net, optimizer=...)``.
+    """
+    flow, found = gradients.flow, dict[cst.CSTNode, str]()
+    owners = [o.value for _, o in gradients.step_calls if isinstance(o, cst.Attribute)]
+    holders = {origin for owner in owners for origin in flow.origins(owner)}
+    for name, use in candidates:
+        for word, value in () if holders.isdisjoint(flow.origins(use)) else flow.kept(use):
+            found.setdefault(value, f"{name}.{word}")
+    return [(name, value) for value, name in found.items()]

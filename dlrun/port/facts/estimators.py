@@ -145,7 +145,9 @@ class Estimators:
     def _iterated(self, function: cst.FunctionDef, depth: int = 3) -> Iterator[cst.BaseExpression]:
         """Yield the data sets of which ``function`` makes iterators, itself or in functions that it alone calls."""
         for call in (n for n in walk(function.body) if isinstance(n, cst.Call)):
-            if isinstance(call.func, cst.Attribute) and call.func.attr.value.startswith("make_"):
+            if plain(self.script.name_of(call.func)).startswith("tensorflow.data.make_") and call.args:
+                yield call.args[0].value
+            elif isinstance(call.func, cst.Attribute) and call.func.attr.value.startswith("make_"):
                 yield call.func.value
             for target in self.flow.targets(call) if depth else ():
                 if len(self.flow.callers(target)) == 1:

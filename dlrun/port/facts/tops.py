@@ -8,7 +8,7 @@ from functools import cached_property
 import libcst as cst
 
 from dlrun.port.facts import Top
-from dlrun.port.facts.copies import copied
+from dlrun.port.facts.copies import copied, held
 from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.torch import LOOPS, calls_method
 from dlrun.port.program.onward import Origin
@@ -131,9 +131,9 @@ class Tops:
                 before = cls is owner and not all(script.inside(b.node, loop) for b in bindings)
                 if before and bindings[0].value is not None:
                     made = self._use_of(cls, attribute) or bindings[0].value
-                    if made is not None:
-                        candidates.append((f"self.{attribute}", made))
-                        candidates.extend(self._parts(f"self.{attribute}", made, inner))
+                    candidates.append((f"self.{attribute}", made))
+                    candidates.extend(self._parts(f"self.{attribute}", made, inner))
+        candidates.extend(held(self.gradients, candidates))
         return self._sorted(candidates)
 
     def _named(self, body: cst.CSTNode) -> set[str]:

@@ -21,12 +21,14 @@ _FETCHES = re.compile(
     r"huggingface_hub\.\w*download)$"
 )
 _SHELLS = re.compile(r"^(os\.system|subprocess\.(run|call|check_call|check_output|Popen))$")
+_REMOVES = re.compile(r"^\[?\s*f?[\"']\s*(sudo )?(rm|rmdir)\b")  # the beginning of a command
 _MAKES = re.compile(
     r"^(numpy\.(save|savez|savez_compressed|savetxt)|scipy\.sparse\.save_npz|(pickle|json|joblib)\.dump)$"
 )
 _TAKES = re.compile(r"^(numpy\.(load|loadtxt)|scipy\.sparse\.load_npz|(pickle|json|joblib)\.load)$")
 _CLEARS = re.compile(r"^(os\.(remove|unlink|rename|replace)|shutil\.move)$")
 _LISTS = re.compile(r"^(os\.(listdir|scandir|walk)|glob\.i?glob)$|\.(glob|rglob|iterdir)$")
+_FOLDERS = re.compile(r"(^|\.)(\w+_dataset_from_directory|ImageFolder|DatasetFolder|flow_from_directory)$")
 _WRITING_MODES = re.compile(r"^[rbt]*[wax][+bt]*$")
 # What may make ranks wait for each other: not to be done in turns.
 _TOGETHER = re.compile(
@@ -156,6 +158,22 @@ def _fills_in(facts: ScriptFacts, node: cst.If, whole: _Turn) -> bool:
     makes = any(_MAKES.search(name := facts.script.name_of(c.func)) or opens_to_write(c, name)
                 for c in _calls(facts, whole.body))  # fmt: skip
     return makes and not any(facts.local(n) for n in walk(whole.body))  # what is averaged needs all ranks at once
+
+
+def removes(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
+    """Tell whether ``call``, of what is called ``name``, has a shell remove files, and nothing asks how it went."""
+    text = facts.script.code(call.args[0].value) if _SHELLS.search(name) and call.args else ""
+    return bool(_REMOVES.search(text)) and isinstance(facts.script.parents[call], cst.Expr)
+
+
+def before_listing(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
+    """Tell whether all ranks come to ``call`` once, the last of those that remove files, and list folders after it."""
+    script = facts.script
+    if not (name in ("shutil.rmtree", "shutil.move") or removes(facts, call, name)) or not once(facts, call):
+        return False
+    later = [script.name_of(c.func) or f".{_method(c)}" for c in script.calls if script.order[c] > script.order[call]]
+    listed = next((at for at, other in enumerate(later) if _LISTS.search(other) or _FOLDERS.search(other)), -1)
+    return listed >= 0 and not any(other == name for other in later[:listed])
 
 
 def opens_to_write(call: cst.Call, name: str) -> bool:

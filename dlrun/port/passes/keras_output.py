@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 
 import libcst as cst
 
@@ -26,6 +27,13 @@ _WRITES = re.compile(
     r"keras\.backend\.print_tensor)$"
 )
 _OPENS = re.compile(r"tensorflow\.(io\.gfile\.GFile|gfile\.(GFile|Open|FastGFile))$")
+# Hooks that write into a folder: the argument that names it, and what the other ranks get in its place.
+_HOOKS = {
+    "StepCounterHook": ("output_dir", 2, "tensorflow/rank0_path"),
+    "SummarySaverHook": ("output_dir", 2, "tensorflow/rank0_path"),
+    "ProfilerHook": ("output_dir", 2, "tensorflow/model_dir"),
+    "CheckpointSaverHook": ("checkpoint_dir", 0, "tensorflow/model_dir"),
+}
 _SAVERS = ("save", "save_weights", "write", "export_saved_model", "export_savedmodel", "write_graph", "export")
 
 
@@ -102,6 +110,10 @@ def tensorflow(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
             yield Edit(call.func, "rank 0 writes", lambda f: expression("torch/rank0", {"call": f}, dl=dl))
         elif _shows_model(facts, call):
             yield Edit(call.func, "rank 0 prints", lambda f: expression("torch/rank0", {"call": f}, dl=dl))
+        elif name.startswith("tensorflow.") and (last := name.rsplit(".", 1)[-1]) in _HOOKS:
+            word, position, instead = _HOOKS[last]
+            if (folder := argument(call, word, position)) is not None and dotted(folder) != "None":
+                yield Edit(folder, "this hook writes on rank 0", partial(_elsewhere, instead, dl))
         elif _LOADS.search(name) or name in _FETCHES:
             yield Edit(call.func, "rank 0 downloads, the others wait and read",
                        lambda f: expression("torch/rank0_first", {"call": f}, dl=dl))  # fmt: skip
@@ -112,6 +124,10 @@ def tensorflow(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
 
 _FETCHES = ("tensorflow_datasets.load", "tensorflow.examples.tutorials.mnist.input_data.read_data_sets",
             "tensorflow.contrib.learn.datasets.load_dataset", "tensorflow_hub.load")  # fmt: skip
+
+
+def _elsewhere(instead: str, dl: str, path: cst.BaseExpression) -> cst.BaseExpression:
+    return expression(instead, {"path": path}, dl=dl)
 
 
 def _is_saver(facts: TensorFlowFacts, call: cst.Call) -> bool:

@@ -11,7 +11,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.kinds_tensorflow import plain
-from dlrun.port.insert import expression, with_argument
+from dlrun.port.insert import expression, statements, with_argument
 from dlrun.port.passes import caches, downloads, stamps, stopping
 from dlrun.port.program.script import argument, dotted
 
@@ -107,7 +107,7 @@ def _words(facts: ScriptFacts, call: cst.Call, path: cst.BaseExpression) -> set[
 
 def _writes(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
     made = WRITES.search(name) or _SAVES.search(name) or downloads.opens_to_write(call, name)
-    return bool(made) or _method_writes(facts, call, name)
+    return bool(made) or _method_writes(facts, call, name) or downloads.removes(facts, call, name)
 
 
 def one(facts: ScriptFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
@@ -115,6 +115,10 @@ def one(facts: ScriptFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
     dl, name = facts.alias, _name(facts, call)
     if _writes(facts, call, name):
         yield Edit(call.func, "rank 0 writes", lambda f: expression("torch/rank0", {"call": f}, dl=dl))
+        if downloads.before_listing(facts, call, name):
+            lines = statements("torch/barrier", dl=dl, why="what was removed no rank lists any more")
+            line = facts.script.line_of(facts.script.statement_of(call))
+            yield Edit(line, "the others wait until it is done", after=lines)
     elif name == "logging.basicConfig" or _sets_level(facts, call):
         level = argument(call, "level") if name == "logging.basicConfig" else call.args[0].value
         if name == "logging.basicConfig" and (file := argument(call, "filename")) is not None:

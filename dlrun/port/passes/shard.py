@@ -105,7 +105,16 @@ def _one_order(facts: Facts, call: cst.Call) -> Iterator[Edit | Doubt]:
     place = facts.script.line_of(facts.script.statement_of(call))
     shuffled = call.args[0].value if call.args else None
     if isinstance(shuffled, (cst.Name, cst.Attribute)):
-        lines = statements("torch/same_order", dl=facts.alias, name=facts.script.code(shuffled))
+        whole = "[:]" if _is_outer(facts, shuffled) else ""
+        lines = statements("torch/same_order", dl=facts.alias, name=facts.script.code(shuffled), whole=whole)
         yield Edit(place, why, after=lines)
     else:
         yield Doubt(call, f"{why}; this shuffle gives each rank another", "high")
+
+
+def _is_outer(facts: Facts, node: cst.BaseExpression) -> bool:
+    """Tell whether ``node`` is a name from outside of its function, which an assignment there would hide."""
+    if not isinstance(node, cst.Name):
+        return False
+    here = facts.script.scopes[node]
+    return facts.script.scopes[node].lookup(node.value)[1] is not here and node.value not in here.outer

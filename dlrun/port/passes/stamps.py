@@ -85,7 +85,7 @@ def folders(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
                 first, last = around.body.body[0], around.body.body[-1]
                 leaves = isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[-1], cst.Return)
                 names = statements("torch/same_folder", dl=facts.alias, name=held.value)
-                waits = statements("torch/barrier", dl=facts.alias)
+                waits = statements("torch/barrier", dl=facts.alias, why="no rank needs the folder any more")
                 yield Edit(first, "one folder for all ranks: each would make one of its own", before=names)
                 yield Edit(last, "rank 0 removes the folder when no rank needs it any more",
                            before=waits if leaves else (), after=() if leaves else waits)  # fmt: skip

@@ -20,6 +20,9 @@ WRAPPERS = {
     "tqdm.notebook.tqdm", "builtins.enumerate", "builtins.list", "builtins.tuple", "builtins.iter", "itertools.cycle",
     "builtins.reversed", "itertools.islice", "builtins.sorted", "rich.progress.track", "tqdm.std.tqdm",
 }  # fmt: skip
+# What keeps its keyword arguments as attributes.
+_KEEPERS = ("types.SimpleNamespace", "argparse.Namespace", "tensorflow.train.Checkpoint",
+            "tensorflow.compat.v1.train.Checkpoint")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,12 @@ class Onward(Calls, ABC):
                 found += [c for c in self.definitions(origin.node.func) if isinstance(c, cst.ClassDef)]
         return list(dict.fromkeys(found))
 
+    def kept(self, node: cst.CSTNode) -> list[tuple[str, cst.BaseExpression]]:
+        """Return the attributes that ``node`` got as keywords: ``Checkpoint(model=net).model`` is ``net``."""
+        made = [o.node for o in self.origins(node) if isinstance(o.node, cst.Call) and o.whole]
+        keeps = [call for call in made if self.script.name_of(call.func) in _KEEPERS]
+        return [(a.keyword.value, a.value) for call in keeps for a in call.args if a.keyword is not None]
+
     def _in_table(self, func: cst.CSTNode) -> list[cst.FunctionDef | cst.Lambda]:
         """Return the functions that ``table[name]`` may be."""
         found: list[cst.FunctionDef | cst.Lambda] = []
@@ -70,7 +79,9 @@ class Onward(Calls, ABC):
             case cst.Attribute():
                 if (there := self.script.member(node)) is not None:
                     return self._of_bindings(there[0], path) or None
-                return [s for c in self.classes(node.value) for s in self._of_self(c, node.attr.value, path)] or None
+                found = [s for c in self.classes(node.value) for s in self._of_self(c, node.attr.value, path)]
+                kept = self.kept(node.value) if not found else ()
+                return found or [(value, path) for name, value in kept if name == node.attr.value] or None
             case cst.Tuple() | cst.List() if path and path[0] != "part":
                 values = [*(e.value for e in node.elements), *self.filled(node)]
                 if isinstance(path[0], int):
