@@ -163,6 +163,12 @@ def _sharded_samplers(loader: DataLoader[Any], rank: int, n: int, divide: int) -
         return {"sampler": ShardedSampler(loader.sampler, rank, n)}
     if type(batches) is BatchSampler:
         size = _local_batch(batches.batch_size, divide)
+        if batches.drop_last and hasattr(drawn, "__len__") and len(drawn) // n < size <= len(drawn):
+            raise CommError(
+                f"shard: {len(drawn)} entries on {n} ranks make no batch of {size}, and drop_last leaves out what is "
+                "shorter: nothing would be trained on",
+                f"Use at most {len(drawn) // size} ranks, or smaller batches, or drop_last=False.",
+            )
         plain = type(batches.sampler).__module__.startswith("torch.")
         sampler = ShardedSampler(batches.sampler, rank, n, batches.drop_last, 1 if plain or divide > 1 else size)
         changes: dict[str, Any] = {"batch_size": size} if divide > 1 and loader.batch_size else {}

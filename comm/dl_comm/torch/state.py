@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from dl_comm import CommError, _core
+from dl_comm.output import Silence
 from dl_comm.ranks import VALUES, get_nranks, get_rank
 from dl_comm.torch.memory import DenseMemory, label
 from dl_comm.torch.parameters import holders, optimizers_in, remember_names
@@ -77,6 +78,10 @@ def _leaves(container: Any, key: Any, name: str) -> Iterator[Leaf]:
     elif isinstance(thing, np.ndarray):
         tensor = torch.from_numpy(thing)
         yield Leaf(label(name, tensor), tensor)
+    elif _is_plain(thing):
+        if isinstance(container, tuple):
+            raise TypeError(f"broadcast() cannot replace {name} in a tuple; pass the values one by one")
+        yield Leaf(f"{name}: a value", None, lambda: thing, lambda value: container.__setitem__(key, value))
     elif hasattr(thing, "param_groups"):
         sizes = [len(group["params"]) for group in thing.param_groups]
         yield from (Leaf(label(part, parameter), parameter) for part, parameter in holders(thing))
@@ -87,10 +92,6 @@ def _leaves(container: Any, key: Any, name: str) -> Iterator[Leaf]:
     elif isinstance(thing, dict):
         for part in thing:
             yield from _leaves(thing, part, f"{name}[{part!r}]")
-    elif _is_plain(thing):
-        if isinstance(container, tuple):
-            raise TypeError(f"broadcast() cannot replace {name} in a tuple; pass the values one by one")
-        yield Leaf(f"{name}: a value", None, lambda: thing, lambda value: container.__setitem__(key, value))
     elif isinstance(thing, (list, tuple)):
         for i in range(len(thing)):
             yield from _leaves(thing, i, f"{name}[{i}]")
@@ -105,7 +106,8 @@ def _leaves(container: Any, key: Any, name: str) -> Iterator[Leaf]:
 
 
 def _is_plain(thing: Any) -> bool:
-    return isinstance(thing, VALUES) or (isinstance(thing, tuple) and all(map(_is_plain, thing)))
+    """Tell whether ``thing`` is a value that is replaced as a whole: also what another rank has of rank 0's writer."""
+    return isinstance(thing, (*VALUES, Silence)) or (isinstance(thing, tuple) and all(map(_is_plain, thing)))
 
 
 def _agree(labels: list[str], root: int) -> None:

@@ -352,6 +352,16 @@ def data_that_are_fewer_than_the_ranks_are_refused():
             raise AssertionError("no error")
 
 
+def data_of_which_drop_last_leaves_nothing_are_refused():
+    try:
+        dl.shard(DataLoader(_Numbers(4 * _n - 1), 4, drop_last=True))
+    except CommError as error:
+        assert f"{4 * _n - 1} entries on {_n} ranks make no batch of 4" in str(error), error
+    else:
+        raise AssertionError("no error")
+    assert len(dl.shard(DataLoader(_Numbers(3), 4, drop_last=True))) == 0  # as in the serial script
+
+
 def a_loader_that_already_runs_is_refused():
     class Running(DataLoader):
         def __init__(self, *args):

@@ -6,6 +6,7 @@ import io
 import pickle
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import dl_comm.torch as dl
 import numpy as np
@@ -174,6 +175,8 @@ def schedulers_scalers_numbers_and_arrays_follow():
     assert (epoch, name) == (5, "run0")
     assert (same == 0).all()
     assert dl.broadcast((_r, None)) == (0, None)
+    writer = dl.rank0(SimpleNamespace)(log_dir="runs/1")
+    assert dl.broadcast(writer.log_dir) == "runs/1"
 
 
 def another_root_is_followed():
