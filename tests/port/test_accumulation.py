@@ -2,12 +2,21 @@
 
 import torch
 from running import ran
+from small import HEAD
 
 from dlrun.port import Options, port
 
 EVERY_K = """\
 import torch
 from torch.utils.data import DataLoader, TensorDataset
+
+class Counted:
+    def __init__(self, optimizer):
+        self.optimizer, self.updates = optimizer, 0
+
+    def step(self):
+        self.updates += 1
+        self.optimizer.step()
 
 torch.manual_seed(0)
 x = torch.rand(672, 64, dtype=torch.float64)
@@ -18,7 +27,7 @@ model = torch.nn.Linear(64, 10).double()
 opt = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
 total_steps = 3 * len(loader) // accumulation_steps
 sched = torch.optim.lr_scheduler.LambdaLR(opt, lambda step: max(0.1, 1 - step / total_steps))
-updates = 0
+counted = Counted(opt)
 for epoch in range(3):
     running = 0.0
     for step, (a, b) in enumerate(loader):
@@ -27,11 +36,10 @@ for epoch in range(3):
         running += loss.item()
         if (step + 1) % accumulation_steps == 0 or step + 1 == len(loader):
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            opt.step()
+            counted.step()
             sched.step()
             opt.zero_grad()
-            updates += 1
-    print(f"epoch {epoch}: {updates} updates, loss {running:.6f}")
+    print(f"epoch {epoch}: {counted.updates} updates, loss {running:.6f}")
 torch.save(model.state_dict(), "last.pt")
 """
 MICRO = """\
@@ -65,6 +73,24 @@ def test_updates_every_few_batches_are_those_of_one_process(tmp_path):
         torch.testing.assert_close(same[name], value, rtol=1e-9, atol=1e-12)
     shown, _ = ran(local, tmp_path / "local", 2)
     assert [line.split(",")[0] for line in shown.splitlines()] == [f"epoch {i}: {3 * i + 3} updates" for i in range(3)]
+
+
+def test_gradients_are_averaged_before_what_reads_them_on_the_way_to_an_update():
+    wrapped = """class Noam:
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+    def step(self):
+        self.optimizer.step()
+noam = Noam(torch.optim.Adam(model.parameters()))
+for x, y in DataLoader(data, shuffle=True):
+    scaler.scale((model(x) - y).pow(2).mean()).backward()
+    scaler.step(noam)
+"""
+    text = port(HEAD + wrapped).text
+    assert "    dl.gradients(noam.optimizer)  # mean over the ranks\n    scaler.step(noam)\n" in text
+    assert text.count("dl.gradients(") == 1
+    plain = wrapped.replace("scaler.step(noam)", "noam.step()")
+    assert "        dl.gradients(self.optimizer)  # mean over the ranks\n        self.optim" in port(HEAD + plain).text
 
 
 def test_micro_batches_stay_the_updates_are_shared_and_their_sum_is_averaged():

@@ -10,6 +10,7 @@ import libcst as cst
 from dlrun.port.facts import Step
 from dlrun.port.facts.hand_rates import rates_in
 from dlrun.port.facts.kinds import Kinds
+from dlrun.port.facts.outer import places
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Script, dotted, walk
 
@@ -189,7 +190,8 @@ class Gradients:
             what = self.script.code(optimizer)
             if before not in self.script.block(self.script.statement_of(call)):
                 what = self._parameters_read(before) or what  # further out: the optimizer may not be there
-            found.append(Step(call, optimizer, what, before, closure))
+            further = [] if closure else places(self, call, optimizer)
+            found.extend(Step(call, optimizer, w, b, closure) for b, w in further or [(before, what)])
         done: set[cst.CSTNode] = set()
         for update in self.updates:
             what, outer = self.owner(update)

@@ -49,6 +49,10 @@ class Flow(Onward):
                 return [f for f in found if f is not None]
         if run := [f for arg in call.args if (f := self._closure(call, arg.value)) is not None]:
             return run
+        if isinstance(func, cst.Attribute) and func.attr.value == "step" and call.args and "step" in self.methods:
+            held = self.classes(call.args[0].value)  # scaler.step(noam) runs noam.step()
+            if run := [f for cls in held if (f := self.method(cls, "step")) is not None]:
+                return run
         if "__call__" in self.methods and isinstance(func, (cst.Name, cst.Attribute)):
             return [f for cls in self.classes(func) if (f := self.method(cls, "__call__")) is not None]
         return [f for f in self._in_table(func) if isinstance(f, cst.FunctionDef)]
