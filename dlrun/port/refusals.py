@@ -92,7 +92,7 @@ def framework_of(script: Script) -> str:
     for node in script.nodes:
         if isinstance(node, (cst.Name, cst.Attribute)) and not isinstance(script.parents.get(node), cst.Attribute):
             full = script.name_of(node)
-            if full in _RANKED:
+            if full in _RANKED and not _is_aside(script, node):
                 raise _distributed(script, node, _RANKED[full])
             if full in _TRAINERS and not isinstance(script.parents.get(node), cst.ImportAlias):
                 raise DlrunError(
@@ -110,6 +110,23 @@ def framework_of(script: Script) -> str:
         if how or _enters_strategy(node):
             raise _distributed(script, node, how or "a strategy of tf.distribute")
     return _trained_with(script, [target for target, _ in own]) or _trained_with(script, [t for t, _ in imports], True)
+
+
+def _is_aside(script: Script, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` is in a function of a module that nothing uses but the module run as a script itself."""
+    functions = [up for up in script.above(node) if isinstance(up, cst.FunctionDef)]
+    home = script.tree_of(node)
+    if home is script.module or not functions or script.class_of(node) is not None:
+        return False
+    whole = functions[-1]
+    named = (n for n in script.of(cst.Name) if n.value == whole.name.value and not script.inside(n, whole))
+    uses = [n for n in named if any(b.node is whole for b in script.bindings_of(n))]
+    return all(script.tree_of(n) is home and (_under_guard(script, n) or _is_aside(script, n)) for n in uses)
+
+
+def _under_guard(script: Script, node: cst.CSTNode) -> bool:
+    tests = [up.test for up in script.above(node) if isinstance(up, cst.If)]
+    return any("__main__" in script.code(test) for test in tests)
 
 
 def _trained_with(script: Script, imports: list[str], last: bool = False) -> str:

@@ -7,6 +7,7 @@ from small import HEAD, LOOP, SERIAL, refused
 from dlrun.cli.port import command
 from dlrun.errors import DlrunError
 from dlrun.port import port
+from dlrun.port.files import read_and_port
 
 
 def test_a_syntax_error_names_file_line_column_and_text():
@@ -111,6 +112,17 @@ def test_a_loop_that_shares_nothing_is_refused():
     error = refused(HEAD + loop)
     assert "no samples to share" in error.message
     assert "train.py:7" in error.message
+
+
+def test_processes_of_a_module_are_none_of_the_training_that_uses_another_part_of_it(tmp_path):
+    tool = ("import torch.multiprocessing as mp\nN = 3\ndef spread():\n    mp.Process(target=print).start()\n"
+            "def main():\n    spread()\nif __name__ == '__main__':\n    main()\n")  # fmt: skip
+    (tmp_path / "tool.py").write_text(tool)
+    (tmp_path / "train.py").write_text("from tool import N\ndef main():\n    pass\n" + SERIAL)
+    assert read_and_port(tmp_path / "train.py").edits
+    (tmp_path / "train.py").write_text("from tool import N, main\nmain()\n" + SERIAL)
+    with pytest.raises(DlrunError, match="already parallel"):
+        read_and_port(tmp_path / "train.py")
 
 
 def test_a_refused_script_writes_nothing(tmp_path):
