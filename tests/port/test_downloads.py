@@ -7,6 +7,7 @@ from running import ran
 from small import HEAD, LOOP, SERIAL
 
 from dlrun.port import port
+from dlrun.port.files import read_and_port
 
 FETCHED = """
 import os
@@ -242,13 +243,21 @@ def test_what_rank_0_has_written_is_read_by_the_others_after_it():
     assert 'dl.rank0(os.system)(f"rm -rf {folder}")\nos.system("nvidia-smi")' in text
 
 
-RUN = """import argparse, bz2, logging, os, sys, time, torch, visdom
+RUN = """import argparse, bz2, logging, os, pathlib, sys, time, torch, visdom
 args = argparse.ArgumentParser().parse_args()
 args.save = "run-" + time.strftime("%H%M%S")
 if os.path.exists(args.save):
     sys.exit("is there")
 else:
     os.makedirs(args.save)
+where = pathlib.Path(args.save, "more")
+if not where.is_dir():
+    where.mkdir()
+else:
+    raise RuntimeError("is there")
+number = 0
+while os.path.exists(f"shot{number}"):
+    number += 1
 logging.basicConfig(filename=os.path.join(args.save, "log"), filemode="w")
 viz = visdom.Visdom()
 assert viz.check_connection()
@@ -261,6 +270,8 @@ def test_what_one_run_has_once_is_rank_0s():
     text = port(RUN + SERIAL).text
     assert 'args.save = "run-" + dl.broadcast(time.strftime("%H%M%S"))' in text
     assert "if dl.broadcast(os.path.exists(args.save)):" in text
+    assert "if not dl.broadcast(where.is_dir()):\n    where.mkdir(exist_ok=True)\n" in text
+    assert 'while dl.broadcast(os.path.exists(f"shot{number}")):' in text
     assert 'filename=os.path.join(args.save, "log") if dl.is_rank0() else None, filemode' in text
     assert "viz = dl.rank0(visdom.Visdom)()\nassert dl.broadcast(bool(viz.check_connection()))" in text
     assert "with dl.rank0(bz2.open)(" in text
@@ -286,6 +297,18 @@ note("b")
 """
     text = port(f"import os, requests\n{HEAD}{fetch}{LOOP}").text
     assert 'with open(path, "wb") as file:' in text and 'with dl.rank0(open)(path, "w") as file:' in text
+
+
+def test_what_one_module_writes_and_another_reads_by_the_same_option_is_read_when_it_is_there(tmp_path):
+    (tmp_path / "making.py").write_text("import h5py\ndef make(out):\n    with h5py.File(out, 'w') as file:\n"
+                                        "        file.create_dataset('x', data=[1])\n")
+    (tmp_path / "data.py").write_text("import h5py\nclass Corpus:\n    def __init__(self, path):\n"
+                                      "        with h5py.File(path, 'r') as file:\n            self.x = file['x'][:]\n")
+    (tmp_path / "train.py").write_text(f"from data import Corpus\nfrom making import make\n{HEAD}make(config['file'])\n"
+                                       f"corpus = Corpus(path=config['file'])\n{LOOP}")
+    texts = {part.file: part.text for part in read_and_port(tmp_path / "train.py").modules}
+    assert "with dl.rank0(h5py.File)(out, 'w')" in texts["making.py"]
+    assert "with dl.rank0_first(h5py.File)(path, 'r')" in texts["data.py"]
 
 
 def test_what_a_decorator_keeps_in_files_is_looked_for_by_each_rank():

@@ -9,12 +9,12 @@ import libcst as cst
 from dlrun.port.edits import Edit
 from dlrun.port.facts import Facts
 from dlrun.port.insert import expression
+from dlrun.port.passes import downloads
 from dlrun.port.passes.stamps import once
 from dlrun.port.program.script import walk
 
-_LOOKS = ("os.path.exists", "os.path.isfile", "os.path.isdir")
 _MAKES = ("os.makedirs", "os.mkdir")
-_PARTS = {"sys.exit", "os._exit", "builtins.exit", "builtins.quit", "builtins.input", "torch.load"}
+_ENDS = {"sys.exit", "os._exit", "builtins.exit", "builtins.quit", "builtins.input"}
 
 
 def torch(facts: Facts) -> Iterator[Edit]:
@@ -36,25 +36,40 @@ def torch(facts: Facts) -> Iterator[Edit]:
             corpus = read()
             torch.save(corpus, "corpus.pt")
     """
-    for node in facts.script.of(cst.If):
+    alone = downloads.turns(facts)
+    tests: list[cst.If | cst.While] = [*facts.script.of(cst.If), *facts.script.of(cst.While)]
+    for node in tests:
+        if any(facts.script.inside(node, turn) for turn in alone):
+            continue
         one, two = _calls(facts, node.body), _calls(facts, node.orelse) if node.orelse is not None else set[str]()
         loads = ("torch.load" in one and "torch.save" in two) or ("torch.load" in two and "torch.save" in one)
-        for call in (n for n in walk(node.test) if isinstance(n, cst.Call)):
-            if facts.script.name_of(call.func) in _LOOKS and (loads or _meets_its_own(facts, node, call)):
+        for call in (n for n in walk(node.test) if isinstance(n, cst.Call) and not _looks_inside(facts, n)):
+            if downloads.looks(facts, call) and (loads or _meets_its_own(facts, node, call)):
                 yield Edit(call, "rank 0 looks whether it is there: all ranks go on in the same way",
                            lambda found: expression("torch/same", {"value": found}, dl=facts.alias))  # fmt: skip
 
 
-def _meets_its_own(facts: Facts, node: cst.If, look: cst.Call) -> bool:
-    """Tell whether ``node`` ends the run, or asks, where the folder is there which another rank may just have made."""
+def _looks_inside(facts: Facts, call: cst.Call) -> bool:
+    """Tell whether it is an argument of ``call`` that looks for a file: ``any(map(os.path.exists, paths))``."""
+    return any(downloads.looks(facts, arg.value) for arg in call.args)
+
+
+def _meets_its_own(facts: Facts, node: cst.If | cst.While, look: cst.Call) -> bool:
+    """Tell whether ``node`` ends the run, asks, or takes another name, where something is there already.
+
+    Another rank may have made it a moment ago.
+    """
     script = facts.script
-    home, path = script.function_of(node), [script.code(arg.value) for arg in look.args]
     there = node.orelse if isinstance(node.test, cst.UnaryOperation) else node.body
+    if isinstance(node, cst.While) or there is None or not once(facts, node):
+        return isinstance(node, cst.While) and once(facts, node)
+    if not _ENDS.isdisjoint(_calls(facts, there)) or any(isinstance(n, cst.Raise) for n in walk(there)):
+        return True
+    home, path = script.function_of(node), [script.code(arg.value) for arg in look.args]
     made = any(
         script.name_of(c.func) in _MAKES and [script.code(arg.value) for arg in c.args[:1]] == path
         and script.function_of(c) is home and script.order[node] < script.order[c] for c in script.calls)  # fmt: skip
-    return made and there is not None and once(facts, node) and (
-        not _PARTS.isdisjoint(_calls(facts, there)) or any(isinstance(n, (cst.Raise, cst.Return)) for n in walk(there)))
+    return made and ("torch.load" in _calls(facts, there) or any(isinstance(n, cst.Return) for n in walk(there)))
 
 
 def _calls(facts: Facts, branch: cst.CSTNode) -> set[str]:

@@ -75,7 +75,7 @@ def turns(facts: ScriptFacts) -> list[_Turn]:
     for node in script.nodes:
         if isinstance(node, cst.For) and sorts_out(facts, node) and not any(script.inside(node, o) for o in found):
             found.append(node)
-        if not isinstance(node, (cst.If, cst.Try)) or (isinstance(node, cst.If) and not _looks(facts, node.test)):
+        if not isinstance(node, (cst.If, cst.Try)) or (isinstance(node, cst.If) and not looks(facts, node.test)):
             continue
         if any(script.inside(node, other) for other in found):
             continue
@@ -123,7 +123,8 @@ def _calls(facts: ScriptFacts, node: cst.CSTNode, depth: int = 2) -> Iterator[cs
             yield from _calls(facts, target.body, depth - 1)
 
 
-def _looks(facts: ScriptFacts, test: cst.BaseExpression) -> bool:
+def looks(facts: ScriptFacts, test: cst.BaseExpression) -> bool:
+    """Tell whether ``test`` looks for a file or a folder."""
     for call in (n for n in walk(test) if isinstance(n, cst.Call)):
         name = facts.script.name_of(call.func)
         method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""

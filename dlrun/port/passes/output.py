@@ -23,7 +23,7 @@ WRITES = re.compile(
     r"scipy\.sparse\.save_npz|joblib\.dump|torch\.onnx\.export|plotly\.io\.write_image|"
     r"torch\.utils\.tensorboard(\.writer)?\.SummaryWriter|tensorboardX\.SummaryWriter|"
     r"tensorflow\.(summary\.(FileWriter|create_file_writer)|train\.SummaryWriter)|safetensors\.torch\.save_file|"
-    r"tensorboard_logger\.(configure|log_value)|neptune\.\w+|mlflow\.\w+|csv\.writer|sys\.stdout\.write|logging\.(handlers\.\w*)?FileHandler|matplotlib\.pyplot\.imsave|visdom\.Visdom)$"
+    r"tensorboard_logger\.(configure|log_value|Logger)|neptune\.\w+|mlflow\.\w+|csv\.writer|sys\.stdout\.write|logging\.(handlers\.\w*)?FileHandler|matplotlib\.pyplot\.imsave|visdom\.Visdom)$"
 )
 _FIGURES = ("savefig", "write_image", "write_html", "to_csv", "to_pickle", "to_excel", "to_json", "write_text",
             "write_bytes", "save_pretrained", "push_to_hub")  # fmt: skip
@@ -60,6 +60,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     yield from stopping.torch(facts)
     yield from stamps.names(facts)
     yield from stamps.folders(facts)
+    yield from stamps.of_writers(facts)
     yield from caches.torch(facts)
     yield from downloads.both(facts)
     yield from reads_back(facts)
@@ -87,22 +88,29 @@ def reads_back(facts: ScriptFacts) -> Iterator[Edit]:
         dl.rank0(np.savetxt)(path, losses)
         losses = dl.rank0_first(np.loadtxt)(path)
     """
-    written: set[tuple[cst.CSTNode | None, str]] = set()
-    for call in sorted(downloads.others(facts), key=lambda c: facts.script.order[c]):
+    written: list[tuple[cst.Call, set[tuple[cst.CSTNode | None, str]]]] = []
+    read: list[cst.Call] = []
+    for call in downloads.others(facts):
         name = _name(facts, call)
-        reads = _READS.search(plain(name)) and not downloads.is_apart(facts, call)
         if name == "torch.save" or _writes(facts, call, name):
-            written.update(*(_words(facts, call, arg.value) for arg in call.args))
-        elif reads and call.args and not written.isdisjoint(_words(facts, call, call.args[0].value)):
+            written.append((call, {word for arg in call.args for word in _words(facts, call, arg.value)}))
+        elif (_READS.search(plain(name)) or name == "h5py.File") and call.args and not downloads.is_apart(facts, call):
+            read.append(call)
+    tree_of, order = facts.script.tree_of, facts.script.order
+    for call in read:
+        before = (words for one, words in written if tree_of(one) is not tree_of(call) or order[one] < order[call])
+        if any(not words.isdisjoint(_words(facts, call, call.args[0].value)) for words in before):
             yield Edit(call.func, "rank 0 first: it has written what all read",
                        lambda f: expression("torch/rank0_first", {"call": f}, dl=facts.alias))  # fmt: skip
 
 
 def _words(facts: ScriptFacts, call: cst.Call, path: cst.BaseExpression) -> set[tuple[cst.CSTNode | None, str]]:
     """Return what tells ``path`` from others: its words, in their function, and the texts that come to it."""
-    texts = (o.node for o in facts.flow.origins(path))
+    made = [o.node for o in facts.flow.origins(path)]
+    options = [m for m in made if isinstance(m, cst.Subscript) and facts.script.code(m.slice[0])[:1] in ("'", '"')]
     return {(facts.script.function_of(call), facts.script.code(path)),
-            *((None, str(t.evaluated_value)) for t in texts if isinstance(t, cst.SimpleString))}  # fmt: skip
+            *((None, facts.script.code(m)) for m in options),  # config["file"]
+            *((None, str(t.evaluated_value)) for t in made if isinstance(t, cst.SimpleString))}  # fmt: skip
 
 
 def _writes(facts: ScriptFacts, call: cst.Call, name: str) -> bool:

@@ -57,6 +57,33 @@ def names(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
                        lambda node: expression("torch/same", {"value": node}, dl=facts.alias))  # fmt: skip
 
 
+def of_writers(facts: ScriptFacts) -> Iterator[Edit]:
+    """Let rank 0 tell the others where its writer writes: they have none.
+
+    Before:
+        import os, torch
+        from torch.utils.tensorboard import SummaryWriter
+        writer = SummaryWriter()
+        torch.save(model.state_dict(), os.path.join(writer.log_dir, "model.pt"))
+
+    After:
+        import os, torch
+        from torch.utils.tensorboard import SummaryWriter
+        writer = dl.rank0(SummaryWriter)()
+        dl.save(model.state_dict(), os.path.join(dl.broadcast(writer.log_dir), "model.pt"))
+    """
+    for node in facts.script.of(cst.Attribute):
+        if node.attr.value not in ("log_dir", "logdir", "get_logdir") or facts.kinds.of(node.value) != "writer":
+            continue
+        up = facts.script.parents[node]
+        asked = up if isinstance(up, cst.Call) and up.func is node else node
+        around = [n for n in facts.script.above(node) if isinstance(n, (cst.Lambda, cst.Call))]
+        alone = any(isinstance(n, cst.Lambda) or facts.script.name_of(n.func) == "logging.basicConfig" for n in around)
+        if not alone and not isinstance(up, cst.AssignTarget):
+            yield Edit(asked, "where rank 0's writer writes, the only one",
+                       lambda n: expression("torch/same", {"value": n}, dl=facts.alias))  # fmt: skip
+
+
 def folders(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
     """Let all ranks use the temporary folder that rank 0 makes, until none of them needs it any more.
 
