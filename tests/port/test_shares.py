@@ -118,6 +118,24 @@ for turn in range(turns):
 """
 
 
+def test_an_update_after_each_stretch_of_an_episode_is_doubted_and_one_after_the_episode_is_not():
+    episode = """    done = False
+    while not done:
+        for step in range(20):
+            state, reward, done = env.step(net(state).argmax().item())
+            if done:
+                break
+        loss = -reward * net(state).max()
+        loss.backward()
+        opt.step()
+"""
+    start = "import gymnasium\n" + PLAYED[:PLAYED.index("sched")].format(env="env = gymnasium.make('CartPole-v1')")
+    why = "episodes differ in length"
+    assert why in port(f"{start}for turn in range(99):\n{episode}").report()
+    after = episode.replace("        loss = ", "    loss = ").replace("        loss.", "    loss.")
+    assert why not in port(f"{start}for turn in range(99):\n{after.replace('        opt.', '    opt.')}").report()
+
+
 @pytest.mark.parametrize("env", ["import gymnasium\nenv = gymnasium.make('CartPole-v1')",
                                  "class Env:\n    def train(self):\n        self.on = True\nenv = Env()"])  # fmt: skip
 def test_ranks_that_play_take_as_many_steps_as_one_and_so_do_their_schedules(env):

@@ -14,7 +14,7 @@ from dlrun.port.facts.torch import without_gradients
 from dlrun.port.feeds import nested
 from dlrun.port.feeds.draws import plays
 from dlrun.port.passes.counters import feeds_of
-from dlrun.port.program.script import argument, dotted, walk
+from dlrun.port.program.script import argument, dotted, names_in, walk
 
 # What a function is called that shows or keeps what it is given.
 _SHOWS = re.compile(r"plot|show|draw|save|write|log|print|display|visuali", re.IGNORECASE)
@@ -162,10 +162,12 @@ def _uneven_batches(facts: Facts) -> Iterator[Doubt]:
 def uneven(facts: Facts) -> cst.CSTNode | None:
     """Return a loop that plays an episode to its end and updates at each of its turns, if there is one."""
     for loop in facts.loops:
-        inside = walk(loop.body)
+        inside = list(walk(loop.body))
         body = [n for n in inside if isinstance(n, (cst.Assign, cst.Break)) and _loop_of(facts, n) is loop]
         ends = isinstance(loop, cst.While) or any(isinstance(n, cst.Break) for n in body)
-        if ends and any(plays(facts.kinds, n) for n in body):
+        played = [n for n in inside if isinstance(n, cst.Assign) and plays(facts.kinds, n)]
+        done = isinstance(loop, cst.While) and any(names_in(loop.test) & names_in(n.targets[0].target) for n in played)
+        if done or (ends and any(n in body for n in played)):
             return loop
     return None
 
