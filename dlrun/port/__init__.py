@@ -133,8 +133,8 @@ def facts_of(script: Script, options: Options) -> Facts:
 def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
     """Return the facts that were found, be they enough for a port or not."""
     script, kinds = loops.script, loops.kinds
-    mine = [*own.samples(feeds), *own.numbers(feeds)]
-    apart = [*forwards(script, kinds, lambda call: True), *chances(script), *mine]
+    samples, everywhere = [*own.samples(feeds)], forwards(script, kinds, lambda call: True)
+    apart = [*everywhere, *chances(script), *samples, *own.numbers(feeds)]
     return Facts(
         kinds=kinds,
         options=options,
@@ -156,9 +156,9 @@ def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
         counted=feeds.ranges(),
         full_batch=feeds.full_batch,
         episodes=feeds.episodes,
-        local=Taint(script, kinds, forwards(script, kinds, lambda call: True)),
+        local=Taint(script, kinds, everywhere),
         unequal=Taint(script, kinds, apart),
-        trained=Taint(script, kinds, forwards(script, kinds, loops.in_training)),
+        trained=Taint(script, kinds, [*forwards(script, kinds, loops.in_training), *samples]),
     )
 
 

@@ -413,6 +413,60 @@ def test_numbers_of_every_batch_are_shown_and_saved_as_means_over_the_ranks_also
     assert json.loads((tmp_path / "2" / "each.json").read_text()) == means["each"]
 
 
+FOLLOWED = """
+import os
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+class Log:
+    def add_scalar(self, tag, value, step):
+        print(tag, step, f"{float(value):.5f}")
+
+def mixed(weight, output, target):
+    loss = torch.nn.MSELoss()
+    return weight * loss(output, target) + (1 - weight) * loss(output, target)
+
+def accuracy(output, target):
+    return [(output > 0).eq(target > 0).float().sum(0) * (100 / len(target))]
+
+class Trainer:
+    def __init__(self, **parts):
+        self.model = parts["model"]
+        self.opt = parts["opt"]
+
+    def epoch(self, loader, weight=torch.tensor(0.5)):
+        total, turns = 0, enumerate(loader)
+        for i, (x, y) in turns:
+            output = self.model(x)
+            loss = mixed(weight, output, y)
+            self.opt.zero_grad()
+            loss.backward()
+            self.opt.step()
+            total += loss.data
+            if i % 2 == 0:
+                top = accuracy(output, y)
+                log.add_scalar("accuracy", top[0], i)
+                print("loss", loss)
+        print("total", total / (i + 1))
+
+torch.manual_seed(0)
+x = torch.randn(24, 4)
+data, log, model = TensorDataset(x, x.sum(1, keepdim=True)), Log(), torch.nn.Linear(4, 1)
+trainer = Trainer(model=model, opt=torch.optim.SGD(model.parameters(), lr=0.0))
+trainer.epoch(DataLoader(data, batch_size=int(os.environ.get("BATCH", 2))))
+torch.save({}, "last.pt")
+"""
+
+
+def test_numbers_are_known_by_what_backward_begins_at_and_followed_through_options_and_enumerated_loops(tmp_path):
+    (tmp_path / "train.py").write_text(FOLLOWED)
+    (tmp_path / "train_dist.py").write_text(port(FOLLOWED).text)
+    shown, _ = ran(tmp_path / "train.py", tmp_path / "serial", BATCH="4")
+    on_ranks, _ = ran(tmp_path / "train_dist.py", tmp_path / "2", ranks=2)
+    mine, serial = ([float(n) for n in re.findall(r"\d+\.\d+", text)] for text in (on_ranks, shown))
+    assert len(mine) == 7 and mine == pytest.approx(serial, abs=2e-4)
+
+
 NAMED = """
 import os
 import torch

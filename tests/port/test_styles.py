@@ -377,7 +377,7 @@ for epoch in range(9):
     lost = 0
     for x, y in DataLoader(data, shuffle=True):
         loss = measure(model(x), y)
-        loss.backward()
+        loss.sum().backward()
         opt.step()
         lost = loss
     print({shown})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import cached_property
 
 import libcst as cst
 
@@ -13,12 +14,13 @@ from dlrun.port.program.script import Binding
 _FUNCTIONS = {
     "builtins.float", "builtins.int", "builtins.len", "builtins.sum", "builtins.round", "builtins.abs", "numpy.mean",
     "numpy.average", "numpy.sum", "numpy.sqrt", "numpy.exp", "math.sqrt", "math.exp", "math.log", "statistics.mean",
-    "time.time", "time.perf_counter",
+    "time.time", "time.perf_counter", "random.random", "random.uniform", "random.randint", "random.betavariate",
 }  # fmt: skip
+_DRAWS = ("numpy.random.beta", "numpy.random.uniform")  # one number, with no more than its two parameters
 _SAME = {"data", "detach", "cpu", "numpy", "cuda", "clone", "float", "double", "to"}
 # What the attributes of the usual meters are called.
 _METERS = {"avg", "val", "global_avg"}
-_DEPTH = 8
+_DEPTH = 16
 
 
 class Scalars:
@@ -82,11 +84,56 @@ class Scalars:
         key = (id(scope), node.value)
         if key in self._busy:
             return True  # total = total / count: the other bindings tell
+        if (scope, node.value, self._last(node, bindings)) in self._led_back:
+            return True
         self._busy.add(key)
         try:
             return bool(bindings) and all(self._of_binding(b, depth) for b in bindings)
         finally:
             self._busy.discard(key)
+
+    def _last(self, node: cst.CSTNode, bindings: list[Binding]) -> Binding | None:
+        """Return the last of ``bindings`` before ``node``, which is what a name stands for there."""
+        order = self.script.order
+        own = {up for up in self.script.above(node) if isinstance(up, (cst.Assign, cst.AnnAssign, cst.AugAssign))}
+        before = [b for b in bindings if b.how == "assign" and b.node not in own and order[b.node] < order[node]]
+        return max(before, key=lambda b: order[b.node], default=None)
+
+    @cached_property
+    def _led_back(self) -> set[tuple[object, str, Binding | None]]:
+        """The names, each with what it stands for then, that ``backward()`` begins at, or a term or factor of it.
+
+        Without arguments it begins at one number, and sums and products are one number if all in them are.
+        """
+        found: set[tuple[object, str, Binding | None]] = set()
+        calls = (c for c in self.script.calls if isinstance(c.func, cst.Attribute) and c.func.attr.value == "backward")
+        todo: list[cst.BaseExpression] = [c.func.value for c in calls if not c.args]  # type: ignore[attr-defined]
+        while todo:
+            match node := todo.pop():
+                case cst.BinaryOperation(operator=cst.Add() | cst.Subtract() | cst.Multiply() | cst.Divide()):
+                    todo += [node.left, node.right]
+                case cst.Call(func=cst.Attribute(attr=cst.Name("scale")), args=[cst.Arg(value=value)]):
+                    todo.append(value)
+                case cst.Name():
+                    bindings, scope = self.script.scopes[node].lookup(node.value)
+                    last = self._last(node, bindings)
+                    while last is not None and (scope, node.value, last) not in found:
+                        found.add((scope, node.value, last))
+                        todo += self._written(last)
+                        grows = isinstance(last.node, cst.AugAssign)
+                        last = self._last(last.node, bindings) if grows else None
+        return found
+
+    def _written(self, binding: Binding) -> list[cst.BaseExpression]:
+        """Return what ``binding`` makes its name, be it what a function returns."""
+        value, path = binding.written or binding.value, binding.path
+        path = () if isinstance(binding.node, cst.AugAssign) else path
+        if not isinstance(value, cst.Call) or not self.flow.targets(value):
+            return [value] if value is not None and (not path or binding.written is not None) else []
+        returned = [r for t in self.flow.targets(value) for r in self.flow.returns(t)]
+        if path and isinstance(at := path[0], int):
+            return [r.elements[at].value for r in returned if isinstance(r, cst.Tuple) and at < len(r.elements)]
+        return [] if path else returned
 
     def _is_option(self, node: cst.Attribute) -> bool:
         """Tell whether ``node`` is an argument of the command line, which is a number where one counts with it."""
@@ -114,6 +161,8 @@ class Scalars:
             return True
         if name in _FUNCTIONS or (name.endswith((".reduce_mean", ".reduce_sum")) and len(call.args) == 1):
             return True
+        if name in _DRAWS and len(call.args) == 2 and not any(a.keyword for a in call.args):
+            return True
         if self._is_loss(call):
             return not any(a.keyword and a.keyword.value in ("reduction", "reduce") for a in call.args)
         returned = [r for t in self.flow.targets(call) for r in self.flow.returns(t)]
@@ -132,10 +181,9 @@ class Scalars:
     def _of_binding(self, binding: Binding, depth: int) -> bool:
         value = binding.value
         if isinstance(binding.node, (cst.For, cst.CompFor)):
-            counts = isinstance(value, cst.Call) and self.script.name_of(value.func) in (
-                "builtins.range",
-                "builtins.enumerate",
-            )
+            made = self.flow.through(value) if value is not None else ()
+            counts = any(isinstance(m, cst.Call) and self.script.name_of(m.func) in ("builtins.range",
+                         "builtins.enumerate") for m in made)  # fmt: skip
             if isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and not value.args:
                 entries = {"items": ("each", 1), "values": ("each",)}.get(value.func.attr.value)
                 return binding.path == entries and self._entries(value.func.value, depth)

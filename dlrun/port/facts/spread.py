@@ -98,12 +98,19 @@ class Spread:
             at = binding.path[0] if binding.path else "all"
             if isinstance(value, cst.Tuple) and isinstance(at, int) and at < len(value.elements):
                 value = value.elements[at].value
-            elif isinstance(value, cst.Call) and at == "each" and self._counts(value):
-                value = value.args[0].value if value.args and binding.path[1:2] == (1,) else None
+            elif value is not None and at == "each" and self._counts(value):
+                if binding.path[1:2] != (1,):
+                    value = None  # the number of the turn
+                elif isinstance(value, cst.Call) and self._enumerates(value):
+                    value = value.args[0].value if value.args else None
             self._join([value] if value is not None else [], to)
 
-    def _counts(self, call: cst.Call) -> bool:
-        return self.script.name_of(call.func) == "builtins.enumerate"
+    def _counts(self, entries: cst.CSTNode) -> bool:
+        """Tell whether ``entries`` come with their numbers: ``enumerate(loader)``, also by a name or in a bar."""
+        return any(map(self._enumerates, self.flow.through(entries)))
+
+    def _enumerates(self, node: cst.CSTNode) -> bool:
+        return isinstance(node, cst.Call) and self.script.name_of(node.func) == "builtins.enumerate"
 
     def _handed_on(self, call: cst.Call) -> None:
         """Note which parameters, or which object, the arguments of ``call`` go into."""

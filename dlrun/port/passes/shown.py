@@ -10,10 +10,11 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts.formats import numbers
 from dlrun.port.passes import meters
 from dlrun.port.passes.metrics import Metrics
-from dlrun.port.program.script import walk
+from dlrun.port.program.script import argument, dotted, walk
 
 _LOGS = ("set_postfix", "set_description", "set_postfix_str", "add_scalar", "add_scalars", "log", "info", "log_value",
-         "scalar_summary", "scalar", "write", "writerow", "track")  # fmt: skip
+         "scalar_summary", "scalar", "write", "writerow", "track", "debug", "warning")  # fmt: skip
+_ONE_NUMBER = ("add_scalar", "log_value", "scalar_summary")  # of these the second argument
 
 
 def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
@@ -26,6 +27,9 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
         if not logs and not metrics.script.name_of(call.func).endswith(("builtins.print", ".log_value")):
             continue
         if metrics.script.function_of(call) in training and metrics.all_ranks(call):
+            if dotted(call.func).rsplit(".", 1)[-1] in _ONE_NUMBER:
+                given = (argument(call, name, 1) for name in ("scalar_value", "value"))
+                metrics.formatted.update(value for value in given if value is not None)
             yield from _taken(metrics, call, [arg.value for arg in call.args])
             for text in _texts(metrics, call):
                 if text not in done:

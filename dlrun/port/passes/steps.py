@@ -90,6 +90,9 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
         if name == "CyclicLR" and argument(call, "step_size_up", 3) is None and not any(a.star for a in call.args):
             yield Edit(call, "half a cycle is 2000 batches where nothing is said, and each rank sees 1/n of them",
                        lambda c: with_argument(c, "step_size_up", divide(cst.Integer("2000"))))  # fmt: skip
+    for value in _epochs_by_batches(facts):
+        yield Edit(value, "epochs, as many as the serial run has batches in one: a rank has 1/n of these",
+                   lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))  # fmt: skip
     yield from _doubts(facts)
     yield from _out_of_sight(facts, done)
 
@@ -103,6 +106,18 @@ def _counts(facts: Facts) -> list[tuple[cst.BaseExpression, str]]:
         for node in [part for part in parts if part not in own] if own else [_source(facts, value)]:
             found.append((_of_an_epoch(facts, node) if all_samples(facts, node) else node, why))
     return found
+
+
+def _epochs_by_batches(facts: Facts) -> Iterator[cst.BaseExpression]:
+    """Yield the lengths of a rank's share that schedulers take which step once an epoch: ``T_max=len(loader)``."""
+    steps = [c for c in facts.script.calls if isinstance(c.func, cst.Attribute) and c.func.attr.value == "step"]
+    made = {o.node for c in steps for o in facts.flow.origins(c.func.value)}  # type: ignore[attr-defined]
+    batchwise = {call for call, _ in _batchwise(facts)}
+    for call in (c for c in facts.script.calls if c in made and c not in batchwise):
+        for position, keyword in COUNTS.get(facts.script.name_of(call.func).rsplit(".", 1)[-1], ()):
+            value = argument(call, keyword, position)
+            if value is not None and is_own(facts, value):
+                yield value
 
 
 def _follows(facts: Facts, node: cst.BaseExpression, divided: Collection[cst.CSTNode]) -> bool:

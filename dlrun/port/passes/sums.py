@@ -48,7 +48,9 @@ class Sums:
 
     def alone(self, total: cst.BaseExpression, depth: int = 3) -> bool:
         """Tell whether ``total`` is a name for a sum over this rank's share, divided by nothing."""
-        if not isinstance(total, cst.Name) or any(self._divides(b) for b in self._bindings(total)):
+        up = self.script.parents[total]
+        part = isinstance(up, cst.BinaryOperation) and isinstance(up.operator, (cst.Divide, cst.FloorDivide))
+        if part or not isinstance(total, cst.Name) or any(self._divides(b) for b in self._bindings(total)):
             return False
         if depth and (ends := self._returned(total)):
             return all(self.alone(end, depth - 1) for end in ends)

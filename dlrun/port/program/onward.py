@@ -64,9 +64,10 @@ class Onward(Calls, ABC):
         return [(a.keyword.value, a.value) for call in keeps for a in call.args if a.keyword is not None]
 
     def _in_table(self, func: cst.CSTNode) -> list[cst.FunctionDef | cst.Lambda]:
-        """Return the functions that ``table[name]`` may be."""
+        """Return the functions that ``table[name]`` may be, or ``self.name``, which was handed in."""
         found: list[cst.FunctionDef | cst.Lambda] = []
-        for origin in self.origins(func) if isinstance(func, (cst.Subscript, cst.Name)) else ():
+        kept = isinstance(func, cst.Attribute) and isinstance(func.value, cst.Name) and func.value.value == "self"
+        for origin in self.origins(func) if kept or isinstance(func, (cst.Subscript, cst.Name)) else ():
             local = self.definitions(origin.node) if origin.node is not func else ()
             found += [f for f in (origin.node, *local) if isinstance(f, (cst.Lambda, cst.FunctionDef))]
         return found
@@ -140,7 +141,7 @@ class Onward(Calls, ABC):
     def _of_subscript(self, node: cst.Subscript, path: Path) -> list[State]:
         index = node.slice[0].slice
         key = index.value if isinstance(index, cst.Index) else None
-        found: list[State] = []
+        found: list[State] = [(value, path) for value in self._of_keyword(node.value, key)]
         for origin in self.origins(node.value):
             box = origin.node
             if isinstance(box, cst.Dict):
@@ -152,6 +153,18 @@ class Onward(Calls, ABC):
             elif isinstance(box, (cst.List, cst.Tuple, cst.ListComp)) and not isinstance(index, cst.Slice):
                 i: int | str = int(key.value) if isinstance(key, cst.Integer) and key.value.isdigit() else "each"
                 found.append((box, ("each" if isinstance(box, cst.ListComp) else i, *path)))
+        return found
+
+    def _of_keyword(self, options: cst.BaseExpression, key: cst.BaseExpression | None) -> list[cst.BaseExpression]:
+        """Return what ``options[key]`` may be where ``options`` are a function's ``**kwargs``."""
+        found: list[cst.BaseExpression] = []
+        name = key.evaluated_value if isinstance(key, cst.SimpleString) else None
+        for binding in self.script.bindings_of(options) if name is not None else ():
+            function = self.script.scopes[binding.node].node if binding.how == "param" else None
+            if isinstance(function, cst.FunctionDef) and function.params.star_kwarg is binding.node:
+                known = self._callers.get(function, []) if self._callers is not None else self.named_calls(function)
+                found += [a.value for call in known for a in call.args
+                          if a.keyword is not None and a.keyword.value == name]  # fmt: skip
         return found
 
     def _of_call(self, node: cst.Call, path: Path) -> list[State]:
