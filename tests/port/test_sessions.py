@@ -144,3 +144,61 @@ with tf.Session() as sess:
 
 def test_an_optimizer_of_a_foreign_class_averages_where_it_takes_anothers_place() -> None:
     assert port(BRANCHES).text.count("    optimizer = dl.DistributedOptimizer(optimizer)") == 2
+
+
+EPOCHS = """import numpy as np
+import tensorflow.compat.v1 as tf
+batches, n = read()
+x = tf.data.make_one_shot_iterator(batches.repeat()).get_next()
+loss = tf.reduce_mean(tf.layers.dense(x, 1) ** 2)
+train_op = tf.train.AdamOptimizer(1e-3).minimize(loss)
+saver = tf.train.Saver()
+with tf.Session() as sess:
+    sess.run(tf.global_variables_initializer())
+    turns = len(rows) // 8
+    for i in range(turns):
+        sess.run(loss, feed_dict={x: rows[i * 8 : i * 8 + 8]})
+    turns = 5 * n
+    for i in range(turns):
+        sess.run(train_op)
+        if (i + 1) % n == 0:
+            saver.save(sess, "model", (i + 1) // n)
+        if (i + 1) % 100 == 0:
+            print(i, sess.run(loss, {x: rows}) / n)
+"""
+
+
+def test_the_end_of_an_epoch_is_told_by_a_ranks_steps_where_they_count_to_a_multiple_of_them() -> None:
+    text = port(EPOCHS).text
+    assert "    turns = len(rows) // 8\n" in text  # a pass over other samples, with the same name
+    assert "    turns = 5 * dl.steps(n)\n" in text
+    assert "if (i + 1) % dl.steps(n) == 0:" in text
+    assert '(sess, "model", (i + 1) // dl.steps(n))' in text
+    assert "(i + 1) % 100 == 0" in text and "{x: rows}) / n" in text
+
+
+GOES_ON = EPOCHS[: EPOCHS.index("    turns = len")] + """    step = begin = start = 0
+    if restored():
+        step = int(tf.train.latest_checkpoint("model").split("-")[-1])
+        start = int(step / n)
+        begin = step - start * n
+    for epoch in range(start, 5):
+        for i in range(begin, n):
+            sess.run(train_op)
+            step += 1
+        begin = 0
+        saver.save(sess, "model", step)
+        print(epoch, step / n)
+"""
+
+
+def test_a_run_that_goes_on_finds_its_place_by_a_ranks_own_steps() -> None:
+    text = port(GOES_ON).text
+    assert "start = int(step / dl.steps(n))\n        begin = step - start * dl.steps(n)\n" in text
+    assert "for i in range(begin, dl.steps(n)):" in text and "print(epoch, step / n)" in text
+    fed = GOES_ON.replace("sess.run(train_op)", "sess.run(train_op, {x: rows[i * 8 : i * 8 + 8]})")
+    iterated = "tf.data.make_one_shot_iterator(batches.repeat()).get_next()"
+    fed = fed.replace(iterated, "tf.placeholder(tf.float32)")
+    fed = fed.replace("            step += 1", "            step += 1\n            print(i) if i % 9 == 0 else None")
+    text = port(fed).text
+    assert "start * dl.steps(n)" in text and "in dl.turns(range(dl.serial_steps(begin), n)):" in text

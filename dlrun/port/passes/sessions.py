@@ -6,9 +6,64 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from dlrun.port.edits import Doubt
+from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts.tensorflow import TensorFlowFacts
+from dlrun.port.insert import expression
+from dlrun.port.passes import bounds
 from dlrun.port.passes.sums import Sums
+from dlrun.port.program.script import Binding, dotted, walk
+
+_PARTS = (cst.Modulo, cst.Divide, cst.FloorDivide)
+
+
+def divided(facts: TensorFlowFacts) -> Iterator[tuple[cst.BaseExpression, str]]:
+    """Yield the bounds of loops that count steps, where they are computed, and what in their bodies tells an epoch."""
+    for value, why in bounds.bounds(facts):
+        for node in sources(facts, value):
+            epochs = list(_epochs(facts, node))
+            yield from ((n, why) for n in epochs or [node])
+
+
+def _epochs(facts: TensorFlowFacts, count: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """Yield the steps of an epoch in ``count``, ``epochs * batches``, and in what asks for its end.
+
+    ``if step % batches == 0:`` and ``step // batches``.
+    """
+    if not isinstance(count, cst.BinaryOperation) or not isinstance(count.operator, cst.Multiply):
+        return
+    code = facts.script.code
+    parted = [n for loop in facts.loops for n in walk(loop.body) if isinstance(n, cst.BinaryOperation)]
+    for factor in (count.left, count.right):
+        turns = [n for n in parted if isinstance(n.operator, cst.Modulo) and code(n.right) == code(factor)]
+        if turns and dotted(factor):
+            yield factor
+            steps = {code(n.left) for n in turns}
+            yield from dict.fromkeys(n.right for n in parted if isinstance(n.operator, _PARTS)
+                                     and code(n.left) in steps and code(n.right) == code(factor))  # fmt: skip
+            return
+
+
+def resumed(facts: TensorFlowFacts) -> Iterator[Edit]:
+    """Yield what finds the epoch and the batch in which a run goes on from the steps that it has counted: a rank's own.
+
+    ``start = int(step / batches)`` before ``for epoch in range(start, epochs):`` and, in it, ``range(begin, batches)``.
+    """
+    code, dl = facts.script.code, facts.alias
+    dealt = [feed.node for feed in facts.feeds if feed.how == "positions"]
+    why = "a run that goes on has counted a rank's own steps"
+    for loop in facts.loops:
+        outer = next((up for up in facts.script.above(loop) if up in facts.loops), None)
+        ranges = [up.iter for up in (loop, outer) if isinstance(up, cst.For) and isinstance(up.iter, cst.Call)]
+        if len(ranges) != 2 or any(len(call.args) != 2 for call in ranges):
+            continue
+        starts, batches = [call.args[0].value for call in ranges], ranges[0].args[1].value
+        made = [b.value for start in starts for b in facts.script.bindings_of(start) if b.value is not None]
+        parts = [n for value in made for n in walk(value) if isinstance(n, cst.BinaryOperation)
+                 and isinstance(n.operator, (*_PARTS, cst.Multiply)) and code(n.right) == code(batches)]  # fmt: skip
+        for part in parts:
+            yield Edit(part.right, why, lambda n: expression("torch/steps", {"count": n}, dl=dl))
+        if parts and ranges[0] in dealt:
+            yield Edit(starts[0], why, lambda n: expression("torch/serial_steps", {"step": n}, dl=dl))
 
 
 def sources(facts: TensorFlowFacts, value: cst.BaseExpression) -> list[cst.BaseExpression]:
@@ -21,12 +76,23 @@ def sources(facts: TensorFlowFacts, value: cst.BaseExpression) -> list[cst.BaseE
             return found if found != named else [value]
     if isinstance(value, cst.Name):
         bindings, scope = facts.script.scopes[value].lookup(value.value)
+        bindings = _reaching(facts, value, bindings)
         values = [b.value for b in bindings if b.how == "assign" and not b.path and b.value is not None]
         if values and len(values) == len(bindings):
             here = scope is facts.script.scopes[value]
             if here or (len(values) == 1 and isinstance(values[0], cst.Integer)):
                 return values
     return [value]
+
+
+def _reaching(facts: TensorFlowFacts, use: cst.Name, bindings: list[Binding]) -> list[Binding]:
+    """Return those of ``bindings`` from which ``use`` may get its value: the last one above it that is sure to run."""
+    script, order = facts.script, facts.script.order
+    home = script.function_of(use)
+    above = [b for b in bindings if order[b.node] < order[use] and script.function_of(b.node) is home]
+    sure = [order[b.node] for b in above
+            if script.inside(use, script.parents[script.line_of(script.statement_of(b.node))])]  # fmt: skip
+    return [b for b in above if order[b.node] >= max(sure)] if sure else bindings
 
 
 def parts(facts: TensorFlowFacts) -> Iterator[Doubt]:

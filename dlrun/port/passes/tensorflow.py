@@ -13,7 +13,6 @@ from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.insert import expression, statements
 from dlrun.port.passes import (
     averages,
-    bounds,
     devices,
     doubts,
     estimator,
@@ -208,11 +207,11 @@ def steps(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
         yield from estimator.steps(facts)
         yield from own_schedules.tensorflow(facts, done)
         return
-    for value, why in bounds.bounds(facts):
-        for node in sessions.sources(facts, value):
-            if node not in done:
-                done.add(node)
-                yield Edit(node, why, partial(_divided, facts.alias))
+    for node, why in sessions.divided(facts):
+        if node not in done:
+            done.add(node)
+            yield Edit(node, why, partial(_divided, facts.alias))
+    yield from sessions.resumed(facts)
     yield from own_schedules.tensorflow(facts, done)
     for call in facts.script.calls:
         if plain(facts.script.name_of(call.func)).endswith("StopAtStepHook"):
