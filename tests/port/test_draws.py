@@ -324,9 +324,12 @@ for episode in range(9):
         if done:
             break
     print(episode, loss.item())
+    torch.save(model.state_dict(), "policy.pt")
 """)
     assert "range(200)" in ported.text
-    assert "dl.average" not in ported.text  # the ranks do not come to the end of an episode together
+    assert "dl.save" in ported.text
+    for together in ("dl.average", "dl.should_stop"):  # the ranks do not come to the end of an episode together
+        assert together not in ported.text
     assert "episodes differ in length" in ported.report()
 
 

@@ -91,7 +91,39 @@ def test_nothing_is_averaged_where_clock_or_chance_decides_who_comes():
     assert "print(loss.item())" in ported.text
     assert 'print("no number", loss.item())' in ported.text
     assert "if torch.isnan(dl.average(loss)):" in ported.text
-    assert "ranks may not agree whether to update opt" in ported.report()
+    assert "if dl.broadcast(random.random()) < 0.9:\n        dl.gradients(opt)" in ported.text
+    agree = "ranks may not agree whether to update opt"
+    assert agree not in ported.report()
+    timed = port(CHANCE.replace("random.random() < 0.9", "time.time() > shown + 1")).report()
+    assert agree in timed
+    judged = port(CHANCE.replace("random.random() < 0.9", "loss.item() < 0.9"))
+    assert "if dl.average(loss.item()) < 0.9:" in judged.text and agree not in judged.report()
+
+
+TURNS = """
+import random
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+maker, critic = torch.nn.Linear(4, 2), torch.nn.Linear(2, 1)
+opt_m, opt_c = (torch.optim.SGD(net.parameters(), lr=0.1) for net in (maker, critic))
+for (x,) in DataLoader(TensorDataset(torch.rand(64, 4)), batch_size=4, shuffle=True):
+    if random.random() < 0.5:
+        opt_c.zero_grad()
+        critic(maker(x).detach()).mean().backward()
+        opt_c.step()
+    else:
+        opt_m.zero_grad()
+        (-critic(maker(x)).mean()).backward()
+        opt_m.step()
+torch.save(maker.state_dict(), "last.pt")
+"""
+
+
+def test_ranks_take_turns_between_networks_together_where_chance_decides(tmp_path):
+    (tmp_path / "dist.py").write_text(port(TURNS).text)
+    _, left = ran(tmp_path / "dist.py", tmp_path / "two", ranks=2)
+    assert set(left) == {"weight", "bias"}
 
 
 NORMED = """

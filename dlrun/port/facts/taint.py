@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable
 import libcst as cst
 
 from dlrun.port.facts.kinds import Kinds
-from dlrun.port.program.script import Script
+from dlrun.port.program.script import Script, walk
+
+_DRAWS = ("random.", "numpy.random.", "torch.rand", "torch.bernoulli")
 
 
 class Taint:
@@ -45,8 +47,12 @@ def forwards(script: Script, kinds: Kinds, where: Callable[[cst.CSTNode], bool])
 
 def chances(script: Script) -> list[cst.CSTNode]:
     """Return the calls that read the clock or draw at random: each rank sees something else."""
-    heads = ("time.", "datetime.", "random.", "numpy.random.", "torch.rand", "torch.bernoulli")
-    return [call for call in script.calls if script.name_of(call.func).startswith(heads)]
+    return [call for call in script.calls if script.name_of(call.func).startswith(("time.", "datetime.", *_DRAWS))]
+
+
+def draws(script: Script, node: cst.CSTNode) -> list[cst.CSTNode]:
+    """Return the calls in ``node`` that draw at random."""
+    return [n for n in walk(node) if isinstance(n, cst.Call) and script.name_of(n.func).startswith(_DRAWS)]
 
 
 def _functional(script: Script, call: cst.Call) -> bool:

@@ -14,11 +14,11 @@ from dlrun.port.facts.taint import chances
 from dlrun.port.passes.bounds import compared
 from dlrun.port.passes.counters import attributes, counters, each_update, tells
 from dlrun.port.passes.counts import is_length_of_share
+from dlrun.port.passes.decisions import ORDER
 from dlrun.port.passes.milestones import numbers
 from dlrun.port.program.script import walk
 
 _GROWS = (cst.Divide, cst.Power)
-_ORDERED = (cst.GreaterThan, cst.GreaterThanEqual, cst.LessThan, cst.LessThanEqual)
 
 
 def torch(facts: Facts) -> Iterator[Doubt]:
@@ -79,7 +79,7 @@ def _turns(facts: Facts) -> Iterator[Doubt]:
     reads = tells(facts, numbers(facts, set(counters(facts)) | set(attributes(facts))))
     script = facts.script
     backwards = [c.func for c in script.calls if isinstance(c.func, cst.Attribute) and c.func.attr.value == "backward"]
-    asked = [(node, count, issubclass(how, _ORDERED) and not _is_rest(left))
+    asked = [(node, count, issubclass(how, ORDER) and not _is_rest(left))
              for node, test in _tested(facts) for left, how, right in compared(test)
              if (count := _count(facts, left, right, reads)) is not None and _is_serial(facts, count)]  # fmt: skip
     made = set(computed(facts.flow, [func.value for func in backwards]).nodes) if asked else set()

@@ -12,7 +12,7 @@ from dlrun.port.insert import statements
 from dlrun.port.passes.metrics import Metrics
 from dlrun.port.program.script import dotted, walk
 
-_ORDER = (cst.LessThan, cst.LessThanEqual, cst.GreaterThan, cst.GreaterThanEqual)
+ORDER = (cst.LessThan, cst.LessThanEqual, cst.GreaterThan, cst.GreaterThanEqual)
 _TURNS = (cst.For, cst.While, cst.ListComp, cst.GeneratorExp, cst.DictComp)
 _ENDS = ("builtins.max", "builtins.min")
 _DEPTH = 4
@@ -103,7 +103,7 @@ def _is_flag(metrics: Metrics, node: cst.Assign) -> bool:
 
 
 def _sides(test: cst.Comparison) -> list[cst.BaseExpression]:
-    ordered = all(isinstance(c.operator, _ORDER) for c in test.comparisons)
+    ordered = all(isinstance(c.operator, ORDER) for c in test.comparisons)
     return [test.left, *(c.comparator for c in test.comparisons)] if ordered else []
 
 

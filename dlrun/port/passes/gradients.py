@@ -8,7 +8,10 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, Step
+from dlrun.port.facts.taint import draws
 from dlrun.port.insert import expression, statements
+from dlrun.port.passes import doubts
+from dlrun.port.passes.decisions import ORDER
 from dlrun.port.program.script import walk
 
 
@@ -28,8 +31,9 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     """
     script = facts.script
     done: set[tuple[cst.CSTNode, str]] = set()
+    drawn: set[cst.CSTNode] = set()
     for step in facts.steps:
-        yield from _unequal(facts, step)
+        yield from _unequal(facts, step, drawn)
         if step.closure is not None:
             yield from _closure(facts, step)
         elif (step.before, step.what) not in done:
@@ -41,18 +45,29 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
                        before=statements("torch/gradients", dl=facts.alias, what=step.what))  # fmt: skip
 
 
-def _unequal(facts: Facts, step: Step) -> Iterator[Doubt]:
-    """Yield a doubt where chance, the clock or a rank's own loss decides whether a rank comes to ``step`` at all."""
+def _unequal(facts: Facts, step: Step, drawn: set[cst.CSTNode]) -> Iterator[Edit | Doubt]:
+    """Yield what lets all ranks come to ``step`` where chance decides, once a draw; a doubt where the clock does.
+
+    What the ranks compute from their samples is averaged where it decides (step "metrics").
+    """
+    chance: list[cst.CSTNode] = []
+    together = doubts.uneven(facts) is None
     for up in facts.script.above(step.node):
         if isinstance(up, (cst.FunctionDef, cst.Module)):
-            return
-        tests = [n for n in walk(up.test) if isinstance(n, cst.Comparison)] if isinstance(up, cst.If) else []
-        if any(
-            facts.unequal(part) for test in tests for part in (test.left, *(c.comparator for c in test.comparisons))
-        ):
-            yield Doubt(up, f"ranks may not agree whether to update {step.what}: those that do wait for the others",
-                        "high", "let rank 0 decide: flag = dl.broadcast(float(condition))")  # fmt: skip
-            return
+            break
+        for test in (n for n in walk(up.test) if isinstance(n, cst.Comparison)) if isinstance(up, cst.If) else ():
+            for part in (test.left, *(c.comparator for c in test.comparisons)):
+                here = draws(facts.script, part)
+                agreed = here or (facts.local(part) and all(isinstance(c.operator, ORDER) for c in test.comparisons))
+                if facts.unequal(part) and not (agreed and together):
+                    why = f"ranks may not agree whether to update {step.what}: those that do wait for the others"
+                    yield Doubt(up, why, "high", "let rank 0 decide: flag = dl.broadcast(float(condition))")
+                    return
+                chance += here
+    for call in (n for n in chance if n not in drawn):
+        drawn.add(call)
+        yield Edit(call, f"rank 0 draws for all, which update {step.what} together, or not",
+                   lambda node: expression("torch/same", {"value": node}, dl=facts.alias))  # fmt: skip
 
 
 def _closure(facts: Facts, step: Step) -> Iterator[Edit | Doubt]:
