@@ -22,7 +22,7 @@ from dlrun.verify.tracer.recorder import UNCUT
 from dlrun.verify.verdict import Check, Verdict, failed, skipped
 
 # What shows where ranks share data, or scale rates, by their numbers, although they are to repeat the serial run.
-BY_NUMBERS = {"other-data", "other-gradient", "other-randomness", "other-rate"}
+BY_NUMBERS = {"other-data", "other-gradient", "other-randomness", "other-rate", "other-steps"}
 SHARES = "the port shares its data by the ranks' numbers itself"
 
 

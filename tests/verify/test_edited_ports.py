@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from by_hand import epoch, event, optimizer, run, step
 
-from dlrun.verify.checks import data, rate, repeat
+from dlrun.verify.checks import data, metrics, rate, repeat
 from dlrun.verify.checks.contents import contents
 from dlrun.verify.checks.coverage import coverage
 from dlrun.verify.checks.options import options
@@ -161,4 +161,43 @@ def test_targets_of_other_samples_are_found_where_each_rank_has_an_order_of_its_
     apart = labels == "others"
     ranks = [pairs(rows, [[(i // 3 + apart) % 2 for i in row] for row in rows], drew) for rows in orders]
     check = coverage(run(pairs(serial, [[i // 3 % 2 for i in row] for row in serial])), run(*ranks))
+    assert check.fault == fault
+
+
+@pytest.mark.parametrize(("peak", "fault"), [(2.0, "schedule-too-short"), (4.0, "double-scaling")])
+def test_a_warm_up_that_is_too_fast_is_told_by_its_highest_rate_from_one_that_is_scaled_twice(peak, fault) -> None:
+    def trained(n: int, first: float, peak: float) -> list[Event]:
+        scaling = [event("return", fn="lr_scale", rule="linear", lr=1.0, result=2.0)] * (n - 1)
+        counts = [event("return", fn="serial_steps", count=1, result=2)] * (n - 1)
+        rises = event("peaks", optimizer=0, rates=[peak], made=2, where="train.py:10", ahead=[peak], told=False)
+        return [*scaling, *counts, optimizer(), *loop(8, 2, lr=first), rises]
+
+    check = rate.learning_rate(run(trained(1, 0.2, 1.0)), run(*[trained(2, 0.8, peak)] * 2))
+    assert check.fault == fault
+
+
+def test_a_loop_with_fewer_turns_is_named_before_the_random_numbers_that_come_with_it() -> None:
+    def made(turns: int, state: str) -> list[Event]:
+        return [
+            optimizer(),
+            *loop(turns, 0)[:1],
+            step(1, 0.9),
+            step(2, 0.8 if state == "a" else 0.7, states={"torch": state}),
+        ]
+
+    serial = run(made(10, "a"))
+    check = same("identity", serial, serial, run(made(5, "b")))
+    assert (check.fault, check.where) == ("other-steps", "train.py:5")
+    assert same("identity", serial, serial, run(made(10, "b"))).fault == "other-randomness"
+
+
+@pytest.mark.parametrize(("mean", "fault"), [(0.3 + 1e-16, "metric-counts-twice"), (0.4, "metric-mean-of-means")])
+def test_a_mean_of_equal_numbers_that_is_rounded_is_no_mean_of_means(mean, fault) -> None:
+    def evaluated(numbers: list[int]) -> list[Event]:
+        read = [e for e in epoch([numbers], []) if e.kind != "trains"]
+        total = event("return", fn="total", local=1.0, sum=3.0, evaluates=True)
+        return [*read, total, event("return", fn="average", local=0.3, mean=mean), event("print", text="loss 0.2600")]
+
+    serial, shares = run([event("print", text="loss 0.2000")]), [[0, 1], [2, 3], [4, 0]]
+    check = metrics.metrics(serial, serial, serial, run(*map(evaluated, shares)))
     assert check.fault == fault

@@ -77,13 +77,15 @@ def _mean_of_means(run: Run, said: str, difference: Difference) -> Check:
     total, distinct = sum(map(len, seen)), len({i for part in seen for i in part})
     counts = ", ".join(f"rank {t.rank} counts {len(part)}" for t, part in zip(run.traces, seen, strict=True))
     twice = f", {total - distinct} of them twice" if total > distinct else ""
-    averaged = [event for event in run.root.returns("average") if event["local"] != event["mean"]]
+    calls = [event for event in run.root.returns("average") if None not in (event["local"], event["mean"])]
+    averaged = [event for event in calls if not math.isclose(event["local"], event["mean"], rel_tol=1e-9)]
     if averaged:
         finding = f"{said}: a mean of the ranks' means ({counts}{twice})"
         todo = "evaluate on every rank without dl.shard(), or average sums and counts and divide then"
         return failed(NAME, finding, todo, "metric-mean-of-means", where=averaged[-1].at)
     if twice and any(event["evaluates"] for event in run.root.returns("total")):
-        todo = f"divide by dl.total() of the samples counted, or choose a number of ranks that divides {distinct}"
+        todo = "give the loader a share of the data set, DataLoader(dl.shard(data, equal=False), ...), which repeats "
+        todo += f"none; or choose a number of ranks that divides {distinct}"
         return failed(NAME, f"{said}: a sum over the ranks ({counts}{twice})", todo, "metric-counts-twice",
                       where=difference.at)  # fmt: skip
     todo = "evaluate on every rank without dl.shard(), or average sums and counts over the ranks"

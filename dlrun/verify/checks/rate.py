@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from dlrun.verify.checks.data import batch_factor
-from dlrun.verify.checks.lengths import by_group, in_epochs, other_length
+from dlrun.verify.checks.lengths import EPOCHS, by_group, in_epochs, other_length
 from dlrun.verify.trace import Run, Step
 from dlrun.verify.verdict import Check, failed, passed, skipped
 
@@ -27,11 +27,24 @@ def learning_rate(serial: Run, run: Run) -> Check:
         longer = other_length(serial, run, _promised(run), NAME) if check.fault in ("", "other-rate") else None
         if check.status == "passed":
             return _lost_later(serial, run) or longer or _so_far(check, serial, run)
-        return longer or check
+        return longer or _by_peak(check, serial, run)
     # A rate by serial steps is that of every n-th of them, counted from 1 or from 0.
     every = (steps[n - 1 :: n], steps[::n])
     checks = [_compared([at for rates in _rates(serially, run) for at in rates], serial, run) for serially in every]
-    return next((check for check in checks if check.status == "passed"), checks[0])
+    return next((check for check in checks if check.status == "passed"), _by_peak(checks[0], serial, run))
+
+
+def _by_peak(check: Check, serial: Run, run: Run) -> Check:
+    """Return the check, of a schedule that is too fast where rates seem scaled twice and the highest one is not."""
+    before, n = _peaks(serial), len(run.traces)
+    for key, peak in _peaks(run).items() if check.fault == "double-scaling" else ():
+        rates = [by_group(each.root.steps).get(key, [("", 0.0)])[0][1] for each in (serial, run)]
+        if peak and before.get(key) and math.isclose(peak, _promised(run) * (before[key] or 0.0), rel_tol=1e-3):
+            finding = f"a schedule begins with {rates[1]:.4g} on {n} ranks and {rates[0]:.4g} on 1, and rises to "
+            finding += f"{peak:.4g}, which is scaled once: it is {n} times as fast as the serial one"
+            where = next(event.facts.get("where") for event in run.root.all("peaks") if event["optimizer"] == key[0])
+            return failed(NAME, finding, EPOCHS, "schedule-too-short", where=where or check.where)
+    return check
 
 
 def _compared(rates: list[tuple[str, float, float]], serial: Run, run: Run) -> Check:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dlrun.verify.checks.lengths import loops
 from dlrun.verify.checks.output import first_difference, shown
 from dlrun.verify.trace import Run, Step, Trace
+from dlrun.verify.tracer.conditions import TURNS
 from dlrun.verify.verdict import Check, distance, each_step, failed, passed
 
 ALONE = "alone"  # the name of a run whose ranks are told so
@@ -52,6 +54,8 @@ def _parameters(name: str, serial: Trace, again: Trace, trace: Trace) -> Check |
                 size = distance(p, q)
                 if fault == "other-data":
                     finding, todo = _order_of_sampler(serial, trace) or (finding, todo)
+                if fault in ("other-data", "other-randomness"):
+                    finding, todo, fault, where = _other_turns(serial, trace) or (finding, todo, fault, where)
                 if fault == "other-rate":
                     finding, todo, where = _turns_of_schedule(serial, trace) or (finding, todo, where)
                 return failed(
@@ -136,6 +140,15 @@ def _order_of_sampler(serial: Trace, trace: Trace) -> tuple[str, str] | None:
     if not any(event.facts.get("shuffle") or event["custom"] for event in serial.all("loader")):
         return finding, "give it shuffle=False, as the serial script does not shuffle, or dl.shard(loader) in its place"
     return finding, "dl.shard(loader) in its place takes the serial order, without set_epoch(): that can be proved"
+
+
+def _other_turns(serial: Trace, trace: Trace) -> tuple[str, str, str, str] | None:
+    """Return (finding, todo, fault, line) where a loop of steps has another number of turns; None where none has."""
+    for a, b in zip(loops(serial), loops(trace), strict=False):
+        if a["values"][TURNS] != b["values"][TURNS]:
+            finding = f"{b['what']} makes {b['values'][TURNS]:g} turns, {a['values'][TURNS]:g} in the serial script"
+            return finding, "go through as many on 1 rank as the serial script", "other-steps", b.at
+    return None
 
 
 def _turns_of_schedule(serial: Trace, trace: Trace) -> tuple[str, str, str] | None:

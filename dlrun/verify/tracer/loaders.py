@@ -41,7 +41,7 @@ class Loaders:
         self._made = self._epochs = 0
         self._known: dict[int, tuple[int, Any]] = {}  # id -> (number, the object, kept alive so that ids stay unique)
         self._latest: Epoch | None = None  # whose batch came last
-        self.local = 0  # samples in that batch
+        self.local = 0  # samples in that batch, if it is one to train on
         self.reading = False  # a batch is being made
 
     @property
@@ -93,7 +93,9 @@ class Loaders:
         """A batch reaches the script."""
         epoch: Epoch = iterator._dlrun
         index = _resolve(iterator._dataset, epoch.waiting.popleft()) if epoch.waiting else None
-        self._latest, self.totals.read, self.local = epoch, epoch.loader, len(index or ())
+        self._latest, self.totals.read = epoch, epoch.loader
+        trained = self.totals.trained
+        self.local = len(index or ()) if not trained or epoch.loader in trained else 0
         self.recorder.note("batch", epoch=epoch.number, indices=index, hash=batch_digest(batch))
 
     def backward(self) -> None:
