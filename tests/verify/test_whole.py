@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 torch.manual_seed(0)
 np.random.seed(0)
 loader = DataLoader(TensorDataset(torch.randn(64, 4)), batch_size=8, shuffle=True)
+evaluated = DataLoader(TensorDataset(torch.zeros(12, 4)), batch_size=8)  # the last batch is as long as a rank's share
 encoder, decoder = torch.nn.Linear(4, 4), torch.nn.Sequential(torch.nn.Dropout(0.2), torch.nn.Linear(2, 4))
 model = torch.nn.ModuleList([encoder, decoder])
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -21,6 +22,8 @@ for epoch in range(4):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+    for (x,) in evaluated:
+        torch.randn(len(x), 2)
 """
 EDITS = (
     ("import torch\n", "import torch\nimport dl_comm.torch as dl\ndl.init()\n"),
