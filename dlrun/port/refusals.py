@@ -109,6 +109,13 @@ def framework_of(script: Script) -> str:
             how = ""  # an Estimator takes one as an argument, which can be left out
         if how or _enters_strategy(node):
             raise _distributed(script, node, how or "a strategy of tf.distribute")
+    for call in script.calls:
+        if _makes_updates(script, call):
+            raise DlrunError(
+                f"{script.place(call)}: {script.code(call.func)}() makes updates that Keras runs out of sight, "
+                "where no rank can average. Nothing was written.",
+                "Compile a model and call train_on_batch(), or apply the gradients of a tf.GradientTape.",
+            )
     return _trained_with(script, [target for target, _ in own]) or _trained_with(script, [t for t, _ in imports], True)
 
 
@@ -122,6 +129,13 @@ def _is_aside(script: Script, node: cst.CSTNode) -> bool:
     named = (n for n in script.of(cst.Name) if n.value == whole.name.value and not script.inside(n, whole))
     uses = [n for n in named if any(b.node is whole for b in script.bindings_of(n))]
     return all(script.tree_of(n) is home and (_under_guard(script, n) or _is_aside(script, n)) for n in uses)
+
+
+def _makes_updates(script: Script, call: cst.Call) -> bool:
+    """Tell whether ``call`` is ``optimizer.get_updates(...)``, for ``K.function``, and not in a method of that name."""
+    name = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+    return name == "get_updates" and not any(
+        isinstance(up, cst.FunctionDef) and up.name.value == name for up in script.above(call))
 
 
 def _under_guard(script: Script, node: cst.CSTNode) -> bool:

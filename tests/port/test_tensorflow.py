@@ -157,6 +157,16 @@ def test_what_cannot_be_ported_is_refused_with_its_line(change, reason) -> None:
     assert "script:" in refused.value.message
 
 
+def test_updates_that_a_function_of_the_backend_runs_are_refused() -> None:
+    source = """from keras import backend as K
+critic.compile("adam", "mse")
+actor = K.function([critic.input], [], updates=optimizer.get_updates(critic.weights, [], loss))
+critic.fit(x, y)
+"""
+    with pytest.raises(DlrunError, match=r"script:3: optimizer\.get_updates\(\) makes updates"):
+        port(source)
+
+
 def test_a_model_that_takes_optimizers_of_its_own_averages_in_each() -> None:
     source = """import keras
 gan.compile(d_optimizer=keras.optimizers.Adam(1e-4), g_optimizer=keras.optimizers.Adam(1e-4))

@@ -191,6 +191,12 @@ def test_schedules_that_are_objects_or_made_by_functions_are_scaled_and_adam_is_
     assert "return dl.lr_scale(first * epoch)" in ported.text
     (told,) = ported.doubts
     assert "Adam mostly wants less" in told.why
+    named = RATES.replace("model = ", "step = lambda e: 0.1 if e < 9 else 0.01\nmodel = ")
+    named = named.replace("Halved(0.1)", "step").replace("first * epoch", "lr / 2 if epoch > 9 else first")
+    named = named.replace("ramp(0.2)", "lambda e, lr: 0.3")
+    text = port(named.replace("[Learning", "[LearningRateScheduler(ramp(0.2)), Learning")).text
+    assert "lambda e: dl.lr_scale(0.1 if e < 9 else 0.01)" in text and "lambda e, lr: dl.lr_scale(0.3)" in text
+    assert "lr / 2 if epoch > 9 else dl.lr_scale(first)" in text
     chosen = RATES.replace("model.compile(keras.optimizers.Adam(0.1)", "model.compile(opt").replace(
         "model = ", "opt = keras.optimizers.SGD(0.1)\nif own:\n    from eve import Eve\n    opt = Eve(0.1)\nmodel = "
     )

@@ -211,27 +211,32 @@ def _schedule(facts: ScriptFacts, call: cst.Call) -> cst.FunctionDef | None:
     return next((f for f in found if isinstance(f, cst.FunctionDef)), None)
 
 
+def _absolute(value: cst.BaseExpression, current: str) -> list[cst.BaseExpression]:
+    """Return what of a new rate is not made of the ``current`` one: all, or a branch of ``lr if warm else 0.1``."""
+    if (not current or current not in names_in(value)) and not _reads_rate(value):
+        return [value]
+    branches = (value.body, value.orelse) if isinstance(value, cst.IfExp) else ()
+    return [part for branch in branches for part in _absolute(branch, current)]
+
+
 def resets(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     """Yield the absolute rates that LearningRateScheduler functions return and set_value() sets."""
-    script, scale = facts.script, schedules.scaling(facts)
+    script, scale, done = facts.script, schedules.scaling(facts), set[cst.CSTNode]()
     for call in script.calls:
         name = script.name_of(call.func)
         if name.endswith("LearningRateScheduler") and call.args:
             schedule = call.args[0].value
-            if isinstance(schedule, cst.Lambda):
-                if len(schedule.params.params) == 1:
-                    yield Edit(schedule.body, RESET, scale)
-                continue
-            function = _schedule(facts, call)
-            if function is None:
+            given = [schedule, *(o.node for o in facts.flow.origins(schedule))]
+            made = next((n for n in given if isinstance(n, cst.Lambda)), None) or _schedule(facts, call)
+            if made is None:
                 yield Doubt(call, f"{script.code(schedule)} may return absolute rates, unscaled", "high",
                             f"return {facts.alias}.lr_scale(...)")  # fmt: skip
                 continue
-            taken = [p.name.value for p in function.params.params if p.name.value != "self"]
-            current = taken[1] if len(taken) > 1 else ""
-            for value in facts.flow.returns(function):
-                names = names_in(value)
-                if (not current or current not in names) and not _reads_rate(value):
+            taken = [p.name.value for p in made.params.params if p.name.value != "self"]
+            returned = [made.body] if isinstance(made, cst.Lambda) else facts.flow.returns(made)
+            for value in (part for r in returned for part in _absolute(r, taken[1] if len(taken) > 1 else "")):
+                if value not in done:
+                    done.add(value)
                     yield Edit(value, RESET, scale)
         elif name.endswith("backend.set_value") and len(call.args) == 2:
             target = dotted(call.args[0].value)
