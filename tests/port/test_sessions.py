@@ -199,6 +199,7 @@ def test_a_run_that_goes_on_finds_its_place_by_a_ranks_own_steps() -> None:
     fed = GOES_ON.replace("sess.run(train_op)", "sess.run(train_op, {x: rows[i * 8 : i * 8 + 8]})")
     iterated = "tf.data.make_one_shot_iterator(batches.repeat()).get_next()"
     fed = fed.replace(iterated, "tf.placeholder(tf.float32)")
+    assert "in dl.shard(range(dl.serial_steps(begin), n)):" in port(fed).text
     fed = fed.replace("            step += 1", "            step += 1\n            print(i) if i % 9 == 0 else None")
     text = port(fed).text
     assert "start * dl.steps(n)" in text and "in dl.turns(range(dl.serial_steps(begin), n)):" in text

@@ -49,7 +49,7 @@ def resumed(facts: TensorFlowFacts) -> Iterator[Edit]:
     ``start = int(step / batches)`` before ``for epoch in range(start, epochs):`` and, in it, ``range(begin, batches)``.
     """
     code, dl = facts.script.code, facts.alias
-    dealt = [feed.node for feed in facts.feeds if feed.how == "positions"]
+    dealt = [feed.node for feed in facts.feeds if feed.how in ("positions", "indices")]
     why = "a run that goes on has counted a rank's own steps"
     for loop in facts.loops:
         outer = next((up for up in facts.script.above(loop) if up in facts.loops), None)
