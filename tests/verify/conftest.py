@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,29 +20,37 @@ def made() -> dict[tuple[object, ...], object]:
 
 @pytest.fixture
 def prove(tmp_path: Path, made: dict[tuple[object, ...], object], monkeypatch: pytest.MonkeyPatch) -> Callable:
-    """``prove(port, *args, **options)``: the verdict on a port, given as text, of ``train.py`` (or of ``serial=``)."""
+    """``prove(port, *args, **options)``: the verdict on a port, given as text, of ``train.py`` (or of ``serial=``).
+
+    Serial scripts repeat themselves here: the second run of each is the first one. ``alike=``: the text of a port that
+    1 rank, and ranks that repeat the serial run, cannot tell from this one; those runs of it are made once for all.
+    """
     pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
     from dlrun.verify import Job, verify
     from dlrun.verify.runs import Task, execute
     from dlrun.verify.trace import Run
 
-    folder = tmp_path / "work"
+    lock, folder = threading.Lock(), tmp_path / "work"
     folder.mkdir()
     monkeypatch.chdir(folder)
 
-    def once(task: Task) -> Run:
-        if task.script.name != "train.py":
-            return execute(task)
-        key = (task.name, task.script.read_text(), task.args, str(task.orders), str(task.env))
-        if key not in made:
-            made[key] = execute(task)
-        run = made[key]
-        assert isinstance(run, Run)
-        return run
+    def proved(port: str, *args: str, serial: str = "", alike: str = "", **options: object) -> object:
+        def once(task: Task) -> Run:
+            if alike and task.name in ("identity", "replicate"):
+                task = replace(task, script=scripts / "alike" / "train_dist.py")
+            elif task.script.name != "train.py":
+                return execute(task)
+            text = task.script.read_text()
+            name = task.name.replace("again", "serial")
+            with lock:
+                key = (name, text, task.args, str(task.orders))
+                run = made[key] = made.get(key) or execute(replace(task, name=name))
+            assert isinstance(run, Run)
+            return run
 
-    def proved(port: str, *args: str, serial: str = "", **options: object) -> object:
         scripts = tmp_path / "scripts"
-        scripts.mkdir()
+        (scripts / "alike").mkdir(parents=True)
+        (scripts / "alike" / "train_dist.py").write_text(alike)
         (scripts / "train.py").write_text(serial or (SCRIPTS / "train.py").read_text())
         (scripts / "train_dist.py").write_text(port)
         job = Job(scripts / "train.py", scripts / "train_dist.py", args, stall=30.0)

@@ -30,10 +30,10 @@ RECIPE = [
 @pytest.mark.parametrize("faults", [[], RECIPE], ids=["right", "wrong"])
 def test_schedules_options_workers_and_counts_of_epochs_are_those_of_the_serial_script(faults, prove, port) -> None:
     serial = mutated((SCRIPTS / "train.py").read_text(), Fault("", AUGMENTED, ""))
-    text = mutated(port, Fault("", AUGMENTED, ""))
+    text = right = mutated(port, Fault("", AUGMENTED, ""))
     for fault in faults:
         text = mutated(text, fault)
-    verdict = prove(text, serial=serial)
+    verdict = prove(text, serial=serial, alike=right)
     failed = {check.name: check for check in verdict.checks if check.status == "failed"}
     print(*failed.values(), sep="\n")
     assert {name: check.fault for name, check in failed.items()} == {fault.check: fault.name for fault in faults}

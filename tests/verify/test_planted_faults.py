@@ -29,13 +29,6 @@ FAULTS = [
         where="loss.backward()",
         follow=APART,
     ),
-    Fault(
-        "uneven-steps",
-        (("range(20)", "range(1 if dl.get_rank() else 20)"),),
-        "same steps",
-        where="for epoch in",
-        follow=("replicate", "sharded run"),
-    ),
     Fault(  # the one that nobody notices but by the clock: rank 1 is gone, rank 0 waits
         "uneven-steps",
         (("    model.train()\n", "    if epoch and dl.get_rank():\n        raise SystemExit\n    model.train()\n"),),
@@ -125,7 +118,7 @@ GROUPS = {
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f"{f.name}:{f.check}".replace(" ", "-"))
 def test_a_planted_fault_is_reported_as_itself(fault, prove, port) -> None:
     text = mutated(port, fault)
-    verdict = prove(text)
+    verdict = prove(text, alike=port if "replicate" not in fault.follow else "")
     failed = {check.name: check for check in verdict.checks if check.status == "failed"}
     print(*failed.values(), sep="\n")
     assert verdict.faults == {fault.name}
@@ -142,7 +135,7 @@ def test_faults_that_have_nothing_to_do_with_each_other_are_reported_together(fa
     text = port
     for fault in faults:
         text = mutated(text, fault)
-    verdict = prove(text, *args)
+    verdict = prove(text, *args, alike=port if faults is LATER else "")
     failed = {check.name: check for check in verdict.checks if check.status == "failed"}
     print(*failed.values(), sep="\n")
     assert {name: check.fault for name, check in failed.items()} == {fault.check: fault.name for fault in faults}
@@ -153,7 +146,7 @@ def test_faults_that_have_nothing_to_do_with_each_other_are_reported_together(fa
 
 
 def test_the_right_port_is_proved(prove, port) -> None:
-    verdict = prove(port)
+    verdict = prove(port, alike=port)
     assert [(c.name, c.finding) for c in verdict.checks if c.status == "failed"] == []
     assert verdict.proved
     assert {c.name for c in verdict.checks if c.status == "n/a"} == {"metrics", "own random numbers"}
