@@ -124,6 +124,32 @@ def shift_generators(rank: int) -> int:
     return seed
 
 
+def shift_own(generators: tuple[Any, ...]) -> None:
+    """Seed generators of a script's own anew on the ranks above 0, each from a hash of its state and the rank.
+
+    Takes ``torch.Generator``, NumPy's ``Generator`` and ``RandomState``, ``random.Random``; else raises ``TypeError``.
+    """
+    rank = get_rank() if parts() > 1 else 0
+    for generator in generators:
+        if isinstance(generator, np.random.Generator):
+            state: Any = generator.bit_generator.state
+        elif isinstance(generator, np.random.RandomState):
+            state = generator.get_state(legacy=False)
+        elif isinstance(generator, random.Random):
+            state = generator.getstate()
+        elif hasattr(generator, "manual_seed"):
+            state = generator.get_state().cpu().numpy().tobytes()
+        else:
+            raise TypeError(f"reseed() got {type(generator).__name__}; it takes generators of torch, NumPy and random")
+        seed = shifted_seed(pickle.dumps(state), rank)
+        if rank and isinstance(generator, np.random.Generator):
+            generator.bit_generator.state = type(generator.bit_generator)(seed).state
+        elif rank and hasattr(generator, "manual_seed"):
+            generator.manual_seed(seed)
+        elif rank:
+            generator.seed(seed % 2**32)
+
+
 def value_of(value: Any, root: int) -> Any:
     """Return rank ``root``'s ``value``, which must be one that can be pickled. Collective."""
     return pickle.loads(_core.broadcast_bytes(pickle.dumps(value), root)) if get_nranks() > 1 else value

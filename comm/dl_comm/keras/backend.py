@@ -38,14 +38,14 @@ def init(alike: bool = True) -> None:
 
 def reseed(alike: bool = False) -> None:
     """Give every rank its own random numbers, or all ranks those of rank 0, which keeps the serial script's."""
-    shift: Callable[[bool], None]
+    shift: Callable[..., None]
     if backend() == "torch":
         from dl_comm.torch.ranks import reseed as shift
     elif backend() == "jax":
         from dl_comm.keras.on_jax import reseed as shift
     else:
         from dl_comm.tensorflow.ranks import reseed as shift
-    shift(alike)
+    shift(alike=alike)
 
 
 def own_noise(model: Any) -> None:

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import torch
 from torch.utils.data import get_worker_info
 
 from dl_comm.drawing import drawing_alike
 from dl_comm.machine import share_of_machine
-from dl_comm.ranks import draw_alike, get_localsize, get_nranks, get_rank, parts, shift_generators, shifted_seed
+from dl_comm.ranks import (
+    draw_alike,
+    get_localsize,
+    get_nranks,
+    get_rank,
+    parts,
+    shift_generators,
+    shift_own,
+    shifted_seed,
+)
 
 _joined = False
 
@@ -60,18 +70,22 @@ def _gpu_name(index: int) -> str:
     return mask.split(",")[index] if mask else str(index)
 
 
-def reseed(alike: bool = False) -> None:
+def reseed(*generators: Any, alike: bool = False) -> None:
     """Give every rank its own random numbers, or all ranks those of rank 0, which keeps the serial script's.
 
     On rank r > 0 the generators of torch (CPU and CUDA), NumPy and ``random`` are seeded from a hash of their own
     state and r: a seeded script stays reproducible. Call it where the ranks shall begin to differ (dropout, noise,
-    augmentation), after the model is built.
+    augmentation), after the model is built. Given generators of the script's own, such as a ``torch.Generator`` that it
+    draws noise from, it does so with those alone.
 
     With ``alike`` all ranks go on from the states that rank 0's generators of torch (on the CPU), NumPy and ``random``
     are in, for what must be drawn alike: a split of the data, an order of them. That is collective. In the worker
     processes of a loader, which are seeded already, and in a stream that is read alike, it does nothing.
     """
     if get_worker_info() is not None or drawing_alike():
+        return
+    if generators:
+        shift_own(generators)
         return
     if alike:
         if parts() > 1:

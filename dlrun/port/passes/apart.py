@@ -46,18 +46,17 @@ def _generators(facts: Facts) -> Iterator[Doubt]:
     for loop in facts.loops:
         if not isinstance(loop, (cst.For, cst.While)) or runs_inside(facts, loop.body):
             continue
-        for call, made in _seeded(facts, loop.body):
-            seed = facts.script.code(made.args[0].value)
-            yield Doubt(call, f"{dotted(call.func.value)} has one seed on all ranks, which draw the same here",  # type: ignore[attr-defined]
-                        "high", f"{facts.script.code(made.func)}({seed} + {facts.alias}.get_rank()), for "
-                        "what each rank shall draw for itself")  # fmt: skip
+        for call, _ in _seeded(facts, loop.body):
+            yield _alike(facts, call, dotted(call.func.value))  # type: ignore[attr-defined]
         for call in (n for n in walk(loop.body) if isinstance(n, cst.Call)):
             given = argument(call, "generator") if facts.kinds.of_call(call) != "loader" else None
             if given is not None and any(_is_generator(facts, o.node) for o in facts.flow.origins(given)):
-                name = facts.script.code(given)
-                yield Doubt(call, f"{name} has one seed on all ranks, which draw the same here", "high",
-                            f"{name}.manual_seed(seed + {facts.alias}.get_rank()) where it is made, for what each rank "
-                            "shall draw for itself")  # fmt: skip
+                yield _alike(facts, call, facts.script.code(given))
+
+
+def _alike(facts: Facts, call: cst.Call, name: str) -> Doubt:
+    return Doubt(call, f"{name} has one seed on all ranks, which draw the same here", "high",
+                 f"{facts.alias}.reseed({name}) before the loop, for what each rank shall draw for itself")  # fmt: skip
 
 
 def _is_generator(facts: Facts, node: cst.CSTNode) -> bool:

@@ -157,7 +157,7 @@ def own_noise(run: Run) -> Check:
     for line, alike in _draws_of_the_script(run).items():
         if alike:
             finding = f"all ranks draw the same noise at {line}, from a generator of the script's own, in each step"
-            todo = "seed that generator with a number of the rank's own, such as seed + dl.get_rank()"
+            todo = "call dl.reseed(generator) before the training loop, or seed it with seed + dl.get_rank()"
             return failed(NOISE, finding, todo, "equal-seeds", where=line)
         drew.add(f"the generator at {line}")
     for generator, (where, alike) in _draws_of_workers(run).items():

@@ -84,7 +84,7 @@ class Averaging:
 
     def _reseed(self, function: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         """Leave the ranks' random numbers alike where each takes its part of the same noise."""
-        alike = kwargs.get("alike", args[0] if args else False)
+        alike = kwargs.get("alike", False)
         return (None if self.recorder.orders.quiet and not alike else function(*args, **kwargs)), {}
 
     def _lr_scale(self, function: Any, lr: float = 1.0, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:

@@ -50,6 +50,25 @@ def reseeding_changes_all_generators_but_rank_0s():
     assert drawn() == first
 
 
+def reseeding_generators_of_a_scripts_own_changes_those_alone_and_not_rank_0s():
+    def drawn():
+        own = [torch.Generator().manual_seed(3), np.random.default_rng(3), np.random.RandomState(3), random.Random(3)]
+        yield own
+        yield [torch.rand(1, generator=own[0]).item(), own[1].random(), own[2].rand(), own[3].random()]
+
+    serial, mine = list(drawn())[1], drawn()
+    torch.manual_seed(4)
+    state = torch.get_rng_state()
+    dl.reseed(*next(mine))
+    numbers = next(mine)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert [a == b for a, b in zip(numbers, serial, strict=True)] == [_r == 0] * 4
+    assert len(set(_core.allgather_bytes(repr(numbers).encode()))) == _n
+    with contextlib.suppress(TypeError):
+        dl.reseed(3)
+        raise AssertionError("a number is no generator")
+
+
 def what_an_unseeded_script_draws_before_it_reseeds_is_one_for_all():
     for seed in (torch.manual_seed, np.random.seed, random.seed):
         seed(_r)
