@@ -36,7 +36,7 @@ def init(alike: bool = True) -> None:
     join(alike)
 
 
-def reseed(alike: bool = False) -> None:
+def reseed(*generators: Any, alike: bool = False) -> None:
     """Give every rank its own random numbers, or all ranks those of rank 0, which keeps the serial script's."""
     shift: Callable[..., None]
     if backend() == "torch":
@@ -45,7 +45,7 @@ def reseed(alike: bool = False) -> None:
         from dl_comm.keras.on_jax import reseed as shift
     else:
         from dl_comm.tensorflow.ranks import reseed as shift
-    shift(alike=alike)
+    shift(*generators, alike=alike)
 
 
 def own_noise(model: Any) -> None:

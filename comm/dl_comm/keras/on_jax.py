@@ -11,7 +11,7 @@ from jax.experimental import io_callback
 
 from dl_comm import _core
 from dl_comm.machine import share_of_machine
-from dl_comm.ranks import draw_alike, get_nranks, get_rank, parts, shift_generators
+from dl_comm.ranks import draw_alike, get_nranks, get_rank, parts, shift_generators, shift_own
 
 _joined = False
 
@@ -37,8 +37,11 @@ def init(alike: bool = True) -> None:
         draw_alike(None)
 
 
-def reseed(alike: bool = False) -> None:
+def reseed(*generators: Any, alike: bool = False) -> None:
     """Give every rank its own random numbers, or all those of rank 0; see ``reseed`` of dl_comm.tensorflow."""
+    if generators:
+        shift_own(generators)
+        return
     if alike:
         if parts() > 1:
             draw_alike(None)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
 from dl_comm.machine import share_of_machine
-from dl_comm.ranks import draw_alike, get_localsize, get_nranks, get_rank, parts, shift_generators
+from dl_comm.ranks import draw_alike, get_localsize, get_nranks, get_rank, parts, shift_generators, shift_own
 from dl_comm.tensorflow.noise import draw_apart
 from dl_comm.tensorflow.shuffling import shuffle_alike
 from dl_comm.tensorflow.state import models, variables_of, when_built
@@ -57,7 +58,7 @@ def _draw_alike() -> None:
         draw_apart(get_rank())
 
 
-def reseed(alike: bool = False) -> None:
+def reseed(*generators: Any, alike: bool = False) -> None:
     """Give every rank its own random numbers, or all ranks those of rank 0, which keeps the serial script's.
 
     On rank r > 0 NumPy, ``random``, TensorFlow's global seed and the seeds in Keras models that were broadcast are
@@ -66,8 +67,12 @@ def reseed(alike: bool = False) -> None:
 
     With ``alike`` all ranks go on from the states that rank 0's generators of NumPy and ``random`` are in, for what
     must be drawn alike: a split of the data, an order of them. That is collective.
+
+    Given generators of the script's own, NumPy's or of ``random``, each rank gets its own numbers from those alone.
     """
-    if not alike:
+    if generators:
+        shift_own(generators)
+    elif not alike:
         when_built(_reseed)
     elif parts() > 1:
         draw_alike(None)

@@ -273,6 +273,15 @@ def data_sets_are_divided_and_reshuffle():
         assert {x for rank in epoch for x in rank} == set(range(2 * _n + 1))
 
 
+def a_generator_of_the_scripts_own_draws_other_numbers_on_each_rank_once_it_is_reseeded():
+    own, before = np.random.default_rng(1), np.random.get_state()[1].tolist()
+    dl.reseed(own)
+    drawn = own.random()
+    assert len(set(_core.allgather_bytes(repr(drawn).encode()))) == _n
+    assert (drawn == np.random.default_rng(1).random()) == (dl.get_rank() == 0)
+    assert np.random.get_state()[1].tolist() == before
+
+
 class _Reader:
     """Begins its next epoch where it has raised StopIteration, in an order that all ranks draw alike."""
 
