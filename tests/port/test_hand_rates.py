@@ -80,3 +80,39 @@ def test_what_is_added_up_is_no_update_and_where_no_rate_is_seen_the_port_says_s
     assert "lr_scale" not in mean.text
     assert "the rate of this update by hand is not scaled" in mean.report()
     assert "the rate of this update by hand is not scaled" in port(TORCH.format("p.data -= p.grad")).report()
+
+
+PLATEAU = """import keras
+from keras import backend as K
+rate = 0.01
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile(keras.optimizers.Adam(rate), loss="mse")
+def reduced(losses, rate):
+    if len(losses) > 3:
+        return 1e-5
+    return rate / 2 if losses[-1] > min(losses) else rate
+class Own(keras.callbacks.Callback):
+    def __init__(self, schedule, args):
+        self.schedule, self.args = schedule, args
+    def on_epoch_begin(self, epoch, logs=None):
+        rate = float(self.model.optimizer.learning_rate)
+        self.model.optimizer.learning_rate = self.schedule(epoch, rate)
+    def on_train_end(self, logs=None):
+        self.model.optimizer.lr = self.args.lr * 0.1
+def kept(epoch, rate):
+    return rate if epoch else 0.2
+for epoch in range(5):
+    losses = model.fit(x, y, callbacks=[Own(kept, args)])
+    rate = K.get_value(model.optimizer.lr)
+    new = rate * 0.5
+    K.set_value(model.optimizer.lr, new)
+    now = model.optimizer.learning_rate.numpy()
+    model.optimizer.learning_rate.assign(reduced(losses, now))
+"""
+
+
+def test_a_rate_made_of_the_one_that_is_held_is_scaled_already_wherever_that_was_read() -> None:
+    text = port(PLATEAU).text
+    assert "Adam(dl.lr_scale(rate))" in text and "return dl.lr_scale(1e-5)" in text
+    assert "return rate if epoch else dl.lr_scale(0.2)" in text and "= dl.lr_scale(self.args.lr * 0.1)" in text
+    assert text.count("dl.lr_scale(") == 4

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from dlrun.port.program.flow import Flow
-from dlrun.port.program.script import Binding, children
+from dlrun.port.program.script import Binding, Script, children
 
 Tells = Callable[[cst.CSTNode], bool]
 _MOST = 3000  # nodes that are looked at
@@ -92,6 +92,15 @@ def given(flow: Flow, binding: Binding) -> list[cst.BaseExpression]:
     calls = flow.callers(function) if isinstance(function, cst.FunctionDef) else []
     handed = [flow.argument(call, function, binding.name) or binding.value for call in calls]  # type: ignore[arg-type]
     return [h for h in handed if h is not None]
+
+
+def reaching(script: Script, use: cst.Name, bindings: list[Binding]) -> list[Binding]:
+    """Return those of ``bindings`` from which ``use`` may get its value: the last one above it that is sure to run."""
+    order, home = script.order, script.function_of(use)
+    above = [b for b in bindings if order[b.node] < order[use] and script.function_of(b.node) is home]
+    sure = [order[b.node] for b in above
+            if script.inside(use, script.parents[script.line_of(script.statement_of(b.node))])]  # fmt: skip
+    return [b for b in above if order[b.node] >= max(sure)] if sure else bindings
 
 
 def of_function(

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.facts import Facts, ScriptFacts
-from dlrun.port.program.script import dotted, walk
+from dlrun.port.facts.computed import computed, reaching
+from dlrun.port.program.script import dotted, names_in, walk
 
 _RATES = ("lr", "learning_rate")
 _CALLBACKS = ("LearningRateScheduler", "ReduceLROnPlateau")
@@ -100,3 +101,35 @@ def scaled_already(facts: Facts, value: cst.CSTNode, seen: frozenset[str] = froz
                 if plain and b.value is not None and scaled_already(facts, b.value, seen | {n.value}):
                     return True
     return False
+
+
+def reads_rate(facts: ScriptFacts, value: cst.BaseExpression) -> bool:
+    """Tell whether ``value`` is computed from the rate that an optimizer holds, and so is scaled."""
+
+    def held(node: cst.CSTNode) -> bool:
+        return isinstance(node, cst.Attribute) and node.attr.value in _RATES and facts.kinds.is_optimizer(node.value)
+
+    everywhere = (*facts.script.of(cst.FunctionDef), *facts.script.of(cst.Lambda), *facts.script.of(cst.Module))
+    return bool(computed(facts.flow, [value], held, around=everywhere).reads)
+
+
+def absolute(
+    facts: ScriptFacts, value: cst.BaseExpression, current: str = "", depth: int = 4
+) -> list[cst.BaseExpression]:
+    """Return what of a new rate is not made of the ``current`` one, nor of what the optimizer holds.
+
+    All of it; or branches of ``rate if warm else 0.1``, values of a name, and of a function that is given the rate.
+    """
+    if current not in names_in(value) and not reads_rate(facts, value):
+        return [value]
+    parts: list[tuple[cst.BaseExpression, str]] = []
+    if isinstance(value, cst.IfExp):
+        parts = [(value.body, current), (value.orelse, current)]
+    elif isinstance(value, cst.Name):
+        loop = next((up for up in facts.script.above(value) if isinstance(up, (cst.For, cst.While))), None)
+        bound = reaching(facts.script, value, facts.script.bindings_of(value))
+        parts = [(b.value, "") for b in bound if b.how == "assign" and not b.path and b.value is not None
+                 and (loop is None or facts.script.inside(b.node, loop))]  # fmt: skip
+    for function in facts.flow.targets(value) if isinstance(value, cst.Call) else ():
+        parts += [(returned, "") for returned in facts.flow.returns(function)]
+    return [p for part, name in parts if depth for p in absolute(facts, part, name, depth - 1)]

@@ -10,13 +10,13 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import ScriptFacts
 from dlrun.port.facts.keras import KerasFacts
-from dlrun.port.facts.rates import is_zero
+from dlrun.port.facts.rates import absolute, is_zero
 from dlrun.port.insert import expression, statements
 from dlrun.port.passes import schedules
 from dlrun.port.passes.rate import suits
 from dlrun.port.passes.schedules import WHY
 from dlrun.port.passes.start import last_import
-from dlrun.port.program.script import argument, dotted, names_in, walk
+from dlrun.port.program.script import argument, dotted, walk
 
 # The rates that Keras 2.15 and 3 take when none is given, for optimizers that are named by a string.
 DEFAULTS = {"sgd": ("SGD", "0.01"), "adam": ("Adam", "0.001"), "rmsprop": ("RMSprop", "0.001"),
@@ -102,13 +102,9 @@ def assigned(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
             held = node.func.value if isinstance(node.func.value, cst.Attribute) else None
             if held is not None and held.attr.value in _RATES and facts.kinds.is_optimizer(held.value):
                 value = node.args[0].value if node.args else None
-        if value is not None and not _reads_rate(value) and not is_zero(value):
-            yield Edit(value, RESET, schedules.scaling(facts))
-
-
-def _reads_rate(value: cst.CSTNode) -> bool:
-    """Tell whether ``value`` is computed from the rate that an optimizer holds, and so is scaled."""
-    return any(isinstance(n, cst.Attribute) and n.attr.value in (*_RATES, "get_value") for n in walk(value))
+        for part in absolute(facts, value) if value is not None else ():
+            if not is_zero(part):
+                yield Edit(part, RESET, schedules.scaling(facts))
 
 
 def _first(call: cst.Call, func: cst.BaseExpression, keyword: str, value: cst.BaseExpression) -> cst.Call:
@@ -211,14 +207,6 @@ def _schedule(facts: ScriptFacts, call: cst.Call) -> cst.FunctionDef | None:
     return next((f for f in found if isinstance(f, cst.FunctionDef)), None)
 
 
-def _absolute(value: cst.BaseExpression, current: str) -> list[cst.BaseExpression]:
-    """Return what of a new rate is not made of the ``current`` one: all, or a branch of ``lr if warm else 0.1``."""
-    if (not current or current not in names_in(value)) and not _reads_rate(value):
-        return [value]
-    branches = (value.body, value.orelse) if isinstance(value, cst.IfExp) else ()
-    return [part for branch in branches for part in _absolute(branch, current)]
-
-
 def resets(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     """Yield the absolute rates that LearningRateScheduler functions return and set_value() sets."""
     script, scale, done = facts.script, schedules.scaling(facts), set[cst.CSTNode]()
@@ -234,11 +222,13 @@ def resets(facts: KerasFacts) -> Iterator[Edit | Doubt]:
                 continue
             taken = [p.name.value for p in made.params.params if p.name.value != "self"]
             returned = [made.body] if isinstance(made, cst.Lambda) else facts.flow.returns(made)
-            for value in (part for r in returned for part in _absolute(r, taken[1] if len(taken) > 1 else "")):
+            for value in (part for r in returned for part in absolute(facts, r, taken[1] if len(taken) > 1 else "")):
                 if value not in done:
                     done.add(value)
                     yield Edit(value, RESET, scale)
         elif name.endswith("backend.set_value") and len(call.args) == 2:
             target = dotted(call.args[0].value)
-            if target.endswith((".lr", ".learning_rate")) and not _reads_rate(call.args[1].value):
-                yield Edit(call.args[1].value, RESET, scale)
+            for value in absolute(facts, call.args[1].value) if target.endswith((".lr", ".learning_rate")) else ():
+                if value not in done:
+                    done.add(value)
+                    yield Edit(value, RESET, scale)

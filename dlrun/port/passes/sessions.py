@@ -7,11 +7,12 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts.computed import reaching
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.insert import expression
 from dlrun.port.passes import bounds
 from dlrun.port.passes.sums import Sums
-from dlrun.port.program.script import Binding, dotted, walk
+from dlrun.port.program.script import dotted, walk
 
 _PARTS = (cst.Modulo, cst.Divide, cst.FloorDivide)
 
@@ -76,23 +77,13 @@ def sources(facts: TensorFlowFacts, value: cst.BaseExpression) -> list[cst.BaseE
             return found if found != named else [value]
     if isinstance(value, cst.Name):
         bindings, scope = facts.script.scopes[value].lookup(value.value)
-        bindings = _reaching(facts, value, bindings)
+        bindings = reaching(facts.script, value, bindings)
         values = [b.value for b in bindings if b.how == "assign" and not b.path and b.value is not None]
         if values and len(values) == len(bindings):
             here = scope is facts.script.scopes[value]
             if here or (len(values) == 1 and isinstance(values[0], cst.Integer)):
                 return values
     return [value]
-
-
-def _reaching(facts: TensorFlowFacts, use: cst.Name, bindings: list[Binding]) -> list[Binding]:
-    """Return those of ``bindings`` from which ``use`` may get its value: the last one above it that is sure to run."""
-    script, order = facts.script, facts.script.order
-    home = script.function_of(use)
-    above = [b for b in bindings if order[b.node] < order[use] and script.function_of(b.node) is home]
-    sure = [order[b.node] for b in above
-            if script.inside(use, script.parents[script.line_of(script.statement_of(b.node))])]  # fmt: skip
-    return [b for b in above if order[b.node] >= max(sure)] if sure else bindings
 
 
 def parts(facts: TensorFlowFacts) -> Iterator[Doubt]:

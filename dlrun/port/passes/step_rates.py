@@ -78,7 +78,8 @@ class StepRates:
         for node in rate.nodes:
             if isinstance(node, cst.Comparison) and isinstance(node.comparisons[0].operator, _TELLS_APART):
                 sides = (node.left, node.comparisons[0].comparator)
-                if any(self._steps(s) for s in sides) and not any(is_zero(s) for s in sides):
+                plain = any(is_zero(s) or isinstance(s, cst.SimpleString) for s in sides)
+                if any(self._steps(s) for s in sides) and not plain:
                     text = self.facts.script.code(node)
                     yield Doubt(node, f"the rate changes where {text}, and n ranks take 1/n of the steps: they come "
                                 "by another number, or never", "high",
