@@ -34,7 +34,8 @@ def rather(script: Script) -> str:
     said = re.compile(rf"^\s*(from|import)\s[^#\n]*\b{re.escape(module)}\b".encode(), re.MULTILINE)
     beside = script.home.folder / script.home.inside
     files = sorted(beside.glob("*.py"))[:_MOST] if beside.is_absolute() else []
-    found = [f.name for f in files if f.stem != module and f.stat().st_size < _LONGEST and said.search(f.read_bytes())]
+    files = [f for f in files if f.stem not in (module, "__init__") and f.stat().st_size < _LONGEST]
+    found = [f.name for f in files if said.search(f.read_bytes())]
     if len(found) == 1:
         return f"Port {found[0]}, which imports it: dlrun port {found[0]} --out-dir FOLDER takes this file along."
     which = f" ({', '.join(found[:4])} import it)" if found else ""

@@ -1,5 +1,6 @@
 """What starts alike on all ranks, and on which GPU."""
 
+import pytest
 import torch
 from running import ran
 from small import SERIAL
@@ -16,6 +17,49 @@ def test_a_module_whose_functions_nobody_calls_neither_joins_nor_leaves_the_rank
     assert "dl.finalize" not in ported.text
     assert "high  nothing in this file calls train(), which trains" in ported.report()
     assert "dlrun port THAT_SCRIPT --out-dir FOLDER" in ported.report()
+
+
+TRAINER = """import logging
+import torch
+from tools import get_logger
+try:
+    import tqdm
+except ImportError:
+    tqdm = None
+
+logger = get_logger(__name__)
+
+def make(config):
+    return Trainer(config)
+
+class Trainer:
+    def __init__(self, config):
+        self.model = torch.nn.Linear(2, 1)
+        self.opt = globals()[config.optimizer](self.model.parameters(), lr=0.1)
+
+    def train(self, loader):
+        for x, y in loader:
+            self.opt.zero_grad()
+            (self.model(x) - y).pow(2).mean().backward()
+            self.opt.step()
+"""
+FITTED = """import keras
+
+def fit(x, y):
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse")
+    model.fit(x, y, epochs=2)
+    return model
+"""
+
+
+@pytest.mark.parametrize(("module", "name"), [(TRAINER, "train"), (FITTED, "fit")], ids=["a trainer", "Keras"])
+def test_a_file_that_only_defines_is_a_module_whoever_calls_what_it_defines(module, name):
+    ported = port(module)
+    assert "dl.init" not in ported.text and "dl.finalize" not in ported.text
+    assert f"high  nothing in this file calls {name}(), which trains" in ported.report()
+    started = port(f"{module}\n{'make(None).train(loader)' if name == 'train' else 'model = fit(x, y)'}\n")
+    assert "dl.init()" in started.text and "dl.finalize()" in started.text
 
 
 def test_the_model_is_broadcast_where_it_is_only_a_parameter():

@@ -139,6 +139,20 @@ class ScriptFacts:
         raise NotImplementedError
 
     @property
+    def uncalled(self) -> cst.FunctionDef | None:
+        """A function that trains and that nothing in the program runs, where there is one: this is a module."""
+        functions = [self.script.function_of(node) for node in self.updates]
+        if self.script.acts or any(self._started(function) for function in functions):
+            return None
+        return next((f for f in functions if isinstance(f, cst.FunctionDef)), None)
+
+    def _started(self, function: cst.CSTNode, depth: int = 9) -> bool:
+        """Tell whether a line outside of all functions leads to ``function``."""
+        callers = self.flow.callers(function) if isinstance(function, cst.FunctionDef) and depth else []
+        return not isinstance(function, cst.FunctionDef) or any(
+            self._started(self.script.function_of(call), depth - 1) for call in callers)  # fmt: skip
+
+    @property
     def script(self) -> Script:
         """The script itself."""
         return self.kinds.script
@@ -162,7 +176,7 @@ class Facts(ScriptFacts):
     local: Taint  # which values may differ between the ranks
     unequal: Taint  # the same, and what depends on the clock, on chance, or on the numbers of a rank's own samples
     trained: Taint  # ... because they come from training batches
-    uncalled: cst.FunctionDef | None = None  # it trains, and nothing in the program runs it: this is a module
+    uncalled: cst.FunctionDef | None = None
     steps: tuple[Step, ...] = ()
     tops: tuple[Top, ...] = ()
     feeds: tuple[Feed, ...] = ()

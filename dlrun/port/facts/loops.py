@@ -50,7 +50,7 @@ class Loops:
         for node in self.ends:
             for way in self.ways(node):
                 function = self.script.function_of(way[0])
-                if not isinstance(function, cst.FunctionDef) or self._mentioned(function):
+                if not isinstance(function, cst.FunctionDef) or (self.script.acts and self._mentioned(function)):
                     return None
                 lost = lost or function
         return lost
@@ -62,7 +62,7 @@ class Loops:
         name = definition.name.value
         decorators = [d.decorator for d in (*function.decorators, *definition.decorators)]
         called = [self.script.name_of(d.func if isinstance(d, cst.Call) else d) for d in decorators]
-        if any(n not in _COMPILES for n in called) or self._implied(name):
+        if any(n not in _COMPILES for n in called) or self._implied(definition):
             return True
         return any(
             not self.script.inside(use, definition) and not isinstance(self.script.parents[use], cst.ImportAlias)
@@ -70,11 +70,12 @@ class Loops:
             if use is not definition.name and not self._is_other(use)
         )
 
-    def _implied(self, name: str) -> bool:
-        """Tell whether something runs the function ``name`` that does not name it: ``tf.app.run()`` runs main()."""
+    def _implied(self, definition: cst.FunctionDef | cst.ClassDef) -> bool:
+        """Tell whether something outside it runs ``definition`` without its name: ``tf.app.run()`` runs main()."""
         for call in self.script.calls:
             called = self.script.name_of(call.func)
-            if not call.args and ((called in _MAINS and name == "main") or called in _ANY):
+            implies = (called in _MAINS and definition.name.value == "main") or called in _ANY
+            if implies and not call.args and not self.script.inside(call, definition):
                 return True
         return False
 

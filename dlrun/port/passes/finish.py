@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
-from dlrun.port.facts import Facts, ScriptFacts
+from dlrun.port.facts import ScriptFacts
 from dlrun.port.insert import statements
 from dlrun.port.program.script import walk
 from dlrun.port.untrained import rather
@@ -27,7 +27,7 @@ def torch(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
             main()
             dl.finalize()  # leave together
     """
-    if isinstance(facts, Facts) and facts.uncalled is not None:
+    if facts.uncalled is not None:
         name = facts.uncalled.name.value
         yield Edit(facts.uncalled, "leaving is the part of the script that calls this, or of dl_comm's exit hook")
         yield Doubt(facts.uncalled, f"nothing in this file calls {name}(), which trains: this is a module of another "

@@ -36,7 +36,7 @@ def beside_imports(facts: ScriptFacts, frameworks: tuple[str, ...]) -> Iterator[
     script, dl, kind = facts.script, facts.alias, facts.framework
     after = list(statements(f"{kind}/import", dl=dl))
     block: list[cst.CSTNode] = []
-    if isinstance(facts, Facts) and facts.uncalled is not None:
+    if facts.uncalled is not None:
         pass  # imported by the script that runs the training: joining is that script's part
     elif facts.guard is None:
         block.extend(statements(f"{kind}/init", dl=dl))

@@ -65,6 +65,22 @@ class Script(Trees):
         return f"builtins.{node.value}" if hasattr(builtins, node.value) else ""
 
     @cached_property
+    def acts(self) -> bool:
+        """Whether the file does anything but define and assign: what is started has a statement, if only main()."""
+        return any(self._acts(s) for s in statements(self.module))
+
+    def _acts(self, statement: cst.CSTNode) -> bool:
+        match statement:
+            case cst.Import() | cst.ImportFrom() | cst.FunctionDef() | cst.ClassDef() | cst.Assign() | cst.AnnAssign():
+                return False
+            case cst.Expr(value=cst.SimpleString() | cst.ConcatenatedString()):
+                return False
+            case cst.Try():
+                parts = (statement, *statement.handlers, *filter(None, (statement.orelse, statement.finalbody)))
+                return any(self._acts(s) for part in parts for s in statements(part))
+        return True
+
+    @cached_property
     def alias(self) -> str:
         """The name that a module to be imported may take here: ``dl``, or ``dl_comm`` where something is called so."""
         return "dl_comm" if any(n.value == "dl" for n in self.of(cst.Name)) else "dl"
