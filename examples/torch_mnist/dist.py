@@ -122,9 +122,9 @@ def main():
         train(args, model, device, train_loader, optimizer, epoch)
         rate = len(train_set) / (time.perf_counter() - start)
         loss, accuracy = test(model, device, test_loader)
+        accuracy = dl.average(accuracy)  # mean over the ranks: all ranks decide alike
         print(f"epoch {epoch} of {args.epochs}: test loss {loss:.6f}, accuracy {accuracy:.4f}, {rate:.0f} samples/s")
         scheduler.step()
-        accuracy = dl.average(accuracy)  # mean over the ranks: all ranks decide alike
         if accuracy > best:
             best = accuracy
             dl.save(model.state_dict(), args.save)

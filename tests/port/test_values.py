@@ -260,7 +260,8 @@ for epoch in range(9):
     if total < best:
         best = total
 """).text
-    assert "print(epoch, dl.average(total), math.exp(dl.average(total)))" in text
+    decides = "total = dl.average(total)  # mean over the ranks: all ranks decide alike"
+    assert f"{decides}\n    print(epoch, total, math.exp(total))\n    if total < best:" in text
     entry = f"""{HEAD}import math
 {MADE}{LOADER}total = 0
 for x, y in loader:
@@ -272,7 +273,22 @@ for x, y in loader:
     print("{{:.2f}} {{:.2f}}".format(shown, math.exp(shown)))
 """
     assert ".format(dl.average(shown), math.exp(dl.average(shown)))" in port(entry).text  # numbers
-    assert "total = dl.average(total)  # mean over the ranks: all ranks decide alike" in text
+
+
+def test_what_decides_is_averaged_before_anything_else_takes_it():
+    text = port(f"""from stopping import Stopper
+{HEAD}{MADE}{LOADER}stopper, best = Stopper(patience=3), None
+scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(opt)
+{EPOCHS}    error = (model(held) - torch.randn(1)).mean().item()
+    scheduler.step(error)
+    stopper.step(error)
+    is_best = best is None or error < best
+    if is_best:
+        best = error
+    if stopper.stop:
+        break
+""").text
+    assert "error = dl.average(error)  # mean over the ranks: all ranks decide alike\n    scheduler.step(error)" in text
 
 
 def test_an_option_of_the_command_line_counts_as_a_number():

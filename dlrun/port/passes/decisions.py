@@ -10,7 +10,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts.taint import Taint
 from dlrun.port.insert import statements
 from dlrun.port.passes.metrics import Metrics
-from dlrun.port.program.script import dotted, walk
+from dlrun.port.program.script import dotted, names_in, walk
 
 ORDER = (cst.LessThan, cst.LessThanEqual, cst.GreaterThan, cst.GreaterThanEqual)
 _TURNS = (cst.For, cst.While, cst.ListComp, cst.GeneratorExp, cst.DictComp)
@@ -21,13 +21,6 @@ _LEAVES = (cst.Break, cst.Continue, cst.Return, cst.Raise)
 
 def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
     """Yield averages for metrics that stop, keep, or steer the training."""
-    for call in metrics.script.calls:
-        func = call.func
-        if isinstance(func, cst.Attribute) and func.attr.value == "step" and call.args:
-            value = call.args[0].value
-            steers = metrics.facts.kinds.of(func.value) == "scheduler" and metrics.local(value)
-            if (_is_plateau(metrics, func.value) or steers) and not metrics.is_averaged(value):
-                yield Edit(value, "schedulers must see one value, or the ranks' rates drift apart", metrics.wrapped)
     for node in metrics.script.nodes:
         if isinstance(node, (cst.If, cst.While)) and _decides(metrics, node):
             yield from _finite(metrics, node)
@@ -36,6 +29,13 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
         elif isinstance(node, cst.Assign) and _is_flag(metrics, node):
             tests = [n for n in walk(node.value) if isinstance(n, cst.Comparison)]
             yield from (found for test in tests for found in _decision(metrics, node, test))
+    for call in metrics.script.calls:
+        func = call.func
+        if isinstance(func, cst.Attribute) and func.attr.value == "step" and call.args:
+            value = call.args[0].value
+            steers = metrics.facts.kinds.of(func.value) == "scheduler" and metrics.local(value)
+            if (_is_plateau(metrics, func.value) or steers) and not metrics.is_averaged(value):
+                yield Edit(value, "schedulers must see one value, or the ranks' rates drift apart", metrics.wrapped)
 
 
 def _finite(metrics: Metrics, node: cst.If | cst.While) -> Iterator[Edit | Doubt]:
@@ -127,9 +127,21 @@ def _decision(metrics: Metrics, node: cst.CSTNode, test: cst.Comparison) -> Iter
                     if metrics.script.code(value) == text:
                         yield Edit(value, "what is kept is what was compared", metrics.wrapped)
         elif (key := (metrics.script.function_of(anchor), text)) not in metrics.averaged:
-            metrics.averaged[key] = metrics.script.order[anchor]
-            yield Edit(metrics.script.line_of(anchor), f"{text}: all ranks must decide alike",
+            line = _first_use(metrics, metrics.script.line_of(anchor), side)
+            metrics.averaged[key] = metrics.script.order[line]
+            yield Edit(line, f"{text}: all ranks must decide alike",
                        before=statements("torch/average_statement", dl=metrics.facts.alias, name=text))  # fmt: skip
+
+
+def _first_use(metrics: Metrics, line: cst.CSTNode, value: cst.BaseExpression) -> cst.CSTNode:
+    """Return the first line that takes ``value`` as it is in ``line``, in the same block: ``stopper.step(loss)``."""
+    script = metrics.script
+    bindings = script.scopes[value].lookup(value.value)[0] if isinstance(value, cst.Name) else []
+    block = list(getattr(script.parents[line], "body", ()))
+    before = block[: block.index(line)] if line in block else []
+    bound = [i for i, each in enumerate(before) if any(script.inside(b.node, each) for b in bindings)]
+    uses = before[bound[-1] + 1 :] if bound else []
+    return next((use for use in uses if dotted(value) in names_in(use)), line)
 
 
 def _kept(metrics: Metrics, node: cst.CSTNode, test: cst.Comparison) -> Iterator[cst.Assign]:

@@ -177,7 +177,7 @@ def _import_keras(facts: KerasFacts) -> Iterator[Edit]:
     parent = next((b.target for b in facts.script.imports() if b.target.startswith("tensorflow")), "")
     if anchor is not None:
         lines = statements("keras/import_keras", parent="tensorflow" if parent else "")
-        yield Edit(anchor, "for the optimizer that a string stood for", after=lines)
+        yield Edit(anchor, "for the optimizer that a string stood for", before=lines)
 
 
 def _keras_module(facts: KerasFacts) -> str:
