@@ -203,3 +203,16 @@ def test_a_run_that_goes_on_finds_its_place_by_a_ranks_own_steps() -> None:
     fed = fed.replace("            step += 1", "            step += 1\n            print(i) if i % 9 == 0 else None")
     text = port(fed).text
     assert "start * dl.steps(n)" in text and "in dl.turns(range(dl.serial_steps(begin), n)):" in text
+
+
+def test_both_ends_of_a_range_that_goes_on_from_epoch_to_epoch_are_a_ranks_own_steps() -> None:
+    head, tail = EPOCHS.split("    turns = 5 * n\n    for i in range(turns):")
+
+    def spanning(ends: str) -> str:
+        return port(f"{head}    for epoch in range(5):\n      for i in range({ends}):{tail}").text
+
+    text = spanning("epoch * n, (epoch + 1) * n")
+    assert "for i in range(epoch * dl.steps(n), (epoch + 1) * dl.steps(n)):" in text
+    text = spanning("epoch * self.n, epoch * self.n + self.n")
+    assert "in range(epoch * dl.steps(self.n), epoch * dl.steps(self.n) + dl.steps(self.n)):" in text
+    assert "for i in range(begin + 1, dl.steps(n)):" in spanning("begin + 1, n")

@@ -10,7 +10,7 @@ from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import computed
 from dlrun.port.passes.counters import counters, feeds_of, innermost, number_of, runs_inside
 from dlrun.port.passes.counts import all_samples, is_own
-from dlrun.port.program.script import children, dotted, walk
+from dlrun.port.program.script import children, dotted, names_in, walk
 
 _DIVIDES = (cst.Divide, cst.FloorDivide)
 _AFTER, _BEFORE = (cst.GreaterThan, cst.GreaterThanEqual), (cst.LessThan, cst.LessThanEqual)
@@ -25,7 +25,8 @@ def bounds(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
             plain = [a for a in counts.args if a.keyword is None and not a.star]
             if plain and (facts.script.name_of(counts.func) or dotted(counts.func)).endswith("range"):
                 bound = _but_one(plain[min(1, len(plain) - 1)].value)
-                yield bound, why
+                spans = list(_span(facts, loop, [a.value for a in plain[:2]])) or [bound]
+                yield from ((node, why) for node in spans)
                 yield from ((node, "the last step is the last of these") for node in _asked(facts, loop, bound))
         elif isinstance(loop, cst.While) and isinstance(loop.test, cst.Comparison) and len(loop.test.comparisons) == 1:
             target = loop.test.comparisons[0]
@@ -40,6 +41,20 @@ def bounds(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
                 if all_samples(facts, last))  # fmt: skip
     for count in _epochs(facts):
         yield count, "a count of steps, which the length of a rank's share turns into epochs"
+
+
+def _span(facts: Facts, loop: cst.CSTNode, ends: list[cst.BaseExpression]) -> Iterator[cst.BaseExpression]:
+    """Yield the steps of an epoch in both ends of ``range(epoch * n, (epoch + 1) * n)``, where the first tells them."""
+    if len(ends) < 2 or not isinstance(ends[0], cst.BinaryOperation):
+        return
+    around = [up.target for up in facts.script.above(loop) if isinstance(up, cst.For)]
+    moving = {name for target in around for name in names_in(target)}
+    named = [[n for n in walk(end) if isinstance(n, (cst.Name, cst.Attribute))
+              and not isinstance(facts.script.parents[n], cst.Attribute)] for end in ends]  # fmt: skip
+    first, last = ({dotted(n) for n in nodes} for nodes in named)
+    common = (first & last) - moving
+    if len(common) == 1 and not moving.isdisjoint(first):
+        yield from (n for nodes in named for n in nodes if dotted(n) in common)
 
 
 def _grows_at_times(facts: Facts, loop: cst.While, name: str) -> bool:
