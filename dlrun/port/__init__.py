@@ -24,7 +24,7 @@ from dlrun.port.facts import Facts, Options, ScriptFacts
 from dlrun.port.facts import keras as facts_keras
 from dlrun.port.facts import tensorflow as facts_tensorflow
 from dlrun.port.facts.loops import Loops
-from dlrun.port.facts.taint import Taint, chances, forwards
+from dlrun.port.facts.taint import Taint, chances, forwards, made_of
 from dlrun.port.facts.torch import Gradients
 from dlrun.port.feeds import Feeds, own, samples
 from dlrun.port.observing import Observed
@@ -135,6 +135,7 @@ def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
     script, kinds = loops.script, loops.kinds
     samples, everywhere = [*own.samples(feeds)], forwards(script, kinds, lambda call: True)
     apart = [*everywhere, *chances(script), *samples, *own.numbers(feeds)]
+    made = made_of(script, Taint(script, kinds, samples), loops.in_training)
     return Facts(
         kinds=kinds,
         options=options,
@@ -158,7 +159,7 @@ def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
         episodes=feeds.episodes,
         local=Taint(script, kinds, everywhere),
         unequal=Taint(script, kinds, apart),
-        trained=Taint(script, kinds, [*forwards(script, kinds, loops.in_training), *samples]),
+        trained=Taint(script, kinds, [*forwards(script, kinds, loops.in_training), *made]),
     )
 
 

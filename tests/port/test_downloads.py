@@ -205,7 +205,8 @@ def test_what_rank_0_keeps_in_a_temporary_folder_all_ranks_find(tmp_path):
     assert "each rank makes a folder of its own" in port(plain).report()
 
 
-READS_BACK = """import os, pandas
+READS_BACK = """import glob, os, pandas
+import nibabel as nib
 import numpy as np
 if os.path.exists("best.pt"):
     model.load_state_dict(torch.load("best.pt"))
@@ -228,6 +229,10 @@ table.to_csv("table.csv")
 os.system(f"rm -rf {folder}")
 os.system("nvidia-smi")
 first, second = rows_of("rows.txt"), pandas.read_csv("table.csv")
+for i, image in enumerate(images):
+    nib.save(image, os.path.join(made, f"{i}.nii"))
+names = sorted(glob.glob(os.path.join(made, "*.nii")))
+kept = np.load(os.path.join(made, "older.npy"))
 """
 
 
@@ -240,6 +245,9 @@ def test_what_rank_0_has_written_is_read_by_the_others_after_it():
     assert "other = np.loadtxt(given)" in text
     assert "return dl.rank0_first(np.genfromtxt)(name)" in text
     assert 'dl.rank0_first(pandas.read_csv)("table.csv")' in text
+    assert "dl.rank0(nib.save)(image, os.path.join(made, f" in text
+    assert 'names = sorted(dl.rank0_first(glob.glob)(os.path.join(made, "*.nii")))' in text
+    assert 'kept = np.load(os.path.join(made, "older.npy"))' in text
     assert 'dl.rank0(os.system)(f"rm -rf {folder}")\nos.system("nvidia-smi")' in text
 
 

@@ -45,6 +45,16 @@ def forwards(script: Script, kinds: Kinds, where: Callable[[cst.CSTNode], bool])
     return found
 
 
+def made_of(script: Script, samples: Taint, where: Callable[[cst.CSTNode], bool]) -> list[cst.CSTNode]:
+    """Return the calls that are made with ``samples``, and that make something of them, where ``where`` holds."""
+    found: list[cst.CSTNode] = []
+    for call in script.calls:
+        given = [*(a.value for a in call.args), *([call.func.value] if isinstance(call.func, cst.Attribute) else [])]
+        if samples(call) and any(map(samples, given)) and where(call):
+            found.append(call)
+    return found
+
+
 def chances(script: Script) -> list[cst.CSTNode]:
     """Return the calls that read the clock or draw at random: each rank sees something else."""
     return [call for call in script.calls if script.name_of(call.func).startswith(("time.", "datetime.", *_DRAWS))]

@@ -9,7 +9,7 @@ import libcst as cst
 
 from dlrun.port.edits import Edit
 from dlrun.port.passes.metrics import Metrics
-from dlrun.port.passes.output import WRITES
+from dlrun.port.passes.writes import WRITES
 from dlrun.port.program.script import dotted, walk
 
 _PLOTS = re.compile(r"(^|\.)(plot|scatter|semilog[xy]|loglog|fill_between|lineplot)$")

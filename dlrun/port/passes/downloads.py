@@ -181,7 +181,8 @@ def opens_to_write(call: cst.Call, name: str) -> bool:
     """Tell whether ``call``, of what is called ``name``, opens a file to write into it."""
     if isinstance(call.func, cst.Attribute) and call.func.attr.value == "open" and name[:1] in ("", "."):
         mode = argument(call, "mode", 0)  # a path's
-    elif name in ("builtins.open", "io.open", "gzip.open", "bz2.open", "lzma.open", "codecs.open", "h5py.File"):
+    elif name in ("builtins.open", "io.open", "gzip.open", "bz2.open", "lzma.open", "codecs.open", "h5py.File",
+                  "netCDF4.Dataset", "zipfile.ZipFile", "tarfile.open"):  # fmt: skip
         mode = argument(call, "mode", 1)
     else:
         return False

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
-from dlrun.port.insert import expression, statements
+from dlrun.port.insert import statements
 from dlrun.port.passes.counters import runs_inside
 from dlrun.port.passes.metrics import Metrics
 from dlrun.port.program.script import Binding
@@ -55,8 +55,7 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
                 continue
             metrics.averaged[script.function_of(value), script.code(value)] = script.order[binding.node]
             if not binding.path and binding.value is not None:
-                yield Edit(binding.value, why, lambda v: expression("torch/average", {"value": v},
-                                                                    dl=metrics.facts.alias))  # fmt: skip
+                yield Edit(metrics.bent(binding.value) or binding.value, why, metrics.wrapped)
             else:
                 lines = statements("torch/average_kept", dl=metrics.facts.alias, name=script.code(value))
                 yield Edit(script.line_of(binding.node), why, after=lines)

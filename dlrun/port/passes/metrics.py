@@ -101,7 +101,7 @@ class Metrics:
             return []
         if isinstance(node, cst.Call) and self.script.name_of(node.func) in ("builtins.round", "builtins.int"):
             return self.values(node.args[0].value) if node.args else []  # the mean is rounded, not the parts
-        if (inner := self._bent(node)) is not None:
+        if (inner := self.bent(node)) is not None:
             self.formatted.update([inner] if node in self.formatted else [])
             return self.values(inner)  # perplexity is that of the mean loss
         extreme = isinstance(node, cst.Call) and self.script.name_of(node.func) in ("builtins.min", "builtins.max")
@@ -120,7 +120,7 @@ class Metrics:
             return self.values(node.value)  # the name of a keyword or an attribute is no value, nor is an index
         return [value for child in children(node) for value in self.values(child)]
 
-    def _bent(self, node: cst.CSTNode) -> cst.BaseExpression | None:
+    def bent(self, node: cst.CSTNode) -> cst.BaseExpression | None:
         """Return what ``node`` takes the exponential, the logarithm or the root of: ``loss.sqrt().item()``."""
         if not isinstance(node, cst.Call):
             return None
@@ -129,7 +129,7 @@ class Metrics:
         if not isinstance(node.func, cst.Attribute) or node.args:
             return None
         if node.func.attr.value == "item":
-            return self._bent(node.func.value)
+            return self.bent(node.func.value)
         return node.func.value if node.func.attr.value in _CURVES else None
 
     def _each(self, made: cst.ListComp | cst.GeneratorExp) -> list[cst.BaseExpression]:

@@ -13,26 +13,11 @@ from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.insert import expression, statements, with_argument
 from dlrun.port.passes import caches, downloads, stamps, stopping
+from dlrun.port.passes.writes import METHODS, PICTURES, SAVES, WRITES
 from dlrun.port.program.script import argument, dotted
 
-# Calls that write, and nothing else: rank 0 makes them, the arguments are evaluated on every rank.
-WRITES = re.compile(
-    r"^(matplotlib\.pyplot\.(savefig|show|pause|imsave)|numpy\.(save|savez|savez_compressed|savetxt)|(scipy\.misc|skimage\.io)\.imsave|"
-    r"torchvision\.utils\.save_image|json\.dump|pickle\.dump|yaml\.dump|imageio(\.v[23])?\.(imwrite|mimwrite|volwrite|imsave|mimsave|volsave)|cv2\.imwrite|"
-    r"shutil\.(copy|copyfile|copy2|copytree|move|rmtree)|os\.(remove|unlink|rename|rmdir|replace)|scipy\.io\.savemat|"
-    r"scipy\.sparse\.save_npz|joblib\.dump|torch\.onnx\.export|plotly\.io\.write_image|"
-    r"torch\.utils\.tensorboard(\.writer)?\.SummaryWriter|tensorboardX\.SummaryWriter|"
-    r"tensorflow\.(summary\.(FileWriter|create_file_writer)|train\.SummaryWriter)|safetensors\.torch\.save_file|"
-    r"tensorboard_logger\.(configure|log_value|Logger)|neptune\.\w+|mlflow\.\w+|csv\.writer|sys\.stdout\.write|logging\.(handlers\.\w*)?FileHandler|matplotlib\.pyplot\.imsave|visdom\.Visdom)$"
-)
-_FIGURES = ("savefig", "write_image", "write_html", "to_csv", "to_pickle", "to_excel", "to_json", "write_text",
-            "write_bytes", "save_pretrained", "push_to_hub")  # fmt: skip
 _BARS = ("tqdm.tqdm", "tqdm.trange", "tqdm.auto.tqdm", "tqdm.auto.trange", "tqdm.notebook.tqdm", "tqdm.std.tqdm",
          "tqdm.notebook.trange", "tqdm.tqdm_notebook")  # fmt: skip
-# Functions of modules that are out of sight, which say by their name that they write.
-_SAVES = re.compile(
-    r"^(?!torch\.|tensorflow\.|keras\.|\.)[\w.]+\.save_(checkpoint|ckpt|model|network|weights|state|images?)$"
-)
 _HUBS = re.compile(
     r"^(torchvision\.datasets\.[\w?]+|torchaudio\.datasets\.\w+|torchtext\.datasets\.\w+|torch\.hub\.load(_state_dict_from_url)?|"
     r"(six\.moves\.)?urllib\.(request\.)?urlretrieve|gdown\.download|kagglehub\.\w+|wget\.download|datasets\.load_dataset|"
@@ -42,10 +27,9 @@ _READS = re.compile(
     r"^(os\.(stat|path\.(exists|isfile|getsize))|numpy\.(load|loadtxt|genfromtxt)|pandas\.read_\w+|(builtins|io)\.open|"
     r"tensorflow\.(io\.read_file|data\.(experimental\.)?(TextLineDataset|TFRecordDataset|CsvDataset|make_csv_dataset)))$"
 )
-# What makes pictures and films, which save themselves.
-_PICTURES = re.compile(
-    r"^(PIL\.Image\.\w+|matplotlib\.animation\.\w+Animation|torchvision\.transforms\.(functional\.)?\w*pil\w*)$", re.I
-)
+
+
+_LISTS = ("os.listdir", "os.scandir", "glob.glob", "glob.iglob")
 
 
 def torch(facts: Facts) -> Iterator[Edit | Doubt]:
@@ -89,17 +73,20 @@ def reads_back(facts: ScriptFacts) -> Iterator[Edit]:
         losses = dl.rank0_first(np.loadtxt)(path)
     """
     written: list[tuple[cst.Call, set[tuple[cst.CSTNode | None, str]]]] = []
-    read: list[cst.Call] = []
+    read: list[tuple[cst.Call, set[tuple[cst.CSTNode | None, str]]]] = []
     for call in downloads.others(facts):
         name = _name(facts, call)
         if name == "torch.save" or _writes(facts, call, name):
-            written.append((call, {word for arg in call.args for word in _words(facts, call, arg.value)}))
+            folders = {word for arg in call.args for word in _folder(facts, call, arg.value)}
+            written.append((call, folders.union(*(_words(facts, call, arg.value) for arg in call.args))))
         elif (_READS.search(plain(name)) or name == "h5py.File") and call.args and not downloads.is_apart(facts, call):
-            read.append(call)
+            read.append((call, _words(facts, call, call.args[0].value)))
+        elif name in _LISTS and call.args and not downloads.is_apart(facts, call):
+            read.append((call, _folder(facts, call, call.args[0].value)))
     tree_of, order = facts.script.tree_of, facts.script.order
-    for call in read:
+    for call, mine in read:
         before = (words for one, words in written if tree_of(one) is not tree_of(call) or order[one] < order[call])
-        if any(not words.isdisjoint(_words(facts, call, call.args[0].value)) for words in before):
+        if any(not words.isdisjoint(mine) for words in before):
             yield Edit(call.func, "rank 0 first: it has written what all read",
                        lambda f: expression("torch/rank0_first", {"call": f}, dl=facts.alias))  # fmt: skip
 
@@ -113,8 +100,16 @@ def _words(facts: ScriptFacts, call: cst.Call, path: cst.BaseExpression) -> set[
             *((None, str(t.evaluated_value)) for t in made if isinstance(t, cst.SimpleString))}  # fmt: skip
 
 
+def _folder(facts: ScriptFacts, call: cst.Call, path: cst.BaseExpression) -> set[tuple[cst.CSTNode | None, str]]:
+    """Return what tells the folder of ``os.path.join(folder, "*.npy")``, or that which ``call`` lists, from others."""
+    joins = isinstance(path, cst.Call) and facts.script.name_of(path.func) == "os.path.join" and bool(path.args)
+    folder = path.args[0].value if isinstance(path, cst.Call) and joins else path
+    listed = joins or facts.script.name_of(call.func) in _LISTS
+    return {(facts.script.function_of(call), f"{facts.script.code(folder)}/")} if listed else set()
+
+
 def _writes(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
-    made = WRITES.search(name) or _SAVES.search(name) or downloads.opens_to_write(call, name)
+    made = WRITES.search(name) or SAVES.search(name) or downloads.opens_to_write(call, name)
     return bool(made) or _method_writes(facts, call, name) or downloads.removes(facts, call, name)
 
 
@@ -198,7 +193,7 @@ def _method_writes(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
         return False
     texts = call.func.attr.value == "to_json" and not call.args  # the text itself
     picture = call.func.attr.value == "save" and _is_picture(facts, call.func.value)
-    return picture or (call.func.attr.value in _FIGURES and not texts)
+    return picture or (call.func.attr.value in METHODS and not texts)
 
 
 def _is_picture(facts: ScriptFacts, node: cst.BaseExpression) -> bool:
@@ -206,7 +201,7 @@ def _is_picture(facts: ScriptFacts, node: cst.BaseExpression) -> bool:
     for origin in facts.flow.origins(node):
         made = origin.node
         while isinstance(made, cst.Call):
-            if _PICTURES.search(facts.script.name_of(made.func)):
+            if PICTURES.search(facts.script.name_of(made.func)):
                 return True
             made = made.func.value if isinstance(made.func, cst.Attribute) else made.func
     return False
