@@ -6,7 +6,7 @@ import re
 import libcst as cst
 import pytest
 from running import ran
-from small import SERIAL
+from small import HEAD, LOOP, SERIAL
 
 from dlrun.port import Options, port
 from dlrun.port.insert import expression
@@ -297,6 +297,11 @@ def test_roots_and_logarithms_are_those_of_the_mean():
     text = port(SERIAL.replace("(model(x) - y).pow(2).mean().backward()", step)).text
     mean = "dl.average(loss)"
     assert f"print(torch.sqrt({mean}).item(), {mean}.log().item(), {mean}.exp())" in text
+    kept = "for epoch in range(9):\n    " + LOOP.partition("\n")[2].replace("\n    ", "\n        ")
+    kept = kept.replace("(model(x) - y)", "loss = (model(x) - y)").replace(".backward()", "\n        loss.backward()")
+    kept += "    root = math.sqrt(loss.item())\n    history.append(root)\n"
+    text = port(f"import math\n{HEAD}{LOOP[:LOOP.index('for')]}{kept}").text
+    assert "    root = math.sqrt(dl.average(loss.item()))\n" in text
 
 
 def test_a_format_that_shows_an_object_itself_is_left_as_it_is():
