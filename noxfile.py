@@ -16,7 +16,7 @@ TENSORFLOW_TESTS = "tests/comm/faces/test_tensorflow_on_ranks.py"
 TENSORFLOW_GPU_TESTS = "tests/comm/device/test_tensorflow_on_gpus.py"
 KERAS_TESTS = "tests/comm/faces/test_keras_on_ranks.py"
 FIRST_STEPS_TEST = "tests/comm/faces/test_first_steps.py"
-FAULT_TESTS = "tests/verify/test_tensorflow_faults.py"
+FAULT_TESTS = ("tests/verify/test_tensorflow_faults.py", "tests/verify/test_tensorflow_shares.py")
 EXAMPLE_TEST = "tests/examples/test_training.py::test_digits_are_learned_alone_and_on_two_ranks"
 COMPARISON_TEST = "tests/examples/test_training.py::test_tensorflows_own_strategy_is_compared_and_agrees"
 TEST_TOOLS = ("scikit-learn>=1.3", "pytest>=8.4", "pytest-timeout>=2.3", "pytest-xdist>=3.6")
@@ -66,7 +66,7 @@ def tests(session: nox.Session) -> None:
     """The main tests, with PyTorch, and Keras 3 on PyTorch and jax; then mypy --strict, which needs PyTorch's types."""
     session.install(wheel(session, "test"), "keras>=3", "jax>=0.4.35", "mypy>=1.11", "types-PyYAML")
     session.env["DLRUN_TEST_MPIEXEC"] = open_mpi(session)
-    files = (SANITIZER_TESTS, TENSORFLOW_TESTS, TENSORFLOW_GPU_TESTS, FIRST_STEPS_TEST, FAULT_TESTS)
+    files = (SANITIZER_TESTS, TENSORFLOW_TESTS, TENSORFLOW_GPU_TESTS, FIRST_STEPS_TEST, *FAULT_TESTS)
     elsewhere = [f"--ignore={file}" for file in files]
     run_pytest(session, *THREE_FILES, "tests", *elsewhere)
     session.run("mypy")
@@ -84,7 +84,7 @@ def keras2(session: nox.Session) -> None:
     """dl_comm with TensorFlow 2.15 and Keras 2.15, which need NumPy 1."""
     session.install("tensorflow-cpu==2.15.1", "numpy<2", wheel(session, "mpi"), *TEST_TOOLS)
     examples = (f"{EXAMPLE_TEST}[keras_mnist]", f"{EXAMPLE_TEST}[tf_mnist]", COMPARISON_TEST)
-    run_pytest(session, *THREE_FILES, TENSORFLOW_TESTS, TENSORFLOW_GPU_TESTS, KERAS_TESTS, FAULT_TESTS, *examples)
+    run_pytest(session, *THREE_FILES, TENSORFLOW_TESTS, TENSORFLOW_GPU_TESTS, KERAS_TESTS, *FAULT_TESTS, *examples)
 
 
 @nox.session
@@ -92,7 +92,7 @@ def keras3(session: nox.Session) -> None:
     """dl_comm with TensorFlow 2.21 and Keras 3."""
     session.install("tensorflow-cpu==2.21.0", wheel(session, "mpi"), *TEST_TOOLS)
     faces = (TENSORFLOW_TESTS, TENSORFLOW_GPU_TESTS, KERAS_TESTS, FIRST_STEPS_TEST)
-    run_pytest(session, *THREE_FILES, *faces, FAULT_TESTS, f"{EXAMPLE_TEST}[tf2_mnist]")
+    run_pytest(session, *THREE_FILES, *faces, *FAULT_TESTS, f"{EXAMPLE_TEST}[tf2_mnist]")
 
 
 @nox.session(venv_backend="none")

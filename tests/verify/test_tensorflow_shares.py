@@ -1,0 +1,113 @@
+"""What ranks of TensorFlow's ports share, and the rates they scale: judged on two real ranks."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import pytest
+
+if find_spec("tensorflow") is None:
+    pytest.skip("TensorFlow is not installed: nox -s keras2 keras3 runs these", allow_module_level=True)
+
+from tensorflow_ports import CLIP, FIT, KERAS_2, TAPE, run
+
+from dlrun.verify.checks.metrics import evaluated_whole
+from dlrun.verify.checks.rate import learning_rate
+from dlrun.verify.job import Job, Runs
+
+RISING = "tf.keras.optimizers.schedules.CosineDecay(0.001, dl.steps(60), warmup_target={}, warmup_steps=dl.steps(24))"
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """What the right port does on one rank, which is what its serial script does."""
+    made = run(tmp_path_factory.mktemp("alone") / "work", TAPE, 1)
+    assert made.whole, made.log
+    return made
+
+
+@pytest.mark.skipif(KERAS_2, reason="Keras 3 is not installed: nox -s keras3 runs this")
+def test_a_peak_behind_a_warm_up_that_lost_its_scaling_is_found(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def trained(peak: str, ranks: int):
+        rising = RISING.format(peak).replace("0.001", "dl.lr_scale(0.001)")
+        return run(tmp_path / f"{len(list(tmp_path.iterdir()))}", TAPE.replace("dl.lr_scale(0.1)", rising), ranks)
+
+    right = trained("dl.lr_scale(0.1)", 1)
+    peaks = ("dl.lr_scale(0.1)", "0.1", "dl.lr_scale(dl.lr_scale(0.1))")
+    checks = [learning_rate(right, trained(peak, 2)) for peak in peaks]
+    print(*checks, sep="\n")
+    assert [check.fault for check in checks] == ["", "lost-scaling", "double-scaling"]
+
+
+@pytest.mark.skipif(KERAS_2, reason="Keras 3 is not installed: nox -s keras3 runs this")
+@pytest.mark.parametrize(
+    ("size", "shown", "fault"), [(5, "average({} / 6)", "metric-mean-of-means"), (6, "total({}) / 12", "")]
+)
+def test_an_evaluation_is_summed_not_averaged_over_ranks(size, shown, fault, alone, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = f"dl.{shown.format('sum(losses)')}"
+    text = TAPE.replace("batch(5)", f"batch({size})").replace("in test]", "in dl.shard(test)]")
+    text = text.replace("sum(losses) / 12", shown)
+    script = tmp_path / "train_dist.py"
+    script.write_text(text)
+    runs = Runs(Job(script, script, stall=60.0), tmp_path / "runs")
+    (tmp_path / "runs").mkdir()
+    identity = runs.identity()
+    check = runs.metrics(alone, alone, identity, False)
+    print(check)
+    assert check.fault == fault
+
+
+@pytest.mark.skipif(KERAS_2, reason="Keras 3 is not installed: nox -s keras3 runs this")
+@pytest.mark.parametrize(("reduction", "status"), [("sum", "passed"), ("none", "n/a")])
+def test_ranks_that_share_serial_batches_train_alike_with_dropout_off(
+    reduction, status, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "train_dist.py"
+    text = TAPE.replace(CLIP, "").replace("from_logits=True", f"from_logits=True, reduction='{reduction}'")
+    if reduction == "none":  # the mean over those that a mask leaves
+        text = text.replace("        loss = c", "        kept = tf.cast(x[:, 0] > 0, tf.float32)\n        loss = c")
+        mean = "        loss = tf.reduce_sum(loss * kept) / tf.reduce_sum(kept)\n"
+        text = text.replace("    grads = tape", f"{mean}    grads = tape")
+        text = text.replace("float(cross_entropy(y, model(x)))", "float(sum(cross_entropy(y, model(x))))")
+    script.write_text(text)
+    (tmp_path / "runs").mkdir()
+    runs = Runs(Job(script, script, stall=60.0), tmp_path / "runs")
+    check = runs.whole(runs.identity(), runs.sharded(), False)
+    print(check)
+    assert check.status == status
+    assert status != "passed" or "with dropout off" in check.finding
+    assert reduction != "sum" or "the parts of a loss that is a sum added up" in check.finding
+
+
+NOISE = "class Noisy(keras.Sequential):\n    def train_step(self, data):\n        import tensorflow as tf\n"
+NOISE += "        noise = tf.random.normal(tf.shape(data[0]))\n"
+NOISE += "        return super().train_step((data[0] + noise, data[1]))\n\n\nmodel = Noisy("
+
+
+PART = ", validation_batch_size=4, validation_steps=dl.steps(2)"
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "validation"),
+    [
+        (FIT, "passed", ""),
+        (FIT.replace("model = keras.Sequential(", NOISE), "n/a", PART),
+    ],
+)
+def test_ranks_that_share_the_batches_of_fit_train_alike(text, status, validation, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "train_dist.py"
+    script.write_text(text.replace("verbose=0", f"verbose=0, validation_split=0.16{validation}"))
+    (tmp_path / "runs").mkdir()
+    runs = Runs(Job(script, script, stall=60.0), tmp_path / "runs")
+    serial, sharded = runs.identity(), runs.sharded()
+    check, evaluation = runs.whole(serial, sharded, False), evaluated_whole(serial, sharded)
+    print(check, evaluation)
+    assert check.status == status
+    assert (evaluation.fault if evaluation else "") == ("evaluates-less" if validation else "")
+    assert ("with dropout off" if status == "passed" else "random numbers are drawn") in check.finding
+    assert "a loss that is a sum" not in check.finding
