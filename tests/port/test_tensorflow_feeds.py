@@ -202,3 +202,24 @@ def test_schedules_that_are_objects_or_made_by_functions_are_scaled_and_adam_is_
     )
     (told,) = port(chosen).doubts
     assert "of another kind is not scaled" in told.why
+
+
+BAR = """
+import tensorflow as tf
+from tqdm import tqdm
+
+data = tf.data.Dataset.from_tensor_slices(tf.random.normal((64, 4))).shuffle(64).batch(8)
+model = tf.keras.Sequential([tf.keras.layers.Dense(2)])
+opt = tf.keras.optimizers.SGD(0.1)
+bar = tqdm(data, total=8)
+for x in bar:
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(x) ** 2)
+    opt.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
+"""
+
+
+def test_what_lies_behind_the_name_of_a_progress_bar_is_shared_and_not_the_bar() -> None:
+    text = port(BAR).text
+    assert "bar = tqdm(dl.shard(data), total=8, disable=not dl.is_rank0())" in text
+    assert "for x in bar:" in text

@@ -9,7 +9,8 @@ import libcst as cst
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import dotted, names_in
 
-_WRAPPERS = ("enumerate", "tqdm", "iter", "cycle", "islice", "track", "list", "progress_bar")
+BARS = ("tqdm", "track", "progress_bar")
+WRAPPERS = ("enumerate", "iter", "cycle", "islice", "list", *BARS)
 _COUNTS = (
     "builtins.range", "numpy.arange", "torch.arange", "itertools.count", "tqdm.trange", "tqdm.auto.trange",
     "tqdm.notebook.trange", "six.moves.range", "six.moves.xrange", "past.builtins.xrange",
@@ -29,7 +30,7 @@ class Iterated:
             if not node.args and isinstance(node.func, cst.Attribute) and node.func.attr.value == "__iter__":
                 node = node.func.value
                 continue
-            if not node.args or self.script.name_of(node.func).rsplit(".", 1)[-1] not in _WRAPPERS:
+            if not node.args or self.script.name_of(node.func).rsplit(".", 1)[-1] not in WRAPPERS:
                 break
             node = node.args[0].value
         return node

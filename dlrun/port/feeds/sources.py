@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import libcst as cst
 
 from dlrun.port.facts import Feed
@@ -9,7 +11,7 @@ from dlrun.port.facts.kinds import Kinds
 from dlrun.port.feeds.draws import Draws
 from dlrun.port.feeds.foreign import may_be_batches, where_assigned
 from dlrun.port.feeds.given import Given
-from dlrun.port.feeds.iterated import Iterated
+from dlrun.port.feeds.iterated import BARS, WRAPPERS, Iterated
 from dlrun.port.feeds.uses import Uses
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Script, dotted, walk
@@ -63,7 +65,7 @@ class Sources:
             elif innermost and (may_be_batches(self.kinds, made, iterated) or self._holds_samples(made)):
                 # further out: folds, tasks, settings
                 named = where_assigned(self.flow, self.uses, made, iterated) if self.shared_where_assigned else None
-                feed = named or Feed(iterated, "iterable")
+                feed = named or Feed(self._behind_bar(iterated, BARS), "iterable")
                 self.found.setdefault(feed.node, feed)
         noted = [self.found[node] for node in self.found if node not in before]
         if any(feed.how == "iterable" for feed in noted):  # what the loop runs over is cut there, once
@@ -82,11 +84,13 @@ class Sources:
                 return [n for n in behind if isinstance(n, cst.BaseExpression)]
         return []
 
-    def _behind_bar(self, iterated: cst.BaseExpression) -> cst.BaseExpression:
+    def _behind_bar(self, iterated: cst.BaseExpression, bars: Collection[str] = WRAPPERS) -> cst.BaseExpression:
         """Return ``loader`` for the name of a progress bar, ``bar = tqdm(loader)``, which cannot be cut itself."""
         made = self.script.scopes[iterated].lookup(iterated.value)[0] if isinstance(iterated, cst.Name) else []
         value = made[0].value if len(made) == 1 and made[0].how == "assign" and not made[0].path else None
-        inner = self.iterated.source(value) if isinstance(value, cst.Call) else iterated
+        if not isinstance(value, cst.Call) or self.script.name_of(value.func).rsplit(".", 1)[-1] not in bars:
+            return iterated
+        inner = self.iterated.source(value)
         return iterated if inner is value else inner
 
     def _zipped(self, zipped: cst.Call, drawn: bool, innermost: bool) -> None:

@@ -15,6 +15,7 @@ from dlrun.port.facts.tape import TapeGradients
 from dlrun.port.facts.torch import calls_method
 from dlrun.port.feeds import Feeds
 from dlrun.port.feeds.full_sessions import FullSessions
+from dlrun.port.feeds.iterated import BARS
 from dlrun.port.program.script import dotted
 
 _ITERATORS = ("make_one_shot_iterator", "make_initializable_iterator", "make_initializer")
@@ -48,7 +49,8 @@ class TapeFeeds(Feeds):
             super()._feed(iterated, drawn=True)
             self.compiled.append(iterated)
         elif data and not drawn:
-            self.found.setdefault(iterated, Feed(iterated, "iterable"))
+            place = self._behind_bar(iterated, BARS)
+            self.found.setdefault(place, Feed(place, "iterable"))
         else:
             super()._feed(iterated, drawn, innermost)
 
