@@ -62,6 +62,15 @@ def test_a_file_that_only_defines_is_a_module_whoever_calls_what_it_defines(modu
     assert "dl.init()" in started.text and "dl.finalize()" in started.text
 
 
+def test_seeds_and_settings_run_nothing_and_what_a_decorator_starts_is_run():
+    settings = "\nimport random, sys\nrandom.seed(0)\nif sys.flags.debug:\n    sys.setrecursionlimit(9999)\n"
+    for ending in (settings, "", "\n@shown\ndef main():\n    fit(x, y)\n"):
+        assert "dl.finalize" not in port(FITTED + ending).text
+    for ending in ("\n@ex.automain\ndef main():\n    fit(x, y)\n", "\nimport fire\nfire.Fire()\n", "\nrun(fit)\n",
+                   "\nif sys.flags.debug:\n    pass\nelse:\n    fit(x, y)\n"):  # fmt: skip
+        assert "dl.finalize" in port(FITTED + ending).text
+
+
 def test_the_model_is_broadcast_where_it_is_only_a_parameter():
     text = port("import torch\n\ndef train(model, opt, loader):\n    for x, y in loader:\n"
                 "        model(x).sum().backward()\n        model.train()\n        opt.step()\n\n"

@@ -14,6 +14,9 @@ from dlrun.port.program.trees import Local, Trees
 
 __all__ = ["Binding", "Local", "Path", "Scope", "Script", "children", "dotted", "names_in", "statements", "walk"]
 
+_RUNS = ("app.run", "fire.Fire", "dispatch_commands")  # without the name of what they run
+_STARTS = ("automain", "begin.start", "call_parse")  # decorators that do
+
 
 class Script(Trees):
     """A parsed module with positions, parents, scopes and bindings; and with it the local modules that it imports."""
@@ -66,19 +69,30 @@ class Script(Trees):
 
     @cached_property
     def acts(self) -> bool:
-        """Whether the file does anything but define and assign: what is started has a statement, if only main()."""
+        """Whether the file runs what it defines: what is started has a statement, if only ``main()``."""
         return any(self._acts(s) for s in statements(self.module))
 
     def _acts(self, statement: cst.CSTNode) -> bool:
         match statement:
-            case cst.Import() | cst.ImportFrom() | cst.FunctionDef() | cst.ClassDef() | cst.Assign() | cst.AnnAssign():
+            case cst.Import() | cst.ImportFrom() | cst.ClassDef() | cst.Assign() | cst.AnnAssign() | cst.Pass():
                 return False
+            case cst.FunctionDef():
+                return any(dotted(d.decorator).endswith(_STARTS) for d in statement.decorators)
             case cst.Expr(value=cst.SimpleString() | cst.ConcatenatedString()):
                 return False
-            case cst.Try():
-                parts = (statement, *statement.handlers, *filter(None, (statement.orelse, statement.finalbody)))
-                return any(self._acts(s) for part in parts for s in statements(part))
+            case cst.Expr(value=cst.Call() as call):
+                return self._runs(call)
+            case cst.Try() | cst.If() | cst.Else() | cst.ExceptHandler() | cst.Finally():
+                parts = (*getattr(statement, "handlers", ()), getattr(statement, "orelse", None),
+                         getattr(statement, "finalbody", None), *statements(statement))  # fmt: skip
+                return any(self._acts(part) for part in parts if part is not None)
         return True
+
+    def _runs(self, call: cst.Call) -> bool:
+        """Tell whether ``call``, on a line of its own, may run what the file defines: no ``random.seed(0)`` does."""
+        name = self.name_of(call.func)
+        own = {s.name.value for s in self.module.body if isinstance(s, (cst.FunctionDef, cst.ClassDef))}
+        return not name or name.startswith(".") or name.endswith(_RUNS) or not own.isdisjoint(names_in(call))
 
     @cached_property
     def alias(self) -> str:
