@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
@@ -77,6 +77,41 @@ def _layers(layer: Any) -> list[Any]:
             found[id(one)] = one
             queue += list(one._flatten_layers(include_self=False, recursive=False))
     return list(found.values())
+
+
+class StopTogether(keras.callbacks.Callback):  # type: ignore[misc]
+    """All ranks leave ``fit`` where one does; after all other callbacks, which may look at a clock of their own."""
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Stop where any rank stops."""
+        asked = _core.allgather_bytes(b"1" if self.model.stop_training else b"0")
+        self.model.stop_training = b"1" in asked
+
+
+class StopTogetherAtBatches(StopTogether):
+    """Likewise after every batch, for callbacks that look at a rank's own."""
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Stop where any rank stops."""
+        self.on_epoch_end(batch)
+
+
+def stop_together(callbacks: list[Any]) -> StopTogether:
+    """Return the callback that ends ``fit`` alike on all ranks, as often as one of a rank's ``callbacks`` may end it.
+
+    Collective. Of Keras's own only TerminateOnNaN stops at a batch.
+    """
+    hooks = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
+
+    def may_stop(callback: Any) -> bool:
+        name, kind = type(callback).__name__, type(callback)
+        if kind.__module__.partition(".")[0] in ("keras", "tensorflow", "dl_comm") and name != "LambdaCallback":
+            return name == "TerminateOnNaN"
+        plain, given = keras.callbacks.Callback, vars(callback)  # a LambdaCallback's
+        return any(hook in given or getattr(kind, hook) is not getattr(plain, hook) for hook in hooks)
+
+    at_batches = b"1" in _core.allgather_bytes(b"1" if any(map(may_stop, callbacks)) else b"0")
+    return StopTogetherAtBatches() if at_batches else StopTogether()
 
 
 class ScaleRate(keras.callbacks.Callback):  # type: ignore[misc]
@@ -203,8 +238,9 @@ def synchronize(model: Any) -> None:
 WRITERS = ("ModelCheckpoint", "TensorBoard", "CSVLogger", "RemoteMonitor")
 
 
-def on_this_rank(callbacks: list[Any]) -> list[Any]:
-    """Return those of the callbacks that shall run here."""
+def on_this_rank(given: Any) -> list[Any]:
+    """Return those of the callbacks given to ``fit``, one or several, also in lists of lists, that shall run here."""
+    callbacks = list(_flat(given))
     for callback in callbacks:
         if isinstance(callback, keras.callbacks.BackupAndRestore):
             raise TypeError(
@@ -215,3 +251,8 @@ def on_this_rank(callbacks: list[Any]) -> list[Any]:
         return callbacks
     writers = tuple(getattr(keras.callbacks, name) for name in WRITERS if hasattr(keras.callbacks, name))
     return [callback for callback in callbacks if not isinstance(callback, writers)]
+
+
+def _flat(given: Any) -> Iterator[Any]:
+    for one in given if isinstance(given, (list, tuple)) else [given] if given is not None else ():
+        yield from _flat(one) if isinstance(one, (list, tuple)) else (one,)

@@ -22,7 +22,7 @@ from dl_comm.keras.backend import (
     seeds,
     stateful_layers,
 )
-from dl_comm.keras.callbacks import AverageMetrics, Broadcast, on_this_rank
+from dl_comm.keras.callbacks import AverageMetrics, Broadcast, on_this_rank, stop_together
 from dl_comm.keras.data import each_array, shard, split, stretches
 from dl_comm.keras.lars import lars
 from dl_comm.output import print
@@ -50,6 +50,7 @@ def distribute(model: M, shard_data: bool = True, callbacks: Sequence[Any] = (),
     - splits off ``validation_split`` first; validation data are not divided;
     - begins with rank 0's weights and optimizer state, and averages metrics over ranks at the end of each epoch;
     - runs without XLA on TensorFlow (``jit_compile`` is switched off, with a line that says so);
+    - ends on all ranks where a callback ends it on one: after an epoch, and after a batch for callbacks that see it;
     - shows progress and writes files (ModelCheckpoint, TensorBoard, CSVLogger) on rank 0 only;
     - has ``callbacks`` (``WarmUp``, ``Decay``) before those it is given.
 
@@ -123,12 +124,8 @@ def _distributed_fit(model: Any, shard_data: bool, callbacks: Sequence[Any], use
             lars(model.optimizer)
         DistributedOptimizer(model.optimizer)
         _without_xla(model)
-        options["callbacks"] = [
-            AverageMetrics(),
-            *callbacks,
-            *on_this_rank(list(options.get("callbacks") or [])),
-            Broadcast(),
-        ]
+        own = on_this_rank(options.get("callbacks"))
+        options["callbacks"] = [AverageMetrics(), *callbacks, *own, Broadcast(), stop_together(own)]
         if get_rank() > 0:
             options["verbose"] = 0
         return plain(**options)

@@ -121,3 +121,24 @@ def an_overflow_on_one_rank_skips_the_step_on_all():
     assert not all((read(v) == b).all() for v, b in zip(model.trainable_variables, before, strict=True))
     assert all(np.isfinite(read(v)).all() for v in model.trainable_variables)
     same_bits(model)
+
+
+def a_fit_ends_on_all_ranks_where_a_callback_ends_it_on_one():
+    x, y = make_data(16 * n)
+    y = y + np.arange(16 * n)[:, None] % n * 10  # the last rank's losses are the greatest
+    seen = []
+
+    class Until(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            seen.append(batch)
+            self.model.stop_training = logs["loss"] > 50 * (n - 1) and batch == 1
+
+    class Hurry(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            seen.append(epoch)
+            self.model.stop_training = epoch == 1 and r == n - 1  # a clock of its own
+
+    for callbacks, expected in (([[Until()]], [0, 1]), (Hurry(), [0, 1])):
+        seen.clear()
+        dl.distribute(make_model()).fit(x, y, 4, 3, callbacks=callbacks, verbose=0)
+        assert seen == expected, seen
