@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from dlrun.cli.paths import NewFile
+
 if TYPE_CHECKING:
     from dlrun.port import Options, Ported
 
@@ -42,7 +44,7 @@ _RATE = ("lr_scaling", "warmup_steps", "warmup_epochs", "lr_decay", "lars")
               help="Run the script a few steps first (with ARGS), to see what reading cannot.")  # fmt: skip
 @click.option("--observe-steps", type=click.IntRange(min=1), default=3, metavar="K", show_default=True,
               help="Stop that run after K optimizer steps.")  # fmt: skip
-@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+@click.option("--html", type=NewFile(), metavar="FILE",
               help="Write a page with both versions side by side and the reasons.")  # fmt: skip
 @click.option("--explain", metavar="STEP", help="Tell why STEP was done where, and write nothing.")
 @click.option("--from", "origin", type=click.Choice(["horovod", "ddl"]), default=None,
@@ -106,7 +108,9 @@ def command(
             ported = (port_tree(script, out_dir, options, seen, overwrite) if out_dir
                       else port_file(script, output, options, seen, overwrite))  # fmt: skip
     if html:
-        _drawn(ported, html)
+        from dlrun.port.page import page
+
+        html.write_text(page(ported), encoding="utf-8")
     if explain:
         click.echo(_explained(ported, explain), nl=False)
     elif as_json:
@@ -145,17 +149,6 @@ def _told(ported: Ported, html: Path | None) -> None:
     click.echo(f"wrote {ported.path}" + (f" and {html}" if html else ""))
     if not any(d.step == "finish" for d in ported.doubts):
         click.echo(f"next: {ported.start}")
-
-
-def _drawn(ported: Ported, html: Path) -> None:
-    """Write the page of a port."""
-    from dlrun.errors import DlrunError
-    from dlrun.port.page import page
-
-    try:
-        html.write_text(page(ported), encoding="utf-8")
-    except OSError as error:
-        raise DlrunError(f"{html}: cannot be written: {error.strerror}.", "Name another file.") from None
 
 
 def _checked(ported: Ported, script: Path, output: Path | None, out_dir: Path | None) -> None:

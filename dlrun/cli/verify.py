@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dlrun.cli.paths import NewFolder
+from dlrun.cli.paths import NewFile, NewFolder
 from dlrun.errors import DlrunError
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class NotJudgedError(DlrunError):
 @click.option("--seed", type=int, help="Seed what the script does not seed itself.")
 @click.option("--stall", default=120.0, show_default=True, help="Seconds without progress that count as a hang.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
+@click.option("--html", type=NewFile(), metavar="FILE", help="Write a page: the checks, and where the runs part.")
 @click.option("--keep", type=NewFolder(), metavar="FOLDER", help="Keep the traces of the runs here.")
 def command(
     serial: Path,
@@ -43,6 +44,7 @@ def command(
     seed: int | None,
     stall: float,
     as_json: bool,
+    html: Path | None,
     keep: Path | None,
 ) -> None:
     """Prove that a port does what its serial script does.
@@ -62,11 +64,11 @@ def command(
     if port is None:
         made = serial.with_name(f"{serial.stem}_dist.py")
         raise click.UsageError(f"which port? dlrun port {serial} writes one: dlrun verify {serial} {made}")
-    raise SystemExit(prove(Job(serial, port, args, ranks, steps, seed, stall), as_json, keep))
+    raise SystemExit(prove(Job(serial, port, args, ranks, steps, seed, stall), as_json, html, keep))
 
 
-def prove(job: Job, as_json: bool = False, keep: Path | None = None) -> int:
-    """Verify, show the checks as they come (or all as JSON), and return the exit code.
+def prove(job: Job, as_json: bool = False, html: Path | None = None, keep: Path | None = None) -> int:
+    """Verify, show the checks as they come (or all as JSON, and all on a page), and return the exit code.
 
     Raises ``NotJudgedError`` where nothing was judged.
     """
@@ -82,6 +84,7 @@ def prove(job: Job, as_json: bool = False, keep: Path | None = None) -> int:
 
     folder = keep or Path(tempfile.mkdtemp(prefix="dlrun-verify-"))
     progress, lock, begun, done = Progress(RUNS), threading.Lock(), 0, 0
+    runs: dict[str, Run] = {}
 
     def act(task: Task) -> Run:
         nonlocal begun, done
@@ -93,6 +96,7 @@ def prove(job: Job, as_json: bool = False, keep: Path | None = None) -> int:
         run = execute(task)
         with lock:
             done += 1
+            runs[task.name] = run
         return run
 
     def say(check: Check) -> None:
@@ -113,5 +117,10 @@ def prove(job: Job, as_json: bool = False, keep: Path | None = None) -> int:
     if as_json:
         click.echo(json.dumps(verdict.as_dict(), indent=2))
     else:
-        click.echo("\n" + conclusion(verdict, str(job.serial), str(job.port), job.ranks))
+        written = f"\nwrote {html}" if html else ""
+        click.echo("\n" + conclusion(verdict, str(job.serial), str(job.port), job.ranks) + written)
+    if html:
+        from dlrun.verify.page import page
+
+        html.write_text(page(job, verdict, runs), encoding="utf-8")
     return 0 if verdict.proved else 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from base64 import b64decode
 from dataclasses import asdict, dataclass
@@ -84,3 +85,11 @@ def distance(a: dict[str, Any] | None, b: dict[str, Any] | None) -> float:
     if len(left) != len(right):
         return float("inf")
     return max((abs(x - y) for x, y in zip(left, right, strict=True)), default=0.0)
+
+
+def share_of_move(serial: dict[str, Any], ported: dict[str, Any], start: dict[str, Any]) -> float:
+    """Return |ported - serial| / |serial - start| (L2, over the sampled elements); 0 where nothing differs."""
+    p, q, o = values(serial), values(ported), values(start)
+    apart = math.sqrt(sum((x - y) ** 2 for x, y in zip(p, q, strict=False)))
+    moved = math.sqrt(sum((x - y) ** 2 for x, y in zip(p, o, strict=False)))
+    return apart / moved if apart > 1e-12 and moved else (0.0 if apart <= 1e-7 else math.inf)

@@ -54,4 +54,4 @@ def test_the_command_writes_the_page_with_and_without_the_port(tmp_path):
     assert CliRunner().invoke(command, ["--diff", "--html", str(file), str(script)]).exit_code == 0
     assert file.read_text().startswith("<!doctype html>")
     result = CliRunner().invoke(command, ["--html", str(tmp_path / "no" / "x"), "--diff", str(script)])
-    assert "cannot be written" in result.output
+    assert "There is no folder" in result.output

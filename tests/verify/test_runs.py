@@ -157,7 +157,8 @@ def test_unseeded_random_numbers_are_named_instead_of_the_port_whose_project_beg
         (folder / name).write_text(text)
     monkeypatch.chdir(folder / "here")
     port = script("b.py", seed="", head="import dl_comm.torch\n")
-    code, said = verify(script("a.py", seed="", head=ABOVE), port, "--json")
+    code, said = verify(script("a.py", seed="", head=ABOVE), port, "--json", "--html", "page.html")
+    assert "repeats itself" in Path("page.html").read_text()
     assert (folder / "data/x.csv").read_text() == "1,2"
     assert not (folder / "new.csv").exists()
     verdict = json.loads(said.removesuffix("1"))

@@ -8,7 +8,7 @@ from typing import Any
 
 from dlrun.verify.checks.data import batch_factor, cut_later, training
 from dlrun.verify.trace import Event, Run
-from dlrun.verify.verdict import Check, distance, failed, passed, skipped, values
+from dlrun.verify.verdict import Check, distance, failed, passed, share_of_move, skipped, values
 
 NAME = "same global batch"
 NORM = "batch norm sees B/n samples instead of B"
@@ -75,7 +75,7 @@ def reproduces(serial: Run, run: Run, loud: Run | None = None, grown: bool = Fal
         return skipped(NAME, "the training goes astray without batch norm and dropout, which ranks have each their own")
     rounded = {event["type"] for event in serial.root.all("autocast")}
     for a, b in zip(serial.root.steps, run.root.steps, strict=False):
-        ratio, i = max((_ratio(p, q, o), i) for i, (p, q, o) in _triples(a.params, b.params, start[a.optimizer]))
+        ratio, i = max((share_of_move(p, q, o), i) for i, (p, q, o) in _triples(a.params, b.params, start[a.optimizer]))
         worst = max(worst, ratio)
         if ratio > max(TOLERANCE.get(name, 2e-3) for name in {a.params[i]["type"], *rounded}):
             parameter, size = serial.root.names[a.optimizer][i], distance(a.params[i], b.params[i])
@@ -155,14 +155,6 @@ def _explodes(serial: Run, start: dict[int, Any]) -> bool:
 
 def _triples(a: Any, b: Any, c: Any) -> list[tuple[int, tuple[Any, Any, Any]]]:
     return list(enumerate(zip(a, b, c, strict=False)))
-
-
-def _ratio(serial: dict[str, Any], ported: dict[str, Any], start: dict[str, Any]) -> float:
-    """Return |ported - serial| / |serial - start| (L2, over the sampled elements); 0 where nothing differs."""
-    p, q, o = values(serial), values(ported), values(start)
-    apart = math.sqrt(sum((x - y) ** 2 for x, y in zip(p, q, strict=False)))
-    moved = math.sqrt(sum((x - y) ** 2 for x, y in zip(p, o, strict=False)))
-    return apart / moved if apart > 1e-12 and moved else (0.0 if apart <= 1e-7 else math.inf)
 
 
 def _size(run: Run) -> int:
