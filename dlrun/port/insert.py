@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import libcst as cst
@@ -49,6 +50,13 @@ def expression(template: str, nodes: dict[str, cst.BaseExpression] | None = None
 def _in_brackets(node: cst.BaseExpression) -> cst.BaseExpression:
     bare = isinstance(node, cst.Tuple) and not node.lpar
     return node.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()]) if bare else node
+
+
+def inside(call: cst.Call, func: cst.BaseExpression, change: Callable[[cst.Call], cst.Call]) -> cst.Call:
+    """Return ``call`` with a ``change`` of the call of ``func``, around which another step may have put something."""
+    if not call.func.deep_equals(func) and call.args and isinstance(inner := call.args[0].value, cst.Call):
+        return call.with_changes(args=[call.args[0].with_changes(value=inside(inner, func, change)), *call.args[1:]])
+    return change(call)
 
 
 def with_argument(call: cst.Call, keyword: str, value: cst.BaseExpression) -> cst.Call:

@@ -196,6 +196,9 @@ for epoch in range(3):
 """).text
     assert "bar = tqdm(dl.shard(loader), disable=not dl.is_rank0())" in text
     assert "for x, y in bar:" in text
+    picked = UPDATE.replace("x", "x[i]")
+    text = port(f"from tqdm import trange\n{HEAD}{MADE}\nfor i in trange(9):\n        {picked}\n").text
+    assert "for i in dl.shard(trange(9, disable=not dl.is_rank0())):" in text
 
 
 def test_a_length_that_training_extends_counts_no_steps():

@@ -223,3 +223,56 @@ def test_what_lies_behind_the_name_of_a_progress_bar_is_shared_and_not_the_bar()
     text = port(BAR).text
     assert "bar = tqdm(dl.shard(data), total=8, disable=not dl.is_rank0())" in text
     assert "for x in bar:" in text
+
+
+DRAWN = """
+import numpy as np
+import tensorflow as tf
+from tqdm import tqdm
+
+model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+opt = tf.keras.optimizers.SGD(0.1)
+x, y = np.ones((64, 3)), np.ones((64, 1))
+n = len(x) // 8
+for epoch in range(3):
+    total = 0.0
+    for i in tqdm(range(n)):
+        rows = np.random.randint(0, len(x), 8)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(x[rows]) - y[rows]) ** 2)
+        opt.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
+        total += loss.numpy()
+    print(epoch, total / n)
+"""
+# The same where Keras takes the steps.
+FITTED = DRAWN[: DRAWN.index("        with")].replace("opt = ", "model.compile(").replace("(0.1)\n", "(0.1), 'mse')\n")
+FITTED += "        total += model.train_on_batch(x[rows], y[rows])\n    print(epoch, total / n)\n"
+PICKED = "model.train_on_batch(x[i * 8 : i * 8 + 8], y[i * 8 : i * 8 + 8])"
+
+
+def test_a_mean_over_batches_is_that_of_all_ranks_wherever_their_number_is_divided() -> None:
+    text = port(DRAWN).text
+    assert "n = dl.steps(len(x) // 8)\n" in text and "tqdm(range(n), disable" in text
+    assert "print(epoch, dl.average(total / n))" in text
+    text = port(DRAWN.replace("len(x), 8)", "8 * n, 8)")).text  # which picks samples: it stays
+    assert "n = len(x) // 8\n" in text and "randint(0, 8 * n, 8)" in text
+    assert "tqdm(range(dl.steps(n)), disable" in text and "dl.total(total) / n" in text
+    text = port(DRAWN.replace("range(n)", "range(len(x) // 8)").replace("/ n)", "/ (len(x) // 8))")).text
+    assert "range(dl.steps(len(x) // 8))" in text and "dl.total(total) / (len(x) // 8)" in text
+
+
+def test_batches_by_hand_behind_a_progress_bar_are_counted_and_dealt_out_as_without() -> None:
+    text = port(FITTED).text
+    assert "n = dl.steps(len(x) // 8)\n" in text and "tqdm(range(n), disable" in text
+    assert "print(epoch, total / n)" in text  # of n turns, each with the mean over the ranks
+    text = port(FITTED.replace("len(x), 8)", "8 * n, 8)")).text
+    assert "tqdm(range(dl.steps(n)), disable" in text and "total / dl.steps(n)" in text
+    picked = FITTED.replace("model.train_on_batch(x[rows], y[rows])", PICKED)
+    text = port(picked.replace("rows = np.random.randint(0, len(x), 8)", "pass")).text
+    assert "in tqdm(dl.shard(range(n)), disable=not dl.is_rank0()):" in text
+    assert "print(epoch, total / dl.steps(n))" in text
+    counted = picked.replace("rows = np.random.randint(0, len(x), 8)", "print(i)")
+    text = port(counted.replace("tqdm(range(n))", "trange(n)").replace("import tqdm", "import trange")).text
+    assert "for i, own_i in dl.turns(trange(n, disable=not dl.is_rank0())):" in text
+    (told,) = port(FITTED.replace("for i in tqdm(range(n))", "while total < 9")).doubts
+    assert "together they take n times as many" in told.why

@@ -36,8 +36,8 @@ def shard(data: Any) -> Any:
         from dl_comm.tensorflow.data import shard as shard_dataset
 
         return shard_dataset(data)
-    if isinstance(data, Iterator):
-        return deal(data, get_rank(), n)
+    if isinstance(data, Iterator) or not (hasattr(data, "shape") or hasattr(data, "__getitem__")):
+        return deal(data, get_rank(), n)  # also trange()
     return each_array(lambda array: _rows(array, share(len(array), get_rank(), n)), data)
 
 

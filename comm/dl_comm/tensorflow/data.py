@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -59,6 +59,8 @@ def shard(data: Any, batch: str = "local", equal: bool = True) -> Any:
         if hasattr(data, "iloc"):
             return data.iloc[mine]
         return tf.gather(data, mine) if tf.is_tensor(data) else np.asarray(data)[mine]
+    if isinstance(data, Iterable) and not isinstance(data, (str, bytes)):  # trange()
+        return deal(data, get_rank(), n)
     raise TypeError(
         f"shard() got {type(data).__name__}; it takes a tf.data.Dataset, arrays, tensors, lists, "
         "generators or functions"

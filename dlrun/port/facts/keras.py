@@ -45,7 +45,7 @@ class KerasFacts(ScriptFacts):
     framework = "keras"
     compiled: tuple[tuple[cst.Call, str], ...]
     fits: tuple[cst.Call, ...]
-    dealt: tuple[cst.Call, ...]  # the range() calls of loops that pick their batches by number
+    dealt: tuple[cst.For, ...]  # the loops that pick their batches by number
     iterated: tuple[cst.BaseExpression, ...]  # what loops run over, and generators they draw from, for their batches
     orders: tuple[cst.Call, ...]  # what draws an order of the samples while these loops run
     moved: tuple[tuple[cst.For | cst.While, tuple[str, ...]], ...]  # of ``loops``: arrays of which slices are moved on
@@ -212,10 +212,11 @@ def _is_trained(script: Script, compiled: cst.Call, trained: list[cst.Call]) -> 
     return not here or _receiver(script, compiled) in {_receiver(script, c) for c in trained}
 
 
-def _indexed(kinds: Kinds, outer: cst.For | cst.While) -> list[cst.Call]:
-    """Return the range() of the loops around train_on_batch() whose number picks the samples."""
-    script, found = kinds.script, []
+def _indexed(kinds: Kinds, outer: cst.For | cst.While) -> list[cst.For]:
+    """Return the loops around train_on_batch() that run over numbers, which pick the samples."""
+    script, iterated = kinds.script, Iterated(kinds.flow)
     known: list[cst.For] = []
+    found: list[cst.For] = []
     for loop in [n for n in walk(outer) if isinstance(n, cst.For)]:
         own = [c for c in walk(loop.body) if isinstance(c, cst.Call) and _is_method(c, ("train_on_batch",))]
         direct = any(next(u for u in script.above(c) if isinstance(u, (cst.For, cst.While))) is loop for c in own)
@@ -224,16 +225,12 @@ def _indexed(kinds: Kinds, outer: cst.For | cst.While) -> list[cst.Call]:
             isinstance(n, cst.SubscriptElement) and any(isinstance(m, cst.Name) and m.value in names for m in walk(n))
             for n in walk(loop.body)
         )
-        call = loop.iter
-        ranged = isinstance(call, cst.Call) and script.name_of(call.func).endswith("range")
         around = any(script.inside(loop, up) for up in known)  # a part of one of their turns
-        if direct and picks and ranged and isinstance(call, cst.Call) and not around:
+        if direct and picks and iterated.counts(iterated.of(loop)) and not around:
             known.append(loop)
-            blocks = nested.around(kinds, loop)
-            if blocks is None:
-                found.append(call)
-            elif isinstance(blocks.iter, cst.Call) and Iterated(kinds.flow).numbers(blocks.iter):
-                found.append(blocks.iter)
+            blocks = nested.around(kinds, loop) or loop
+            if iterated.numbers(iterated.of(blocks)):
+                found.append(blocks)
     return found
 
 

@@ -13,7 +13,7 @@ from dlrun.port.feeds.iterated import Iterated
 from dlrun.port.program.script import dotted, walk
 
 # Calls that draw samples: a loop that feeds on them gives every rank its own once the ranks' seeds differ.
-_DRAWS = re.compile(
+DRAWS = re.compile(
     r"^(torch\.(rand|randn|randint|randperm|multinomial|normal|rand_like|randn_like)|"
     r"numpy\.random\.(rand|randn|randint|choice|permutation|uniform|normal|shuffle|random_sample|multivariate_normal)|"
     r"random\.(choice|choices|sample|shuffle|randint|randrange|uniform|gauss)|"
@@ -62,7 +62,7 @@ class Draws:
         """Tell whether running ``node`` draws its own samples: at random, in turn, or with next() from a loader."""
         for call in self.reached(node):
             name = self.script.name_of(call.func) or f".{dotted(call.func)}"
-            if self.advanced(call) is not None or _DRAWS.search(name) or self.keeps_its_place(call):
+            if self.advanced(call) is not None or DRAWS.search(name) or self.keeps_its_place(call):
                 return True
         return False
 

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from dlrun.port.facts import Facts
-from dlrun.port.facts.computed import computed
+from dlrun.port.facts import Facts, ScriptFacts
+from dlrun.port.facts.computed import computed, reaching
+from dlrun.port.feeds.draws import DRAWS
 from dlrun.port.passes.counters import counters, feeds_of, innermost, number_of, runs_inside
 from dlrun.port.passes.counts import all_samples, is_own
-from dlrun.port.program.script import children, dotted, names_in, walk
+from dlrun.port.program.script import Script, children, dotted, names_in, walk
 
 _DIVIDES = (cst.Divide, cst.FloorDivide)
 _AFTER, _BEFORE = (cst.GreaterThan, cst.GreaterThanEqual), (cst.LessThan, cst.LessThanEqual)
@@ -41,6 +42,37 @@ def bounds(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
                 if all_samples(facts, last))  # fmt: skip
     for count in _epochs(facts):
         yield count, "a count of steps, which the length of a rank's share turns into epochs"
+
+
+def sources(facts: ScriptFacts, value: cst.BaseExpression) -> list[cst.BaseExpression]:
+    """Return where a bound is computed, if it is bound here: all that is divided by it then sees the same number.
+
+    Itself, where the script picks samples with that number, too: ``x[random.randint(0, n)]``.
+    """
+    if isinstance(value, cst.BinaryOperation) and isinstance(value.operator, cst.Add):
+        sides = (value.left, value.right)  # range(1, batches + 1)
+        named = [side for side in sides if isinstance(side, cst.Name)]
+        if len(named) == 1 and any(isinstance(side, cst.Integer) for side in sides):
+            found = sources(facts, named[0])
+            return found if found != named else [value]
+    if isinstance(value, cst.Name):
+        bindings, scope = facts.script.scopes[value].lookup(value.value)
+        bindings = reaching(facts.script, value, bindings)
+        values = [b.value for b in bindings if b.how == "assign" and not b.path and b.value is not None]
+        if values and len(values) == len(bindings) and not _picks(facts.script, value, scope):
+            here = scope is facts.script.scopes[value]
+            if here or (len(values) == 1 and isinstance(values[0], cst.Integer)):
+                return values
+    return [value]
+
+
+def _picks(script: Script, name: cst.Name, scope: object) -> bool:
+    """Tell whether ``name`` stands anywhere in a subscript, or among the arguments of what draws at random."""
+    uses = [n for n in script.of(cst.Name) if n.value == name.value and script.scopes[n].lookup(n.value)[1] is scope]
+    return any(
+        isinstance(up, cst.SubscriptElement)
+        or (isinstance(up, cst.Call) and DRAWS.search(script.name_of(up.func) or f".{dotted(up.func)}"))
+        for use in uses for up in script.above(use))  # fmt: skip
 
 
 def _span(facts: Facts, loop: cst.CSTNode, ends: list[cst.BaseExpression]) -> Iterator[cst.BaseExpression]:

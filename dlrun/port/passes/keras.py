@@ -12,12 +12,14 @@ from dlrun.port.facts import Feed
 from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.feeds import keras_batches
 from dlrun.port.feeds.draws import plays
+from dlrun.port.feeds.iterated import Iterated
 from dlrun.port.feeds.positions import counts_too
 from dlrun.port.insert import expression, statements
 from dlrun.port.passes import alike, devices, own_schedules, own_variables, recipe, schedules
 from dlrun.port.passes import shard as torch_shard
 from dlrun.port.passes import start as torch_start
-from dlrun.port.program.script import walk
+from dlrun.port.passes.bounds import sources
+from dlrun.port.program.script import dotted, walk
 
 
 def start(facts: KerasFacts) -> Iterator[Edit | Doubt]:
@@ -67,14 +69,14 @@ def gradients(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     for optimizer in facts.own:
         yield Edit(optimizer, "train_step() applies gradients with it, which it averages first",
                    lambda o: expression("tensorflow/optimizer", {"optimizer": o}, dl=facts.alias))  # fmt: skip
-    for call in facts.dealt:
-        over = facts.script.parents[call]
-        picks = counts_too(facts.flow, over) if isinstance(over, cst.For) and over.iter is call else ()
-        if isinstance(over, cst.For) and isinstance(over.target, cst.Name) and picks:
-            feed = Feed(call, "positions", (over.target.value,), (), (over.target, *picks))
+    for over in facts.dealt:
+        numbers = Iterated(facts.flow).source(over.iter)
+        picks = counts_too(facts.flow, over)
+        if isinstance(over.target, cst.Name) and picks:
+            feed = Feed(numbers, "positions", (over.target.value,), (), (over.target, *picks))
             yield from torch_shard.positions(facts, feed)
             continue
-        yield Edit(call, "the ranks take the batches of the serial run in turn",
+        yield Edit(numbers, "the ranks take the batches of the serial run in turn",
                    lambda c: expression("torch/shard", {"loader": c}, dl=facts.alias, batch="local"))  # fmt: skip
     for node in facts.iterated:
         yield Edit(node, "the ranks take the batches of the serial run in turn",
@@ -87,7 +89,7 @@ def gradients(facts: KerasFacts) -> Iterator[Edit | Doubt]:
         yield Doubt(call, "it restores on one rank what the others lack: fit() refuses it on several ranks", "high",
                     "save with ModelCheckpoint, and load the weights before distribute()")  # fmt: skip
     yield from own_variables.keras(facts)
-    own = {facts.script.outermost_loop(node): None for node in (*facts.dealt, *facts.iterated)}
+    own = {facts.script.outermost_loop(node): None for node in (*(loop.body for loop in facts.dealt), *facts.iterated)}
     for loop in own:
         if loop is not None and loop not in facts.loops:
             yield Edit(loop, "noise is each rank's own", before=statements("keras/reseed", dl=facts.alias))
@@ -136,11 +138,50 @@ def steps(facts: KerasFacts) -> Iterator[Edit | Doubt]:
         for end in keras_batches.ends(over) if over is not None and facts.script.inside(node, over.iter) else ():
             yield Edit(end, "the loop counts steps: n ranks make n batches",
                        lambda n: expression("torch/steps", {"count": n}, dl=facts.alias))  # fmt: skip
+    done: set[cst.CSTNode] = set()
     for loop in facts.loops:
         turns = _turns(facts, loop)
-        call = turns.iter if isinstance(turns, cst.For) else None
-        if isinstance(call, cst.Call) and facts.script.name_of(call.func).endswith("range") and call.args:
-            yield Edit(call.args[min(1, len(call.args) - 1)].value, "the loop counts steps: n ranks make n batches",
+        bound = _bound(facts, turns) if isinstance(turns, cst.For) else None
+        for node in sources(facts, bound) if bound is not None else ():
+            if node not in done:
+                done.add(node)
+                yield Edit(node, "the loop counts steps: n ranks make n batches",
+                           lambda n: expression("torch/steps", {"count": n}, dl=facts.alias))  # fmt: skip
+        if bound is None and not any(plays(facts.kinds, n) for n in walk(loop.body)):
+            yield Doubt(turns, "each rank makes the serial run's steps, on samples that it draws itself: together they "
+                        "take n times as many", "medium", "let it end after 1/n of the steps")  # fmt: skip
+        elif bound is not None and bound in done:
+            yield from _means(facts, turns, facts.script.code(bound))
+    for loop in facts.dealt:
+        if (bound := _bound(facts, loop)) is not None:
+            yield from _means(facts, loop, facts.script.code(bound))
+    for node in facts.iterated:
+        over = next((up for up in facts.script.above(node) if isinstance(up, cst.For)), None)
+        if over is not None and facts.script.inside(node, over.iter):
+            yield from _means(facts, over, f"len({facts.script.code(node)})")
+
+
+def _bound(facts: KerasFacts, loop: cst.For) -> cst.BaseExpression | None:
+    """Return the number up to which ``loop`` counts."""
+    known = Iterated(facts.flow)
+    call = known.of(loop)
+    args = call.args if isinstance(call, cst.Call) and known.counts(call) else ()
+    plain = [a.value for a in args if a.keyword is None and not a.star]
+    return plain[min(1, len(plain) - 1)] if plain else None
+
+
+def _means(facts: KerasFacts, loop: cst.For | cst.While, count: str) -> Iterator[Edit]:
+    """Yield ``count``, all turns of ``loop``, where it divides what has been summed up in a rank's own turns."""
+    grown = {dotted(n.target) for n in walk(loop.body) if isinstance(n, cst.AugAssign)}
+    for node in walk(facts.script.function_of(loop)):
+        sides: tuple[cst.BaseExpression, ...] = ()
+        if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Divide):
+            sides = (node.left, node.right)
+        elif isinstance(node, cst.AugAssign) and isinstance(node.operator, cst.DivideAssign):
+            sides = (node.target, node.value)
+        if sides and facts.script.code(sides[1].with_changes(lpar=(), rpar=())) == count and any(
+                dotted(n) in grown for n in walk(sides[0])):  # fmt: skip
+            yield Edit(sides[1], "a mean over a rank's own turns, whose losses are the means over the ranks",
                        lambda n: expression("torch/steps", {"count": n}, dl=facts.alias))  # fmt: skip
 
 

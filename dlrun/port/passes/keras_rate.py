@@ -11,7 +11,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import ScriptFacts
 from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.facts.rates import absolute, is_zero
-from dlrun.port.insert import expression, statements
+from dlrun.port.insert import expression, inside, statements
 from dlrun.port.passes import schedules
 from dlrun.port.passes.rate import suits
 from dlrun.port.passes.schedules import WHY
@@ -85,9 +85,8 @@ def _default(facts: ScriptFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
         yield Doubt(call, f"{last} takes its default rate, which is not scaled", "medium",
                     f"learning_rate={facts.alias}.lr_scale(...)")  # fmt: skip
         return
-    given = schedules.scaling(facts)(cst.Float(default[1]))
-    yield Edit(call, f"{WHY} ({last}'s default, now written out)",
-               partial(_first, func=call.func, keyword="learning_rate", value=given))  # fmt: skip
+    scaled = partial(_first, keyword="learning_rate", value=schedules.scaling(facts)(cst.Float(default[1])))
+    yield Edit(call, f"{WHY} ({last}'s default, now written out)", partial(inside, func=call.func, change=scaled))
 
 
 def assigned(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
@@ -107,11 +106,8 @@ def assigned(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
                 yield Edit(part, RESET, schedules.scaling(facts))
 
 
-def _first(call: cst.Call, func: cst.BaseExpression, keyword: str, value: cst.BaseExpression) -> cst.Call:
-    """Return the call of ``func``, around which another step may have put something, with one more argument."""
-    if not call.func.deep_equals(func) and call.args and isinstance(call.args[0].value, cst.Call):
-        inner = _first(call.args[0].value, func, keyword, value)
-        return call.with_changes(args=[call.args[0].with_changes(value=inner), *call.args[1:]])
+def _first(call: cst.Call, keyword: str, value: cst.BaseExpression) -> cst.Call:
+    """Return ``call`` with one more argument, before the others that have names."""
     tight = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
     arg = cst.Arg(value, keyword=cst.Name(keyword), equal=tight)
     comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))

@@ -11,7 +11,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.kinds_tensorflow import plain
-from dlrun.port.insert import expression, statements, with_argument
+from dlrun.port.insert import expression, inside, statements, with_argument
 from dlrun.port.passes import caches, downloads, stamps, stopping
 from dlrun.port.passes.writes import METHODS, PICTURES, SAVES, WRITES
 from dlrun.port.program.script import argument, dotted
@@ -141,8 +141,8 @@ def one(facts: ScriptFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
             yield Edit(call, why, lambda c: with_argument(c, "mode", expression("torch/quiet_mode", dl=dl)))
     elif name in _BARS:
         if argument(call, "disable") is None and not any(a.star == "**" for a in call.args):
-            yield Edit(call, "one progress bar",
-                       lambda c: with_argument(c, "disable", expression("torch/not_rank0", dl=dl)))  # fmt: skip
+            hide = partial(with_argument, keyword="disable", value=expression("torch/not_rank0", dl=dl))
+            yield Edit(call, "one progress bar", partial(inside, func=call.func, change=hide))
     elif name == "visdom.Visdom.check_connection":
         plain = partial(cst.Call, cst.Name("bool"))
         yield Edit(call, "rank 0 alone has a connection",

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
-from dlrun.port.facts.computed import reaching
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.insert import expression
 from dlrun.port.passes import bounds
@@ -20,7 +19,7 @@ _PARTS = (cst.Modulo, cst.Divide, cst.FloorDivide)
 def divided(facts: TensorFlowFacts) -> Iterator[tuple[cst.BaseExpression, str]]:
     """Yield the bounds of loops that count steps, where they are computed, and what in their bodies tells an epoch."""
     for value, why in bounds.bounds(facts):
-        for node in sources(facts, value):
+        for node in bounds.sources(facts, value):
             epochs = list(_epochs(facts, node))
             yield from ((n, why) for n in epochs or [node])
 
@@ -65,25 +64,6 @@ def resumed(facts: TensorFlowFacts) -> Iterator[Edit]:
             yield Edit(part.right, why, lambda n: expression("torch/steps", {"count": n}, dl=dl))
         if parts and ranges[0] in dealt:
             yield Edit(starts[0], why, lambda n: expression("torch/serial_steps", {"step": n}, dl=dl))
-
-
-def sources(facts: TensorFlowFacts, value: cst.BaseExpression) -> list[cst.BaseExpression]:
-    """Return where a bound is computed, if it is bound here: all that is divided by it then sees the same number."""
-    if isinstance(value, cst.BinaryOperation) and isinstance(value.operator, cst.Add):
-        sides = (value.left, value.right)  # range(1, batches + 1)
-        named = [side for side in sides if isinstance(side, cst.Name)]
-        if len(named) == 1 and any(isinstance(side, cst.Integer) for side in sides):
-            found = sources(facts, named[0])
-            return found if found != named else [value]
-    if isinstance(value, cst.Name):
-        bindings, scope = facts.script.scopes[value].lookup(value.value)
-        bindings = reaching(facts.script, value, bindings)
-        values = [b.value for b in bindings if b.how == "assign" and not b.path and b.value is not None]
-        if values and len(values) == len(bindings):
-            here = scope is facts.script.scopes[value]
-            if here or (len(values) == 1 and isinstance(values[0], cst.Integer)):
-                return values
-    return [value]
 
 
 def parts(facts: TensorFlowFacts) -> Iterator[Doubt]:

@@ -8,7 +8,7 @@ import libcst as cst
 
 from dlrun.port.facts import Facts
 from dlrun.port.passes import counts
-from dlrun.port.passes.bounds import lasts
+from dlrun.port.passes.bounds import lasts, sources
 from dlrun.port.program.script import Binding, added, dotted, walk
 
 _DEALT = ("loader", "named", "iterable")
@@ -199,10 +199,12 @@ class Sums:
         return self._stays(count) and any(self.text(b) == self.text(count) for b in bounds)
 
     def _stays(self, count: cst.BaseExpression) -> bool:
-        """Tell whether ``count`` is a number of serial steps still: where a name is bound once to one, that shrinks."""
-        if isinstance(count, cst.Name):
-            return not any(isinstance(b.value, cst.Integer) for b in self._bindings(count))
-        return isinstance(count, (cst.Integer, cst.Attribute, cst.Subscript))
+        """Tell whether ``count`` is a number of serial steps still: a name shrinks where it is bound to what does."""
+        if isinstance(count, cst.Name) and self.facts.framework == "tensorflow":
+            return sources(self.facts, count) == [count]
+        return not isinstance(count, cst.Name) or not any(
+            isinstance(b.value, cst.Integer) for b in self._bindings(count)
+        )
 
     def _runs_over(self, loop: cst.For, feed: cst.CSTNode, names: tuple[str, ...]) -> bool:
         if self.script.inside(feed, loop.iter):
