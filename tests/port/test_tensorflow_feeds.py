@@ -204,6 +204,19 @@ def test_schedules_that_are_objects_or_made_by_functions_are_scaled_and_adam_is_
     assert "of another kind is not scaled" in told.why
 
 
+NAMES = ("tensorflow.optimizers.Adam", "tensorflow.compat.v1.keras.optimizers.SGD", "tf_keras.optimizers.Adam",
+         "tensorflow.python.keras.optimizer_v2.adam.Adam", "keras.optimizers.adam_v2.Adam", "keras.optimizers.rmsprop",
+         "tensorflow.keras.optimizers.legacy.SGD")  # fmt: skip
+
+
+def test_the_rates_of_optimizers_are_scaled_wherever_keras_and_tensorflow_keep_them() -> None:
+    for place, name in (found.rsplit(".", 1) for found in NAMES):
+        made = RATES.replace("import keras\n", f"import keras\nfrom {place} import {name} as Made\n", 1)
+        ported = port(made.replace("keras.optimizers.Adam(0.1)", "Made(0.1)"))
+        assert "model.compile(Made(dl.lr_scale(0.1)), " in ported.text, place
+        assert {doubt.danger for doubt in ported.doubts} <= {"low"}
+
+
 BAR = """
 import tensorflow as tf
 from tqdm import tqdm

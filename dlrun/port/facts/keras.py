@@ -11,6 +11,7 @@ import libcst as cst
 from dlrun.errors import DlrunError
 from dlrun.port.facts import Options, ScriptFacts
 from dlrun.port.facts.kinds import Kinds
+from dlrun.port.facts.kinds_tensorflow import OPTIMIZER, plain
 from dlrun.port.feeds import keras_batches, nested
 from dlrun.port.feeds.draws import plays
 from dlrun.port.feeds.iterated import Iterated
@@ -21,10 +22,6 @@ from dlrun.port.program.script import Script, dotted, names_in, walk
 from dlrun.port.refusals import main_guard
 from dlrun.port.untrained import moves_over, whole_graph
 
-OPTIMIZERS = re.compile(
-    r"^((tensorflow\.)?(python\.)?keras|tensorflow_addons|keras_contrib)\.(api\.)?optimizers\."
-    r"(legacy\.|experimental\.)?(?!schedules|get$|serialize|deserialize)\w+$"
-)
 _OWN = re.compile(r"^(?!optimizer$)\w*(optimizer|_opt|_optim)$")
 FITS = ("fit", "fit_generator")
 _FLOWS = ("flow", "flow_from_directory", "flow_from_dataframe")
@@ -94,7 +91,7 @@ def read(script: Script, options: Options) -> KerasFacts:
         guard=main_guard(script, flow, trained),
         compiled=tuple((c, _receiver(script, c)) for c in compiled if _is_trained(script, c, trained)),
         fits=tuple(c for c in trained if _is_method(c, FITS)),
-        optimizers=tuple(c for c in script.calls if OPTIMIZERS.search(script.name_of(c.func))),
+        optimizers=tuple(c for c in script.calls if OPTIMIZER.search(plain(script.name_of(c.func)))),
         loops=tuple(loop for loop in drawn if not any(script.inside(r, loop) for r in (*dealt, *iterated))),
         dealt=dealt,
         iterated=(*iterated, *made),

@@ -10,8 +10,9 @@ from dlrun.port.facts.kinds import Kinds
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import dotted
 
-_OPTIMIZER = re.compile(
-    r"^((keras|tensorflow|tensorflow_addons|keras_contrib)\.(api\.)?optimizers\.(legacy\.|experimental\.)?[A-Z]\w*|"
+OPTIMIZER = re.compile(
+    r"^((keras|tensorflow|tensorflow_addons|keras_contrib)\.(api\.)?(optimizers|optimizer_v\d)\."
+    r"((?!schedules|learning_rate)\w+\.)*(?!get$|serialize|deserialize)\w+|"
     r"tensorflow\.(contrib\.)?(train|opt|optimizer_v2)\.(experimental\.)?\w*Optimizer\w*)$"
 )
 _DATA = re.compile(
@@ -90,7 +91,7 @@ class TensorFlowKinds(Kinds):
         last = name.rsplit(".", 1)[-1]
         if ".schedules." in name:
             return "schedule"
-        if _OPTIMIZER.search(name):
+        if OPTIMIZER.search(name):
             return "optimizer"
         if _DATA.search(name):
             return "loader"
