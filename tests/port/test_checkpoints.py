@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dlrun.errors import DlrunError
 from dlrun.port import port
 
 TAPE = """
@@ -91,3 +92,29 @@ model.fit(x, y, callbacks=[tf.keras.callbacks.ModelCheckpoint("saved/at", save_w
 model.load_weights(tf.train.latest_checkpoint("saved"))
 """).text
     assert 'dl.rank0_first(model.load_weights)(dl.rank0_first(tf.train.latest_checkpoint)("saved"))' in text
+
+
+REUSED = """
+import os
+import keras
+if os.path.exists("model.h5"):
+    model = keras.models.load_model("model.h5")
+else:
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+model.fit(x, y)
+"""
+
+
+def test_a_model_that_is_trained_as_its_file_had_it_averages_too() -> None:
+    text = port(REUSED).text
+    assert 'model = keras.models.load_model("model.h5")\n    dl.distribute(model)' in text
+    assert text.count("dl.distribute(model)") == 2
+    alone = 'import keras\ndef again():\n    return keras.models.load_model("m.h5")\nmodel = again()\nmodel.fit(x, y)\n'
+    ported = port(alone)
+    assert "model = again()\ndl.distribute(model)" in ported.text
+    assert ["keeps the rate that its file has" in doubt.why for doubt in ported.doubts] == [True]
+    compiled = alone.replace("model.fit", 'model.compile("sgd", "mse")\nmodel.fit')
+    assert "model = again()\nmodel.compile" in port(compiled).text  # another optimizer than the file's
+    with pytest.raises(DlrunError, match="compiled elsewhere"):
+        port(alone.replace('"m.h5"', '"m.h5", compile=False'))

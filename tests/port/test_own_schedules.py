@@ -182,3 +182,30 @@ def test_a_rate_that_changes_at_one_step_is_doubted_where_ranks_may_pass_it_by()
     made = f"class Once(torch.optim.lr_scheduler._LRScheduler):\n    def get_lr(self):\n        {body}\n"
     doubted = [d.why for d in port(LOOP.replace("MADE", f"{made}sched = Once(opt)")).doubts if d.danger == "high"]
     assert doubted and "self.last_epoch == 100" in doubted[0]
+
+
+@pytest.mark.parametrize(
+    ("hook", "lines", "doubted"),
+    [
+        ("on_batch_end", "K.set_value(opt.lr, opt.lr * 1.1)", True),
+        ("on_train_batch_end", "lr = K.get_value(opt.lr)\n        lr *= 1.1\n        K.set_value(opt.lr, lr)", True),
+        ("on_train_batch_begin", "opt.learning_rate.assign(0.99 * opt.learning_rate)", True),
+        ("on_epoch_end", "K.set_value(opt.lr, opt.lr * 0.9)", False),
+        ("on_batch_end", "K.set_value(opt.lr, self.full)", False),
+    ],
+)
+def test_a_callback_that_makes_each_batchs_rate_of_the_one_before_is_doubted(hook, lines, doubted):
+    ported = port(f"""import keras
+from keras import backend as K
+opt = keras.optimizers.SGD(0.1)
+class Finder(keras.callbacks.Callback):
+    def on_train_begin(self, logs=None):
+        self.full = K.get_value(opt.lr)
+    def {hook}(self, batch, logs=None):
+        {lines}
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile(opt, "mse")
+model.fit(x, y, callbacks=[Finder()])
+""")
+    assert ["of the one before" in d.why for d in ported.doubts if d.danger == "high"] == [True] * doubted
+    assert ported.text.count("lr_scale") == 1

@@ -10,6 +10,17 @@ import libcst as cst
 
 from dlrun.errors import DlrunError
 from dlrun.port.facts import Options, ScriptFacts
+from dlrun.port.facts.keras_models import (
+    FITS,
+    compiles,
+    is_holder,
+    is_method,
+    is_trained,
+    loaded,
+    nothing,
+    receiver,
+    trains,
+)
 from dlrun.port.facts.kinds import Kinds
 from dlrun.port.facts.kinds_tensorflow import OPTIMIZER, plain
 from dlrun.port.feeds import keras_batches, nested
@@ -23,7 +34,6 @@ from dlrun.port.refusals import main_guard
 from dlrun.port.untrained import moves_over, whole_graph
 
 _OWN = re.compile(r"^(?!optimizer$)\w*(optimizer|_opt|_optim)$")
-FITS = ("fit", "fit_generator")
 _FLOWS = ("flow", "flow_from_directory", "flow_from_dataframe")
 _DRAWS = re.compile(
     r"^(numpy\.random\.(randint|choice|permutation|shuffle)|random\.(choice|choices|sample|randint|randrange)|"
@@ -41,6 +51,7 @@ class KerasFacts(ScriptFacts):
 
     framework = "keras"
     compiled: tuple[tuple[cst.Call, str], ...]
+    loaded: tuple[tuple[cst.CSTNode, str], ...]  # where models that are trained as a file had them get their names
     fits: tuple[cst.Call, ...]
     dealt: tuple[cst.For, ...]  # the loops that pick their batches by number
     iterated: tuple[cst.BaseExpression, ...]  # what loops run over, and generators they draw from, for their batches
@@ -63,14 +74,15 @@ def read(script: Script, options: Options) -> KerasFacts:
     """
     flow = Flow(script)
     flow.callers(script.module)
-    compiled = [c for c in script.calls if _compiles(script, c) and not _is_holder(flow, c)]
+    compiled = [c for c in script.calls if compiles(script, c) and not is_holder(flow, c)]
     trained = trains(flow)
-    if not compiled or not trained:
-        raise _nothing(script, compiled, trained)
+    reused = tuple(loaded(flow, compiled, trained))
+    if not (compiled or reused) or not trained:
+        raise nothing(script, compiled, trained)
     for arg in (a for call in trained for a in call.args if a.keyword and a.keyword.value == "sample_weight"):
         if GRAPH.search(dotted(arg.value).rsplit(".", 1)[-1]):
             raise whole_graph(script, arg.value)
-    batches = [c for c in trained if _is_method(c, ("train_on_batch",))]
+    batches = [c for c in trained if is_method(c, ("train_on_batch",))]
     drawn = tuple(dict.fromkeys(loop for c in batches for loop in _around(flow, c)))
     kinds = Kinds(flow)
     dealt = tuple(r for loop in drawn for r in _indexed(kinds, loop))
@@ -89,8 +101,9 @@ def read(script: Script, options: Options) -> KerasFacts:
         kinds=kinds,
         options=options,
         guard=main_guard(script, flow, trained),
-        compiled=tuple((c, _receiver(script, c)) for c in compiled if _is_trained(script, c, trained)),
-        fits=tuple(c for c in trained if _is_method(c, FITS)),
+        compiled=tuple((c, receiver(script, c)) for c in compiled if is_trained(script, c, trained)),
+        loaded=reused,
+        fits=tuple(c for c in trained if is_method(c, FITS)),
         optimizers=tuple(c for c in script.calls if OPTIMIZER.search(plain(script.name_of(c.func)))),
         loops=tuple(loop for loop in drawn if not any(script.inside(r, loop) for r in (*dealt, *iterated))),
         dealt=dealt,
@@ -146,19 +159,6 @@ def _moving(
             )
 
 
-def trains(flow: Flow) -> list[cst.Call]:
-    """Return the calls that train a model: ``fit()``, ``fit_generator()``, ``train_on_batch()``."""
-    calls = [c for c in flow.script.calls if _is_method(c, (*FITS, "train_on_batch"))]
-    return [c for c in calls if not _is_foreign(flow.script, flow, c) and not _is_holder(flow, c)]
-
-
-def beside_loops(flow: Flow) -> list[cst.Call]:
-    """Return the calls that train a compiled model in a script which also trains in loops of its own."""
-    compiled = [c for c in flow.script.calls if _compiles(flow.script, c)]
-    found = [c for c in trains(flow) if not flow.targets(c)] if compiled else []
-    return [c for c in found if any(_is_trained(flow.script, made, [c]) for made in compiled)]
-
-
 def _draws(flow: Flow, call: cst.Call, depth: int = 2) -> bool:
     """Tell whether ``call`` draws samples: at random, or the next batch of images that Keras has shuffled."""
     script, method = flow.script, call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
@@ -186,36 +186,13 @@ def _moved(script: Script, loop: cst.For | cst.While) -> tuple[str, ...]:
     return () if any(script.inside(b.node, loop) for b in made) else tuple(names)
 
 
-def _is_method(call: cst.Call, names: tuple[str, ...]) -> bool:
-    return isinstance(call.func, cst.Attribute) and call.func.attr.value in names
-
-
-def _receiver(script: Script, call: cst.Call) -> str:
-    return script.code(call.func.value) if isinstance(call.func, cst.Attribute) else ""
-
-
-def _compiles(script: Script, call: cst.Call) -> bool:
-    """Tell whether ``call`` is a model's compile(), not re.compile or super().compile in a class."""
-    if not _is_method(call, ("compile",)):
-        return False
-    if script.name_of(call.func) and not script.name_of(call.func).startswith("."):
-        return False
-    return bool(dotted(call.func)) and isinstance(script.parents.get(call), cst.Expr)
-
-
-def _is_trained(script: Script, compiled: cst.Call, trained: list[cst.Call]) -> bool:
-    """Tell whether the model is one that is trained: by its name, or because other functions may train it."""
-    here = [c for c in trained if script.function_of(c) is script.function_of(compiled)]
-    return not here or _receiver(script, compiled) in {_receiver(script, c) for c in trained}
-
-
 def _indexed(kinds: Kinds, outer: cst.For | cst.While) -> list[cst.For]:
     """Return the loops around train_on_batch() that run over numbers, which pick the samples."""
     script, iterated = kinds.script, Iterated(kinds.flow)
     known: list[cst.For] = []
     found: list[cst.For] = []
     for loop in [n for n in walk(outer) if isinstance(n, cst.For)]:
-        own = [c for c in walk(loop.body) if isinstance(c, cst.Call) and _is_method(c, ("train_on_batch",))]
+        own = [c for c in walk(loop.body) if isinstance(c, cst.Call) and is_method(c, ("train_on_batch",))]
         direct = any(next(u for u in script.above(c) if isinstance(u, (cst.For, cst.While))) is loop for c in own)
         names = names_in(loop.target)
         picks = any(
@@ -229,33 +206,3 @@ def _indexed(kinds: Kinds, outer: cst.For | cst.While) -> list[cst.For]:
             if iterated.numbers(iterated.of(blocks)):
                 found.append(blocks)
     return found
-
-
-def _is_foreign(script: Script, flow: Flow, call: cst.Call) -> bool:
-    """Tell whether the receiver of fit() is no model: a tokenizer, a scaler, a generator of images."""
-    assert isinstance(call.func, cst.Attribute)
-    for origin in flow.origins(call.func.value):
-        if isinstance(origin.node, cst.Call):
-            made = script.name_of(origin.node.func)
-            if made.startswith("sklearn.") or "preprocessing" in made or made.endswith(("Tokenizer", "Tuner")):
-                return True
-    last = dotted(call.func.value).rsplit(".", 1)[-1].lower()
-    return last.endswith(("datagen", "tokenizer", "scaler", "encoder_", "generator_", "vectorizer"))
-
-
-def _is_holder(flow: Flow, call: cst.Call) -> bool:
-    """Tell whether the receiver is no model itself, but an object of the script's own that holds one."""
-    classes = flow.classes(call.func.value) if isinstance(call.func, cst.Attribute) else []
-    return bool(classes) and all(map(flow.is_plain, classes))
-
-
-def _nothing(script: Script, compiled: list[cst.Call], trained: list[cst.Call]) -> DlrunError:
-    place = next((script.place(call) for call in (*compiled, *trained)), "")
-    if compiled:
-        return DlrunError(f"{place}: the model is compiled here but no fit() or train_on_batch() was found.",
-                          "Port the script that trains it.")  # fmt: skip
-    if trained:
-        return DlrunError(f"{place}: the model trained here is compiled elsewhere: nothing was written.",
-                          "Compile it in this file, or port the file that compiles it.")  # fmt: skip
-    return DlrunError(f"{script.name}: no training loop: no model.compile() with a model.fit().",
-                      f"Looked for them in {len(script.calls)} calls.")  # fmt: skip

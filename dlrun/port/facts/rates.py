@@ -103,14 +103,14 @@ def scaled_already(facts: Facts, value: cst.CSTNode, seen: frozenset[str] = froz
     return False
 
 
-def reads_rate(facts: ScriptFacts, value: cst.BaseExpression) -> bool:
-    """Tell whether ``value`` is computed from the rate that an optimizer holds, and so is scaled."""
+def reads_rate(facts: ScriptFacts, value: cst.BaseExpression) -> tuple[cst.BaseExpression, ...]:
+    """Return where what ``value`` is computed from reads the rate that an optimizer holds, and so is scaled."""
 
     def held(node: cst.CSTNode) -> bool:
         return isinstance(node, cst.Attribute) and node.attr.value in _RATES and facts.kinds.is_optimizer(node.value)
 
     everywhere = (*facts.script.of(cst.FunctionDef), *facts.script.of(cst.Lambda), *facts.script.of(cst.Module))
-    return bool(computed(facts.flow, [value], held, around=everywhere).reads)
+    return computed(facts.flow, [value], held, around=everywhere).reads
 
 
 def absolute(

@@ -10,7 +10,7 @@ import libcst as cst
 from dlrun.errors import DlrunError
 from dlrun.port.facts import Facts, Options
 from dlrun.port.facts.estimators import Estimators
-from dlrun.port.facts.keras import beside_loops
+from dlrun.port.facts.keras_models import beside_loops
 from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.session import SESSIONS, SessionGradients, runs_session

@@ -56,9 +56,9 @@ def gradients(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     """
     callbacks = recipe.callbacks(facts)
     if facts.options.lars:
-        yield recipe.unsuited(facts, facts.compiled[0][0])
-    for call, model in facts.compiled:
-        place = facts.script.line_of(facts.script.statement_of(call))
+        yield recipe.unsuited(facts, [*facts.compiled, *facts.loaded][0][0])
+    for node, model in (*facts.compiled, *facts.loaded):
+        place = facts.script.line_of(facts.script.statement_of(node))
         yield Edit(place, f"{model}: fit() shares the samples and averages from here on",
                    after=statements("keras/distribute", dl=facts.alias, model=model, callbacks=callbacks,
                                     lars=facts.options.lars))  # fmt: skip

@@ -50,6 +50,10 @@ def rate(facts: KerasFacts) -> Iterator[Edit | Doubt]:
             elif not imported or found.node is facts.script.line_of(facts.script.statement_of(call)):
                 imported = True
                 yield found
+    for node, model in facts.loaded:
+        yield Doubt(node, f"{model} keeps the rate that its file has: that of a serial run is not scaled", "medium",
+                    f"port the script that saves it, or {model}.optimizer.learning_rate.assign({facts.alias}."
+                    "lr_scale(...)) after this line")  # fmt: skip
     yield from assigned(facts)
     yield from resets(facts)
     texts = [v for call, _ in facts.compiled if isinstance(v := argument(call, "optimizer", 0), cst.SimpleString)]

@@ -11,7 +11,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import of_function
 from dlrun.port.facts.keras import KerasFacts
-from dlrun.port.facts.rates import is_groups_rate
+from dlrun.port.facts.rates import changes, is_groups_rate, reads_rate
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.insert import expression
 from dlrun.port.passes import keras_rate, schedules
@@ -197,6 +197,15 @@ def keras(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     given = [found.node for found in (*keras_rate.assigned(facts), *keras_rate.resets(facts))]
     rates = StepRates(facts, counts, own)
     yield from rates.told(way for n in given if isinstance(n, cst.BaseExpression) for way in ways(facts, n))
+    for node in changes(facts):
+        value = node.args[-1].value if isinstance(node, cst.Call) and node.args else getattr(node, "value", None)
+        here = script.function_of(node)
+        again = isinstance(node, cst.AugAssign) or (
+            isinstance(value, cst.BaseExpression)
+            and any(script.function_of(read) is here for read in reads_rate(facts, value)))  # fmt: skip
+        if again and _of_batches(facts, node):
+            yield Doubt(node, "makes a rate of the one before at every batch, and n ranks take 1/n of the batches: it "
+                        "changes n times more slowly", "high", f"factor ** {facts.alias}.serial_steps(1)")  # fmt: skip
 
 
 def _of_batches(facts: KerasFacts, node: cst.CSTNode) -> bool:

@@ -45,7 +45,7 @@ def refuse_in_loops(facts: Facts) -> None:
 def refuse_in_fit(facts: KerasFacts) -> None:
     """Raise DlrunError where an option makes no sense for models that Keras trains."""
     asked = words(facts)
-    where = facts.script.place(facts.compiled[0][0])
+    where = facts.script.place([*facts.compiled, *facts.loaded][0][0])
     by_callback = [word for word in asked if word != "--lars"]
     if by_callback and not facts.fits:
         raise refused(where, by_callback, "this script trains with train_on_batch(), where no callback runs")
