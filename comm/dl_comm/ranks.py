@@ -44,14 +44,18 @@ def world() -> World:
     """Return this process's place, joining the ranks on the first call."""
     global _world
     if _world is None:
-        if multiprocessing.parent_process() is not None:
-            # A worker process speaks for nobody, it only needs to know its parent's place.
+        if is_worker():
             _world = World(*json.loads(os.environ.get(_PARENT, "[0, 1, 0, 1]")))
         else:
             dl_comm.init_mpi()
             _world = World(_core.rank(), _core.size(), _core.local_rank(), _core.local_size())
             os.environ[_PARENT] = json.dumps(astuple(_world))
     return _world
+
+
+def is_worker() -> bool:
+    """Return whether a rank started this process, as a loader does: it only knows its parent's place."""
+    return multiprocessing.parent_process() is not None
 
 
 def get_rank() -> int:
@@ -99,7 +103,7 @@ def barrier() -> None:
 def finalize() -> None:
     """Leave the ranks, after all of them have come here. A second call does nothing."""
     world()
-    if multiprocessing.parent_process() is None:
+    if not is_worker():
         dl_comm.finalize()
 
 
@@ -152,7 +156,9 @@ def shift_own(generators: tuple[Any, ...]) -> None:
 
 def value_of(value: Any, root: int) -> Any:
     """Return rank ``root``'s ``value``, which must be one that can be pickled. Collective."""
-    return pickle.loads(_core.broadcast_bytes(pickle.dumps(value), root)) if get_nranks() > 1 else value
+    if get_nranks() == 1 or is_worker():
+        return value
+    return pickle.loads(_core.broadcast_bytes(pickle.dumps(value), root))
 
 
 def draw_alike(own: _T) -> _T:

@@ -27,6 +27,11 @@ _DISTRIBUTED = {
     "dl_comm_cray": "the Cray PE DL Plugin",
     "ddl": "IBM DDL",
 }
+# Calls that neither draw random numbers nor use a GPU.
+_SETTINGS = re.compile(
+    r"^(argparse|builtins|logging|os|pathlib|sys|time|warnings|matplotlib|torch\.(cuda|backends|device|set_\w+))\.|"
+    r"(^|\.)(\w*seed\w*|ArgumentParser|add_\w+|parse_\w+|set_defaults|update|getLogger|format|join)$|^torch\.device$"
+)
 _AS_IT_IS = "dlrun launch --torchrun -n 2 SCRIPT starts it as it is"
 _TRANSLATED = {
     "Horovod": "dlrun port --from horovod SCRIPT translates its calls to dl_comm; or port the serial version.",
@@ -216,6 +221,16 @@ def main_guard(script: Script, flow: Flow | None = None, trains: Iterable[cst.CS
     starts = (frame for frame in frames if script.tree_of(frame) is script.module
               and isinstance(script.function_of(frame), cst.Module))  # fmt: skip
     return None if not blocks or any(not script.inside(frame, blocks[-1]) for frame in starts) else blocks[-1]
+
+
+def works_before(script: Script, guard: cst.If) -> bool:
+    """Tell whether lines outside of ``guard`` and of all functions may draw random numbers, or use a GPU.
+
+    Settings do not, nor does reading the command line.
+    """
+    lines = (s for s in script.module.body if s is not guard and not isinstance(s, (cst.FunctionDef, cst.ClassDef)))
+    return any(isinstance(n, cst.Call) and isinstance(script.function_of(n), cst.Module)
+               and not _SETTINGS.search(script.name_of(n.func) or dotted(n.func)) for s in lines for n in walk(s))
 
 
 def _is_guard(statement: cst.If) -> bool:

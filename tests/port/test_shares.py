@@ -1,12 +1,11 @@
 """What the ranks share: loaders, arrays, lists, batches picked by number."""
 
-import textwrap
-
 import pytest
 from running import ran
 from small import HEAD, LOOP, SERIAL, refused
 
 from dlrun.port import port
+from dlrun.port.files import read_and_port
 
 
 def test_a_loader_inside_a_class_is_shared():
@@ -223,15 +222,35 @@ def test_loaders_that_keep_their_order_and_differ_in_their_batches_are_doubted(o
     assert ("what belongs together comes apart" in port(text).report()) is apart
 
 
-def test_a_split_that_is_drawn_before_the_ranks_meet_is_doubted():
-    trains = "def train():\n" + textwrap.indent(LOOP, "    ") + "\n"
-    head = HEAD + "from sklearn.model_selection import train_test_split\n" + trains
-    split, early = "a, b = train_test_split(data)\n", "this runs before the ranks meet"
-    assert early in port(f"{head}{split}if __name__ == '__main__':\n    train()\n").report()
-    seeded = f"import numpy\nnumpy.random.seed(1)\n{split}"
-    assert early not in port(f"{head}{seeded}if __name__ == '__main__':\n    train()\n").report()
-    assert early not in port(f"{head}if __name__ == '__main__':\n    {split}    train()\n").report()
-    assert early not in port(f"{HEAD}from sklearn.model_selection import train_test_split\n{split}{LOOP}").report()
+def test_a_split_that_is_drawn_above_the_main_guard_is_one_for_all_ranks(tmp_path):
+    (tmp_path / "dist.py").write_text(port("""
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+order = np.random.permutation(16)
+loader = DataLoader(torch.tensor(order[:8, None], dtype=torch.float), batch_size=2)
+model = torch.nn.Linear(1, 1)
+opt = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+def train():
+    for x in loader:
+        model(x).mean().backward()
+        opt.step()
+    torch.save(order.tolist(), "last.pt")
+
+if __name__ == "__main__":
+    train()
+""").text.replace("order.tolist()", "[dl.total(int(i)) for i in order]"))
+    _, order = ran(tmp_path / "dist.py", tmp_path / "two", 2)
+    assert sorted(order) == list(range(0, 32, 2))
+
+
+def test_a_split_that_is_drawn_where_a_module_is_imported_is_doubted(tmp_path):
+    split = "from sklearn.model_selection import train_test_split\na, b = train_test_split(x)\n"
+    (tmp_path / "lab.py").write_text(split)
+    (tmp_path / "train.py").write_text("from lab import a\n" + SERIAL)
+    assert "this runs before the ranks meet" in read_and_port(tmp_path / "train.py").report()
+    assert "this runs before the ranks meet" not in port(HEAD + split + LOOP).report()
 
 
 def test_a_list_of_training_samples_is_dealt_out_and_a_method_of_that_name_calls_no_function():

@@ -54,6 +54,8 @@ def test_a_file_that_is_no_longer_written_is_found_and_one_of_another_name_each_
     right, wrong = (run([optimizer(), step(1, 0.9), *wrote(*names)]) for names in (["best.pt"], ["log-3"]))
     assert same("identity", serial, again, right).status == "passed"
     assert same("identity", serial, again, wrong).fault == "missing-file"
+    days = [run([optimizer(), step(1, 0.9), *wrote(f"2026-11-23-{log}.log")]) for log in ("04-51-19", "04-51-31")]
+    assert same("identity", days[0], days[0], days[1]).status == "passed"  # both serial runs in one second
 
 
 @pytest.mark.parametrize(
@@ -304,3 +306,7 @@ def test_a_loss_that_weighs_samples_or_compares_them_is_no_fault_of_the_port() -
     assert whole.reproduces(one, other, loud=one).status == "n/a"
     assert whole.reproduces(one, other, grown=True).status == "n/a"
     assert whole.reproduces(one, other).fault == "other-gradient"
+    one, other = (run([*two, step(1, 0.9, grads=[note(*grad)], params=[note(0.9, 0.9)]),
+                       step(2, 0.9, params=[note(0.8, after)])], [])
+                  for grad, after in (((0.5, 0.5), 0.8), ((0.5, 0.1), 0.85)))  # fmt: skip
+    assert whole.reproduces(one, other, grown=True).status == "n/a"  # whatever its gradients, Adam starts with one step

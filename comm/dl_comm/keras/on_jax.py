@@ -11,7 +11,7 @@ from jax.experimental import io_callback
 
 from dl_comm import _core
 from dl_comm.machine import share_of_machine
-from dl_comm.ranks import draw_alike, get_nranks, get_rank, parts, shift_generators, shift_own
+from dl_comm.ranks import draw_alike, get_nranks, get_rank, is_worker, parts, shift_generators, shift_own
 
 _joined = False
 
@@ -24,7 +24,7 @@ def init(alike: bool = True) -> None:
     random numbers, NumPy's and those of ``random``, from which Keras takes its seeds, unless ``alike`` is False.
     """
     global _joined
-    if get_nranks() == 1 or _joined:
+    if get_nranks() == 1 or is_worker() or _joined:
         return
     _joined = True
     jax.config.update("jax_cpu_enable_async_dispatch", False)

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from dl_comm.machine import share_of_machine
-from dl_comm.ranks import draw_alike, get_localsize, get_nranks, get_rank, parts, shift_generators, shift_own
+from dl_comm.ranks import draw_alike, get_localsize, get_nranks, get_rank, is_worker, parts, shift_generators, shift_own
 from dl_comm.tensorflow.noise import draw_apart
 from dl_comm.tensorflow.shuffling import shuffle_alike
 from dl_comm.tensorflow.state import models, variables_of, when_built
@@ -31,7 +31,7 @@ def init(alike: bool = True) -> None:
     not share the samples out by ``shard``, but let each rank shuffle all of them.
     """
     global _joined
-    if get_nranks() == 1 or _joined:
+    if get_nranks() == 1 or is_worker() or _joined:
         return
     _joined = True
     gpus = tf.config.list_physical_devices("GPU")

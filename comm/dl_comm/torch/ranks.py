@@ -15,6 +15,7 @@ from dl_comm.ranks import (
     get_localsize,
     get_nranks,
     get_rank,
+    is_worker,
     parts,
     shift_generators,
     shift_own,
@@ -41,7 +42,7 @@ def init(alike: bool = True) -> None:
     Raises ``dl_comm.CommError`` when the launcher and the MPI library disagree on the ranks.
     """
     global _joined
-    if get_nranks() == 1 or _joined:
+    if get_nranks() == 1 or is_worker() or _joined:
         return
     _joined = True
     cuda = torch.cuda.is_available()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Literal
 
 import libcst as cst
@@ -12,6 +13,7 @@ from dlrun.port.facts.reductions import Reductions
 from dlrun.port.facts.taint import Taint
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Script
+from dlrun.port.refusals import works_before
 
 Rule = Literal["linear", "sqrt", "none"]
 EPISODES = "as many steps as before, each with episodes of n ranks"
@@ -151,6 +153,11 @@ class ScriptFacts:
         callers = self.flow.callers(function) if isinstance(function, cst.FunctionDef) and depth else []
         return not isinstance(function, cst.FunctionDef) or any(
             self._started(self.script.function_of(call), depth - 1) for call in callers)  # fmt: skip
+
+    @cached_property
+    def meeting(self) -> cst.If | None:
+        """The main guard, if the ranks meet there: lines above it may have worked already."""
+        return None if self.guard is None or works_before(self.script, self.guard) else self.guard
 
     @property
     def script(self) -> Script:

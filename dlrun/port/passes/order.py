@@ -54,10 +54,9 @@ def torch(facts: Facts) -> Iterator[Doubt]:
 
 
 def _before_init(facts: Facts, call: cst.Call) -> bool:
-    """Tell whether ``call`` runs before init(), which stands under the main guard or in another script."""
-    outside = isinstance(facts.script.function_of(call), cst.Module) and not (
-        facts.guard is not None and facts.script.inside(call, facts.guard))
-    return outside and (facts.guard is not None or facts.uncalled is not None)
+    """Tell whether ``call`` runs before init(): where a module is imported."""
+    imported = facts.uncalled is not None or facts.script.tree_of(call) is not facts.script.module
+    return imported and isinstance(facts.script.function_of(call), cst.Module)
 
 
 def _sorted(facts: Facts, call: cst.Call) -> bool:

@@ -151,7 +151,7 @@ def once(facts: ScriptFacts, call: cst.CSTNode) -> bool:
                 return False
         function = script.function_of(node)
         if isinstance(function, cst.Module):
-            met = facts.guard is None or script.inside(node, facts.guard)
+            met = facts.meeting is None or script.inside(node, facts.meeting)
             return met and function is script.module
         callers = facts.flow.callers(function)
         if len(callers) != 1:

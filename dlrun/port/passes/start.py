@@ -38,10 +38,10 @@ def beside_imports(facts: ScriptFacts, frameworks: tuple[str, ...]) -> Iterator[
     block: list[cst.CSTNode] = []
     if facts.uncalled is not None:
         pass  # imported by the script that runs the training: joining is that script's part
-    elif facts.guard is None:
+    elif facts.meeting is None:
         block.extend(statements(f"{kind}/init", dl=dl))
     else:
-        first = facts.guard.body.body[0]
+        first = facts.meeting.body.body[0]
         yield Edit(first, "the ranks meet in the main process only, not in worker processes",
                    before=statements(f"{kind}/init", dl=dl))  # fmt: skip
     if prints(facts):

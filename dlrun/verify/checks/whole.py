@@ -131,7 +131,9 @@ def _no_fault(serial: Run, run: Run, number: int, quiet: bool, grown: bool) -> s
     """
     if serial.root.first("weighs"):
         return "the loss weighs the samples of a batch, and leaves some out"
-    first = number <= len(serial.root.names)
+    firsts = range(1, min(number, len(serial.root.names)) + 1)
+    number = next((i for i in firsts if _times(serial, run, i)[1] >= 1e-3), number)  # Adam's first step hides it
+    first = number in firsts
     if not (first and grown) and not (quiet and (first or serial.root.first("noise"))):
         return ""
     times, apart = _times(serial, run, number)
