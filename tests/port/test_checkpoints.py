@@ -118,3 +118,18 @@ def test_a_model_that_is_trained_as_its_file_had_it_averages_too() -> None:
     assert "model = again()\nmodel.compile" in port(compiled).text  # another optimizer than the file's
     with pytest.raises(DlrunError, match="compiled elsewhere"):
         port(alone.replace('"m.h5"', '"m.h5", compile=False'))
+
+
+def test_what_a_model_has_saved_others_read_when_it_is_written() -> None:
+    text = port("""import h5py, keras, sys
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile("adam", "mse")
+model.fit(x, y)
+path = sys.argv[1] + "weights.h5"
+model.save_weights(path)
+def to_text(file):
+    with h5py.File(file, "r") as weights:
+        print(weights.keys())
+to_text(path)
+""").text
+    assert 'with dl.rank0_first(h5py.File)(file, "r") as weights:' in text

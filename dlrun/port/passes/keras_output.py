@@ -15,9 +15,9 @@ from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.insert import expression
 from dlrun.port.passes import checkpoints, downloads, stamps
 from dlrun.port.passes import output as torch_output
+from dlrun.port.passes.writes import MODELS
 from dlrun.port.program.script import argument, dotted
 
-_SAVES = ("save", "save_weights", "save_model", "to_disk")
 _LOADS = re.compile(r"keras\.datasets\.\w+\.load_data$|keras\.utils\.(get_file|data_utils\.get_file)$|get_file$")
 _PLOTS = re.compile(r"keras\.utils\.(plot_model|vis_utils\.plot_model)$|keras\.models\.save_model$")
 # Functions of TensorFlow that write, or print on every rank.
@@ -62,7 +62,7 @@ def keras(facts: KerasFacts) -> Iterator[Edit | Doubt]:
         own = bool(method) and (not name or name[0] == ".") and not facts.flow.targets(call)
         if name.endswith("ModelCheckpoint"):
             saves.append(call)
-        if (own and method in _SAVES) or _PLOTS.search(name):
+        if (own and method in MODELS) or _PLOTS.search(name):
             saves.append(call)
             yield Edit(call.func, "rank 0 writes", lambda f: expression("torch/rank0", {"call": f}, dl=dl))
         elif own and _shows_model(facts, call):

@@ -84,7 +84,7 @@ def constructors(facts: ScriptFacts, optimizers: Iterable[cst.Call]) -> Iterator
 def _default(facts: ScriptFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
     """Yield the optimizer's own rate, written out and scaled."""
     last = dotted(call.func).rsplit(".", 1)[-1]
-    default = DEFAULTS.get(last.lower())
+    default = DEFAULTS.get(last.lower().removesuffix("optimizer"))  # TensorFlow 1's have the same
     if default is None:
         yield Doubt(call, f"{last} takes its default rate, which is not scaled", "medium",
                     f"learning_rate={facts.alias}.lr_scale(...)")  # fmt: skip

@@ -13,7 +13,7 @@ from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.insert import expression, inside, statements, with_argument
 from dlrun.port.passes import caches, downloads, stamps, stopping
-from dlrun.port.passes.writes import METHODS, PICTURES, SAVES, WRITES
+from dlrun.port.passes.writes import METHODS, MODELS, PICTURES, SAVES, WRITES
 from dlrun.port.program.script import argument, dotted
 
 _BARS = ("tqdm.tqdm", "tqdm.trange", "tqdm.auto.tqdm", "tqdm.auto.trange", "tqdm.notebook.tqdm", "tqdm.std.tqdm",
@@ -27,8 +27,6 @@ _READS = re.compile(
     r"^(os\.(stat|path\.(exists|isfile|getsize))|numpy\.(load|loadtxt|genfromtxt)|pandas\.read_\w+|(builtins|io)\.open|"
     r"tensorflow\.(io\.read_file|data\.(experimental\.)?(TextLineDataset|TFRecordDataset|CsvDataset|make_csv_dataset)))$"
 )
-
-
 _LISTS = ("os.listdir", "os.scandir", "glob.glob", "glob.iglob")
 
 
@@ -76,7 +74,7 @@ def reads_back(facts: ScriptFacts) -> Iterator[Edit]:
     read: list[tuple[cst.Call, set[tuple[cst.CSTNode | None, str]]]] = []
     for call in downloads.others(facts):
         name = _name(facts, call)
-        if name == "torch.save" or _writes(facts, call, name):
+        if name == "torch.save" or _writes(facts, call, name) or _saves_model(facts, call, name):
             folders = {word for arg in call.args for word in _folder(facts, call, arg.value)}
             written.append((call, folders.union(*(_words(facts, call, arg.value) for arg in call.args))))
         elif (_READS.search(plain(name)) or name == "h5py.File") and call.args and not downloads.is_apart(facts, call):
@@ -92,10 +90,10 @@ def reads_back(facts: ScriptFacts) -> Iterator[Edit]:
 
 
 def _words(facts: ScriptFacts, call: cst.Call, path: cst.BaseExpression) -> set[tuple[cst.CSTNode | None, str]]:
-    """Return what tells ``path`` from others: its words, in their function, and the texts that come to it."""
+    """Return what tells ``path`` from others: its words, in their function, what makes it, and the texts that do."""
     made = [o.node for o in facts.flow.origins(path)]
     options = [m for m in made if isinstance(m, cst.Subscript) and facts.script.code(m.slice[0])[:1] in ("'", '"')]
-    return {(facts.script.function_of(call), facts.script.code(path)),
+    return {(facts.script.function_of(call), facts.script.code(path)), *((m, "") for m in made if m is not path),
             *((None, facts.script.code(m)) for m in options),  # config["file"]
             *((None, str(t.evaluated_value)) for t in made if isinstance(t, cst.SimpleString))}  # fmt: skip
 
@@ -111,6 +109,12 @@ def _folder(facts: ScriptFacts, call: cst.Call, path: cst.BaseExpression) -> set
 def _writes(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
     made = WRITES.search(name) or SAVES.search(name) or downloads.opens_to_write(call, name)
     return bool(made) or _method_writes(facts, call, name) or downloads.removes(facts, call, name)
+
+
+def _saves_model(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
+    """Tell whether ``call`` is ``model.save_weights(path)`` or the like, of a model of Keras."""
+    method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+    return method in MODELS and name[:1] in ("", ".") and not facts.flow.targets(call)
 
 
 def one(facts: ScriptFacts, call: cst.Call) -> Iterator[Edit | Doubt]:

@@ -19,6 +19,7 @@ WRITES = re.compile(
 METHODS = ("savefig", "write_image", "write_html", "to_csv", "to_pickle", "to_excel", "to_json", "write_text",
            "write_bytes", "save_pretrained", "push_to_hub", "to_parquet", "to_feather", "to_hdf", "to_netcdf",
            "to_zarr", "writeto", "tofile")  # fmt: skip
+MODELS = ("save", "save_weights", "save_model", "to_disk")  # of Keras
 # Functions of modules that are out of sight, which say by their name that they write.
 SAVES = re.compile(
     r"^(?!torch\.|tensorflow\.|keras\.|\.)[\w.]+\.save_(checkpoint|ckpt|model|network|weights|state|images?)$"
