@@ -204,7 +204,15 @@ def test_schedules_that_are_objects_or_made_by_functions_are_scaled_and_adam_is_
     assert "of another kind is not scaled" in told.why
 
 
-NAMES = ("tensorflow.optimizers.Adam", "tensorflow.compat.v1.keras.optimizers.SGD", "tf_keras.optimizers.Adam",
+def test_a_writer_that_is_called_by_hand_writes_on_rank_0() -> None:
+    board = "board = keras.callbacks.TensorBoard('logs')\nboard.set_model(model)\nmodel.fit"
+    assert "board = dl.rank0(keras.callbacks.TensorBoard)('logs')\n" in port(RATES.replace("model.fit", board)).text
+    given = RATES.replace("callbacks=[", "callbacks=[keras.callbacks.TensorBoard('logs'), ")
+    assert "[keras.callbacks.TensorBoard('logs'), " in port(given).text  # there distribute() does it
+
+
+NAMES = ("tensorflow.compat.v1.train.AdamOptimizer", "tensorflow.optimizers.Adam", "tf_keras.optimizers.Adam",
+         "tensorflow.compat.v1.keras.optimizers.SGD",
          "tensorflow.python.keras.optimizer_v2.adam.Adam", "keras.optimizers.adam_v2.Adam", "keras.optimizers.rmsprop",
          "tensorflow.keras.optimizers.legacy.SGD")  # fmt: skip
 
@@ -215,6 +223,8 @@ def test_the_rates_of_optimizers_are_scaled_wherever_keras_and_tensorflow_keep_t
         ported = port(made.replace("keras.optimizers.Adam(0.1)", "Made(0.1)"))
         assert "model.compile(Made(dl.lr_scale(0.1)), " in ported.text, place
         assert {doubt.danger for doubt in ported.doubts} <= {"low"}
+    plain = DRAWN.replace("tf.keras.optimizers.SGD(0.1)", "tf.compat.v1.train.AdamOptimizer()")
+    assert "AdamOptimizer(learning_rate=dl.lr_scale(0.001))" in port(plain).text
 
 
 BAR = """

@@ -10,6 +10,7 @@ import numpy as np
 
 from dl_comm import CommError, _core
 from dl_comm.keras.backend import broadcast, exchange, own_noise
+from dl_comm.output import Silence
 from dl_comm.ranks import get_nranks, get_rank, parts
 from dl_comm.rate import decay_factor, lr_scale, warm_factor
 
@@ -249,8 +250,8 @@ def on_this_rank(given: Any) -> list[Any]:
             )
     if get_rank() == 0:
         return callbacks
-    writers = tuple(getattr(keras.callbacks, name) for name in WRITERS if hasattr(keras.callbacks, name))
-    return [callback for callback in callbacks if not isinstance(callback, writers)]
+    writers = [getattr(keras.callbacks, name) for name in WRITERS if hasattr(keras.callbacks, name)]
+    return [callback for callback in callbacks if not isinstance(callback, (Silence, *writers))]
 
 
 def _flat(given: Any) -> Iterator[Any]:

@@ -55,6 +55,8 @@ def keras(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     yield from stamps.folders(facts)
     yield from torch_output.reads_back(facts)
     script, dl = facts.script, facts.alias
+    by_hand = {o.node for c in script.calls if isinstance(c.func, cst.Attribute) and c.func.attr.value == "set_model"
+               for o in facts.flow.origins(c.func.value)}  # fmt: skip
     saves: list[cst.Call] = []
     for call in downloads.others(facts):
         name = script.name_of(call.func)
@@ -67,6 +69,8 @@ def keras(facts: KerasFacts) -> Iterator[Edit | Doubt]:
             yield Edit(call.func, "rank 0 writes", lambda f: expression("torch/rank0", {"call": f}, dl=dl))
         elif own and _shows_model(facts, call):
             yield Edit(call.func, "rank 0 prints", lambda f: expression("torch/rank0", {"call": f}, dl=dl))
+        elif name.endswith("callbacks.TensorBoard") and call in by_hand:
+            yield Edit(call.func, "rank 0 writes", lambda f: expression("torch/rank0", {"call": f}, dl=dl))
         elif _LOADS.search(name):
             yield Edit(call.func, "rank 0 downloads, the others wait and read",
                        lambda f: expression("torch/rank0_first", {"call": f}, dl=dl))  # fmt: skip
