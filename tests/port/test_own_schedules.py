@@ -20,9 +20,8 @@ class Noam:
 
     def step(self):
         self._step += 1
-        rate = self.rate()
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            self.last = group["lr"] = self.rate()
         self.optimizer.step()
 
     def rate(self, step=None):

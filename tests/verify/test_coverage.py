@@ -75,7 +75,9 @@ def test_inputs_that_are_shared_and_targets_that_are_not_are_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("alike", "fault"), [(SERIAL, "unsharded-loader"), ([[0, 0], [0, 0], [0, 0], [0]], "")], ids=["batches", "labels"]
+        ("alike", "fault"),
+    [(SERIAL, "unsharded-loader"), ([[0, 0], [0, 0], [0, 0], [0]], ""), ([[0, 0], [0, 0], [0, 0], [9]], "")],
+    ids=["batches", "labels", "a state that begins otherwise where text is written"],
 )
 def test_the_same_batches_on_all_ranks_are_found_beside_noise_of_their_own(alike, fault) -> None:
     noise = [[[100 * rank + 10 * i, 100 * rank + 10 * i + 1] for i in range(4)] for rank in range(3)]
@@ -98,6 +100,12 @@ def test_a_full_batch_dealt_out_is_covered_in_every_step() -> None:
     assert check is not None
     assert check.status == "passed"
     assert batch_sizes(serial.root, sharded) == (4, [2, 2])
+
+
+def test_batches_of_one_sequence_each_are_of_one_size_however_long_these_are() -> None:
+    serial, ranks = fed([[1, 2, 3], [4], [5, 6], [7]]), fed([[1, 2, 3], [5, 6]], [[4], [7]])
+    assert batch_sizes(serial.root, ranks) == (3, [3, 3])
+    assert data.global_batch(serial, ranks).status == "passed"
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,20 @@ def changes(facts: ScriptFacts) -> Iterator[cst.CSTNode]:
             if facts.kinds.of_call(node) == "scheduler" or name.endswith(_CALLBACKS) or sets:
                 yield node
         elif isinstance(node, (cst.Assign, cst.AugAssign)):
-            target = node.target if isinstance(node, cst.AugAssign) else node.targets[0].target
-            held = isinstance(target, cst.Attribute) and target.attr.value in _RATES
-            if is_groups_rate(facts, target) or (held and facts.kinds.is_optimizer(target.value)):  # type: ignore[attr-defined]
-                yield node
+            for target in targets(node):
+                held = isinstance(target, cst.Attribute) and target.attr.value in _RATES
+                if is_groups_rate(facts, target) or (held and facts.kinds.is_optimizer(target.value)):  # type: ignore[attr-defined]
+                    yield node
+
+
+def targets(node: cst.Assign | cst.AugAssign) -> tuple[cst.CSTNode, ...]:
+    """Return what an assignment sets: two things in ``lr = group["lr"] = 0.1``."""
+    return (node.target,) if isinstance(node, cst.AugAssign) else tuple(t.target for t in node.targets)
+
+
+def sets_groups_rate(facts: ScriptFacts, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` is an assignment to ``group["lr"]``."""
+    return isinstance(node, cst.Assign) and any(is_groups_rate(facts, target) for target in targets(node))
 
 
 def is_groups_rate(facts: ScriptFacts, target: cst.CSTNode) -> bool:
@@ -58,7 +68,7 @@ def is_group(facts: ScriptFacts, node: cst.CSTNode) -> bool:
 def resets(facts: Facts) -> Iterator[cst.BaseExpression]:
     """Yield the rates that are written over those of PyTorch's optimizers, not changed by a factor."""
     for node in facts.script.nodes:
-        if not isinstance(node, cst.Assign) or not is_groups_rate(facts, node.targets[0].target):
+        if not isinstance(node, cst.Assign) or not sets_groups_rate(facts, node):
             continue
         if not is_zero(node.value) and not scaled_already(facts, node.value):
             yield node.value

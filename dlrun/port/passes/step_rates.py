@@ -10,7 +10,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.computed import Computed, Tells, computed, leaves, nothing, tests
-from dlrun.port.facts.rates import is_groups_rate, is_zero
+from dlrun.port.facts.rates import is_groups_rate, is_zero, sets_groups_rate
 from dlrun.port.insert import expression
 from dlrun.port.passes.counters import each_update, innermost
 from dlrun.port.passes.counts import is_length_of_share
@@ -142,7 +142,7 @@ class StepRates:
 def set_by_hand(facts: Facts) -> Iterator[cst.BaseExpression]:
     """Yield the rates of updates by hand, and those written into groups of PyTorch's optimizers; of a name, each."""
     for node in facts.script.nodes:
-        if isinstance(node, cst.Assign) and is_groups_rate(facts, node.targets[0].target):
+        if isinstance(node, cst.Assign) and sets_groups_rate(facts, node):
             yield from ways(facts, node.value)
     for _, rates in facts.by_hand:
         for rate in rates:

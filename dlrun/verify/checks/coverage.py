@@ -31,8 +31,9 @@ class Given:
 
     @property
     def renewed(self) -> bool:
-        """Whether other rows come as the script goes on, not the same ones again or fewer of them."""
-        return self.distinct > max(len(set(rows)) for rows in self.serial)
+        """Whether other rows come in most steps, not the same ones again, fewer of them, or a state that begins."""
+        often = 2 * len({tuple(rows) for rows in self.serial}) > len(self.serial)
+        return often and self.distinct > max(len(set(rows)) for rows in self.serial)
 
     @property
     def distinct(self) -> int:
@@ -245,9 +246,13 @@ def repeats(serial: Trace, run: Run) -> int:
 
 
 def batch_sizes(serial: Trace, run: Run) -> tuple[int, list[int]]:
-    """Return the rows of the model's first input that changes, of the serial script and of each rank; 0 for none."""
+    """Return the rows of the model's first input that changes, of the serial script and of each rank; 0 for none.
+
+    Serial batches may differ in length, as where each is one sequence: a rank that is given one of them has its size.
+    """
     inputs = _inputs(serial, run)
     if not inputs:
         return 0, []
     given = next((each for each in inputs if not each.alike), inputs[0])
-    return len(given.serial[0]), [len(rank[0]) for rank in given.ranks]
+    size = len(given.serial[0])
+    return size, [size if rank[0] in given.serial else len(rank[0]) for rank in given.ranks]
