@@ -93,7 +93,8 @@ def _words(facts: ScriptFacts, call: cst.Call, path: cst.BaseExpression) -> set[
     """Return what tells ``path`` from others: its words, in their function, what makes it, and the texts that do."""
     made = [o.node for o in facts.flow.origins(path)]
     options = [m for m in made if isinstance(m, cst.Subscript) and facts.script.code(m.slice[0])[:1] in ("'", '"')]
-    return {(facts.script.function_of(call), facts.script.code(path)), *((m, "") for m in made if m is not path),
+    asks = _name(facts, call).startswith("os.")  # which any rank may, of a path that others have
+    return {(facts.script.function_of(call), facts.script.code(path)), *((m, "") for m in made if not asks),
             *((None, facts.script.code(m)) for m in options),  # config["file"]
             *((None, str(t.evaluated_value)) for t in made if isinstance(t, cst.SimpleString))}  # fmt: skip
 
