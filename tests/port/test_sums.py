@@ -58,6 +58,23 @@ for epoch in range(2):
         total += update(X[b * size:(b + 1) * size], y[b * size:(b + 1) * size])
     print(epoch, total / (n // size), total)
 """
+TURNS = """
+conf, critics = {"steps": 6}, 2
+for epoch in range(2):
+    total = 0.0
+    for _ in range(conf["steps"]):
+        at = torch.randint(0, n, (size,))
+        for _ in range(critics):
+            total += update(X[at] * 0, y[at] * 0 + 1)
+    print(epoch, total / (conf["steps"] * critics), total)
+"""
+PAIRS = """
+for epoch in range(2):
+    total, pairs = 0.0, zip(loader, loader)
+    for (xb, _), (_, yb) in pairs:
+        total += update(xb, yb)
+    print(epoch, total / len(loader), total)
+"""
 SPLIT = """
 for epoch in range(2):
     total = 0.0
@@ -87,10 +104,56 @@ def train():
 for epoch in range(2):
     print(epoch, train())
 """
+ROWS = """
+def table():
+    added = 0.0
+    for xb, yb in loader:
+        added += update(xb, yb)
+    got = {"sum": added, "mean": added / len(loader)}
+    return got
+
+def either(part, training):
+    added = 0.0
+    for xb, yb in part:
+        loss = (model(xb) - yb).pow(2).mean()
+        if training:
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+        added += loss.item()
+    return added, training
+
+log, test = {}, DataLoader(TensorDataset(X[:8], y[:8]), batch_size=size)
+for epoch in range(2):
+    mean, more = train(), table()
+    trained, count = either(loader, True)
+    tested, count = either(test, False)
+    log["last"] = trained
+    log["test"] = tested
+    log[epoch] = {**more, "epoch": epoch}
+    row = [epoch, mean, more["sum"]]
+    print("\\t".join(map(str, row)))
+print(log)
+"""
+GRADIENTS = """
+for xb, yb in loader:
+    for _ in range(2):
+        parts = {"square": (model(xb) - yb).pow(2).mean(), "size": (model(xb) - yb).abs().mean()}
+        opt.zero_grad()
+        sum(parts.values()).backward()
+        opt.step()
+        if epoch < 0:
+            print(parts)
+    last, terms = (model(xb) - yb).abs().mean(), []
+    terms.append(last)
+    squares = [last, (model(xb) - yb).pow(2).mean()]
+    opt.zero_grad()
+    sum(terms + squares).backward()
+    opt.step()
+"""
 
 
-
-LOOPS = [LOADER, MEANS, RANGE, NUMBER, SPLIT, FUNCTION]
+LOOPS = [LOADER, MEANS, RANGE, NUMBER, TURNS, PAIRS, SPLIT, FUNCTION, ROWS, GRADIENTS]
 
 
 @pytest.mark.parametrize(("batch", "loops", "most"), [("local", LOOPS, 3), ("global", [LOADER], 2)])

@@ -10,7 +10,7 @@ import libcst as cst
 from dlrun.port.facts import Feed
 from dlrun.port.facts.loops import Loops
 from dlrun.port.feeds import nested
-from dlrun.port.feeds.alternating import in_turns
+from dlrun.port.feeds.alternating import in_turns, is_part
 from dlrun.port.feeds.aside import only_shown
 from dlrun.port.feeds.carried import Carried, hands_on
 from dlrun.port.feeds.draws import Draws, plays
@@ -74,7 +74,11 @@ class Feeds(Sources, FullBatches):
             for turn in slid:
                 self._whole(turn)
         else:
-            self.unfed = next((loop for loop in innermost if loop not in self.counted and self._is_unfed(loop)), None)
+            unfed = {loop: wholes for loop in innermost if (wholes := self._unfed(loop)) is not None}
+            around = {loop: self._draws_for(loop, wholes) for loop, wholes in unfed.items()}
+            drawn = [*self.counted, *dict.fromkeys(loop for loop in around.values() if loop is not None)]
+            self.counted = [loop for loop in drawn if not self._is_part(loop, drawn)]
+            self.unfed = next((loop for loop, outer in around.items() if outer is None), None)
 
     def _reads(self, loop: cst.For | cst.While) -> bool:
         """Tell whether ``loop`` runs over a loader that is made once, before any training."""
@@ -176,14 +180,24 @@ class Feeds(Sources, FullBatches):
         outer = [us[us.index(loop) + 1 :] for _, us in self.loops.nests if loop in us]
         return bool(outer) and all(any(u in drawn or self._is_dealt(u) for u in us) for us in outer)
 
-    def _is_unfed(self, loop: cst.For | cst.While) -> bool:
-        """Tell whether ``loop`` takes the same arrays whole in every turn, and no loop around it deals out others."""
-        if self._is_dealt(loop) or self._is_part(loop, self.counted) or isinstance(loop, cst.While):
-            return False
+    def _unfed(self, loop: cst.For | cst.While) -> Wholes | None:
+        """Return the arrays that ``loop`` takes whole in every turn, where no loop around it deals out others."""
+        if loop in self.counted or self._is_dealt(loop) or self._is_part(loop, self.counted):
+            return None
+        if isinstance(loop, cst.While) or not self.iterated.counts(self.iterated.of(loop)):
+            return None
         known = set(self.loops.gradients.backwards)
         losses = [self._loss(c) for c in dict.fromkeys(self.draws.reached(loop.body)) if c in known]
-        wholes = Wholes(self.kinds, loop, losses) if self.iterated.counts(self.iterated.of(loop)) else None
-        return wholes is not None and bool(wholes.arrays) and not any(moving(loop, name) for name in wholes.arrays)
+        wholes = Wholes(self.kinds, loop, losses)
+        return wholes if wholes.arrays and not any(moving(loop, name) for name in wholes.arrays) else None
+
+    def _draws_for(self, loop: cst.For | cst.While, wholes: Wholes) -> cst.For | cst.While | None:
+        """Return the loop around ``loop`` that draws the batch of which ``loop`` makes its few updates."""
+        outer = {us[us.index(loop) + 1] for _, us in self.loops.nests if loop in us[:-1]}
+        up = outer.pop() if len(outer) == 1 else None
+        made = [b.node for name in wholes.arrays for b in wholes.bindings(name)]
+        drawn = up is not None and self.draws(up) and any(self.script.inside(node, up) for node in made)
+        return up if drawn and is_part(self.loops, self.iterated, loop, up) else None
 
     def _is_dealt(self, loop: cst.CSTNode) -> bool:
         """Tell whether ``loop`` runs over what is dealt out."""

@@ -28,6 +28,12 @@ def in_turns(loops: Loops, iterated: Iterated, drawn: list[_Loop]) -> list[_Loop
     return [*(loop for loop in drawn if loop not in parts), *turns]
 
 
+def is_part(loops: Loops, iterated: Iterated, loop: _Loop, around: _Loop | None) -> bool:
+    """Tell whether ``loop`` makes the few updates that one turn of ``around``, which is no epoch, takes."""
+    short = isinstance(loop, cst.For) and not _is_long(iterated, loop)
+    return around is not None and short and not _is_stage(loops, around)
+
+
 def _is_stage(loops: Loops, loop: _Loop) -> bool:
     """Tell whether each turn of ``loop`` is a training by itself, or an epoch, as what it counts is called."""
     header = (loop.target, loop.iter) if isinstance(loop, cst.For) else (loop.test,)

@@ -35,8 +35,8 @@ class Sources:
 
     def _feed(self, iterated: cst.BaseExpression, drawn: bool = False, innermost: bool = True) -> None:
         """Note what a training loop runs over, or (``drawn``) draws from with next()."""
-        if isinstance(iterated, cst.Call) and self.script.name_of(iterated.func) == "builtins.zip":
-            self._zipped(iterated, drawn, innermost)
+        if (zipped := self._zip(iterated)) is not None:
+            self._zipped(zipped, drawn, innermost)
             return
         if self._generated(iterated, drawn, innermost):
             return
@@ -92,6 +92,15 @@ class Sources:
             return iterated
         inner = self.iterated.source(value)
         return iterated if inner is value else inner
+
+    def _zip(self, iterated: cst.BaseExpression) -> cst.Call | None:
+        """Return the call of zip() that ``iterated`` is, or is a name for where it goes through loaders."""
+        for made in (iterated, *(o.node for o in self.flow.origins(iterated))):
+            if isinstance(made, cst.Call) and self.script.name_of(made.func) == "builtins.zip":
+                parts = [self.iterated.source(arg.value) for arg in made.args]
+                if made is iterated or any(self.kinds.of(part) == "loader" for part in parts):
+                    return made
+        return None
 
     def _zipped(self, zipped: cst.Call, drawn: bool, innermost: bool) -> None:
         """Note what is zipped: each loader for itself; arrays as a whole, so that their samples stay together."""

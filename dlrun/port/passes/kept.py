@@ -8,10 +8,12 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.insert import statements
+from dlrun.port.passes import shown
 from dlrun.port.passes.counters import runs_inside
 from dlrun.port.passes.metrics import Metrics
 from dlrun.port.program.script import Binding
 
+_SUM = "kept over the epochs: the sum over the ranks, not rank 0's"
 _KEEPS = ("append", "extend", "update", "writerow", "setdefault")
 
 
@@ -44,17 +46,18 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
     why = "kept over the epochs: the mean over the ranks, not rank 0's own"
     kept: list[cst.BaseExpression] = []
     for sink in _sinks(metrics):
-        for value in metrics.values(sink):
+        for value in (v for table in (sink, *shown.texts(metrics, [sink])) for v in metrics.values(table)):
+            if value in kept:
+                continue
             kept.append(value)
-            binding = _binding(metrics, value)
-            if binding is None:
-                if metrics.sums.alone(value):
-                    yield Edit(value, "kept over the epochs: the sum over the ranks, not rank 0's", metrics.totalled)
-                else:
-                    yield Edit(value, why, metrics.wrapped)
+            binding, alone = _binding(metrics, value), metrics.sums.alone(value)
+            if binding is None or (alone and binding.path):
+                yield Edit(value, _SUM if alone else why, metrics.totalled if alone else metrics.wrapped)
                 continue
             metrics.averaged[script.function_of(value), script.code(value)] = script.order[binding.node]
-            if not binding.path and binding.value is not None:
+            if alone and binding.value is not None:
+                yield Edit(binding.value, _SUM, metrics.totalled)
+            elif not binding.path and binding.value is not None:
                 yield Edit(metrics.bent(binding.value) or binding.value, why, metrics.wrapped)
             else:
                 lines = statements("torch/average_kept", dl=metrics.facts.alias, name=script.code(value))
@@ -71,14 +74,16 @@ def _sinks(metrics: Metrics) -> Iterator[cst.BaseExpression]:
         values: list[cst.BaseExpression] = []
         if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in _KEEPS:
             values = [a.value for a in node.args]
-        elif isinstance(node, cst.Assign) and isinstance(node.targets[0].target, cst.Subscript):
-            values = [node.value]
+        elif isinstance(node, cst.Assign) and (
+            isinstance(node.targets[0].target, cst.Subscript) or isinstance(node.value, (cst.List, cst.Dict))
+        ):
+            values = [node.value]  # row = [epoch, loss, accuracy]
         elif isinstance(node, cst.AugAssign):  # all_losses += losses
             values = [node.value] if metrics.listed(node.value) else []
         if values:
             loop = next((u for u in script.above(node) if isinstance(u, (cst.For, cst.While, cst.FunctionDef))), None)
             if loop in outer and metrics.all_ranks(node):
-                yield from values
+                yield from (value for value in values if not metrics.has_gradients(value))
 
 
 def _binding(metrics: Metrics, value: cst.BaseExpression) -> Binding | None:
@@ -90,4 +95,6 @@ def _binding(metrics: Metrics, value: cst.BaseExpression) -> Binding | None:
         return None
     only = bindings[0]
     plain = only.how == "assign" and isinstance(only.node, cst.Assign) and len(only.node.targets) == 1
-    return only if plain and "part" not in only.path and metrics.all_ranks(only.node) else None
+    script, loops = metrics.script, metrics.facts.loops
+    inner = any(up in loops and not script.inside(value, up) for up in script.above(only.node))  # backward() needs it
+    return only if plain and not inner and "part" not in only.path and metrics.all_ranks(only.node) else None

@@ -56,6 +56,23 @@ class Metrics:
             and any(isinstance(n, cst.Assign) and any(dotted(t.target) == name for t in n.targets) for n in walk(body))
         )
 
+    def has_gradients(self, value: cst.BaseExpression) -> bool:
+        """Tell whether gradients are computed from ``value``, or from what holds it: a mean would have none."""
+        follows = Taint(self.script, self.facts.kinds, [value])
+        return not self._is_plain(value) and any(follows(call.func.value) for call in self.script.calls
+                   if isinstance(call.func, cst.Attribute) and call.func.attr.value == "backward")  # fmt: skip
+
+    def _is_plain(self, value: cst.BaseExpression, depth: int = 4) -> bool:
+        """Tell whether ``value`` is a number of Python's: ``total / n`` of what began as 0, ``loss.item()``."""
+        for node in (o.node for o in self.facts.flow.origins(value)):
+            match node:
+                case cst.Integer() | cst.Float() | cst.Call(func=cst.Attribute(attr=cst.Name("item"))):
+                    return True
+                case cst.BinaryOperation() if depth:
+                    if self._is_plain(node.left, depth - 1):
+                        return True
+        return False
+
     def all_ranks(self, node: cst.CSTNode) -> bool:
         """Tell whether all ranks come to ``node`` or none: no condition above it depends on a rank's own values."""
         function = self.script.function_of(node)

@@ -31,7 +31,7 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
                 given = (argument(call, name, 1) for name in ("scalar_value", "value"))
                 metrics.formatted.update(value for value in given if value is not None)
             yield from _taken(metrics, call, [arg.value for arg in call.args])
-            for text in _texts(metrics, call):
+            for text in texts(metrics, [arg.value for arg in call.args]):
                 if text not in done:
                     done.add(text)
                     yield from _taken(metrics, text, [text])
@@ -52,24 +52,31 @@ def _taken(metrics: Metrics, node: cst.CSTNode, parts: list[cst.BaseExpression])
             yield Edit(curved, "of the mean over the ranks, not the mean of the ranks' own", metrics.wrapped)
 
 
-def _texts(metrics: Metrics, call: cst.Call) -> Iterator[cst.BaseExpression]:
-    """Yield the texts and tables that ``call`` shows by a name, or by what a function returns, where all ranks make
-    them: ``line = f"{loss:.3f}"; print(line)``."""
-    for node in (n for arg in call.args for n in walk(arg.value)):
+def texts(metrics: Metrics, given: list[cst.BaseExpression]) -> Iterator[cst.BaseExpression]:
+    """Yield the texts and tables in ``given`` by a name, or by what a function returns, where all ranks make them.
+
+    ``line = f"{loss:.3f}"; print(line)``, ``log[epoch] = {**train(), **test()}``.
+    """
+    for node in (n for part in given for n in walk(part)):
         values: list[cst.BaseExpression] = []
         for binding in metrics.script.bindings_of(node) if isinstance(node, cst.Name) else ():
             added = isinstance(binding.node, cst.AugAssign)  # line += f" {loss}"
             value = binding.value if added else binding.written if binding.how == "assign" else None
             values.extend([value] if isinstance(value, cst.BaseExpression) else [])
         returned = [r for v in (node, *values) if isinstance(v, cst.Call) for r in _returned(metrics, v)]
-        yield from (made for made in (*values, *returned) if _is_text(made) and metrics.all_ranks(made))
+        for made in (*values, *returned):
+            if _is_text(made) and metrics.all_ranks(made) and not metrics.has_gradients(made):
+                yield made
 
 
 def _returned(metrics: Metrics, call: cst.Call) -> Iterator[cst.BaseExpression]:
     """Yield what ``call`` returns, if all ranks come to all calls of its function together."""
     for function in metrics.facts.flow.targets(call):
         if all(map(metrics.all_ranks, metrics.facts.flow.callers(function))):
-            yield from metrics.facts.flow.returns(function)
+            for end in metrics.facts.flow.returns(function):
+                bindings = metrics.script.bindings_of(end) if isinstance(end, cst.Name) else ()
+                only = bindings[0].written if len(bindings) == 1 else None
+                yield only if isinstance(only, cst.Dict) else end
 
 
 def _is_text(node: cst.CSTNode) -> bool:

@@ -53,8 +53,22 @@ class Sums:
         if part or not isinstance(total, cst.Name) or any(self._divides(b) for b in self._bindings(total)):
             return False
         if depth and (ends := self._returned(total)):
-            return all(self.alone(end, depth - 1) for end in ends)
+            calls = [b.value for b in self._bindings(total) if isinstance(b.value, cst.Call)]
+            return all(self.alone(end, depth - 1) for end in ends) and all(map(self._gets_shares, calls))
         return self.in_training(total) and self._of_a_share(total, total)
+
+    def _gets_shares(self, call: cst.Call) -> bool:
+        """Tell whether the loops of the function that ``call`` runs go through a rank's share then: no test set."""
+        for function in self.facts.flow.targets(call):
+            for loop in (n for n in walk(function.body) if isinstance(n, cst.For) and n in self.facts.loops):
+                if any(feed.how == "iterable" and self.script.inside(feed.node, loop) for feed in self.facts.feeds):
+                    continue
+                for name in (n for n in walk(loop.iter) if isinstance(n, cst.Name)):
+                    given = self.facts.flow.argument(call, function, name.value)
+                    ways = self.facts.flow.through(given) if given is not None else ()
+                    if given is not None and not any(f.node in ways or dotted(given) in f.names for f in self.facts.feeds):
+                        return False
+        return True
 
     def _returned(self, name: cst.Name) -> list[cst.BaseExpression]:
         """Return what the functions return from which alone ``name`` comes: ``total = train(loader)``."""
@@ -131,7 +145,9 @@ class Sums:
             return False  # each rank goes through all batches, and its terms are means over its part of each
         loops = [loop for loop in self._loops(total) if isinstance(loop, cst.For)]
         alone = count is total
-        return bool(loops) and all(self._dealt(x, count, alone) and self._after(x, count, total) for x in loops)
+        around = [[x, *(up for up in self.script.above(x) if isinstance(up, cst.For))] for x in loops]
+        return bool(loops) and all(
+            any(self._dealt(x, count, alone) and self._after(x, count, total) for x in nested) for nested in around)
 
     def _loops(self, node: cst.CSTNode) -> list[cst.CSTNode | None]:
         """Return the innermost loops in which the rank-local names in ``node`` are added to."""
@@ -195,8 +211,8 @@ class Sums:
         calls = [call for other, call in self.facts.counted if other is loop and isinstance(call, cst.Call)]
         if alone:
             return bool(calls) and not self.facts.keeps_steps
-        bounds = [a.value for call in calls for a in call.args]
-        return self._stays(count) and any(self.text(b) == self.text(count) for b in bounds)
+        bounds = {self.text(a.value) for call in calls for a in call.args}
+        return any(self._stays(n) and self.text(n) in bounds for n in _factors(count))
 
     def _stays(self, count: cst.BaseExpression) -> bool:
         """Tell whether ``count`` is a number of serial steps still: a name shrinks where it is bound to what does."""
@@ -209,7 +225,10 @@ class Sums:
     def _runs_over(self, loop: cst.For, feed: cst.CSTNode, names: tuple[str, ...]) -> bool:
         if self.script.inside(feed, loop.iter):
             return True
-        parts = [n for n in walk(loop.iter) if isinstance(n, (cst.Name, cst.Attribute, cst.Call))]
+        parts: list[cst.BaseExpression] = []
+        parts += [n for n in walk(loop.iter) if isinstance(n, (cst.Name, cst.Attribute, cst.Call))]
+        made = [n for part in parts for n in self.facts.flow.through(part) if isinstance(n, cst.Call)]
+        parts += [a.value for n in made if self.script.name_of(n.func) == "builtins.zip" for a in n.args]
         return any(
             (isinstance(part, cst.Name) and part.value in names)
             or feed in self.facts.flow.through(part)
@@ -231,6 +250,15 @@ class Sums:
         tests = [up.test for up in self.script.above(count) if isinstance(up, cst.If)]
         return any(self.script.code(n) == self.script.code(count) and self.script.inside(n, test)
                    for n in lasts(self.facts) for test in tests)  # fmt: skip
+
+
+def _factors(node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """Yield ``iterations`` and ``critics`` of ``iterations * critics``."""
+    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Multiply):
+        yield from _factors(node.left)
+        yield from _factors(node.right)
+    else:
+        yield node
 
 
 def _adds(binding: Binding) -> bool:
