@@ -193,6 +193,9 @@ for epoch in range(3):
     for x, y in bar:
         {UPDATE}
         bar.set_description("training")
+    bar = tqdm(held)
+    for x, y in bar:
+        print(model(x).mean().item())
 """).text
     assert "bar = tqdm(dl.shard(loader), disable=not dl.is_rank0())" in text
     assert "for x, y in bar:" in text

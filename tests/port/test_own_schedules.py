@@ -52,18 +52,25 @@ def adjust(optimizer, step, most=24):
         group["lr"] = 0.01 * 0.5 ** (step / 6) if step < 12 else 0.01 * (most - step) / most
 
 
+def halve(optimizer):
+    for group in optimizer.param_groups:
+        group["lr"] *= 0.5
+
+
 torch.manual_seed(0)
 x = torch.arange(48.0).reshape(24, 2) / 48
 model = torch.nn.Linear(2, 1)
 loader = DataLoader(TensorDataset(x, x[:, :1] * 3), batch_size=2)
-made = [torch.optim.SGD(model.parameters(), lr=0.01) for _ in range(4)]
+made = [torch.optim.SGD(model.parameters(), lr=0.01) for _ in range(5)]
 noam = Noam(0.01, 6, made[0])
 schedulers = [Poly(made[1], 24), warmed(made[2], 6, 2 * len(loader))]
-optimizer, ramp, decayed, adjusted = made
+optimizer, ramp, decayed, adjusted, halved = made
 rates, done = [], 0
 for epoch in range(2):
     for a, b in loader:
         adjust(adjusted, done)
+        if done > 0 and done % 6 == 0:
+            halve(halved)
         loss = (model(a) - b).pow(2).mean()
         model.zero_grad()
         loss.backward()
@@ -71,8 +78,10 @@ for epoch in range(2):
         ramp.step()
         decayed.step()
         adjusted.step()
+        halved.step()
         done += 1
-        rates.append([group["lr"] for made in (noam.optimizer, ramp, decayed, adjusted) for group in made.param_groups])
+        each = (noam.optimizer, ramp, decayed, adjusted, halved)
+        rates.append([group["lr"] for made in each for group in made.param_groups])
         for scheduler in schedulers:
             scheduler.step()
 torch.save(rates, "last.pt")
@@ -81,7 +90,9 @@ torch.save(rates, "last.pt")
 
 def test_hand_made_schedules_on_n_ranks_are_those_of_every_nth_serial_step(tmp_path):
     (tmp_path / "train.py").write_text(TRAINS)
-    (tmp_path / "train_dist.py").write_text(port(TRAINS, Options(lr_scaling="none")).text)
+    ported = port(TRAINS, Options(lr_scaling="none"))
+    assert not [doubt for doubt in ported.doubts if "rate" in doubt.why]
+    (tmp_path / "train_dist.py").write_text(ported.text)
     _, serial = ran(tmp_path / "train.py", tmp_path / "serial")
     assert ran(tmp_path / "train_dist.py", tmp_path / "alone")[1] == serial
     assert len({tuple(rates) for rates in serial}) == 24

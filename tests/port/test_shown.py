@@ -526,7 +526,7 @@ class Trainer:
     def errors(self):
         return {"first": self.loss.item(), "double": 2 * self.loss.item()}
 
-trainer = Trainer()
+trainer, say = Trainer(), print
 for x, y in DataLoader(data, batch_size=int(os.environ.get("BATCH", 2))):
     trainer.step(x, y)
     line = f"line {trainer.loss.item():.4f}"
@@ -535,7 +535,7 @@ for x, y in DataLoader(data, batch_size=int(os.environ.get("BATCH", 2))):
     for name, value in trainer.errors().items():
         text += f" {name} {value:.4f}"
     print(text)
-    print("so", "{:.4f} and {:.4f}".format(*trainer.errors().values()))
+    say("so", "{:.4f} and {:.4f}".format(*trainer.errors().values()))
     table = {"kept": round(trainer.loss.item(), 4)}
     print(table)
     for name, value in table.items():

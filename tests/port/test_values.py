@@ -228,7 +228,7 @@ def test_what_is_kept_as_the_best_is_what_was_compared():
     if found["val"] < best:
         best = found["val"]
 """).text
-    assert 'found["val"] = dl.average(found["val"])' in entry
+    assert 'found = {"val": dl.average(loss.item())}\n    if found["val"] < best:\n        best = found["val"]' in entry
     other = port(made + "    found = 0, loss.item()\n    if found[1] < best:\n        best = found[1]\n").text
     assert "if dl.average(found[1]) < best:\n        best = dl.average(found[1])" in other
     ends = "    if found[1] > best:\n        break\n    best = found[1]\n"

@@ -11,6 +11,7 @@ from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import Tells, computed, given
 from dlrun.port.facts.taint import chances
+from dlrun.port.passes import milestones
 from dlrun.port.passes.bounds import compared
 from dlrun.port.passes.counters import attributes, counters, each_update, tells
 from dlrun.port.passes.counts import is_length_of_share
@@ -76,12 +77,14 @@ def _grows(node: cst.CSTNode) -> bool:
 
 def _turns(facts: Facts) -> Iterator[Doubt]:
     """Yield a doubt where the loss is made of something else from some step on: ``if step > 1000: weight = 0.1``."""
-    reads = tells(facts, numbers(facts, set(counters(facts)) | set(attributes(facts))))
+    known = set(counters(facts)) | set(attributes(facts))
+    reads, divided = tells(facts, numbers(facts, known)), set(milestones.torch(facts, known))
     script = facts.script
     backwards = [c.func for c in script.calls if isinstance(c.func, cst.Attribute) and c.func.attr.value == "backward"]
     asked = [(node, count, issubclass(how, ORDER) and not _is_rest(left))
              for node, test in _tested(facts) for left, how, right in compared(test)
-             if (count := _count(facts, left, right, reads)) is not None and _is_serial(facts, count)]  # fmt: skip
+             if (count := _count(facts, left, right, reads)) is not None and count not in divided
+             and _is_serial(facts, count)]  # fmt: skip
     made = set(computed(facts.flow, [func.value for func in backwards]).nodes) if asked else set()
     for node, count, once in asked:
         name = ""

@@ -8,6 +8,7 @@ import libcst as cst
 
 from dlrun.port.facts import Facts, Feed, ScriptFacts
 from dlrun.port.facts.computed import Tells
+from dlrun.port.feeds.iterated import BARS
 from dlrun.port.program.script import added, dotted, walk
 
 Counters = set[tuple[cst.CSTNode, str]]  # functions and names, classes and attributes
@@ -43,12 +44,15 @@ def _updates(facts: Facts, node: cst.CSTNode, depth: int = _DEPTH) -> bool:
 
 
 def number_of(facts: Facts, loop: cst.For | cst.While) -> cst.Name | None:
-    """Return ``i`` in ``for i, batch in enumerate(loader)``."""
-    if not isinstance(loop, cst.For) or not isinstance(loop.target, cst.Tuple) or not isinstance(loop.iter, cst.Call):
+    """Return ``i`` in ``for i, batch in enumerate(loader)``, also behind a progress bar."""
+    over = loop.iter if isinstance(loop, cst.For) and isinstance(loop.target, cst.Tuple) else None
+    while isinstance(over, cst.Call) and dotted(over.func).rsplit(".", 1)[-1] in BARS and over.args:
+        over = over.args[0].value
+    numbers = isinstance(over, cst.Call) and facts.script.name_of(over.func) == "builtins.enumerate"
+    if not numbers or len(over.args) != 1:  # type: ignore[union-attr]
         return None
-    first = loop.target.elements[0].value
-    numbers = facts.script.name_of(loop.iter.func) == "builtins.enumerate" and len(loop.iter.args) == 1
-    return first if numbers and isinstance(first, cst.Name) else None
+    first = loop.target.elements[0].value  # type: ignore[union-attr]
+    return first if isinstance(first, cst.Name) else None
 
 
 def feeds_of(facts: Facts, loop: cst.For) -> list[Feed]:

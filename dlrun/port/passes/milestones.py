@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.facts import Facts
-from dlrun.port.facts.rates import changes
+from dlrun.port.facts.rates import changes, is_zero
 from dlrun.port.passes.counters import Counters
 from dlrun.port.passes.counts import all_samples, from_length
 from dlrun.port.program.script import dotted, walk
@@ -23,21 +23,43 @@ def torch(facts: Facts, counters: Counters) -> Iterator[cst.BaseExpression]:
     script = facts.script
     known = numbers(facts, counters)
     places = {*changes(facts), *facts.optimizers}  # an optimizer made anew begins with another rate
-    for node in script.nodes:
-        test = node.test if isinstance(node, cst.If) else None
-        if not isinstance(test, cst.Comparison) or len(test.comparisons) != 1 or not isinstance(node, cst.If):
-            continue
-        target = test.comparisons[0]
-        if (script.function_of(node), dotted(test.left)) not in known or not isinstance(target.operator, _COMPARES):
-            continue
-        if not any(up in facts.loops for up in script.above(node)) or not _sets_rate(facts, node.body, places):
-            continue
-        if all_samples(facts, target.comparator) or not from_length(facts, target.comparator):
-            yield target.comparator
-            named = script.code(target.comparator) if dotted(target.comparator) or _is_entry(target.comparator) else ""
-            same = [n for n in walk(node.body) if named and script.code(n) == named]
-            if not any(getattr(script.parents[n], "target", None) is n for n in same):  # counted on in serial steps
-                yield from same  # type: ignore[misc]
+    for node in script.of(cst.If):
+        inside = any(up in facts.loops for up in script.above(node))
+        for count, number in _asked(node.test) if inside else ():
+            if (script.function_of(node), dotted(count)) in known and _sets_rate(facts, node.body, places):
+                yield from _serial(facts, node, number)
+
+
+def _asked(test: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
+    """Yield what ``test`` compares, ``step`` and ``n`` of ``step > 0 and step == n``, or of ``(step + 1) % n == 0``."""
+    match test:
+        case cst.BooleanOperation(operator=cst.And()):
+            yield from _asked(test.left)
+            yield from _asked(test.right)
+        case cst.UnaryOperation(operator=cst.Not(), expression=cst.BinaryOperation(operator=cst.Modulo()) as rest):
+            yield _before(rest.left), rest.right
+        case cst.Comparison(left=left, comparisons=[cst.ComparisonTarget(operator=operator, comparator=number)]):
+            if isinstance(left, cst.BinaryOperation) and isinstance(left.operator, cst.Modulo):
+                if isinstance(operator, cst.Equal):
+                    yield _before(left.left), left.right
+            elif isinstance(operator, _COMPARES) and not is_zero(number):
+                yield left, number
+
+
+def _before(count: cst.BaseExpression) -> cst.BaseExpression:
+    """Return ``step`` of ``step + 1``."""
+    adds = isinstance(count, cst.BinaryOperation) and isinstance(count.operator, (cst.Add, cst.Subtract))
+    return count.left if isinstance(count, cst.BinaryOperation) and adds else count
+
+
+def _serial(facts: Facts, node: cst.If, number: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """Yield ``number``, where it counts serial steps, and the places in ``node`` that compute with it."""
+    if all_samples(facts, number) or not from_length(facts, number):
+        yield number
+        named = facts.script.code(number) if dotted(number) or _is_entry(number) else ""
+        same = [n for n in walk(node.body) if named and facts.script.code(n) == named]
+        if not any(getattr(facts.script.parents[n], "target", None) is n for n in same):  # counted on in serial steps
+            yield from same  # type: ignore[misc]
 
 
 def numbers(facts: Facts, counters: Counters) -> Counters:

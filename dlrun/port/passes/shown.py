@@ -23,8 +23,7 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
     closures = [step.closure for step in metrics.facts.steps if step.closure is not None]
     training = _around(metrics, [*closures, *(metrics.script.function_of(loop) for loop in metrics.facts.loops)])
     for call in metrics.script.calls:
-        logs = isinstance(call.func, cst.Attribute) and call.func.attr.value in _LOGS
-        if not logs and not metrics.script.name_of(call.func).endswith(("builtins.print", ".log_value")):
+        if not _shows(metrics, call.func):
             continue
         if metrics.script.function_of(call) in training and metrics.all_ranks(call):
             if dotted(call.func).rsplit(".", 1)[-1] in _ONE_NUMBER:
@@ -35,6 +34,13 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
                 if text not in done:
                     done.add(text)
                     yield from _taken(metrics, text, [text])
+
+
+def _shows(metrics: Metrics, func: cst.BaseExpression) -> bool:
+    """Tell whether ``func`` prints or logs, also by another name: ``say = logger.info``, ``def train(say=print)``."""
+    made = [o.node for o in metrics.facts.flow.origins(func)] if isinstance(func, cst.Name) else []
+    logs = any(isinstance(n, cst.Attribute) and n.attr.value in _LOGS for n in (func, *made))
+    return logs or any(metrics.script.name_of(n).endswith(("builtins.print", ".log_value")) for n in (func, *made))
 
 
 def _taken(metrics: Metrics, node: cst.CSTNode, parts: list[cst.BaseExpression]) -> Iterator[Edit]:

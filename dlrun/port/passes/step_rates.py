@@ -158,18 +158,31 @@ def ways(facts: ScriptFacts, value: cst.BaseExpression) -> list[cst.BaseExpressi
     return found if found and len(found) == len(bindings) else [value]
 
 
-def compounded(facts: Facts) -> Iterator[Doubt]:
-    """Yield a doubt where the rate is multiplied at every update: ``group["lr"] *= 0.999``."""
+def compounded(facts: Facts, divided: Collection[cst.CSTNode]) -> Iterator[Doubt]:
+    """Yield a doubt where the rate is multiplied at every update: ``group["lr"] *= 0.999``.
+
+    Not so under a test with one of the counts that are ``divided``.
+    """
     for node in facts.script.nodes:
         factor = _factor(facts, node)
         if factor is None:
             continue
         around = innermost(facts, node)
         over_groups = isinstance(around, cst.For) and around not in facts.loops
-        if each_update(facts, around if around is not None and over_groups else node):
+        at = around if around is not None and over_groups else node
+        if each_update(facts, at) and not _is_told(facts, at, divided):
             yield Doubt(node, "changes the rate at every batch, and n ranks take 1/n of the batches: it falls n times "
                         "more slowly", "high",
                         f"({facts.script.code(factor)}) ** {facts.alias}.serial_steps(1)")  # fmt: skip
+
+
+def _is_told(facts: Facts, node: cst.CSTNode, divided: Collection[cst.CSTNode], depth: int = 3) -> bool:
+    """Tell whether ``node`` runs under a test with one of the counts that are ``divided``."""
+    tests = [up.test for up in facts.script.above(node) if isinstance(up, cst.If)]
+    function = facts.script.function_of(node)
+    calls = facts.flow.callers(function) if depth and isinstance(function, cst.FunctionDef) else []
+    return any(facts.script.inside(n, test) for n in divided for test in tests) or (
+        bool(calls) and all(_is_told(facts, call, divided, depth - 1) for call in calls))  # fmt: skip
 
 
 def _factor(facts: Facts, node: cst.CSTNode) -> cst.BaseExpression | None:

@@ -79,12 +79,12 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     done: set[cst.CSTNode] = set(found)
     known = set(counters(facts)) | set(attributes(facts))
     for value in milestones.torch(facts, known):
-        if value not in done and not any(facts.script.inside(n, value) for n in done):
+        if not _is_divided(facts, value, done) and not any(facts.script.inside(n, value) for n in done):
             done.add(value)
             yield Edit(value, "the rate changes at this step, and n ranks take 1/n of the steps", divide)
     known |= milestones.numbers(facts, known)
     yield from StepRates(facts, tells(facts, known), done).told(step_rates.set_by_hand(facts))
-    yield from step_rates.compounded(facts)
+    yield from step_rates.compounded(facts, done)
     for call, name in _batchwise(facts):
         yield from own_schedules.torch(facts, call, name, done)
         if name == "CyclicLR" and argument(call, "step_size_up", 3) is None and not any(a.star for a in call.args):
@@ -123,6 +123,15 @@ def _epochs_by_batches(facts: Facts) -> Iterator[cst.BaseExpression]:
 def _follows(facts: Facts, node: cst.BaseExpression, divided: Collection[cst.CSTNode]) -> bool:
     """Tell whether ``node`` is computed from another count that is ``divided``."""
     return any(n in divided and n is not node for n in computed(facts.flow, [node]).nodes)
+
+
+def _is_divided(facts: Facts, value: cst.BaseExpression, divided: Collection[cst.CSTNode], depth: int = 3) -> bool:
+    """Tell whether ``value`` is one of the counts that are ``divided``, or a part of one: ``total // 4``."""
+    for leaf in (value, *leaves(facts.flow, value)):
+        inner = (n for n in walk(leaf) if n is not value and isinstance(n, (cst.Name, cst.Attribute)))
+        if leaf in divided or (depth and any(_is_divided(facts, n, divided, depth - 1) for n in inner)):
+            return True
+    return False
 
 
 def _scheduler_counts(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:

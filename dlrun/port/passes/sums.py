@@ -58,16 +58,16 @@ class Sums:
         return self.in_training(total) and self._of_a_share(total, total)
 
     def _gets_shares(self, call: cst.Call) -> bool:
-        """Tell whether the loops of the function that ``call`` runs go through a rank's share then: no test set."""
+        """Tell whether the function that ``call`` runs goes through a rank's share then, and through no test set."""
+        feeds = self.facts.feeds
         for function in self.facts.flow.targets(call):
-            for loop in (n for n in walk(function.body) if isinstance(n, cst.For) and n in self.facts.loops):
-                if any(feed.how == "iterable" and self.script.inside(feed.node, loop) for feed in self.facts.feeds):
-                    continue
-                for name in (n for n in walk(loop.iter) if isinstance(n, cst.Name)):
-                    given = self.facts.flow.argument(call, function, name.value)
-                    ways = self.facts.flow.through(given) if given is not None else ()
-                    if given is not None and not any(f.node in ways or dotted(given) in f.names for f in self.facts.feeds):
-                        return False
+            loops = (n for n in walk(function.body) if isinstance(n, cst.For) and n in self.facts.loops)
+            for n in (n for x in loops for n in walk(x.iter) if isinstance(n, cst.Name)):
+                given = self.facts.flow.argument(call, function, n.value)
+                ways = self.facts.flow.through(given) if given is not None else ()
+                cut = any(f.node in (n, *ways) or dotted(given or n) in f.names for f in feeds)
+                if given is not None and not cut:
+                    return False
         return True
 
     def _returned(self, name: cst.Name) -> list[cst.BaseExpression]:
