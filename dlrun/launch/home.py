@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from dlrun.rank import wire
@@ -43,22 +44,23 @@ class Home:
         self.ranks, self.silence, self.selector, self.heard, self.lost = ranks, silence, selector, heard, lost
         self.token = os.urandom(16).hex()
         self.calls: dict[int, Call] = {}
-        self.server = socket.create_server(("127.0.0.1" if local else "", 0), backlog=min(ranks, 4096))
+        hosts = ["127.0.0.1"] if local else own_addresses()
+        self.server = socket.create_server(("127.0.0.1" if local else "", 0), backlog=min(max(ranks, 128), 65535))
         self.server.setblocking(False)
         selector.register(self.server, selectors.EVENT_READ, self.accept)
-        port = self.server.getsockname()[1]
-        self.addresses = [(host, port) for host in (["127.0.0.1"] if local else own_addresses())]
+        self.addresses = [(host, self.server.getsockname()[1]) for host in hosts]
         self.open = 0
         self.complete = False
 
     def accept(self) -> None:
-        """Take a new connection; it is nobody's until its token was right."""
+        """Take all new connections; each is nobody's until its token was right."""
         with suppress(BlockingIOError):
-            connection, _ = self.server.accept()
-            wire.keep_alive(connection, self.silence)
-            call = Call(connection)
-            self.open += 1
-            self.selector.register(connection, selectors.EVENT_READ, lambda: self.serve(call))
+            while True:
+                connection, _ = self.server.accept()
+                wire.keep_alive(connection, self.silence)
+                call = Call(connection)
+                self.open += 1
+                self.selector.register(connection, selectors.EVENT_READ, partial(self.serve, call))
 
     def serve(self, call: Call) -> None:
         """Read what one rank has sent."""

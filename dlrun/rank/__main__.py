@@ -24,7 +24,9 @@ from dlrun.rank.script import run
 from dlrun.rank.watch import FORWARDED, Watcher
 
 _PR_SET_CHILD_SUBREAPER = 36
-_CONNECT_S = 5.0
+_CONNECT_S = 16.0  # a call that the system drops is made again after 1, 3, 7 and 15 s
+_NEXT_S = 0.25  # without an answer, until the next address is called, too
+_CALLS = 8  # before a rank gives up: the last waits for 6 to 13 s
 
 
 def main(argv: list[str]) -> int:
@@ -41,9 +43,7 @@ def main(argv: list[str]) -> int:
         os.environ.setdefault(name, value)
     os.environ.update(spec["env"])
     me = identity(os.environ, spec["backend"])
-    home = connect(spec["home"], spec["token"], spec["silence"]) if spec["home"] else None
-    if home:
-        me = join(home, me, spec)
+    home, me = meet(me, spec) if spec["home"] else (None, me)
     place = {"RANK": me.rank, "SIZE": me.size or spec["ranks"], "LOCAL_RANK": me.local_rank or 0,
              "LOCAL_SIZE": me.local_size or 1, "NODE": me.node or 0, "NNODES": spec["nnodes"]}  # fmt: skip
     os.environ.update({f"DLRUN_{name}": str(value) for name, value in place.items()})
@@ -89,29 +89,51 @@ def start(rank: int, program: list[str], spec: dict[str, Any], home: socket.sock
     return watcher.run()
 
 
-def connect(addresses: list[list[Any]], token: str, silence: int) -> socket.socket:
-    """Return a connection to ``dlrun launch``: all its addresses are called at once, and the first that answers is it.
+def meet(me: Identity, spec: dict[str, Any]) -> tuple[socket.socket, Identity]:
+    """Return the connection to ``dlrun launch`` and this rank's place in the job.
+
+    A call that is reset before it was answered is made again, later: so end calls that came while more ranks called
+    than the system lets wait (``net.core.somaxconn``), some of them only after they seemed to be connected.
+    """
+    for attempt in range(_CALLS):
+        home = connect(spec["home"], spec["silence"])
+        try:
+            return home, join(home, me, spec)
+        except ConnectionError:
+            home.close()
+            time.sleep(0.1 * 2**attempt * (0.5 + me.rank % 64 / 64))  # ranks apart from each other
+    sys.exit(f"dlrun: {socket.gethostname()}: dlrun launch hung up on rank {me.rank} {_CALLS} times")
+
+
+def connect(addresses: list[list[Any]], silence: int) -> socket.socket:
+    """Return a connection to ``dlrun launch``: its addresses are called one after the other, and the first that
+    answers is it; none is waited for before the next is called (RFC 8305).
 
     Ends this rank when none answers.
     """
     calls = select.poll()
-    called = {}
-    for host, port in addresses:
-        call = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        call.setblocking(False)
-        if call.connect_ex((host, port)) in (0, errno.EINPROGRESS):
-            calls.register(call, select.POLLOUT)
-            called[call.fileno()] = call
-    deadline = time.monotonic() + _CONNECT_S
-    while called and time.monotonic() < deadline:
-        for fd, _ in calls.poll(max(deadline - time.monotonic(), 0) * 1000):
+    called: dict[int, socket.socket] = {}
+    left, deadline = list(addresses), time.monotonic() + _CONNECT_S
+    while (left or called) and time.monotonic() < deadline:
+        if left:
+            host, port = left.pop(0)
+            call = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            call.setblocking(False)
+            if call.connect_ex((host, port)) in (0, errno.EINPROGRESS):
+                calls.register(call, select.POLLOUT)
+                called[call.fileno()] = call
+            else:
+                call.close()
+        for fd, _ in calls.poll((_NEXT_S if left else max(deadline - time.monotonic(), 0)) * 1000 if called else 0):
             calls.unregister(fd)
             home = called.pop(fd)
             if home.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
                 home.setblocking(True)
                 wire.keep_alive(home, silence)
-                home.sendall(token.encode())
+                for other in called.values():
+                    other.close()
                 return home
+            home.close()
     tried = ", ".join(f"{host}:{port}" for host, port in addresses)
     sys.exit(f"dlrun: {socket.gethostname()} cannot reach dlrun launch (tried {tried}): is it still running?")
 
@@ -140,7 +162,7 @@ def join(home: socket.socket, me: Identity, spec: dict[str, Any]) -> Identity:
     hello = {"rank": me.rank, "size": me.size, "host": socket.gethostname(), "pid": os.getpid()}
     if spec["torchrun"] and me.rank == 0:
         hello["port"] = torchrun.free_port()
-    home.sendall(wire.pack(wire.HELLO, hello | facts()))
+    home.sendall(spec["token"].encode() + wire.pack(wire.HELLO, hello | facts()))
     reader = wire.Reader()
     while True:
         data = home.recv(65536)
