@@ -31,7 +31,7 @@ def deal(
     """
     reading = reading or nullcontext()
     with reading:
-        rest = iter(samples)
+        rest = going(samples)
     head: list[Any] = []
     while True:
         with reading:
@@ -42,6 +42,11 @@ def deal(
             yield group[rank] if rank < len(group) else head[(rank - len(group)) % len(head)]
         if len(block) < n * ahead:
             return
+
+
+def going(samples: Iterable[Any]) -> Iterator[Any]:
+    """Return an iterator that ``iter()`` does not begin anew, as it does a loader of the user's that is its own."""
+    return (sample for sample in samples)
 
 
 def deal_calls(function: Callable[..., Any], rank: int, n: int) -> Callable[..., Any]:

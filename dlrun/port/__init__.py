@@ -27,6 +27,7 @@ from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.taint import Taint, chances, forwards, made_of
 from dlrun.port.facts.torch import Gradients
 from dlrun.port.feeds import Feeds, own, samples
+from dlrun.port.feeds.one_batch import in_one_batch
 from dlrun.port.observing import Observed
 from dlrun.port.passes import GRID, STEPS, observed, start
 from dlrun.port.program.flow import Flow
@@ -125,6 +126,8 @@ def facts_of(script: Script, options: Options) -> Facts:
     feeds = Feeds(loops)
     if (reason := nothing_to_share(feeds)) is not None:
         raise reason
+    if in_one_batch(feeds):
+        options = replace(options, batch="global")
     if options.batch == "global" and (reason := not_globally(feeds)) is not None:
         raise reason
     return gather(loops, feeds, options)

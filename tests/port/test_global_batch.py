@@ -99,3 +99,38 @@ def test_a_batch_that_the_ranks_do_not_divide_says_which_numbers_would(serial, t
     data.write_text(data.read_text().replace("train, batch_size, shuffle", "train, 63, shuffle"))
     with pytest.raises(AssertionError, match="a global batch of 63 cannot be divided among 2 ranks"):
         ran(tmp_path / "out" / "train.py", tmp_path / "run", 2)
+
+
+ALL = """import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+x = torch.randn(10, 3)
+data = TensorDataset(x, x.sum(1, keepdim=True))
+model = torch.nn.Linear(3, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(4):
+    for a, b in DataLoader(data, batch_size=SIZE, shuffle=True):
+        loss = (model(a) - b).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+torch.save(model.state_dict(), "last.pt")
+odd = x[:9]
+for (a,) in DataLoader(TensorDataset(odd), batch_size=len(odd)):
+    model(a).mean().backward()
+    opt.step()
+"""
+
+
+def test_a_loader_of_one_batch_keeps_the_serial_parameters(tmp_path):
+    for size in ("len(data)", "data.__len__()", "x.shape[0]", "x.size(0)"):
+        text = port(ALL.replace("SIZE", size)).text
+        assert 'batch="global")' in text and "lr_scale" not in text
+    assert "lr_scale" in port(ALL.replace("SIZE", "len(x) // 3")).text
+    (tmp_path / "train.py").write_text(ALL.replace("SIZE", "len(data)"))
+    (tmp_path / "dist.py").write_text(port(ALL.replace("SIZE", "len(data)")).text)
+    _, serial = ran(tmp_path / "train.py", tmp_path / "one")
+    _, shared = ran(tmp_path / "dist.py", tmp_path / "two", 2)
+    for name, value in serial.items():
+        torch.testing.assert_close(shared[name], value, rtol=1e-5, atol=1e-6)

@@ -50,6 +50,13 @@ def test_draws_that_meet_by_chance_prove_nothing() -> None:
     assert (check.status, check.finding[:39]) == ("n/a", "1 of 7 samples are read by more than on")
 
 
+def test_ranks_that_read_the_same_few_batches_again_and_again_lose_the_others() -> None:
+    check = coverage(fed(SERIAL), fed([[1, 2]] * 4, [[3]] * 4))
+    assert check is not None
+    assert check.fault == "lost-samples"
+    assert "2 ranks read 3 samples in 4 steps, and the serial script 8" in check.finding
+
+
 def test_ranks_that_each_shuffle_by_themselves_meet_where_the_serial_script_does_not() -> None:
     serial = [[2 * i, 2 * i + 1] for i in range(8)]
     ranks = [[0, 3], [5, 9], [8, 1], [2, 12]], [[3, 9], [7, 0], [8, 4], [6, 15]]

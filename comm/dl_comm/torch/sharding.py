@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
+from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, Sampler, get_worker_info
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, Sampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from dl_comm import CommError, _core
-from dl_comm.dealing import deal, deal_calls
-from dl_comm.drawing import Alike
+from dl_comm.dealing import deal_calls, going
 from dl_comm.ranks import check_enough, get_rank, parts, shifted_seed
 from dl_comm.shares import check_side_by_side
 from dl_comm.torch.arrays import Share, check_equal_lengths, shard_sequence
+from dl_comm.torch.dealt import ShardedIterator, ShardedStream
 
 # An order of unknown length (an endless sampler) is drawn and shared in blocks of so many entries per rank.
 _BLOCK = 1024
@@ -37,7 +38,7 @@ def shard(data: Any, batch: str = "local", equal: bool = True) -> Any:
     ``batch`` says what a loader's batch size stands for. ``"local"``: for what each rank takes at a step, so that the
     global batch is n times as large. ``"global"``: for what all ranks take together, so that each takes B/n and the
     k-th batch of the n ranks is the serial run's k-th batch, as many of them as there, for an unchanged learning rate.
-    A last batch that n does not divide is padded.
+    A last batch, or one of all samples, that n does not divide is padded.
 
     *A DataLoader* becomes a loader with the same local batch size, so that the global batch is n times as large.
     Whatever it was given stays: sampler or batch sampler, workers, collate function, pinning, generator. At each
@@ -97,8 +98,10 @@ def shard(data: Any, batch: str = "local", equal: bool = True) -> Any:
                         "DataLoader")  # fmt: skip
     if hasattr(data, "__len__") and hasattr(data, "__getitem__") and not isinstance(data, IterableDataset):
         return shard_sequence(data, get_rank(), n, batch, equal)
-    stream = ShardedStream(data, get_rank(), n)
-    return iter(stream) if isinstance(data, Iterator) else stream
+    if not isinstance(data, Iterator):
+        return ShardedStream(data, get_rank(), n)
+    own = isinstance(type(data).__iter__, FunctionType)  # and so may begin anew in each epoch
+    return ShardedIterator(data, get_rank(), n) if own else iter(ShardedStream(data, get_rank(), n))
 
 
 def _shard_loader(loader: DataLoader[Any], rank: int, n: int, divide: int) -> DataLoader[Any]:
@@ -162,7 +165,8 @@ def _sharded_samplers(loader: DataLoader[Any], rank: int, n: int, divide: int) -
     if batches is None:  # no automatic batching: the sampler's entries are the batches
         return {"sampler": ShardedSampler(loader.sampler, rank, n)}
     if type(batches) is BatchSampler:
-        size = _local_batch(batches.batch_size, divide)
+        together = divide > 1 and hasattr(drawn, "__len__") and len(drawn) <= batches.batch_size
+        size = -(-len(drawn) // n) if together else _local_batch(batches.batch_size, divide)
         if batches.drop_last and hasattr(drawn, "__len__") and len(drawn) // n < size <= len(drawn):
             raise CommError(
                 f"shard: {len(drawn)} entries on {n} ranks make no batch of {size}, and drop_last leaves out what is "
@@ -199,7 +203,7 @@ class ShardedSampler(Sampler[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         # Every rank runs its sampler, so that random streams and samplers' own counters advance as in the serial run.
-        entries = iter(self._sampler)
+        entries = going(self._sampler)
         # A block holds a whole order where its length is known, and shows that it ended by being incomplete.
         known = min(len(self._sampler), _LONGEST) if hasattr(self._sampler, "__len__") else self._n * _BLOCK
         together = self._n * self._runs
@@ -231,27 +235,3 @@ def order_of_rank0(order: list[Any]) -> list[Any]:
         return list(pickle.loads(packed[1:]))
     entries: list[int] = np.frombuffer(packed, dtype=np.int64, offset=1).tolist()
     return entries
-
-
-class ShardedStream(IterableDataset[Any]):
-    """Every n-th sample of an iterable data set, padded from its beginning so that all ranks get as many.
-
-    Attributes it lacks are the data set's. ``len()`` is this rank's.
-    """
-
-    def __init__(self, dataset: Iterable[Any], rank: int, n: int, ahead: int = 1) -> None:
-        self._dataset, self._rank, self._n, self._ahead = dataset, rank, n, ahead
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._dataset, name)
-
-    def __len__(self) -> int:
-        return -(-len(self._dataset) // self._n)  # type: ignore[arg-type]
-
-    def __iter__(self) -> Iterator[Any]:
-        if get_worker_info() is not None:  # whose random numbers are alike
-            yield from deal(self._dataset, self._rank, self._n)
-        else:
-            yield from deal(self._dataset, self._rank, self._n, self._ahead, Alike())

@@ -204,6 +204,10 @@ def _unknown(inputs: list[Given], n: int) -> Check:
     """Judge by what is read twice, where the ranks' samples are not those of the serial script's first steps."""
     given = min(inputs, key=lambda each: each.twice()[0] / max(1, each.twice()[1]))
     twice, every = given.twice()
+    serial = len({row for rows in given.serial[: given.steps] for row in rows})
+    if every < 0.75 * serial:
+        finding = f"{n} ranks read {every} samples in {given.steps} steps, and the serial script {serial}"
+        return failed(NAME, finding, "let the ranks' shares cover all that it reads", "lost-samples")
     if twice == 0:
         return passed(NAME, f"{n} ranks read {every} samples in {given.steps} steps, none of them twice")
     if (both := given.too_often()) and not given.repeats:

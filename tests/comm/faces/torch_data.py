@@ -175,6 +175,26 @@ def endless_samplers_stay_endless_and_long_ones_begin_at_once():
     assert next(iter(dl.shard(DataLoader(_Numbers(10), 8, sampler=drawn)))).shape == (8,)
 
 
+def a_loader_of_ones_own_that_begins_anew_at_iter_is_gone_through_once_in_each_epoch():
+    class Batches:
+        def __iter__(self):
+            self.at = 0
+            return self
+
+        def __next__(self):
+            if self.at == 3 * _n:
+                raise StopIteration
+            self.at += 1
+            return self.at - 1
+
+    batches = dl.shard(Batches())
+    for _ in range(2):
+        assert list(batches) == list(range(_r, 3 * _n, _n))
+    assert [next(batches) for _ in range(3)] == list(batches)
+    sampled = DataLoader(_Numbers(99), 1, sampler=Batches())
+    assert [int(x) for x in dl.shard(sampled)] == list(range(_r, 3 * _n, _n))
+
+
 def samplers_advance_on_every_rank_as_in_the_serial_run():
     torch.manual_seed(5)
     for _ in DataLoader(_Numbers(4 * _n), 4, shuffle=True):
