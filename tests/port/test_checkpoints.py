@@ -133,3 +133,27 @@ def to_text(file):
 to_text(path)
 """).text
     assert 'with dl.rank0_first(h5py.File)(file, "r") as weights:' in text
+
+
+FREE = """import os
+import keras
+n = 0
+while os.path.exists(f"runs/{n}"):
+    n += 1
+os.makedirs(f"runs/{n}")
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(x, y, callbacks=[keras.callbacks.ModelCheckpoint(f"runs/{n}/best.keras")])
+model.load_weights(f"runs/{n}/best.keras")
+"""
+
+
+def test_the_first_name_that_is_free_is_rank_0s() -> None:
+    assert "    n += 1\nn = dl.broadcast(n)" in port(FREE).text  # the next rank may find it taken
+    counted = FREE.replace('n = 0\nwhile os.path.exists(f"runs/{n}"):\n    n += 1', "n = len(os.listdir('runs'))")
+    assert "n = dl.broadcast(len(os.listdir('runs')))" in port(counted).text
+    until = 'while True:\n    if not os.path.exists(f"runs/{n}"): break'
+    left = FREE.replace('while os.path.exists(f"runs/{n}"):', until)
+    assert "    n += 1\nn = dl.broadcast(n)" in port(left).text
+    read = FREE.replace("    n += 1\n", "    rows = open(f'runs/{n}').read()\n    n += 1\n")
+    assert "dl.broadcast(" not in port(read).text  # files that are there

@@ -20,6 +20,7 @@ _STAMPS = re.compile(
 )
 _LOOKS = re.compile(r"(^|\.)(exists|is_dir|is_file|isdir|isfile|listdir|glob|Exists)$")
 _TEXTS = ("strftime", "isoformat", "format", "replace", "timestamp", "ctime", "split", "hex", "lower", "strip")
+_NAMING = {"join", "str", "format", "exists", "isdir", "isfile", "is_dir", "makedirs", "mkdir", "print", "Path", "int"}
 _PATHS = re.compile(
     r"^(os\.(makedirs|mkdir|path\.(join|exists|isdir|isfile))|pathlib\.Path|builtins\.open|io\.open)$|"
     r"(^|\.)(SummaryWriter|FileWriter|FileHandler|create_file_writer|TensorBoard|ModelCheckpoint|CSVLogger|mkdir|makedirs|"
@@ -44,7 +45,8 @@ def names(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
     for call in script.calls:
         early = isinstance(script.function_of(call), cst.Module) and not any(
             isinstance(up, (cst.For, cst.While, cst.Lambda)) for up in script.above(call))  # fmt: skip
-        if not _STAMPS.search(script.name_of(call.func)) or not (early or once(facts, call)):
+        counts = script.name_of(call.func) == "builtins.len" and any(_lists(facts, a.value) for a in call.args)
+        if not (counts or _STAMPS.search(script.name_of(call.func))) or not (early or once(facts, call)):
             continue
         whole = _whole(facts, call)
         if whole not in done and _names_path(facts, Taint(script, facts.kinds, [whole])):
@@ -53,8 +55,35 @@ def names(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
                 yield Doubt(whole, "each rank's own clock names this, before the ranks meet: they may look for other "
                             "files than rank 0 writes", "medium", f"{facts.alias}.broadcast() it under the main guard")
                 continue
-            yield Edit(whole, "one name for all ranks, rank 0's: clocks differ",
+            why = "a folder that is new is there for the next rank" if counts else "clocks differ"
+            yield Edit(whole, f"one name for all ranks, rank 0's: {why}",
                        lambda node: expression("torch/same", {"value": node}, dl=facts.alias))  # fmt: skip
+    for loop in script.of(cst.While):
+        if (free := _tries(facts, loop)) and once(facts, loop):
+            lines = [s for name in free for s in statements("torch/same_folder", dl=facts.alias, name=name)]
+            yield Edit(loop, "the first name that is free: rank 0's, which the next rank may find taken",
+                       after=tuple(lines))  # fmt: skip
+
+
+def _lists(facts: ScriptFacts, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` lists the files of a folder."""
+    found = isinstance(node, cst.Call) and (facts.script.name_of(node.func) or dotted(node.func))
+    return bool(found) and str(found).endswith(("os.listdir", "glob.glob"))
+
+
+def _tries(facts: ScriptFacts, loop: cst.While) -> list[str]:
+    """Return the names that ``loop`` changes until there is no file of that name: ``while os.path.exists(f"{n}")``."""
+    calls = [dotted(n.func).rsplit(".", 1)[-1] for n in walk(loop.body) if isinstance(n, cst.Call)]
+    if not set(calls) <= _NAMING:
+        return []
+    ends = [n.test for n in walk(loop.body) if isinstance(n, cst.If) and any(isinstance(b, cst.Break) for b in walk(n))]
+    looked = [c for test in (loop.test, *ends) for c in walk(test) if isinstance(c, cst.Call)
+              and _LOOKS.search(facts.script.name_of(c.func) or dotted(c.func))]  # fmt: skip
+    changed = [t for n in walk(loop.body) if isinstance(n, (cst.Assign, cst.AugAssign))
+               for t in ([n.target] if isinstance(n, cst.AugAssign) else [t.target for t in n.targets])]  # fmt: skip
+    names = list(dict.fromkeys(t.value for t in changed if isinstance(t, cst.Name)))
+    asked = {m.value for c in looked for m in walk(c) if isinstance(m, cst.Name)}
+    return names if not asked.isdisjoint(names) else []
 
 
 def of_writers(facts: ScriptFacts) -> Iterator[Edit]:
