@@ -75,6 +75,17 @@ for epoch in range(2):
         total += update(xb, yb)
     print(epoch, total / len(loader), total)
 """
+STATE = """
+state, patience = {"step": 0, "worse": 0}, 2
+while state["worse"] < patience:
+    seen = 0.0
+    for xb, yb in loader:
+        seen += update(xb, yb) * len(xb)
+        state["step"] += 1
+    share = seen / len(X) if patience > 1 else None
+    print(state["worse"], share)
+    state["worse"] += 1
+"""
 SPLIT = """
 for epoch in range(2):
     total = 0.0
@@ -94,11 +105,14 @@ for epoch in range(2):
     print(epoch, a, b, c)
 """
 FUNCTION = """
-def train():
-    total, batches = 0.0, len(loader)
+import numpy as np
+def train(parts=2):
+    total, batches, kept = 0.0, len(loader), []
     for xb, yb in loader:
-        total += update(xb, yb)
-    print(total / batches)
+        loss = update(xb, yb)
+        total += loss
+        kept.append(loss / parts)
+    print(total / batches, np.array(kept).mean())
     return total / batches
 
 for epoch in range(2):
@@ -153,13 +167,14 @@ for xb, yb in loader:
 """
 
 
-LOOPS = [LOADER, MEANS, RANGE, NUMBER, TURNS, PAIRS, SPLIT, FUNCTION, ROWS, GRADIENTS]
+LOOPS = [LOADER, MEANS, RANGE, NUMBER, TURNS, PAIRS, STATE, SPLIT, FUNCTION, ROWS, GRADIENTS]
 
 
 @pytest.mark.parametrize(("batch", "loops", "most"), [("local", LOOPS, 3), ("global", [LOADER], 2)])
 def test_printed_sums_are_those_over_all_ranks_batches(tmp_path: Path, batch: str, loops: list[str], most: int) -> None:
     serial = HEAD + "".join(loops)
     text = port(serial, Options(batch=batch)).text
+    assert "np.array(dl.average(kept))" in text or FUNCTION not in loops
     alone = numbers(on_ranks(tmp_path, serial, 1))
     for ranks in range(1, most + 1):
         assert numbers(on_ranks(tmp_path, text, ranks)) == pytest.approx(alone, rel=1e-5)

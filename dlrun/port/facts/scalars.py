@@ -84,6 +84,8 @@ class Scalars:
         key = (id(scope), node.value)
         if key in self._busy:
             return True  # total = total / count: the other bindings tell
+        if bindings and all(b.how == "param" for b in bindings):
+            return all(isinstance(o.node, (cst.Integer, cst.Float)) for o in self.flow.origins(node))
         if (scope, node.value, self._last(node, bindings)) in self._led_back:
             return True
         self._busy.add(key)

@@ -8,8 +8,9 @@ import libcst as cst
 
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.computed import computed, reaching
+from dlrun.port.facts.rates import is_zero
 from dlrun.port.feeds.draws import DRAWS
-from dlrun.port.passes.counters import counters, feeds_of, innermost, number_of, runs_inside
+from dlrun.port.passes.counters import called, counters, feeds_of, innermost, number_of, runs_inside
 from dlrun.port.passes.counts import all_samples, is_own
 from dlrun.port.program.script import Script, children, dotted, names_in, walk
 
@@ -32,8 +33,8 @@ def bounds(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
         elif isinstance(loop, cst.While) and isinstance(loop.test, cst.Comparison) and len(loop.test.comparisons) == 1:
             target = loop.test.comparisons[0]
             left = loop.test.left
-            counts_steps = "epoch" not in dotted(left) and not facts.unequal(left)  # no time, and no loss
-            counts_steps = counts_steps and not _grows_at_times(facts, loop, dotted(left))
+            counts_steps = "epoch" not in called(facts, left) and not facts.unequal(left)  # no time, and no loss
+            counts_steps = counts_steps and not _grows_at_times(facts, loop, called(facts, left))
             if isinstance(target.operator, (cst.LessThan, cst.LessThanEqual)) and counts_steps:
                 yield target.comparator, why
     for bound in _ends(facts):
@@ -92,7 +93,7 @@ def _span(facts: Facts, loop: cst.CSTNode, ends: list[cst.BaseExpression]) -> It
 def _grows_at_times(facts: Facts, loop: cst.While, name: str) -> bool:
     """Tell whether ``loop`` changes ``name`` in some turns alone, beside its updates: a length that it extends."""
     script = facts.script
-    changes = [n for n in walk(loop.body) if isinstance(n, cst.AugAssign) and dotted(n.target) == name]
+    changes = [n for n in walk(loop.body) if isinstance(n, cst.AugAssign) and called(facts, n.target) == name]
     tests = [[up for up in script.above(n) if isinstance(up, cst.If) and script.inside(up, loop)] for n in changes]
     return bool(changes) and all(
         any(not any(script.inside(step.node, up) for step in facts.steps) for up in ups) for ups in tests
@@ -155,8 +156,9 @@ def _ends(facts: Facts) -> Iterator[cst.BaseExpression]:
             continue
         for left, how, right in compared(node.test):
             ends = issubclass(how, (*_AFTER, cst.Equal) if leaves else _BEFORE)
-            at_times = isinstance(node, cst.While) and _grows_at_times(facts, node, dotted(left))
-            if ends and not at_times and (facts.script.function_of(node), dotted(left)) in known:
+            at_times = isinstance(node, cst.While) and _grows_at_times(facts, node, called(facts, left))
+            known_here = (facts.script.function_of(node), called(facts, left)) in known
+            if ends and known_here and not at_times and not is_zero(right):
                 yield right
 
 

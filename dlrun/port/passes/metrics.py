@@ -77,9 +77,9 @@ class Metrics:
         """Tell whether all ranks come to ``node`` or none: no condition above it depends on a rank's own values."""
         function = self.script.function_of(node)
         for up in self.script.above(node):
-            if isinstance(up, (cst.Lambda, cst.ListComp, cst.GeneratorExp, cst.DictComp, cst.IfExp)):
+            if isinstance(up, (cst.Lambda, cst.ListComp, cst.GeneratorExp, cst.DictComp)):
                 return False
-            if isinstance(up, cst.If) and any(
+            if isinstance(up, (cst.If, cst.IfExp)) and any(
                 self.facts.unequal(side) and (function, self.script.code(side)) not in self.averaged
                 for n in walk(up.test)
                 if isinstance(n, cst.Comparison) and not _asks_for_none(n)
@@ -87,7 +87,9 @@ class Metrics:
                 if not self.is_record(side, up)
             ):
                 return False
-            if isinstance(up, cst.If) and any(self._fills_apart(p) or self._is_finite(p) for p in _parts(up.test)):
+            tests = _parts(up.test) if isinstance(up, (cst.If, cst.IfExp)) else ()
+            if any(self._fills_apart(p) or self._is_finite(p) or (isinstance(up, cst.IfExp) and self.facts.unequal(p))
+                   for p in tests):  # fmt: skip
                 return False
         return True
 

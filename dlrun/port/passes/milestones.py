@@ -8,7 +8,7 @@ import libcst as cst
 
 from dlrun.port.facts import Facts
 from dlrun.port.facts.rates import changes, is_zero
-from dlrun.port.passes.counters import Counters
+from dlrun.port.passes.counters import Counters, called
 from dlrun.port.passes.counts import all_samples, from_length
 from dlrun.port.program.script import dotted, walk
 
@@ -26,7 +26,7 @@ def torch(facts: Facts, counters: Counters) -> Iterator[cst.BaseExpression]:
     for node in script.of(cst.If):
         inside = any(up in facts.loops for up in script.above(node))
         for count, number in _asked(node.test) if inside else ():
-            if (script.function_of(node), dotted(count)) in known and _sets_rate(facts, node.body, places):
+            if (script.function_of(node), called(facts, count)) in known and _sets_rate(facts, node.body, places):
                 yield from _serial(facts, node, number)
 
 
@@ -84,9 +84,9 @@ def _sums(facts: Facts, known: set[tuple[cst.CSTNode, str]]) -> Iterator[tuple[c
     for node in facts.script.nodes:
         added = isinstance(node, cst.Assign) and isinstance(node.value, cst.BinaryOperation)
         if isinstance(node, cst.Assign) and added and isinstance(node.value.operator, cst.Add):  # type: ignore[attr-defined]
-            function = facts.script.function_of(node)
-            if any((function, n.value) in known for n in walk(node.value) if isinstance(n, cst.Name)):
-                yield function, dotted(node.targets[0].target)
+            function, name = facts.script.function_of(node), called(facts, node.targets[0].target)
+            if name and any((function, n.value) in known for n in walk(node.value) if isinstance(n, cst.Name)):
+                yield function, name
 
 
 def _sets_rate(facts: Facts, body: cst.CSTNode, places: set[cst.CSTNode], depth: int = 3) -> bool:
