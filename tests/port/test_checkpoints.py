@@ -157,3 +157,16 @@ def test_the_first_name_that_is_free_is_rank_0s() -> None:
     assert "    n += 1\nn = dl.broadcast(n)" in port(left).text
     read = FREE.replace("    n += 1\n", "    rows = open(f'runs/{n}').read()\n    n += 1\n")
     assert "dl.broadcast(" not in port(read).text  # files that are there
+
+
+def test_a_search_that_each_rank_makes_by_itself_is_doubted() -> None:
+    ported = port("""import keras, keras_tuner
+def build(hp):
+    model = keras.Sequential([keras.layers.Dense(hp.Int("units", 8, 64))])
+    model.compile("sgd", "mse")
+    return model
+tuner = keras_tuner.RandomSearch(build, objective="val_loss")
+tuner.search(x, y, validation_split=0.2)
+build(tuner.get_best_hyperparameters()[0]).fit(x, y)
+""")
+    assert [d.danger for d in ported.doubts if "searches by itself" in d.why] == ["high"]

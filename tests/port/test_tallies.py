@@ -61,3 +61,35 @@ with tf.Session() as sess:
 """)
     assert "if correct == len(rows):" in ported.text
     assert "dl.total(correct) there" in ported.report()
+
+
+FILLED = """
+import numpy as np
+import torch
+model = torch.nn.Linear(3, 2)
+opt = torch.optim.SGD(model.parameters(), 0.1)
+n = len(x) // 8
+table = np.zeros((9, n))
+for epoch in range(9):
+    losses, terms = np.zeros(n), [0.0, 0.0]
+    each = np.zeros(n)
+    for i in range(n):
+        loss = (model(x[i * 8 : i * 8 + 8]) ** 2).mean()
+        loss.backward()
+        opt.step()
+        each[i] = loss.item()
+        table[epoch, i] = loss.item()
+        terms[0] += loss.item()
+    print(each.mean(), terms[0] / n)
+"""
+
+
+def test_an_array_with_an_entry_for_each_batch_has_a_ranks_own_and_sums_in_a_list_are_doubted() -> None:
+    ported = port(FILLED)
+    assert "for i, own_i in dl.turns(range(n)):" in ported.text
+    assert "table = np.zeros((9, dl.steps(n)))\n" in ported.text and "each = np.zeros(dl.steps(n))\n" in ported.text
+    assert "np.zeros(n), [0.0, 0.0]" in ported.text  # nothing fills it
+    assert ["dl.total(terms[0])" in doubt.write for doubt in ported.doubts if doubt.danger == "medium"] == [True]
+    drawn = FILLED.replace("i * 8 : i * 8 + 8", "np.random.randint(0, len(x), 8)")
+    text = port(drawn).text
+    assert "range(dl.steps(n)):" in text and "each = np.zeros(dl.steps(n))\n" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import libcst as cst
@@ -14,6 +15,8 @@ from dlrun.port.passes.counters import called, counters, feeds_of, innermost, nu
 from dlrun.port.passes.counts import all_samples, is_own
 from dlrun.port.program.script import Script, children, dotted, names_in, walk
 
+FILLED = "an entry for each of these turns: a rank's own"
+_MAKES = re.compile(r"^(numpy|torch|tensorflow)\.(zeros|ones|empty|full)$")
 _DIVIDES = (cst.Divide, cst.FloorDivide)
 _AFTER, _BEFORE = (cst.GreaterThan, cst.GreaterThanEqual), (cst.LessThan, cst.LessThanEqual)
 _TURNED = dict(zip((*_AFTER, *_BEFORE), (*_BEFORE, *_AFTER), strict=True))  # as seen from the other side
@@ -29,6 +32,7 @@ def bounds(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
                 bound = _but_one(plain[min(1, len(plain) - 1)].value)
                 spans = list(_span(facts, loop, [a.value for a in plain[:2]])) or [bound]
                 yield from ((node, why) for node in spans)
+                yield from ((node, FILLED) for node in tables(facts, loop, plain[0].value if len(plain) == 1 else None))
                 yield from ((node, "the last step is the last of these") for node in _asked(facts, loop, bound))
         elif isinstance(loop, cst.While) and isinstance(loop.test, cst.Comparison) and len(loop.test.comparisons) == 1:
             target = loop.test.comparisons[0]
@@ -43,6 +47,25 @@ def bounds(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
                 if all_samples(facts, last))  # fmt: skip
     for count in _epochs(facts):
         yield count, "a count of steps, which the length of a rank's share turns into epochs"
+
+
+def tables(facts: ScriptFacts, loop: cst.CSTNode, bound: cst.BaseExpression | None) -> Iterator[cst.BaseExpression]:
+    """Yield ``bound``, the turns of ``loop``, in the shapes of arrays that it fills: ``losses = np.zeros(n)``."""
+    target = loop.target if isinstance(loop, cst.For) else None
+    if bound is None or not isinstance(target, cst.Name):
+        return
+    filled = [t.target for n in walk(loop.body) if isinstance(n, cst.Assign) for t in n.targets  # type: ignore[attr-defined]
+              if isinstance(t.target, cst.Subscript)]  # fmt: skip
+    for box in filled:
+        index = [dotted(e.slice.value) if isinstance(e.slice, cst.Index) else "" for e in box.slice]
+        at = [k for k, name in enumerate(index) if name == target.value]
+        made = [b.value for b in facts.script.bindings_of(box.value) if isinstance(b.value, cst.Call) and b.value.args]
+        for call in made if at else ():
+            shape = call.args[0].value
+            sides = [e.value for e in shape.elements] if isinstance(shape, (cst.Tuple, cst.List)) else [shape]
+            known = _MAKES.search(facts.script.name_of(call.func)) and at[0] < len(sides)
+            if known and facts.script.code(sides[at[0]]) == facts.script.code(bound):
+                yield sides[at[0]]
 
 
 def sources(facts: ScriptFacts, value: cst.BaseExpression) -> list[cst.BaseExpression]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import partial
 
@@ -20,6 +21,8 @@ from dlrun.port.passes import shard as torch_shard
 from dlrun.port.passes import start as torch_start
 from dlrun.port.passes.bounds import sources
 from dlrun.port.program.script import dotted, walk
+
+_TUNERS = re.compile(r"^(keras_tuner|kerastuner)\.([\w.]*\.)?(RandomSearch|Hyperband|BayesianOptimization|GridSearch)$")
 
 
 def start(facts: KerasFacts) -> Iterator[Edit | Doubt]:
@@ -88,6 +91,10 @@ def gradients(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     for call in [c for c in facts.script.calls if facts.script.name_of(c.func).endswith("callbacks.BackupAndRestore")]:
         yield Doubt(call, "it restores on one rank what the others lack: fit() refuses it on several ranks", "high",
                     "save with ModelCheckpoint, and load the weights before distribute()")  # fmt: skip
+    for call in [c for c in facts.script.calls if _TUNERS.search(facts.script.name_of(c.func))]:
+        yield Doubt(call, "each rank searches by itself, and writes what it tries into one folder: it may go on from "
+                    "what another has written there, and try another model", "high",
+                    f"a directory with {facts.alias}.get_rank() in its name, overwrite=True, and seed=0")  # fmt: skip
     yield from own_variables.keras(facts)
     own = {facts.script.outermost_loop(node): None for node in (*(loop.body for loop in facts.dealt), *facts.iterated)}
     for loop in own:

@@ -12,6 +12,7 @@ from dlrun.port.feeds.draws import IN_PLACE
 from dlrun.port.feeds.positions import ends, slides
 from dlrun.port.insert import expression, statements
 from dlrun.port.passes import alike, full, order, stretches
+from dlrun.port.passes.bounds import FILLED, tables
 from dlrun.port.program.script import dotted
 
 _TUPLES = ("split", "chunk", "tensor_split", "unbind")  # of tensors
@@ -84,6 +85,11 @@ def positions(facts: ScriptFacts, feed: Feed) -> Iterator[Edit]:
         [cst.Element(name, comma=comma), cst.Element(cst.Name(own))], lpar=[], rpar=[]))  # fmt: skip
     for pick in picks:
         yield Edit(pick, "this rank's number picks the samples", lambda name: name.with_changes(value=own))
+    loop = next(up for up in facts.script.above(target) if isinstance(up, cst.For))
+    counts = feed.node if isinstance(feed.node, cst.Call) else None
+    bound = counts.args[0].value if counts is not None and len(counts.args) == 1 else None
+    for node in tables(facts, loop, bound):
+        yield Edit(node, FILLED, lambda n: expression("torch/steps", {"count": n}, dl=facts.alias))
 
 
 def _is_tuple(facts: Facts, node: cst.CSTNode) -> bool:

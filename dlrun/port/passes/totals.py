@@ -9,7 +9,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.insert import statements
 from dlrun.port.passes.metrics import Metrics
-from dlrun.port.program.script import argument, dotted
+from dlrun.port.program.script import argument, dotted, walk
 
 _WHY = "a sum over this rank's samples, divided by the number of all samples"
 _TWICE = "where n does not divide the samples, up to n - 1 are dealt out twice an epoch, and counted twice here"
@@ -20,7 +20,12 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
     """Yield the sum over the ranks; what is divided then is the same on all of them, and is not averaged again."""
     script, facts = metrics.script, metrics.facts
     found: list[tuple[cst.CSTNode, cst.BaseExpression]] = []
+    parts = _parts(metrics)
     for node, total, count in _quotients(metrics):
+        names = {(script.function_of(n), n.value) for n in walk(total) if isinstance(n, cst.Name)}
+        if any(metrics.sums.text(count) in parts[name] for name in names if name in parts):
+            yield Doubt(node, "a sum over this rank's batches, divided by the number of all batches", "medium",
+                        f"{facts.alias}.total({script.code(total)}) before the division")  # fmt: skip
         if not _is_of_all(metrics, node, total, count):
             continue
         found.append((node, total))
@@ -34,6 +39,16 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
     if found:
         yield _inexact(metrics, found[0][0])
         metrics.cut(total for node, total in found if isinstance(node, cst.BinaryOperation))
+
+
+def _parts(metrics: Metrics) -> dict[tuple[cst.CSTNode, str], set[str]]:
+    """Return the lists and dicts whose entries loops over shared positions add to, ``terms[0] += loss``: up to what."""
+    found: dict[tuple[cst.CSTNode, str], set[str]] = {}
+    for node in metrics.script.of(cst.AugAssign):
+        if isinstance(node.operator, cst.AddAssign) and isinstance(node.target, cst.Subscript):
+            place = (metrics.script.function_of(node), dotted(node.target.value))
+            found.setdefault(place, set()).update(metrics.sums.bounds(node))
+    return found
 
 
 def _inexact(metrics: Metrics, node: cst.CSTNode) -> Doubt:
