@@ -460,3 +460,20 @@ def test_the_loss_at_an_edge_is_no_graph() -> None:
         assert GRAPH.search(name)
     for name in ("edge", "loss_edge", "edge_loss", "knowledge_base"):
         assert not GRAPH.search(name)
+
+
+@pytest.mark.parametrize(("noise", "whole"), [("randn_like(x)", True), ("randn(64, 3)", False)])
+def test_noise_in_the_shape_of_all_samples_is_no_batch_that_is_drawn(noise, whole):
+    text = port(f"""
+import torch
+x = load()
+model = torch.nn.Linear(3, 3)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(100):
+    loss = (model(x + torch.{noise}) - x).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+""").text
+    assert ('batch="global")' in text) is whole
+    assert ("dl.steps(100)" in text and "dl.lr_scale(0.1)" in text) is not whole

@@ -60,11 +60,17 @@ class Draws:
 
     def __call__(self, node: cst.CSTNode) -> bool:
         """Tell whether running ``node`` draws its own samples: at random, in turn, or with next() from a loader."""
+        return any(True for _ in self._drawing(node))
+
+    def noise_alone(self, node: cst.CSTNode) -> bool:
+        """Tell whether all that running ``node`` draws is in the shape of other values: ``torch.randn_like(mean)``."""
+        return all(name.endswith("n_like") for name in self._drawing(node))
+
+    def _drawing(self, node: cst.CSTNode) -> Iterator[str]:
         for call in self.reached(node):
             name = self.script.name_of(call.func) or f".{dotted(call.func)}"
             if self.advanced(call) is not None or DRAWS.search(name) or self.keeps_its_place(call):
-                return True
-        return False
+                yield name
 
     def advanced(self, call: cst.Call) -> cst.BaseExpression | None:
         """Return the iterator from which ``call`` draws samples with next(); None where it goes through no samples.
