@@ -173,6 +173,11 @@ def test_what_training_makes_of_a_batch_by_the_steps_so_far_is_doubted(line, sai
 def test_what_is_made_anew_in_each_turn_and_shown_at_some_steps_makes_no_loss():
     shown = "        if done % 20 == 0:\n            a = a.argmax(1)\n"
     assert not doubts(STEPS.replace("TEST", "if False") + shown, "of which the loss is made")
+    drawn = "        if done % 20 == 0:\n            c = torch.arange(10)\n            a = model(c)\n"
+    assert not doubts(STEPS.replace("TEST", "if False") + drawn, "of which the loss is made")
+    read = "def cost():\n    return weight * model.weight.norm()\nweight, done"
+    source = STEPS.replace("TEST", "if done > 9").replace("weight * model.weight.norm()", "cost()")
+    assert doubts(source.replace("weight, done", read), "of which the loss is made")
     other = "        if kind == 'all':\n            weight = 0.3\n        rows[kind] = done + 1\n"
     source = STEPS.replace("TEST", "if False").replace("weight, done", "kind, rows, weight, done")
     source = source.replace(" = 0.0, 0\n", " = 'all', {}, 0.0, 0\n")

@@ -95,7 +95,7 @@ def _turns(facts: Facts) -> Iterator[Doubt]:
         else:
             written = [n for n in walk(node) if isinstance(n, (cst.Assign, cst.AugAssign)) and n.value in made]
             kept = [n for n in written if "detach" not in script.code(n.value)  # where back-propagation is cut short
-                    and not _is_made_anew(facts, node, n, backwards)]  # fmt: skip
+                    and not _is_made_anew(facts, node, n, backwards) and not _stays_inside(facts, node, n)]  # fmt: skip
             name = script.code(kept[0].targets[0].target if isinstance(kept[0], cst.Assign) else kept[0].target
                                ) if kept else ""  # fmt: skip
         if name:
@@ -135,6 +135,17 @@ def _is_made_anew(
     others = [b for b in script.bindings_of(target) if script.inside(b.node, loop) and not script.inside(b.node, test)]
     return bool(others) and any(
         script.inside(n, loop) and script.order[n] < script.order[test] for n in backwards)  # fmt: skip
+
+
+def _stays_inside(facts: Facts, test: cst.If, node: cst.Assign | cst.AugAssign) -> bool:
+    """Tell whether nothing reads the name that ``node`` sets but what ``test`` heads: that is asked for itself."""
+    target = node.target if isinstance(node, cst.AugAssign) else node.targets[0].target
+    if not isinstance(target, cst.Name):
+        return False
+    scopes = facts.script.scopes
+    scope = scopes[target].lookup(target.value)[1]
+    uses = (n for n in facts.script.of(cst.Name) if n.value == target.value and n in scopes)
+    return all(facts.script.inside(n, test) for n in uses if scopes[n].lookup(n.value)[1] is scope)
 
 
 def _count(
