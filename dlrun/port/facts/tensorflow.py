@@ -34,6 +34,8 @@ _HIDDEN = {
     "slim.learning.create_train_op": "optimizer.minimize(loss, global_step)",
     "layers.optimize_loss": "optimizer.minimize(loss, global_step), with an optimizer such as "
                             "tf.compat.v1.train.GradientDescentOptimizer(0.01)",
+    "optimizer.lbfgs_minimize": "a loop with tape.gradient() and optimizer.apply_gradients()",
+    "optimizer.bfgs_minimize": "a loop with tape.gradient() and optimizer.apply_gradients()",
 }  # fmt: skip
 _FITS = ("fit", "fit_generator", "train_on_batch")
 
