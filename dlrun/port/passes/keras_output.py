@@ -13,7 +13,7 @@ from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.insert import expression
-from dlrun.port.passes import checkpoints, downloads, stamps
+from dlrun.port.passes import checkpoints, downloads, reads, stamps
 from dlrun.port.passes import output as torch_output
 from dlrun.port.passes.writes import MODELS
 from dlrun.port.program.script import argument, dotted
@@ -53,7 +53,7 @@ def keras(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     yield from downloads.both(facts)
     yield from stamps.names(facts)
     yield from stamps.folders(facts)
-    yield from torch_output.reads_back(facts)
+    yield from reads.back(facts)
     script, dl = facts.script, facts.alias
     by_hand = {o.node for c in script.calls if isinstance(c.func, cst.Attribute) and c.func.attr.value == "set_model"
                for o in facts.flow.origins(c.func.value)}  # fmt: skip
@@ -101,7 +101,7 @@ def tensorflow(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     yield from downloads.both(facts)
     yield from stamps.names(facts)
     yield from stamps.folders(facts)
-    yield from torch_output.reads_back(facts)
+    yield from reads.back(facts)
     script, dl = facts.script, facts.alias
     saves: list[cst.Call] = []
     for call in downloads.others(facts):

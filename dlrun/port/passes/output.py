@@ -10,10 +10,9 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, ScriptFacts
-from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.insert import expression, inside, statements, with_argument
-from dlrun.port.passes import caches, downloads, stamps, stopping
-from dlrun.port.passes.writes import METHODS, MODELS, PICTURES, SAVES, WRITES
+from dlrun.port.passes import caches, downloads, reads, stamps, stopping
+from dlrun.port.passes.writes import called, writes
 from dlrun.port.program.script import argument, dotted
 
 _BARS = ("tqdm.tqdm", "tqdm.trange", "tqdm.auto.tqdm", "tqdm.auto.trange", "tqdm.notebook.tqdm", "tqdm.std.tqdm",
@@ -23,11 +22,7 @@ _HUBS = re.compile(
     r"(six\.moves\.)?urllib\.(request\.)?urlretrieve|gdown\.download|kagglehub\.\w+|wget\.download|datasets\.load_dataset|"
     r"sklearn\.datasets\.fetch_\w+)$"
 )
-_READS = re.compile(
-    r"^(os\.(stat|path\.(exists|isfile|getsize))|numpy\.(load|loadtxt|genfromtxt)|pandas\.read_\w+|(builtins|io)\.open|"
-    r"tensorflow\.(io\.read_file|data\.(experimental\.)?(TextLineDataset|TFRecordDataset|CsvDataset|make_csv_dataset)))$"
-)
-_LISTS = ("os.listdir", "os.scandir", "glob.glob", "glob.iglob")
+
 
 
 def torch(facts: Facts) -> Iterator[Edit | Doubt]:
@@ -45,7 +40,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     yield from stamps.of_writers(facts)
     yield from caches.torch(facts)
     yield from downloads.both(facts)
-    yield from reads_back(facts)
+    yield from reads.back(facts)
     dl = facts.alias
     for call in downloads.others(facts):
         name = facts.script.name_of(call.func)
@@ -59,69 +54,10 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             yield from one(facts, call)
 
 
-def reads_back(facts: ScriptFacts) -> Iterator[Edit]:
-    """Yield what makes the other ranks wait where they read, by the same words, what rank 0 has written before.
-
-    Before:
-        np.savetxt(path, losses)
-        losses = np.loadtxt(path)
-
-    After:
-        dl.rank0(np.savetxt)(path, losses)
-        losses = dl.rank0_first(np.loadtxt)(path)
-    """
-    written: list[tuple[cst.Call, set[tuple[cst.CSTNode | None, str]]]] = []
-    read: list[tuple[cst.Call, set[tuple[cst.CSTNode | None, str]]]] = []
-    for call in downloads.others(facts):
-        name = _name(facts, call)
-        if name == "torch.save" or _writes(facts, call, name) or _saves_model(facts, call, name):
-            folders = {word for arg in call.args for word in _folder(facts, call, arg.value)}
-            written.append((call, folders.union(*(_words(facts, call, arg.value) for arg in call.args))))
-        elif (_READS.search(plain(name)) or name == "h5py.File") and call.args and not downloads.is_apart(facts, call):
-            read.append((call, _words(facts, call, call.args[0].value)))
-        elif name in _LISTS and call.args and not downloads.is_apart(facts, call):
-            read.append((call, _folder(facts, call, call.args[0].value)))
-    tree_of, order = facts.script.tree_of, facts.script.order
-    for call, mine in read:
-        before = (words for one, words in written if tree_of(one) is not tree_of(call) or order[one] < order[call])
-        if any(not words.isdisjoint(mine) for words in before):
-            yield Edit(call.func, "rank 0 first: it has written what all read",
-                       lambda f: expression("torch/rank0_first", {"call": f}, dl=facts.alias))  # fmt: skip
-
-
-def _words(facts: ScriptFacts, call: cst.Call, path: cst.BaseExpression) -> set[tuple[cst.CSTNode | None, str]]:
-    """Return what tells ``path`` from others: its words, in their function, what makes it, and the texts that do."""
-    made = [o.node for o in facts.flow.origins(path)]
-    options = [m for m in made if isinstance(m, cst.Subscript) and facts.script.code(m.slice[0])[:1] in ("'", '"')]
-    asks = _name(facts, call).startswith("os.")  # which any rank may, of a path that others have
-    return {(facts.script.function_of(call), facts.script.code(path)), *((m, "") for m in made if not asks),
-            *((None, facts.script.code(m)) for m in options),  # config["file"]
-            *((None, str(t.evaluated_value)) for t in made if isinstance(t, cst.SimpleString))}  # fmt: skip
-
-
-def _folder(facts: ScriptFacts, call: cst.Call, path: cst.BaseExpression) -> set[tuple[cst.CSTNode | None, str]]:
-    """Return what tells the folder of ``os.path.join(folder, "*.npy")``, or that which ``call`` lists, from others."""
-    joins = isinstance(path, cst.Call) and facts.script.name_of(path.func) == "os.path.join" and bool(path.args)
-    folder = path.args[0].value if isinstance(path, cst.Call) and joins else path
-    listed = joins or facts.script.name_of(call.func) in _LISTS
-    return {(facts.script.function_of(call), f"{facts.script.code(folder)}/")} if listed else set()
-
-
-def _writes(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
-    made = WRITES.search(name) or SAVES.search(name) or downloads.opens_to_write(call, name)
-    return bool(made) or _method_writes(facts, call, name) or downloads.removes(facts, call, name)
-
-
-def _saves_model(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
-    """Tell whether ``call`` is ``model.save_weights(path)`` or the like, of a model of Keras."""
-    method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
-    return method in MODELS and name[:1] in ("", ".") and not facts.flow.targets(call)
-
-
 def one(facts: ScriptFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
     """Yield the change of one call that any framework's script may make."""
-    dl, name = facts.alias, _name(facts, call)
-    if _writes(facts, call, name):
+    dl, name = facts.alias, called(facts, call)
+    if writes(facts, call, name):
         yield Edit(call.func, "rank 0 writes", lambda f: expression("torch/rank0", {"call": f}, dl=dl))
         if downloads.before_listing(facts, call, name):
             lines = statements("torch/barrier", dl=dl, why="what was removed no rank lists any more")
@@ -164,22 +100,6 @@ def _in_brackets(node: cst.BaseExpression) -> cst.BaseExpression:
     return node if plain else node.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
 
 
-def _name(facts: ScriptFacts, call: cst.Call) -> str:
-    """Return what is called; the data set, where one of several is taken from a table: ``datasets.__dict__[name]``."""
-    name = facts.script.name_of(call.func)
-    if isinstance(call.func, cst.Attribute) and call.func.attr.value == "check_connection":
-        made = [o.node for o in facts.flow.origins(call.func.value)]
-        shows = any(isinstance(m, cst.Call) and facts.script.name_of(m.func) == "visdom.Visdom" for m in made)
-        return "visdom.Visdom.check_connection" if shows else name
-    cls = facts.flow.definition(call.func)
-    if isinstance(cls, cst.ClassDef):  # a writer of the script's own, which derives from one
-        return next((base for base in facts.flow.bases(cls) if base.endswith("SummaryWriter")), name)
-    if (name and name[0] != ".") or argument(call, "download") is None:
-        return name
-    chosen = [n for n in facts.kinds.names(call.func) if n.startswith("torchvision.datasets.")]
-    return chosen[0] if chosen else name
-
-
 def _sets_level(facts: ScriptFacts, call: cst.Call) -> bool:
     """Tell whether ``call`` sets the level of a logger."""
     if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "setLevel" or len(call.args) != 1:
@@ -191,25 +111,6 @@ def _sets_level(facts: ScriptFacts, call: cst.Call) -> bool:
 
 def _quieter(dl: str, logging: str, level: cst.BaseExpression) -> cst.BaseExpression:
     return expression("torch/level", {"level": level}, dl=dl, logging=logging)
-
-
-def _method_writes(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
-    if not isinstance(call.func, cst.Attribute) or (name and not name.startswith(".")):
-        return False
-    texts = call.func.attr.value == "to_json" and not call.args  # the text itself
-    picture = call.func.attr.value == "save" and _is_picture(facts, call.func.value)
-    return picture or (call.func.attr.value in METHODS and not texts)
-
-
-def _is_picture(facts: ScriptFacts, node: cst.BaseExpression) -> bool:
-    """Tell whether ``node`` is a picture or a film: ``Image.fromarray(x)``, also where it is changed on the way."""
-    for origin in facts.flow.origins(node):
-        made = origin.node
-        while isinstance(made, cst.Call):
-            if PICTURES.search(facts.script.name_of(made.func)):
-                return True
-            made = made.func.value if isinstance(made.func, cst.Attribute) else made.func
-    return False
 
 
 def _downloads(call: cst.Call, name: str) -> bool:

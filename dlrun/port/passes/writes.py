@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import re
 
+import libcst as cst
+
+from dlrun.port.facts import ScriptFacts
+from dlrun.port.passes import downloads
+from dlrun.port.program.script import argument
+
 # Calls that write, and nothing else: rank 0 makes them, the arguments are evaluated on every rank.
 WRITES = re.compile(
     r"^(matplotlib\.pyplot\.(savefig|show|pause|imsave)|numpy\.(save|savez|savez_compressed|savetxt)|(scipy\.misc|skimage\.io)\.imsave|"
@@ -29,3 +35,50 @@ PICTURES = re.compile(
     r"^(PIL\.Image\.\w+|torch\.jit\.(script|trace)|matplotlib\.animation\.\w+Animation|"
     r"torchvision\.transforms\.(functional\.)?\w*pil\w*)$", re.I
 )
+
+
+def called(facts: ScriptFacts, call: cst.Call) -> str:
+    """Return what is called; the data set, where one of several is taken from a table: ``datasets.__dict__[name]``."""
+    name = facts.script.name_of(call.func)
+    if isinstance(call.func, cst.Attribute) and call.func.attr.value == "check_connection":
+        made = [o.node for o in facts.flow.origins(call.func.value)]
+        shows = any(isinstance(m, cst.Call) and facts.script.name_of(m.func) == "visdom.Visdom" for m in made)
+        return "visdom.Visdom.check_connection" if shows else name
+    cls = facts.flow.definition(call.func)
+    if isinstance(cls, cst.ClassDef):  # a writer of the script's own, which derives from one
+        return next((base for base in facts.flow.bases(cls) if base.endswith("SummaryWriter")), name)
+    if (name and name[0] != ".") or argument(call, "download") is None:
+        return name
+    chosen = [n for n in facts.kinds.names(call.func) if n.startswith("torchvision.datasets.")]
+    return chosen[0] if chosen else name
+
+
+def writes(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
+    """Tell whether ``call``, of what is called ``name``, writes or removes a file."""
+    made = WRITES.search(name) or SAVES.search(name) or downloads.opens_to_write(call, name)
+    return bool(made) or _method_writes(facts, call, name) or downloads.removes(facts, call, name)
+
+
+def saves_model(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
+    """Tell whether ``call`` is ``model.save_weights(path)`` or the like, of a model of Keras."""
+    method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+    return method in MODELS and name[:1] in ("", ".") and not facts.flow.targets(call)
+
+
+def _method_writes(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
+    if not isinstance(call.func, cst.Attribute) or (name and not name.startswith(".")):
+        return False
+    texts = call.func.attr.value == "to_json" and not call.args  # the text itself
+    picture = call.func.attr.value == "save" and _is_picture(facts, call.func.value)
+    return picture or (call.func.attr.value in METHODS and not texts)
+
+
+def _is_picture(facts: ScriptFacts, node: cst.BaseExpression) -> bool:
+    """Tell whether ``node`` is a picture or a film: ``Image.fromarray(x)``, also where it is changed on the way."""
+    for origin in facts.flow.origins(node):
+        made = origin.node
+        while isinstance(made, cst.Call):
+            if PICTURES.search(facts.script.name_of(made.func)):
+                return True
+            made = made.func.value if isinstance(made.func, cst.Attribute) else made.func
+    return False
