@@ -477,3 +477,26 @@ for step in range(100):
 """).text
     assert ('batch="global")' in text) is whole
     assert ("dl.steps(100)" in text and "dl.lr_scale(0.1)" in text) is not whole
+
+
+def test_what_the_last_step_made_of_a_share_is_doubted_where_it_meets_all_samples():
+    for show, doubted in (("plt.plot(x, prediction.detach())", True), ("print((y - prediction).abs().max())", True),
+                          ("print(len(x), loss.item())", False), ("plt.plot(x, model(x))", False)):  # fmt: skip
+        doubts = port(f"""import matplotlib.pyplot as plt
+import torch
+x, y = torch.randn(8, 2), torch.randn(8, 1)
+
+def train(model):
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(9):
+        prediction = model(x)
+        loss = (prediction - y).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    {show}
+
+train(torch.nn.Linear(2, 1))
+print(x.mean(), y.mean())
+""").doubts
+        assert [d.danger for d in doubts if "meets all of them" in d.why] == ["high"] * doubted, show

@@ -10,8 +10,9 @@ from dlrun.errors import DlrunError
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, Feed
 from dlrun.port.facts.reductions import Reductions
+from dlrun.port.facts.scalars import Scalars
 from dlrun.port.insert import expression, statements
-from dlrun.port.program.script import dotted
+from dlrun.port.program.script import dotted, walk
 
 
 def arrays(facts: Facts, feed: Feed) -> Iterator[Edit | Doubt]:
@@ -62,6 +63,31 @@ def _cut(facts: Facts, feed: Feed, how: Reductions, equal: bool) -> Iterator[Edi
         yield Edit(size, "the shape is that of this rank's samples",
                    lambda name: cst.Call(cst.Name("len"), [cst.Arg(cst.Name(mine))]))  # fmt: skip
     yield Doubt(feed.node, f"{', '.join(feed.names)}: taken to hold one sample per entry of axis 0", "medium")
+    yield from _beside(facts, feed)
+
+
+def _beside(facts: Facts, feed: Feed) -> Iterator[Doubt]:
+    """Yield doubts where what the last step made of a rank's samples meets all of them: ``plt.plot(x, prediction)``."""
+    script, picks = facts.script, set(feed.picks)
+    loop = next((up for pick in feed.picks for up in script.above(pick) if up in facts.loops), None)
+    if loop is None or not isinstance(facts, Facts):
+        return
+    scalar, home = Scalars(facts.kinds), script.function_of(loop)
+    for node in script.nodes:
+        sides = [a.value for a in node.args] if isinstance(node, cst.Call) else (
+            [node.left, node.right] if isinstance(node, cst.BinaryOperation) else [])  # fmt: skip
+        if len(sides) < 2 or script.function_of(node) is not home or script.order[node] < script.order[loop]:
+            continue
+        shown = isinstance(node, cst.Call) and script.name_of(node.func) == "builtins.print"
+        names = [{n for n in walk(side) if isinstance(n, (cst.Name, cst.Attribute))} for side in sides]
+        whole = [n for side in names for n in side if dotted(n) in feed.names and n not in picks]
+        made = [n for side in names if side.isdisjoint(whole) for n in side
+                if isinstance(n, cst.Name) and facts.local(n) and not scalar(n)
+                and (bound := script.bindings_of(n)) and all(script.inside(b.node, loop) for b in bound)]  # fmt: skip
+        if whole and made and not shown and not script.inside(node, loop):
+            yield Doubt(node, f"{made[0].value} is of this rank's samples, and meets all of them in {dotted(whole[0])}",
+                        "high", f"compute {made[0].value} of all samples before this line")  # fmt: skip
+            return
 
 
 def _own(name: str) -> str:
