@@ -13,6 +13,7 @@ from typing import Any
 from dlrun.errors import DlrunError
 from dlrun.verify import outside
 from dlrun.verify.checks import data, metrics, ranks, repeat, whole
+from dlrun.verify.checks.coverage import repeats
 from dlrun.verify.checks.same import ALONE, same
 from dlrun.verify.compare import compare, ran
 from dlrun.verify.refusals import framework_of, refuse
@@ -165,11 +166,12 @@ class Runs:
 
     def whole(self, serial: Run, sharded: Run, broken: bool) -> Check:
         """Run the port with the serial global batch, where the script allows it."""
-        loud, reason = None, whole.reason_against(serial, self.job.ranks)
+        dealt = not data.training(serial.root) and repeats(serial.root, sharded) > 0
+        loud, reason = None, whole.reason_against(serial, self.job.ranks, dealt)
         if reason in (whole.NORM, whole.NOISE) and not broken and whole.is_eager(serial):
             still = self._serial("quiet", self.cut, quiet=True)
             if not (still.error or still.hung):
-                loud, serial, reason = serial, still, whole.reason_against(still, self.job.ranks)
+                loud, serial, reason = serial, still, whole.reason_against(still, self.job.ranks, dealt)
         if any(sharded.root.returns("stretch")):
             reason = "the ranks go through stretches of a stream: no step of theirs is a serial one"
         if reason or broken:

@@ -14,20 +14,28 @@ NAME = "same global batch"
 NORM = "batch norm sees B/n samples instead of B"
 AUGMENTED = "samples are changed at random as they are read, by each rank in its own way (augmentation)"
 NOISE = "random numbers are drawn while training (dropout, noise)"
+TODO = (
+    "a loss that is no mean over the samples (a sum, a root or a ratio of such, one that compares samples or has a "
+    "constant batch size in it) is another loss as a mean over ranks; so is one with numbers in it that each rank "
+    "carries from step to step: dl.average() them"
+)
 FAR = 10.0  # times its own size: a parameter that moves further without batch norm tells nothing
 # Optimizers whose steps are divided by the gradients' own size: rounding decides those of the smallest.
 NORMALISES = re.compile(r"Ada|RMSprop|Rprop|Lion|LAMB|LARS|Sign|Shampoo|Muon|Novo", re.IGNORECASE)
 TOLERANCE = {"float64": 1e-6, "float32": 2e-3, "float16": 5e-2, "bfloat16": 1e-1}
 
 
-def reason_against(serial: Run, n: int) -> str:
-    """Return why n ranks cannot reproduce the serial parameters with the serial global batch; empty if they can."""
+def reason_against(serial: Run, n: int, dealt: bool = False) -> str:
+    """Return why n ranks cannot reproduce the serial parameters with the serial global batch; empty if they can.
+
+    ``dealt``: the port itself deals out what every step takes, a full batch.
+    """
     epochs, forwards = training(serial.root), list(serial.root.all("forward"))
     fed = set() if epochs else {_fed(event) for event in forwards}
-    if not epochs and (not fed or 0 in fed):
+    if not dealt and not epochs and (not fed or 0 in fed):
         return "no DataLoader, feed_dict or fit() gives the batches"
     sizes = {len(batch) for epoch in epochs for batch in epoch.batches if batch is not None} or fed
-    if not sizes or any(size % n for size in sizes):
+    if not dealt and (not sizes or any(size % n for size in sizes)):
         return f"batches of {', '.join(map(str, sorted(sizes))) or 'unknown size'} do not divide by {n}"
     if any(event["drawn"] for event in serial.root.all("worker", "read")):
         return AUGMENTED
@@ -80,13 +88,12 @@ def reproduces(serial: Run, run: Run, loud: Run | None = None, grown: bool = Fal
         if ratio > max(TOLERANCE.get(name, 2e-3) for name in {a.params[i]["type"], *rounded}):
             parameter, size = serial.root.names[a.optimizer][i], distance(a.params[i], b.params[i])
             finding = f"{parameter} differs by {size:.1e} after step {a.number}, {ratio:.1%} of what it moved"
-            todo = "a loss that is a sum, or has a constant batch size in it, is another loss as a mean over ranks"
-            todo += "; so is one with numbers in it that each rank carries from step to step: dl.average() them"
             if reason := _no_fault(serial, run, a.number, quiet, grown):
                 return skipped(NAME, f"{finding}: {reason}")
-            return failed(NAME, finding, todo, "other-gradient", where=b.at, step=a.number, parameter=parameter,
+            return failed(NAME, finding, TODO, "other-gradient", where=b.at, step=a.number, parameter=parameter,
                           size=size)  # fmt: skip
-    said = f"{n} ranks x {_size(run)} samples reproduce the serial parameters to {worst:.0e} of their change"
+    shares = f"x {size} samples" if (size := _size(run)) else "with their shares"
+    said = f"{n} ranks {shares} reproduce the serial parameters to {worst:.0e} of their change"
     if loud is not None:
         said += _still(loud, serial)
     return passed(NAME, f"{said}, the parts of a loss that is a sum added up" if sums else said)
@@ -129,20 +136,30 @@ def _no_fault(serial: Run, run: Run, number: int, quiet: bool, grown: bool) -> s
     Losses that weigh samples, or compare those of a batch, are others of B/n samples, which a first step shows. What
     shows later alone is carried from step to step; a gradient that is a multiple of the serial one is no mean.
     """
+    if _kind(serial, number) == "LBFGS" and number > len(serial.root.names):
+        return "the first steps agree, and the line searches of L-BFGS make much of rounding"
     if serial.root.first("weighs"):
         return "the loss weighs the samples of a batch, and leaves some out"
     firsts = range(1, min(number, len(serial.root.names)) + 1)
     number = next((i for i in firsts if _times(serial, run, i)[1] >= 1e-3), number)  # Adam's first step hides it
     first = number in firsts
-    if not (first and grown) and not (quiet and (first or serial.root.first("noise"))):
+    others = (first and grown) or (quiet and (first or serial.root.first("noise")))
+    if not (first or others):
         return ""
     times, apart = _times(serial, run, number)
     if apart < 1e-3:
         mine, other = (r.root.steps[number - 1] for r in (serial, run))
-        kind = next((e["type"] for e in serial.root.all("optimizer") if e["optimizer"] == mine.optimizer), "")
+        kind = _kind(serial, number)
         excused = abs(times - 1) <= 1e-2 and mine.lr == other.lr and NORMALISES.search(kind)
         return f"the gradients agree to {apart:.0e}, and {kind} makes much of the smallest" if excused else ""
-    return "the loss of a part of the batch is another one, as where it compares samples with each other"
+    apart_by_loss = "the loss of a part of the batch is another one, as where it compares samples with each other"
+    return apart_by_loss if others else ""
+
+
+def _kind(serial: Run, number: int) -> str:
+    """Return the name of the optimizer that makes this step."""
+    optimizer = serial.root.steps[number - 1].optimizer
+    return next((str(e["type"]) for e in serial.root.all("optimizer") if e["optimizer"] == optimizer), "")
 
 
 def _explodes(serial: Run, start: dict[int, Any]) -> bool:
