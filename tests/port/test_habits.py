@@ -302,7 +302,7 @@ for epoch in range(9):
     for a, b in train_loader:
         (model(a) - b).mean().backward()
         opt.step()
-    score = model(x).mean().item(), epoch
+    score = [model(x).mean().item()]
     if score[0] > best:
         best = max(score[0], best)
         torch.save(model.state_dict(), "best.pt")
