@@ -18,6 +18,7 @@ from dlrun.port.program.scopes import absolute
 from dlrun.port.program.script import Script
 from dlrun.port.refusals import imported
 
+_EXACT = re.compile(r"^gpytorch\..*(ExactMarginalLogLikelihood|LeaveOneOutPseudoLikelihood)$")
 _MOST, _LONGEST = 100, 1_000_000  # files beside a module that are looked into, and bytes of one
 
 
@@ -66,6 +67,13 @@ def nothing_to_share(feeds: Feeds) -> DlrunError | None:
             f"{script.place(node)}: trains {script.code(node)}, which goes into a network that stays as it is: an "
             "image or a code, and no weights. There are no samples to share among the ranks. Nothing was written.",
             "Run one image on each rank: dlrun launch -n 4 SCRIPT, with the image chosen by the rank.",
+        )
+    exact = (n for n in script.of(cst.Call) if _EXACT.search(script.name_of(n.func)))
+    if (node := next(exact, None)) is not None:
+        return DlrunError(
+            f"{script.place(node)}: an exact Gaussian process ({script.code(node.func)}): its likelihood is one of all "
+            "samples together, which no mean over the ranks' samples is. Nothing was written.",
+            "A variational one, with batches of a data set and VariationalELBO, can be shared by ranks.",
         )
     if (node := meta_learning(feeds.loops)) is not None:
         return DlrunError(

@@ -174,3 +174,14 @@ def test_a_stateful_keras_model_goes_through_a_stretch_unless_it_gets_its_batche
     by_hand = source.replace("model.fit(x, shuffle=False)", "for i in range(9):\n    model.train_on_batch(x[i])")
     assert "train_on_batch() gets them one by one" in refused(by_hand).message
     assert "states" not in port(source.replace("True", "False")).report()
+
+
+def test_an_exact_gaussian_process_is_one_of_all_samples():
+    error = refused(
+        "import torch\nimport gpytorch\nfrom gpytorch.mlls import ExactMarginalLogLikelihood\n"
+        "x, y = torch.rand(100), torch.rand(100)\nmodel = GP(x, y)\n"
+        "optimizer = torch.optim.Adam(model.parameters())\nmll = ExactMarginalLogLikelihood(model.likelihood, model)\n"
+        "for i in range(50):\n    loss = -mll(model(x), y)\n    loss.backward()\n    optimizer.step()\n"
+    )
+    assert "train.py:7: an exact Gaussian process (ExactMarginalLogLikelihood)" in error.message
+    assert "VariationalELBO" in error.hint
