@@ -258,7 +258,7 @@ def test_what_rank_0_has_written_is_read_by_the_others_after_it():
     assert 'dl.rank0(os.system)(f"rm -rf {folder}")\nos.system("nvidia-smi")' in text
 
 
-RUN = """import argparse, bz2, logging, os, pathlib, sys, time, torch, visdom
+RUN = """import argparse, bz2, logging, os, pathlib, sys, time, torch, visdom, yaml
 args = argparse.ArgumentParser().parse_args()
 args.save = "run-" + time.strftime("%H%M%S")
 if os.path.exists(args.save):
@@ -273,9 +273,17 @@ else:
 number = 0
 while os.path.exists(f"shot{number}"):
     number += 1
+def fresh(root):
+    while True:
+        folder = pathlib.Path(root, str(torch.get_num_threads()))
+        if not folder.exists():
+            folder.mkdir(exist_ok=False)
+            return folder
+mine = fresh(args.save)
 logging.basicConfig(filename=os.path.join(args.save, "log"), filemode="w")
 viz = visdom.Visdom()
 assert viz.check_connection()
+pathlib.Path(args.save, "args").write_text(yaml.safe_dump({"a": 1}))
 with bz2.open(os.path.join(args.save, "kept"), "wb") as file:
     file.write(b"")
 """
@@ -287,9 +295,11 @@ def test_what_one_run_has_once_is_rank_0s():
     assert "if dl.broadcast(os.path.exists(args.save)):" in text
     assert "if not dl.broadcast(where.is_dir()):\n    where.mkdir(exist_ok=True)\n" in text
     assert 'while dl.broadcast(os.path.exists(f"shot{number}")):' in text
+    assert "        if not dl.broadcast(folder.exists()):\n            dl.rank0_first(folder.mkdir)" in text
     assert 'filename=os.path.join(args.save, "log") if dl.is_rank0() else None, filemode' in text
     assert "viz = dl.rank0(visdom.Visdom)()\nassert dl.broadcast(bool(viz.check_connection()))" in text
     assert "with dl.rank0(bz2.open)(" in text
+    assert '.write_text)(yaml.safe_dump({"a": 1}))' in text
 
 
 def test_a_folder_that_is_only_made_where_it_is_missing_needs_no_word_of_rank_0():

@@ -8,6 +8,7 @@ import libcst as cst
 
 from dlrun.port.edits import Edit
 from dlrun.port.facts import Facts
+from dlrun.port.facts.torch import calls_method
 from dlrun.port.insert import expression
 from dlrun.port.passes import downloads
 from dlrun.port.passes.stamps import once
@@ -60,7 +61,10 @@ def _meets_its_own(facts: Facts, node: cst.If | cst.While, look: cst.Call) -> bo
     Another rank may have made it a moment ago.
     """
     script = facts.script
-    there = node.orelse if isinstance(node.test, cst.UnaryOperation) else node.body
+    denied = isinstance(node.test, cst.UnaryOperation)
+    there, missing = (node.orelse, node.body) if denied else (node.body, node.orelse)
+    if isinstance(node, cst.If) and missing is not None and _makes_and_leaves(facts, missing, look):
+        return once(facts, next((up for up in script.above(node) if isinstance(up, cst.While)), node))
     if isinstance(node, cst.While) or there is None or not once(facts, node):
         return isinstance(node, cst.While) and once(facts, node)
     if not _ENDS.isdisjoint(_calls(facts, there)) or any(isinstance(n, cst.Raise) for n in walk(there)):
@@ -70,6 +74,21 @@ def _meets_its_own(facts: Facts, node: cst.If | cst.While, look: cst.Call) -> bo
         script.name_of(c.func) in _MAKES and [script.code(arg.value) for arg in c.args[:1]] == path
         and script.function_of(c) is home and script.order[node] < script.order[c] for c in script.calls)  # fmt: skip
     return made and ("torch.load" in _calls(facts, there) or any(isinstance(n, cst.Return) for n in walk(there)))
+
+
+def _makes_and_leaves(facts: Facts, branch: cst.CSTNode, look: cst.Call) -> bool:
+    """Tell whether ``branch`` makes the folder that ``look`` misses, and leaves: who finds it there goes on."""
+    path = _path(facts, look)
+    made = any(_path(facts, n) == path for n in walk(branch) if isinstance(n, cst.Call)
+               and (facts.script.name_of(n.func) in _MAKES or calls_method(n, "mkdir")))  # fmt: skip
+    return made and any(isinstance(n, (cst.Return, cst.Break)) for n in walk(branch))
+
+
+def _path(facts: Facts, call: cst.Call) -> str:
+    """Return what ``os.path.exists(path)`` or ``path.exists()`` asks for, as text."""
+    if isinstance(call.func, cst.Attribute) and not facts.script.name_of(call.func).startswith("os."):
+        return facts.script.code(call.func.value)
+    return facts.script.code(call.args[0].value) if call.args else ""
 
 
 def _calls(facts: Facts, branch: cst.CSTNode) -> set[str]:

@@ -26,6 +26,7 @@ METHODS = ("savefig", "write_image", "write_html", "to_csv", "to_pickle", "to_ex
            "write_bytes", "save_pretrained", "push_to_hub", "to_parquet", "to_feather", "to_hdf", "to_netcdf",
            "to_zarr", "writeto", "tofile")  # fmt: skip
 MODELS = ("save", "save_weights", "save_model", "to_disk")  # of Keras
+_TEXTS = re.compile(r"^yaml\.(safe_)?dump$")  # which return the text where no stream is given
 # Functions of modules that are out of sight, which say by their name that they write.
 SAVES = re.compile(
     r"^(?!torch\.|tensorflow\.|keras\.|\.)[\w.]+\.save_(checkpoint|ckpt|model|network|weights|state|images?)$"
@@ -55,6 +56,8 @@ def called(facts: ScriptFacts, call: cst.Call) -> str:
 
 def writes(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
     """Tell whether ``call``, of what is called ``name``, writes or removes a file."""
+    if _TEXTS.search(name) and argument(call, "stream", 1) is None:
+        return False
     made = WRITES.search(name) or SAVES.search(name) or downloads.opens_to_write(call, name)
     return bool(made) or _method_writes(facts, call, name) or downloads.removes(facts, call, name)
 
