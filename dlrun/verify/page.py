@@ -71,6 +71,9 @@ def page(job: Job, verdict: Verdict, runs: Mapping[str, Run]) -> str:
     """Return the page; it needs nothing from outside. ``runs``: those that were made, by their names."""
     told = {check.where: check for check in reversed(verdict.checks)}  # the first check that names a line shows it
     checks = [_card(check, job, told[check.where] is check) for check in verdict.checks]
+    judged = any(check.name == whole.NAME and check.status != "n/a" for check in verdict.checks)
+    if judged and "whole" not in runs and "sharded" in runs:  # which keeps the global batch itself
+        runs = {**runs, "whole": runs["sharded"]}
     pairs = list(_pairs(job, runs))
     grids = [_apart(pairs, verdict), _rates(runs), _reads(runs)] if pairs else []
     words = f", with {' '.join(job.args)}" if job.args else ""

@@ -51,4 +51,7 @@ def test_the_page_shows_the_line_of_a_fault_and_where_the_runs_part(tmp_path: Pa
 def test_the_page_of_a_script_that_does_not_repeat_itself_has_what_was_run(tmp_path: Path) -> None:
     runs = [named("serial", run(trained(0.5, batches=[[0]]))), named("again", run(trained(0.75, batches=[[0]])))]
     text = page(Job(tmp_path / "a.py", tmp_path / "b.py", ("--lr", "<1>")), Verdict((passed("x", "y"),)), dict(runs))
+    full = {**dict(runs), "sharded": run(trained(0.5, batches=[[0]]))}
+    judged = page(Job(tmp_path / "a.py", tmp_path / "b.py"), Verdict((passed("same global batch", "y"),)), full)
+    assert "2 ranks with the serial global batch" in judged and "2 ranks with the serial global batch" not in text
     assert "50%" in text and "with --lr &lt;1&gt;" in text and "Learning rates" not in text
