@@ -80,6 +80,14 @@ def test_a_script_inside_the_package_that_it_imports_by_its_name_needs_no_mark_o
     assert "lab/engine.py" in {part.file for part in read_and_port(tmp_path / "lab/train.py").modules}
 
 
+@pytest.mark.parametrize("script", ["run.py", "jobs/run.py"])
+def test_a_project_below_a_folder_that_is_called_as_its_package_keeps_its_own(script, tmp_path):
+    files = {f"src/{name}": text for name, text in PROJECT.items() if name.startswith("lab/")} | {"setup.py": ""}
+    files[script] = PROJECT["train.py"].replace("from lab", "from src.lab").replace("import lab", "import src.lab")
+    lay(tmp_path / "src" / "project", files)
+    assert "src/lab/engine.py" in {part.file for part in read_and_port(tmp_path / "src/project" / script).modules}
+
+
 @pytest.mark.parametrize(
     "change",
     [{"setup.py": None}, {"src/lab/__init__.py": ""}, {"jobs/digits/pyproject.toml": ""}],

@@ -132,13 +132,15 @@ class _Search:
         for folder in (*self.first, self.home, *self.last) if own else (self.home,):
             if _holds(folder, top) and (folder not in self.last or _is_installed_from(folder, top)):
                 return folder
+        beside = next((f for f in (*self.first, self.home, *self.last) if own and _has_modules(f / top)), None)
         if own:
-            within = [f.parent for f in (self.home, *self.home.parents) if f.name == top][:1]  # of the package itself
+            within = [f.parent for f in (self.home, *self.home.parents) if f.name == top]  # of the package itself
+            within = [f for f in within if not self.project or f.is_relative_to(self.project[0])][:1]
             places: list[Path] = list(dict.fromkeys([*self.project, *within]))
-            found = [folder for folder in places if _holds(folder, top) or _has_modules(folder / top)]
+            found = [f for f in places if _holds(f, top) or (beside is None and _has_modules(f / top))]
             if len(found) == 1 and _is_installed_from(found[0], top):
                 return found[0]
-        return next((f for f in (*self.first, self.home, *self.last) if own and _has_modules(f / top)), self.home)
+        return beside or self.home
 
 
 def _is_root(folder: Path) -> bool:
