@@ -258,7 +258,8 @@ def test_what_rank_0_has_written_is_read_by_the_others_after_it():
     assert 'dl.rank0(os.system)(f"rm -rf {folder}")\nos.system("nvidia-smi")' in text
 
 
-RUN = """import argparse, bz2, logging, os, pathlib, sys, time, torch, visdom, yaml
+RUN = """from gymnasium.wrappers import RecordVideo
+import argparse, bz2, gymnasium, logging, os, pathlib, sys, time, torch, visdom, yaml
 args = argparse.ArgumentParser().parse_args()
 args.save = "run-" + time.strftime("%H%M%S")
 if os.path.exists(args.save):
@@ -280,6 +281,8 @@ def fresh(root):
             folder.mkdir(exist_ok=False)
             return folder
 mine = fresh(args.save)
+env = gymnasium.make("CartPole-v1")
+env = RecordVideo(env, args.save, name_prefix=args.save)
 logging.basicConfig(filename=os.path.join(args.save, "log"), filemode="w")
 viz = visdom.Visdom()
 assert viz.check_connection()
@@ -299,6 +302,7 @@ def test_what_one_run_has_once_is_rank_0s():
     assert 'filename=os.path.join(args.save, "log") if dl.is_rank0() else None, filemode' in text
     assert "viz = dl.rank0(visdom.Visdom)()\nassert dl.broadcast(bool(viz.check_connection()))" in text
     assert "with dl.rank0(bz2.open)(" in text
+    assert "env = RecordVideo(env, args.save, name_prefix=args.save) if dl.is_rank0() else env" in text
     assert '.write_text)(yaml.safe_dump({"a": 1}))' in text
 
 

@@ -17,6 +17,7 @@ from dlrun.port.program.script import argument, dotted
 
 _BARS = ("tqdm.tqdm", "tqdm.trange", "tqdm.auto.tqdm", "tqdm.auto.trange", "tqdm.notebook.tqdm", "tqdm.std.tqdm",
          "tqdm.notebook.trange", "tqdm.tqdm_notebook")  # fmt: skip
+_FILMS = re.compile(r"^(gym|gymnasium)\.(\w+\.)*(RecordVideo(V0)?|Monitor)$")
 _HUBS = re.compile(
     r"^(torchvision\.datasets\.[\w?]+|torchaudio\.datasets\.\w+|torchtext\.datasets\.\w+|torch\.hub\.load(_state_dict_from_url)?|"
     r"(six\.moves\.)?urllib\.(request\.)?urlretrieve|gdown\.download|kagglehub\.\w+|wget\.download|datasets\.load_dataset|"
@@ -57,6 +58,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
 def one(facts: ScriptFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
     """Yield the change of one call that any framework's script may make."""
     dl, name = facts.alias, called(facts, call)
+    on_rank0 = partial(expression, "torch/rank0_value", dl=dl)
     if writes(facts, call, name):
         yield Edit(call.func, "rank 0 writes", lambda f: expression("torch/rank0", {"call": f}, dl=dl))
         if downloads.before_listing(facts, call, name):
@@ -66,7 +68,7 @@ def one(facts: ScriptFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
     elif name == "logging.basicConfig" or _sets_level(facts, call):
         level = argument(call, "level") if name == "logging.basicConfig" else call.args[0].value
         if name == "logging.basicConfig" and (file := argument(call, "filename")) is not None:
-            yield Edit(file, "rank 0 writes the log", lambda f: expression("torch/rank0_value", {"value": f}, dl=dl))
+            yield Edit(file, "rank 0 writes the log", lambda f: on_rank0({"value": f}, other="None"))
         quiet = level is not None and dotted(level).endswith((".WARNING", ".WARN", ".ERROR", ".CRITICAL", ".FATAL"))
         if level is not None and not quiet and not isinstance(level, cst.IfExp):
             logging = facts.script.code(call.func).rpartition(".")[0] if name == "logging.basicConfig" else "logging"
@@ -84,6 +86,9 @@ def one(facts: ScriptFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
         if argument(call, "disable") is None and not any(a.star == "**" for a in call.args):
             hide = partial(with_argument, keyword="disable", value=expression("torch/not_rank0", dl=dl))
             yield Edit(call, "one progress bar", partial(inside, func=call.func, change=hide))
+    elif _FILMS.search(name) and call.args and isinstance(call.args[0].value, cst.Name):
+        filmed = call.args[0].value
+        yield Edit(call, "rank 0 films what it plays", lambda c: on_rank0({"value": c, "other": filmed}))
     elif name == "visdom.Visdom.check_connection":
         plain = partial(cst.Call, cst.Name("bool"))
         yield Edit(call, "rank 0 alone has a connection",
