@@ -97,9 +97,11 @@ def test_batches_picked_by_number_are_dealt_out_in_one_order():
 
 
 def test_where_an_environment_is_played_nothing_is_dealt_out():
-    ported = port("import gymnasium as gym\nenv = gym.make('CartPole-v1')\n" + INDEXED)
+    shows = "def show(net):\n    env = gym.make('CartPole-v1')\n    state, _ = env.reset(seed=7)\n"
+    env = "env = gym.make('CartPole-v1')\nenv.reset(seed=args.seed)\n"
+    ported = port(f"import gymnasium as gym\n{shows}{env}{INDEXED}")
     assert "dl.shard" not in ported.text
-    assert "env.reset(seed=seed + dl.get_rank())" in ported.report()
+    assert "env.reset(seed=args.seed + dl.get_rank())" in ported.report()
 
 
 PLAYED = """import torch

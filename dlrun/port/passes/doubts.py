@@ -10,7 +10,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts
 from dlrun.port.facts.scalars import Scalars
-from dlrun.port.facts.torch import without_gradients
+from dlrun.port.facts.torch import calls_method, without_gradients
 from dlrun.port.feeds import nested
 from dlrun.port.feeds.draws import plays
 from dlrun.port.passes.counters import feeds_of
@@ -135,12 +135,17 @@ def episodes(facts: Facts) -> Iterator[Doubt]:
 
 
 def _environments(facts: Facts) -> Iterator[Doubt]:
-    makes = ("gym.make", "gymnasium.make", "gymnasium.vector.SyncVectorEnv")
-    made = [call for call in facts.script.calls if facts.script.name_of(call.func) in makes]
-    played = [n for n in facts.script.nodes if plays(facts.kinds, n)] if facts.episodes else []
-    for node in (*made, *played)[:1]:
+    script, makes = facts.script, ("gym.make", "gymnasium.make", "gymnasium.vector.SyncVectorEnv")
+    made = [call for call in script.calls if script.name_of(call.func) in makes]
+    played = [n for n in script.nodes if plays(facts.kinds, n)] if facts.episodes else []
+    seeded = [c for c in script.calls if calls_method(c, "reset") and argument(c, "seed") is not None]
+    homes = {script.function_of(loop) for loop in facts.loops}  # not of an evaluation, which may begin alike
+    every = [*(seeded if made or played else ()), *made, *played]
+    for node in sorted(every, key=lambda n: script.function_of(n) not in homes)[:1]:
+        seed = argument(node, "seed") if isinstance(node, cst.Call) else None
+        given = script.code(seed) if seed is not None else "seed"
         yield Doubt(node, "every rank plays episodes of its own; with one seed they begin alike", "medium",
-                    f"env.reset(seed=seed + {facts.alias}.get_rank())")  # fmt: skip
+                    f"env.reset(seed={given} + {facts.alias}.get_rank())")  # fmt: skip
 
 
 def _uneven_episodes(facts: Facts) -> Iterator[Doubt]:
