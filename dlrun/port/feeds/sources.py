@@ -7,6 +7,7 @@ from collections.abc import Collection
 import libcst as cst
 
 from dlrun.port.facts import Feed
+from dlrun.port.facts.computed import reaching
 from dlrun.port.facts.kinds import Kinds
 from dlrun.port.feeds.draws import Draws
 from dlrun.port.feeds.foreign import may_be_batches, where_assigned
@@ -86,12 +87,10 @@ class Sources:
 
     def _behind_bar(self, iterated: cst.BaseExpression, bars: Collection[str] = WRAPPERS) -> cst.BaseExpression:
         """Return ``loader`` for the name of a progress bar, ``bar = tqdm(loader)``, which cannot be cut itself."""
-        made = self.script.scopes[iterated].lookup(iterated.value)[0] if isinstance(iterated, cst.Name) else []
-        order, here = self.script.order, set(self.script.above(iterated))
-        above = [b for b in made if order[b.node] < order[iterated]]
-        last = made[0] if len(made) == 1 else max(above, key=lambda b: order[b.node], default=None)
-        sure = len(made) == 1 or (last is not None and self.script.parents[self.script.line_of(last.node)] in here)
-        value = last.value if last is not None and sure and last.how == "assign" and not last.path else None
+        if not isinstance(iterated, cst.Name):
+            return iterated
+        made = reaching(self.script, iterated, self.script.bindings_of(iterated))
+        value = made[0].value if len(made) == 1 and made[0].how == "assign" and not made[0].path else None
         if not isinstance(value, cst.Call) or self.script.name_of(value.func).rsplit(".", 1)[-1] not in bars:
             return iterated
         inner = self.iterated.source(value)
