@@ -69,19 +69,23 @@ def _meets_its_own(facts: Facts, node: cst.If | cst.While, look: cst.Call) -> bo
         return isinstance(node, cst.While) and once(facts, node)
     if not _ENDS.isdisjoint(_calls(facts, there)) or any(isinstance(n, cst.Raise) for n in walk(there)):
         return True
-    home, path = script.function_of(node), [script.code(arg.value) for arg in look.args]
-    made = any(
-        script.name_of(c.func) in _MAKES and [script.code(arg.value) for arg in c.args[:1]] == path
-        and script.function_of(c) is home and script.order[node] < script.order[c] for c in script.calls)  # fmt: skip
+    home, path = script.function_of(node), _path(facts, look)
+    made = any(_makes(facts, c, path) and script.function_of(c) is home and script.order[node] < script.order[c]
+               for c in script.calls)  # fmt: skip
     return made and ("torch.load" in _calls(facts, there) or any(isinstance(n, cst.Return) for n in walk(there)))
 
 
 def _makes_and_leaves(facts: Facts, branch: cst.CSTNode, look: cst.Call) -> bool:
     """Tell whether ``branch`` makes the folder that ``look`` misses, and leaves: who finds it there goes on."""
     path = _path(facts, look)
-    made = any(_path(facts, n) == path for n in walk(branch) if isinstance(n, cst.Call)
-               and (facts.script.name_of(n.func) in _MAKES or calls_method(n, "mkdir")))  # fmt: skip
+    made = any(isinstance(n, cst.Call) and _makes(facts, n, path) for n in walk(branch))
     return made and any(isinstance(n, (cst.Return, cst.Break)) for n in walk(branch))
+
+
+def _makes(facts: Facts, call: cst.Call, path: str) -> bool:
+    """Tell whether ``call`` makes the folder ``path``."""
+    makes = facts.script.name_of(call.func) in _MAKES or calls_method(call, "mkdir")
+    return makes and _path(facts, call) == path
 
 
 def _path(facts: Facts, call: cst.Call) -> str:
