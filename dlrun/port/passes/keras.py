@@ -87,14 +87,7 @@ def gradients(facts: KerasFacts) -> Iterator[Edit | Doubt]:
         if keras_batches.is_unseen(facts.flow, node):
             yield Doubt(node, "made out of sight: where it draws an order by NumPy's or random's numbers, each rank "
                         "takes every n-th batch of another order", "medium")  # fmt: skip
-    yield from _episodes(facts)
-    for call in [c for c in facts.script.calls if facts.script.name_of(c.func).endswith("callbacks.BackupAndRestore")]:
-        yield Doubt(call, "it restores on one rank what the others lack: fit() refuses it on several ranks", "high",
-                    "save with ModelCheckpoint, and load the weights before distribute()")  # fmt: skip
-    for call in [c for c in facts.script.calls if _TUNERS.search(facts.script.name_of(c.func))]:
-        yield Doubt(call, "each rank searches by itself, and writes what it tries into one folder: it may go on from "
-                    "what another has written there, and try another model", "high",
-                    f"a directory with {facts.alias}.get_rank() in its name, overwrite=True, and seed=0")  # fmt: skip
+    yield from _by_itself(facts)
     yield from own_variables.keras(facts)
     own = {facts.script.outermost_loop(node): None for node in (*(loop.body for loop in facts.dealt), *facts.iterated)}
     for loop in own:
@@ -111,12 +104,19 @@ def gradients(facts: KerasFacts) -> Iterator[Edit | Doubt]:
                    before=statements("keras/reseed", dl=facts.alias))  # fmt: skip
 
 
-def _episodes(facts: KerasFacts) -> Iterator[Doubt]:
-    """Yield a doubt where the samples come from an environment, which each rank plays for itself."""
+def _by_itself(facts: KerasFacts) -> Iterator[Doubt]:
+    """Yield doubts about what each rank would do by itself: play an environment, restore, search."""
     for node in [n for n in facts.script.nodes if plays(facts.kinds, n)][:1]:
         yield Doubt(node, "every rank plays episodes of its own: with one seed they begin alike, and a rank that "
                     "trains less often leaves the others waiting for ever", "high",
                     f"seed with {facts.alias}.get_rank(), and train equally often on all ranks")  # fmt: skip
+    for call in [c for c in facts.script.calls if facts.script.name_of(c.func).endswith("callbacks.BackupAndRestore")]:
+        yield Doubt(call, "it restores on one rank what the others lack: fit() refuses it on several ranks", "high",
+                    "save with ModelCheckpoint, and load the weights before distribute()")  # fmt: skip
+    for call in [c for c in facts.script.calls if _TUNERS.search(facts.script.name_of(c.func))]:
+        yield Doubt(call, "each rank searches by itself, and writes what it tries into one folder: it may go on from "
+                    "what another has written there, and try another model", "high",
+                    f"a directory with {facts.alias}.get_rank() in its name, overwrite=True, and seed=0")  # fmt: skip
 
 
 def _shared(dl: str, ends: bool, node: cst.BaseExpression) -> cst.BaseExpression:
