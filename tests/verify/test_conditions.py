@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+from contextlib import nullcontext
 from textwrap import dedent
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
 
-from dlrun.verify.tracer.conditions import WATCH, choosing, deciding, watched
+from dlrun.verify.tracer.conditions import WATCH, choosing, deciding, watch, watched
 
 
 def lines(source: str) -> list[str]:
@@ -137,6 +139,26 @@ def test_watched_code_runs_as_before_and_reports_its_operands() -> None:
     exec(watched(source, "script.py"), space)
     assert space["made"] == [0, 1, 2, 3]
     assert seen[-1] == ("bad is not None and i > limit", {"bad": 1, "i": 3, "limit": 2})
+
+
+def test_what_dl_comm_makes_of_a_ranks_number_is_compared_in_its_place() -> None:
+    source = dedent(
+        """
+        if not dl:
+            import dl_comm.torch as dl
+        for own in (1.0, 3.0):
+            optimizer.step()
+            if torch.isnan(dl.average(own)) or np.average(size) > limit:
+                break
+        """
+    )
+    noted: list[dict[str, float]] = []
+    recorder = SimpleNamespace(note=lambda kind, **facts: noted.append(facts["values"]), aside=nullcontext)
+    recorder.statistics = str
+    space = {WATCH: watch(recorder), "optimizer": SimpleNamespace(step=lambda: None), "limit": 9, "size": 5}  # type: ignore[arg-type]
+    space |= {"torch": SimpleNamespace(isnan=lambda x: x != x), "np": SimpleNamespace(average=lambda x: x)}
+    exec(watched(source, "script.py"), space | {"dl": SimpleNamespace(average=lambda x: 2.0)})
+    assert noted[-1] == {"dl.average(own)": 2.0, "size": 5, "limit": 9}
 
 
 def test_a_condition_that_chooses_what_is_saved_is_watched_and_one_that_saves_now_and_then_is_not() -> None:

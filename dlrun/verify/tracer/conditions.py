@@ -2,9 +2,9 @@
 
 Ranks that leave the training loop at different steps wait for each other for ever, and a patience of ten epochs
 hides that from a run of a few steps. So every condition is watched that guards the way out of a training loop or a
-collective call, or that sets a variable which such a condition reads: its operands have to be equal on all ranks.
-So has the length of each ``range``, or list of numbers, that a loop of steps goes through: a resumed checkpoint may
-have set it.
+collective call, or that sets a variable which such a condition reads: its operands have to be equal on all ranks,
+or what dl_comm makes of them, as ``dl.average(loss)``. So has the length of each ``range``, or list of numbers, that a
+loop of steps goes through: a resumed checkpoint may have set it.
 Those that choose what is saved, such as the best model so far, are watched too: rank 0 acts on them for all.
 """
 
@@ -18,6 +18,7 @@ from dlrun.verify.tracer.recorder import Recorder
 
 WATCH = "__dlrun_watch__"
 TURNS = "the number of turns"  # of a loop through a range
+SHARED = {"average", "broadcast", "total"}  # what all ranks have alike, whatever it is made of
 COLLECTIVE = {"gradients", "average", "broadcast", "barrier", "shard", "load"}
 TRAINING = {"step", "backward", "gradients", "run",  # run() of a session
             "gradient", "apply_gradients", "minimize", "train_on_batch"}  # fmt: skip
@@ -32,7 +33,14 @@ def watched(source: str, filename: str) -> Any:
     tree = ast.parse(source, filename)
     kinds = dict.fromkeys(choosing(tree), "choice") | dict.fromkeys(deciding(tree), "decision")
     kinds |= dict.fromkeys(counting(tree), "decision")
-    return compile(ast.fix_missing_locations(_Insert(kinds).visit(tree)), filename, "exec")
+    return compile(ast.fix_missing_locations(_Insert(kinds, faces(tree)).visit(tree)), filename, "exec")
+
+
+def faces(tree: ast.Module) -> frozenset[str]:
+    """Return the names that a script has for dl_comm's modules."""
+    found = [(alias, getattr(n, "module", None)) for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom))
+             for alias in n.names]  # fmt: skip
+    return frozenset(alias.asname or alias.name for alias, origin in found if "dl_comm" in f"{origin}.{alias.name}")
 
 
 def counting(tree: ast.Module) -> set[int]:
@@ -58,7 +66,7 @@ def _keeps(node: ast.AST) -> bool:
 
 def deciding(tree: ast.Module) -> set[int]:
     """Return the lines of the conditions that are watched."""
-    training = _training_functions(tree)
+    training, dl = _training_functions(tree), faces(tree)
     scopes = [n for n in ast.walk(tree) if isinstance(n, (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef))]
     home = {node: number for number, scope in enumerate(scopes) for node in inside(scope)}
     found: list[Any] = []
@@ -69,13 +77,13 @@ def deciding(tree: ast.Module) -> set[int]:
             found.append(loop)
         deeper = {id(n) for inner in inside(loop) if isinstance(inner, Loop) for n in inside(inner)}
         found += [n for n in inside(loop) if isinstance(n, ast.If) and _leaves(n, id(n) not in deeper)]
-    reads = {key for node in found for key in _keys(names_in(node.test), home.get(node))}
+    reads = {key for node in found for key in _keys(names_in(node.test, dl), home.get(node))}
     candidates = [n for n in ast.walk(tree) if isinstance(n, ast.If)]
     grown = True
     while grown:  # conditions that set what a deciding condition reads
         more = [n for n in candidates if n not in found and reads & _keys(_assigned(n), home.get(n))]
         found, grown = found + more, bool(more)
-        reads |= {key for node in more for key in _keys(names_in(node.test), home.get(node))}
+        reads |= {key for node in more for key in _keys(names_in(node.test, dl), home.get(node))}
     return {node.lineno for node in found}
 
 
@@ -87,11 +95,18 @@ def _keys(names: set[str], scope: int | None) -> set[tuple[int | None, str]]:
 def watch(recorder: Recorder) -> Callable[..., Any]:
     """Return the function that the watched conditions call."""
 
-    def report(kind: str, text: str, condition: Any, operands: Callable[[], dict[str, Any]]) -> Any:
+    parts: dict[str, Any] = {}
+
+    def report(kind: str, text: str, condition: Any, operands: Callable[[], dict[str, Any]] | None = None) -> Any:
+        if operands is None:  # a part of the condition that is about to be reported
+            parts[text] = condition
+            return condition
         try:
             given = operands()
         except NameError:  # a short circuit kept the script from reading it too
             given = {}
+        given |= parts
+        parts.clear()
         through = condition.iterable if type(condition).__name__.startswith("tqdm") else condition
         counts = isinstance(through, range) or (type(through) is list and all(type(i) is int for i in through))
         values = {TURNS: float(len(through))} if counts else {}
@@ -108,17 +123,18 @@ def watch(recorder: Recorder) -> Callable[..., Any]:
 
 
 class _Insert(ast.NodeTransformer):
-    def __init__(self, kinds: dict[int, str]) -> None:
+    def __init__(self, kinds: dict[int, str], dl: frozenset[str]) -> None:
         self._kinds = kinds  # of the conditions at these lines
+        self._dl = dl
 
     def _visit(self, node: ast.If | ast.While) -> ast.AST:
         self.generic_visit(node)
         if node.lineno in self._kinds:
-            names = sorted(names_in(node.test))
+            names = sorted(names_in(node.test, self._dl))
             values = ast.Dict([ast.Constant(n) for n in names], [ast.parse(n, mode="eval").body for n in names])
             nothing = ast.arguments([], [], None, [], [], None, [])
             kind, text = ast.Constant(self._kinds[node.lineno]), ast.Constant(ast.unparse(node.test))
-            call: list[ast.expr] = [kind, text, node.test, ast.Lambda(nothing, values)]
+            call: list[ast.expr] = [kind, text, _Parts(self._dl).visit(node.test), ast.Lambda(nothing, values)]
             node.test = ast.copy_location(ast.Call(ast.Name(WATCH, ast.Load()), call, []), node.test)
         return node
 
@@ -134,18 +150,41 @@ class _Insert(ast.NodeTransformer):
         return node
 
 
-def names_in(node: ast.AST) -> set[str]:
-    """Return the names and dotted names that an expression reads, ``self.best`` included; callees are left out."""
+class _Parts(ast.NodeTransformer):
+    """Reports what ``dl``, dl_comm's names, make of one rank's numbers in a condition."""
+
+    def __init__(self, dl: frozenset[str]) -> None:
+        self._dl = dl
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if not _is_shared(node, self._dl):
+            return self.generic_visit(node)
+        given: list[ast.expr] = [ast.Constant("part"), ast.Constant(ast.unparse(node)), node]
+        return ast.copy_location(ast.Call(ast.Name(WATCH, ast.Load()), given, []), node)
+
+
+def _is_shared(call: ast.Call, dl: frozenset[str]) -> bool:
+    name = ast.unparse(call.func)
+    return _callee(call) in SHARED and (name in dl or name.rpartition(".")[0] in dl)
+
+
+def names_in(node: ast.AST, dl: frozenset[str] = frozenset()) -> set[str]:
+    """Return the names and dotted names that an expression reads, ``self.best`` included; callees are left out.
+
+    So is what ``dl``, the names of dl_comm, make alike on all ranks.
+    """
     if isinstance(node, ast.Attribute):
         text = ast.unparse(node)
-        return {text} if all(part.isidentifier() for part in text.split(".")) else names_in(node.value)
+        return {text} if all(part.isidentifier() for part in text.split(".")) else names_in(node.value, dl)
     if isinstance(node, ast.Name):
         return {node.id}
     if isinstance(node, ast.Call):
+        if _is_shared(node, dl):
+            return set()
         inner = node.func.value if isinstance(node.func, ast.Attribute) else None  # loss of loss.item()
         given = [*([inner] if inner else []), *node.args, *(keyword.value for keyword in node.keywords)]
-        return {x for part in given for x in names_in(part)}
-    return {x for child in ast.iter_child_nodes(node) for x in names_in(child)}
+        return {x for part in given for x in names_in(part, dl)}
+    return {x for child in ast.iter_child_nodes(node) for x in names_in(child, dl)}
 
 
 def _assigned(node: ast.If) -> set[str]:
