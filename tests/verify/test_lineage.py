@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
 
-from dlrun.verify.tracer import lineage, values  # noqa: E402
+from dlrun.verify.tracer import holdings, lineage, recorder, training  # noqa: E402
 
 DATA = torch.arange(24.0).reshape(6, 4) / 24
 
@@ -53,7 +54,7 @@ def followed(before: str, term: str, after: str = "") -> dict[str, Any]:
     ],
 )
 def test_what_is_kept_between_steps_is_told_from_what_is_computed_on(before, term, after, kind, monkeypatch) -> None:
-    monkeypatch.setattr(values, "is_user_file", lambda name: name == "train.py")
+    monkeypatch.setattr(recorder, "is_user_file", lambda name: name == "train.py")
     noted = followed(before, term, after)
     assert {name: entry["kind"] for name, entry in noted.get("tensors", {}).items()} == (
         {"state": kind} if kind else {}
@@ -69,7 +70,7 @@ def test_what_is_kept_between_steps_is_told_from_what_is_computed_on(before, ter
     ],
 )
 def test_sums_for_the_eye_constants_and_scratch_space_are_nothing_that_training_keeps(before, term, after, monkeypatch):
-    monkeypatch.setattr(values, "is_user_file", lambda name: name == "train.py")
+    monkeypatch.setattr(recorder, "is_user_file", lambda name: name == "train.py")
     assert followed(before, term, after).get("tensors", {}) == {}
 
 
@@ -77,3 +78,21 @@ def test_noise_of_a_generator_that_is_given_is_followed_and_an_order_is_none() -
     own = "own = torch.Generator().manual_seed(1)"
     assert followed(own, "(feat + torch.randn(4, generator=own)).sum()")["noise"]
     assert not followed(own, "feat[torch.randperm(6, generator=own)].sum()").get("noise")
+
+
+def test_what_the_function_held_that_made_the_last_step_is_known_once_it_is_over(monkeypatch) -> None:
+    monkeypatch.setattr(recorder, "is_user_file", lambda name: name == "train.py")
+    noted: dict[str, Any] = {}
+    journal = SimpleNamespace(inside=0, steps=0, note=lambda kind, **facts: noted.update(facts), aside=nullcontext)
+    trained = training.Training(journal, None, None)  # type: ignore[arg-type]
+    source = """
+def main():
+    model = torch.nn.Embedding(5, 2, padding_idx=0)  # a part of its weights is set without gradients
+    ema = copy.deepcopy(model)
+    stepped(1)
+main()
+"""
+    with trained.lineage:
+        exec(compile(source, "train.py", "exec"), {"torch": torch, "copy": copy, "stepped": trained.lineage.stepped})
+    holdings.note_held(trained, {}, None)
+    assert {"model.weight", "ema.weight"} == set(noted["tensors"])

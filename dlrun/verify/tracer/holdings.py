@@ -26,11 +26,15 @@ Held = tuple[str, str, torch.Tensor]  # name, kind (slot, copy, statistics, memo
 
 
 def note_held(training: Training, space: dict[str, Any], stopped: TracebackType | None) -> None:
-    """Note what is held in the script's globals, and in the variables of the functions that it was stopped in."""
+    """Note what is held in the script's globals, and in the variables of the functions that it was stopped in.
+
+    Where it came to its end, these are the functions that made the last step.
+    """
     training.settle()
+    every = spaces(space, stopped) + ([] if stopped else training.lineage.spaces)
     seen = set(training.stepped)
     held = {}
-    for name, kind, value in (found for names in spaces(space, stopped) for found in _in_names(names, training)):
+    for name, kind, value in (found for names in every for found in _in_names(names, training)):
         if id(value) not in seen:
             seen.add(id(value))
             held[name] = {"kind": kind, "note": tensor_note(value)}

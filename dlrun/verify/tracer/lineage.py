@@ -16,7 +16,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from dlrun.verify.tracer.recorder import Recorder, is_of_user
+from dlrun.verify.tracer.recorder import Recorder, is_of_user, running
 from dlrun.verify.tracer.tensors import digest, tensor_note
 from dlrun.verify.tracer.told import is_part
 from dlrun.verify.tracer.values import NAMED, Value, keep_names, line, made, note_carried
@@ -37,6 +37,7 @@ class Lineage(TorchFunctionMode):
         super().__init__()
         self.recorder, self._is_parameter = recorder, is_parameter
         self.round, self.paused = 0, False
+        self.spaces: list[dict[str, Any]] = []  # what the script had names for at its last step, plain tensors left out
         self._values: Any = WeakTensorKeyDictionary()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -101,6 +102,7 @@ class Lineage(TorchFunctionMode):
     def stepped(self, round: int) -> None:
         """After a step: keep the names and contents of what the script has kept."""
         self.round = round
+        self.spaces = [{k: v for k, v in names.items() if not isinstance(v, torch.Tensor)} for names in running()]
         keep_names(self._values.get, _below, tensor_note)
 
     def backward(self, roots: Any) -> None:

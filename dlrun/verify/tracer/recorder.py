@@ -89,6 +89,17 @@ def spaces(space: dict[str, Any], stopped: TracebackType | None) -> list[dict[st
     return found
 
 
+def running() -> list[dict[str, Any]]:
+    """Return the variables of the script's running functions, the innermost first, and their globals."""
+    frame: FrameType | None = sys._getframe(1)
+    found: dict[int, dict[str, Any]] = {}
+    while frame is not None:
+        if is_user_file(frame.f_code.co_filename):
+            found |= {id(names): names for names in (frame.f_locals, frame.f_globals)}
+        frame = frame.f_back
+    return list(found.values())
+
+
 def user_frame() -> FrameType | None:
     """Return the innermost frame that runs the user's code, None where there is none."""
     frame: FrameType | None = sys._getframe(1)

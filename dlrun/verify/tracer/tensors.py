@@ -101,6 +101,14 @@ def _digest(plain: torch.Tensor) -> str:
     return made.hexdigest()
 
 
+def is_parameter(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor is trained: its value comes from averaged gradients."""
+    try:
+        return isinstance(tensor, torch.nn.Parameter) or (tensor.is_leaf and tensor.requires_grad)
+    except RuntimeError:  # a part of one, changed in place without gradients
+        return False
+
+
 def batch_digest(batch: Any) -> str:
     """Return a hash of all tensors in a batch."""
     made = blake2b(digest_size=8)

@@ -23,7 +23,7 @@ from dlrun.verify.tracer.options import base_rates, options_of
 from dlrun.verify.tracer.quiet import is_still
 from dlrun.verify.tracer.randomness import Draws, states
 from dlrun.verify.tracer.recorder import Recorder
-from dlrun.verify.tracer.tensors import batch_digest, digest, leaves, rows, tensor_note
+from dlrun.verify.tracer.tensors import batch_digest, digest, is_parameter, leaves, rows, tensor_note
 from dlrun.verify.tracer.values import KEPT, kind_of
 
 NOISE = (nn.modules.dropout._DropoutNd, nn.RReLU)
@@ -48,7 +48,7 @@ class Training:
         self._rates: list[float] = []
         self.made: dict[int, Any] = {}  # the gradient of each parameter, as the last backward left it
         self.by_hand = ByHand(recorder, self._described)
-        self.lineage = Lineage(recorder, self._is_parameter)
+        self.lineage = Lineage(recorder, is_parameter)
         self._rounds: dict[int, int] = {}  # steps of each optimizer
         self.broadcast: set[int] = set()  # ids and addresses of tensors that dl_comm has broadcast
 
@@ -166,10 +166,6 @@ class Training:
     def statistics(self) -> str:
         """Return a hash of batch norm's statistics; nothing where there are none."""
         return "".join(digest(buffer)[:4] for norm in self._norms.values() for buffer in norm.buffers())
-
-    def _is_parameter(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is trained: its value comes from averaged gradients."""
-        return isinstance(tensor, nn.Parameter) or (tensor.is_leaf and tensor.requires_grad)
 
     def is_shadow(self, value: Any) -> bool:
         """Whether a list, tuple or dict keeps a tensor for each parameter of an optimizer from step to step."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from dlrun.verify.tracer.recorder import Recorder, is_user_file, user_frame
+from dlrun.verify.tracer.recorder import Recorder, running, user_frame
 
 KEPT = "kept"
 NAMED = 200  # of the script's names that are followed at most
@@ -100,18 +99,9 @@ def keep_names(
 
 def _named(below: Callable[..., Iterable[Any]]) -> Iterator[tuple[str, Any]]:
     """Yield the tensors to which the script's running functions, and its globals, have a name, and those names."""
-    frame = sys._getframe(1)
-    spaces: list[dict[str, Any]] = []
-    while frame is not None:
-        if is_user_file(frame.f_code.co_filename):
-            spaces += [frame.f_locals, frame.f_globals]
-        frame = frame.f_back  # type: ignore[assignment]
-    seen: set[int] = set()
-    for space in spaces:
-        if id(space) not in seen:
-            seen.add(id(space))
-            for name, value in list(space.items()):
-                yield from below(name, value, 2)
+    for space in running():
+        for name, value in list(space.items()):
+            yield from below(name, value, 2)
 
 
 def line() -> str:
