@@ -37,7 +37,8 @@ from dlrun.port.refusals import framework_of, main_guard
 from dlrun.port.report import Part, Ported
 from dlrun.port.translation import translated
 from dlrun.port.translation.libraries import LIBRARIES
-from dlrun.port.untrained import no_loop, not_globally, nothing_to_share
+from dlrun.port.unshared import not_globally, nothing_to_share
+from dlrun.port.untrained import no_loop
 
 __all__ = ["Options", "Ported", "port"]
 

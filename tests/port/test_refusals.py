@@ -48,6 +48,24 @@ def test_a_script_without_a_training_loop_says_what_was_looked_for():
     assert "optimizer.step()" in error.hint
 
 
+@pytest.mark.parametrize(("made", "call"), [
+    ("pyro.infer.SVI(model, guide, optimizer, loss)", "step(x)"),
+    ("stable_baselines3.PPO('MlpPolicy', env)", "learn(1000)"),
+    ("deepxde.Model(data, net)", "train(iterations=10)"),
+    ("trl.SFTTrainer(model=model)", "train()"),
+])  # fmt: skip
+def test_what_trains_inside_a_library_is_named(made, call):
+    library = made.partition(".")[0]
+    error = refused(f"import torch\nimport {made.partition('(')[0].rpartition('.')[0]}\nit = {made}\nit.{call}\n")
+    assert f"train.py:4: it.{call.partition('(')[0]}() trains inside {library}: there is no loop" in error.message
+
+
+def test_the_mode_of_a_librarys_network_and_the_steps_of_its_environment_are_no_training():
+    error = refused("import torch, timm, gymnasium\nnet = timm.create_model('vit')\nnet.train(False)\n"
+                    "env = gymnasium.make('CartPole-v1')\nenv.step(0)\n")  # fmt: skip
+    assert "no training loop" in error.message
+
+
 def test_targets_picked_by_the_number_of_a_batch_are_refused_records_are_not():
     loop = LOOP.replace("for x, y in DataLoader(data, shuffle=True)", "for i, x in enumerate(DataLoader(data))")
     error = refused(HEAD + loop.replace("model(x) - y", "torch.nn.MSELoss()(model(x), targets[i])"))

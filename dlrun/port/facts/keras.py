@@ -31,7 +31,7 @@ from dlrun.port.feeds.wholes import GRAPH
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Script, dotted, names_in, walk
 from dlrun.port.refusals import main_guard
-from dlrun.port.untrained import moves_over, whole_graph
+from dlrun.port.unshared import moves_over, whole_graph
 
 _OWN = re.compile(r"^(?!optimizer$)\w*(optimizer|_opt|_optim)$")
 _FLOWS = ("flow", "flow_from_directory", "flow_from_dataframe")

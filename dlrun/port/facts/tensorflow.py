@@ -23,7 +23,8 @@ from dlrun.port.feeds.tensorflow import SessionFeeds, TapeFeeds
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Script, argument, dotted
 from dlrun.port.refusals import main_guard
-from dlrun.port.untrained import nothing_to_share, rather, uncalled
+from dlrun.port.unshared import nothing_to_share
+from dlrun.port.untrained import rather, uncalled
 
 Style = Literal["tape", "session", "estimator"]
 _MONITORED, _SUPERVISOR = SESSIONS[2], SESSIONS[5]

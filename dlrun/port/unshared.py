@@ -1,0 +1,168 @@
+"""What stands in the way of porting a script that trains: there are no samples that ranks could share."""
+
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from dlrun.errors import DlrunError
+from dlrun.port.feeds import Feeds
+from dlrun.port.inputs import meta_learning, trained_input
+from dlrun.port.program.script import Script
+from dlrun.port.untrained import missing
+
+_EXACT = re.compile(r"^gpytorch\..*(ExactMarginalLogLikelihood|LeaveOneOutPseudoLikelihood)$")
+
+
+def whole_graph(script: Script, node: cst.CSTNode) -> DlrunError:
+    """Return the error for a script that trains on one graph, which ``node`` belongs to."""
+    return DlrunError(
+        f"{script.place(node)}: trains on one whole graph ({script.code(node)}): its nodes "
+        "hang together and are no samples to share. Nothing was written.",
+        "Split the graph (mini-batches of neighbourhoods) before going to many ranks.",
+    )
+
+
+def nothing_to_share(feeds: Feeds) -> DlrunError | None:
+    """Return the error for a script whose samples cannot be dealt out to the ranks, or None."""
+    script = feeds.script
+    if (cls := _in_threads(feeds)) is not None:
+        return DlrunError(
+            f"{script.place(cls)}: {cls.name.value} trains in threads or processes of its own, each at its own pace: "
+            "on many ranks their exchanges would meet in another order on each. Nothing was written.",
+            "Train in one thread: the ranks take the place of the others.",
+        )
+    if (node := trained_input(feeds.loops)) is not None:
+        return DlrunError(
+            f"{script.place(node)}: trains {script.code(node)}, which goes into a network that stays as it is: an "
+            "image or a code, and no weights. There are no samples to share among the ranks. Nothing was written.",
+            "Run one image on each rank: dlrun launch -n 4 SCRIPT, with the image chosen by the rank.",
+        )
+    exact = (n for n in script.of(cst.Call) if _EXACT.search(script.name_of(n.func)))
+    if (node := next(exact, None)) is not None:
+        return DlrunError(
+            f"{script.place(node)}: an exact Gaussian process ({script.code(node.func)}): its likelihood is one of all "
+            "samples together, which no mean over the ranks' samples is. Nothing was written.",
+            "A variational one, with batches of a data set and VariationalELBO, can be shared by ranks.",
+        )
+    if (node := meta_learning(feeds.loops)) is not None:
+        return DlrunError(
+            f"{script.place(node)}: meta-learning ({script.code(node).strip()}): each task has updates of its own, "
+            "which the ranks' mean would mix. Nothing was written.",
+            "Give each rank tasks of its own, and average what the outer loop learns from them by hand: dl.average().",
+        )
+    if (reason := _uncut(feeds)) is not None:
+        return reason
+    if not feeds.found and not feeds.counted and not feeds.episodes:
+        return DlrunError(
+            f"{script.place(feeds.loops.ends[0])}: found no samples to share among the ranks: the loop around this "
+            "update runs over no data set, takes no slices of arrays and draws nothing at random. Nothing was written.",
+            missing(script) or "Every rank would compute the same update. Feed the loop from a data set (DataLoader, "
+            "tf.data.Dataset), or from slices, x[i:i + size], and port again.",
+        )
+    return None
+
+
+def _uncut(feeds: Feeds) -> DlrunError | None:
+    """Return the error for samples that the script has, and that cannot be cut into shares."""
+    script = feeds.script
+    if feeds.carried.uncut is not None:
+        state, why = feeds.carried.uncut
+        return DlrunError(
+            f"{script.place(state)}: a hidden state is carried from batch to batch, so the batches form one stream: "
+            f"each rank needs a stretch of it, and it cannot be cut: {script.place(why.node)}: {why}. Nothing was "
+            "written.",
+            "Go through arrays, `for i in range(0, len(x), size): x[i:i + size]`, or reset the state in each batch.",
+        )
+    if feeds.graph is not None:
+        return whole_graph(script, feeds.graph)
+    if feeds.uncut is not None:
+        name = script.code(feeds.uncut)
+        if isinstance(feeds.uncut, cst.Attribute):
+            return DlrunError(
+                f"{script.place(feeds.uncut)}: the loss takes {name} whole, and no one line of a method sets it: each "
+                "rank would compute with all of it. Nothing was written.",
+                f"Set it in one line, or set all that the loss takes in one method. By hand: {name} = dl.shard({name}, "
+                'batch="global") where it is set, dl.gradients(optimizer) before the step.',
+            )
+        return DlrunError(
+            f"{script.place(feeds.uncut)}: the loss takes {name} whole (a global, or an argument that comes out of "
+            "sight), so each rank would compute with all of it. Nothing was written.",
+            f"Hand {name} to the function as an argument, or feed the loop from a DataLoader.",
+        )
+    if feeds.part is not None:
+        part, whole = script.code(feeds.part), script.code(feeds.part.value)
+        return DlrunError(
+            f"{script.place(feeds.part)}: each step takes a part, {part}, out of {whole}: in a rank's share of {whole} "
+            "that would be other samples. Nothing was written.",
+            f"Take the part before the loop, {whole}_train = {part}, and use that in the loop.",
+        )
+    if isinstance(feeds.moved, cst.BaseExpression):
+        return moves_over(script, feeds.moved)
+    if feeds.moved is not None:
+        return DlrunError(
+            f"{script.place(feeds.moved)}: takes slices of its data at positions that it moves on, and the data come "
+            "from out of sight: they cannot be cut before the loop. Nothing was written.",
+            "Run over the positions, `for i in range(0, len(x), batch_size)`, or feed the loop from a DataLoader.",
+        )
+    if feeds.numbered is not None:
+        what = script.code(feeds.numbered)
+        return DlrunError(
+            f"{script.place(feeds.numbered)}: {what} is picked by the number of the batch, which each rank counts in "
+            "its own share: it would belong to another batch. Nothing was written.",
+            "Go through both together: for x, y in zip(xs, ys).",
+        )
+    if feeds.unfed is not None:
+        return DlrunError(
+            f"{script.place(feeds.unfed)}: this loop takes the same samples whole in every step, beside one fed "
+            "with batches: with its rate scaled each rank would compute the same update. Nothing was written.",
+            "Train in two scripts, or feed this loop from a DataLoader, too.",
+        )
+    return None
+
+
+def moves_over(script: Script, length: cst.BaseExpression) -> DlrunError:
+    """Return the error for positions that move on within a rank's share, up to the length of other data."""
+    return DlrunError(
+        f"{script.place(length)}: a position moves on up to {script.code(length)}, which is not the length of what is "
+        "sliced there: each rank would run over the end of its share. Nothing was written.",
+        "Compare with the length of what is sliced itself: len(order) for order[at:at + size].",
+    )
+
+
+def _in_threads(feeds: Feeds) -> cst.ClassDef | None:
+    """Return a class of threads, or processes, whose methods run the training loops."""
+    script, flow = feeds.script, feeds.flow
+    functions = (script.function_of(n) for end in feeds.loops.ends for way in feeds.loops.ways(end) for n in way)
+    for cls in dict.fromkeys(script.class_of(f) for f in functions if isinstance(f, cst.FunctionDef)):
+        if cls is not None and not {"threading.Thread", "multiprocessing.Process"}.isdisjoint(flow.bases(cls)):
+            return cls
+    return None
+
+
+def not_globally(feeds: Feeds) -> DlrunError | None:
+    """Return the error for a script whose batches cannot be divided among the ranks, or None."""
+    script = feeds.script
+    drawn = [loop for loop in feeds.counted if not any(
+        feeds.iterated.advanced(c) is not None for c in feeds.draws.reached(loop.body))]  # fmt: skip
+    indexed = [f.node for f in feeds.found.values() if f.how in ("indices", "positions")]
+    streams = [f.node for f in feeds.found.values() if f.how in ("stretch", "stretches")]
+    single = [f.node for f in feeds.found.values() if f.how == "iterable" and _one_by_one(feeds, f.node)]
+    if feeds.episodes or drawn or indexed or streams or single:
+        node = (indexed or streams or single or drawn or feeds.loops.ends)[0]
+        how = "picked by number" if indexed else "slices of a stream" if streams else "drawn by the script itself"
+        how = "the entries of a list" if single and not indexed and not streams else how
+        return DlrunError(
+            f"{script.place(node)}: --batch global divides the batches of a DataLoader; here they are {how}. "
+            "Nothing was written.",
+            "Feed the loop from a DataLoader, or port with --batch local and divide the batch size yourself.",
+        )
+    return None
+
+
+def _one_by_one(feeds: Feeds, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` is a list of the script's own: what it holds are samples or batches, and no loader's."""
+    made = [o.node for o in feeds.flow.origins(node)]
+    zipped = any(isinstance(n, cst.Call) and feeds.script.name_of(n.func) == "builtins.zip" for n in made)
+    return zipped or any(isinstance(n, (cst.List, cst.ListComp)) for n in made)
