@@ -212,6 +212,8 @@ def test_keeping_the_global_batch_needs_batches_that_divide() -> None:
     noisy = event("forward", hash="h", noise=True, norm=False, drew=["torch"])
     assert "random numbers" in whole.reason_against(run([*epoch([[0, 1]]), noisy]), 2)
     assert whole.reason_against(run(epoch([[0, 1]])), 2) == ""
+    listed = event("loader", loader=0, sampler="NoneType", custom=True)
+    assert "dealt out whole" in whole.reason_against(run([listed, *epoch([[0, 1]])]), 2)
 
 
 def test_rounding_passes_and_another_loss_does_not() -> None:

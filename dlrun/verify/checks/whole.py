@@ -13,6 +13,7 @@ from dlrun.verify.verdict import Check, distance, failed, passed, share_of_move,
 NAME = "same global batch"
 NORM = "batch norm sees B/n samples instead of B"
 AUGMENTED = "samples are changed at random as they are read, by each rank in its own way (augmentation)"
+LISTED = "a batch sampler of the script's own makes the batches, which are dealt out whole"
 NOISE = "random numbers are drawn while training (dropout, noise)"
 TODO = (
     "a loss that is no mean over the samples (a sum, a root or a ratio of such, one that compares samples or has a "
@@ -34,6 +35,10 @@ def reason_against(serial: Run, n: int, dealt: bool = False) -> str:
     fed = set() if epochs else {_fed(event) for event in forwards}
     if not dealt and not epochs and (not fed or 0 in fed):
         return "no DataLoader, feed_dict or fit() gives the batches"
+    trained = {epoch.loader for epoch in epochs}
+    made = [e for e in serial.root.all("loader") if e["loader"] in trained and e.facts.get("custom")]
+    if any(event["sampler"] == "NoneType" for event in made):
+        return LISTED
     sizes = {len(batch) for epoch in epochs for batch in epoch.batches if batch is not None} or fed
     if not dealt and (not sizes or any(size % n for size in sizes)):
         return f"batches of {', '.join(map(str, sorted(sizes))) or 'unknown size'} do not divide by {n}"
