@@ -125,6 +125,18 @@ def test_the_rate_follows_the_rule_that_the_port_names(lr: float, rules: list[st
     assert check.fault == fault
 
 
+def test_a_rate_that_is_as_high_as_another_and_was_forgotten_is_told_from_one_that_is_set_again() -> None:
+    def stepped(*rates: float) -> Event:
+        return event("step", "train.py:9", **step(1, 0.9).facts | {"lr": list(rates)})
+
+    serial, scaled = run([*epoch([[0, 1]]), stepped(0.1, 0.1)]), event("return", fn="lr_scale", lr=0.1, result=0.2,
+                                                                       rule="linear")  # fmt: skip
+    checks = [rate.learning_rate(serial, run([*calls, *epoch([[0, 1]]), stepped(0.1, 0.2)], epoch([[2, 3]])))
+              for calls in ([scaled], [scaled, scaled])]  # fmt: skip
+    assert [check.fault for check in checks] == ["lost-scaling", "lost-scaling"]
+    assert ["another rate" in check.finding for check in checks] == [True, False]
+
+
 @pytest.mark.parametrize(("factor", "status"), [(2, "passed"), (1, "failed"), (4, "failed")])
 def test_a_rate_that_the_script_computes_from_its_steps_is_that_of_every_nth_serial_one(factor, status) -> None:
     calls = [event("return", fn="lr_scale", lr=0.1, result=0.2, rule="linear"), event("return", fn="serial_steps")]
