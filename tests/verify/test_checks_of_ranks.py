@@ -158,6 +158,7 @@ def test_a_schedule_of_keras_that_is_scaled_rises_n_times_as_high_and_as_fast(sc
 
 
 FALLS = [1.0 - k / 40 for k in range(40)]
+RISES = [k / 8 for k in range(1, 8)] + FALLS
 
 
 @pytest.mark.parametrize(
@@ -171,6 +172,8 @@ FALLS = [1.0 - k / 40 for k in range(40)]
         (2, [2 * x for x in FALLS[::2]], False, False, "schedule-too-short"),
         (4, [2 * x for x in FALLS], False, True, ""),  # step(epoch + i / len(loader))
         (4, [2 * x for x in FALLS[::2]], False, True, "schedule-too-short"),
+        (4, [2 * x for x in RISES[:7] + FALLS[::2]], False, False, "schedule-too-long"),  # but for the warm-up
+        (4, [2 * x for x in RISES[1::2]], False, False, ""),
     ],
 )
 def test_a_schedule_of_steps_is_n_times_as_fast_and_one_of_epochs_is_not(made, ahead, counts, told, fault) -> None:
@@ -180,11 +183,12 @@ def test_a_schedule_of_steps_is_n_times_as_fast_and_one_of_epochs_is_not(made, a
         limits = [event("decision", "train.py:8", what="step > 9", values={"step": k}) for k in range(4 * counts)]
         steps = [e for k in range(4) for e in (*limits[k : k + 1], step(k + 1, 0.9, lr=rate))]
         scaled = event("return", fn="lr_scale", rule="linear", lr=1.0, result=2.0)
-        peaks = event("peaks", optimizer=0, rates=[rate], made=made, where="train.py:10", ahead=rates, told=told)
+        peaks = event("peaks", optimizer=0, rates=[max(rates)], made=made, where="train.py:10", ahead=rates, told=told)
         second = [replace(e, facts=e.facts | {"epoch": 1}) for e in passed]
         return [*([scaled] if n > 1 else []), optimizer(), *passed, *second, *steps, peaks]
 
-    serial, port = run(trained(1, 1.0, FALLS)), run(*[trained(2, 2.0, ahead)] * 2)
+    before = RISES if ahead[0] < ahead[1] else FALLS
+    serial, port = run(trained(1, before[0], before)), run(*[trained(2, 2 * before[0], ahead)] * 2)
     check = rate.learning_rate(serial, port)
     assert check.fault == fault
     assert check.where == ("train.py:10" if fault else "")

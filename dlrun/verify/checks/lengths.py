@@ -41,6 +41,10 @@ def other_length(serial: Run, run: Run, promised: float, name: str) -> Check | N
         each_step = not told and a["made"] >= sum(step.optimizer == a["optimizer"] for step in serial.root.steps) > 1
         if each_step and fewer and _is(b["ahead"], a["ahead"], a["ahead"][::n], promised):
             return _unchanged(name, where, n)
+        if each_step and fewer and _top(serial.root, a) == _top(run.root, b) >= 2 * n:
+            finding = "a warm-up that steps with every batch is as long as the serial one"
+            finding += f", and {n} ranks make 1/{n} of the steps"
+            return failed(name, finding, "take its length from dl.steps(count)", "schedule-too-long", where=where)
         if each_step and math.isclose(_half(serial.root, a) / (_half(run.root, b) or math.inf), n * n, rel_tol=ROUNDED):
             finding = f"a schedule that steps with every batch is {n * n} times as fast as the serial one: {n} ranks "
             todo = "divide what it counts once: by dl.steps(count), or as len() of the sharded loader"
@@ -63,10 +67,21 @@ def _epochs(trace: Trace) -> set[int]:
 
 def _half(trace: Trace, event: Event) -> int:
     """Return after how many steps the rate is less than half of its highest one for good; 0 where it is not seen."""
-    rates = [step.lr[0] for step in trace.steps if step.optimizer == event["optimizer"] and step.lr] + event["ahead"]
+    rates = _all_rates(trace, event)
     half = max(rates, default=0.0) / 2
     high = [k for k, rate in enumerate(rates, 1) if rate > half]
     return high[-1] if high and SHORT <= high[-1] < 0.9 * len(rates) else 0
+
+
+def _top(trace: Trace, event: Event) -> int:
+    """Return after how many steps the rate is at its highest."""
+    rates = _all_rates(trace, event)
+    return next((k for k, rate in enumerate(rates) if rate >= max(rates) * (1 - 1e-6)), 0)
+
+
+def _all_rates(trace: Trace, event: Event) -> list[float]:
+    made = [step.lr[0] for step in trace.steps if step.optimizer == event["optimizer"] and step.lr]
+    return made + list(event["ahead"])
 
 
 def _unchanged(name: str, where: str, n: int) -> Check:
