@@ -18,6 +18,7 @@ from dlrun.port.program.script import Script
 from dlrun.port.refusals import imported
 
 _FITS = re.compile(r"\.(fit|learn)$|Trainer\.train$|^pyro\.infer\.\w+\.step$")
+_MINIMIZES = re.compile(r"^scipy\.optimize\.(minimize|fmin\w*|basinhopping|least_squares|differential_evolution)$")
 _MOST, _LONGEST = 100, 1_000_000  # files beside a module that are looked into, and bytes of one
 
 
@@ -69,9 +70,19 @@ def no_loop(gradients: Gradients) -> DlrunError:
         place = script.place(gradients.backwards[0])
         return DlrunError(f"{script.name}: gradients are computed ({place}) but no step that uses them was found.",
                           f"{looked}; the update may be in another file: port that file. {missing(script)}".strip())
-    return DlrunError(f"{script.name}: no training loop: no backward pass and no optimizer step.",
-                      f"{looked}; the loop may be in a module that this file imports: port that file. "
-                      f"{missing(script)}".strip())  # fmt: skip
+    return nothing_trains(script, "no backward pass and no optimizer step",
+                          f"{looked}; the loop may be in a module that this file imports: port that file.")  # fmt: skip
+
+
+def nothing_trains(script: Script, what: str, looked: str) -> DlrunError:
+    """Return the error for a script without the training that ``what`` says, and that was ``looked`` for."""
+    fit = next((c for c in script.calls if _MINIMIZES.search(script.name_of(c.func))), None)
+    if fit is not None:
+        return DlrunError(
+            f"{script.place(fit)}: {script.code(fit.func)}() trains out of sight, where no rank can average. Nothing "
+            "was written.", "Write a loop with an optimizer of the framework's own.",
+        )  # fmt: skip
+    return DlrunError(f"{script.name}: no training loop: {what}.", f"{looked} {missing(script)}".strip())
 
 
 def _in_a_library(gradients: Gradients) -> tuple[cst.Call, str] | None:

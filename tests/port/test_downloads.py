@@ -38,6 +38,16 @@ else:
     x = compute()
     np.save("x.npy", x)
 """
+WRITTEN = """
+import json, os
+if os.path.exists("found.json"):
+    with open("found.json") as file:
+        found = json.loads(file.read())
+else:
+    found = search()
+    with open("found.json", "w") as file:
+        file.write(json.dumps(found))
+"""
 ATTEMPT = """
 import numpy as np, scipy.sparse as sp
 def adjacency():
@@ -73,8 +83,8 @@ with tf.Session() as session:
 
 
 @pytest.mark.parametrize("source", [
-    FETCHED + SERIAL, CACHED + SERIAL, ATTEMPT + SERIAL, FILLED + SERIAL, SESSION],
-    ids=["fetched", "cached", "attempt", "filled in", "session"])  # fmt: skip
+    FETCHED + SERIAL, CACHED + SERIAL, WRITTEN + SERIAL, ATTEMPT + SERIAL, FILLED + SERIAL, SESSION],
+    ids=["fetched", "cached", "written", "attempt", "filled in", "session"])  # fmt: skip
 def test_a_rank_looks_for_a_file_once_rank_0_has_fetched_or_made_it(source):
     before, after = source.splitlines(), port(source).text.splitlines()
     at = next(i for i, line in enumerate(after) if "with dl.rank0_first():" in line)
@@ -290,6 +300,25 @@ pathlib.Path(args.save, "args").write_text(yaml.safe_dump({"a": 1}))
 with bz2.open(os.path.join(args.save, "kept"), "wb") as file:
     file.write(b"")
 """
+
+
+FOLDERS = """import os
+from os import mkdir, path
+if not path.exists("a"): mkdir("a")
+os.mkdir("b")
+tf.io.gfile.mkdir("c")
+tf.keras.utils.save_img("d.png", x)
+tf.keras.utils.array_to_img(x).save("e.png")
+"""
+
+
+def test_a_folder_is_made_by_whichever_rank_comes_first_and_pictures_by_rank_0():
+    text = port(SESSION + FOLDERS).text
+    assert 'dl.rank0(tf.keras.utils.save_img)("d.png"' in text
+    assert 'dl.rank0(tf.keras.utils.array_to_img(x).save)("e.png")' in text
+    made = [line for line in text.splitlines() if "mkdir" in line or "makedirs" in line]
+    assert made == ["from os import makedirs as mkdir, path", 'if not path.exists("a"): mkdir("a", exist_ok=True)',
+                    'os.makedirs("b", exist_ok=True)', 'tf.io.gfile.makedirs("c")']  # fmt: skip
 
 
 def test_what_one_run_has_once_is_rank_0s():

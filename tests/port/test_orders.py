@@ -31,6 +31,23 @@ def test_each_run_splits_the_data_as_rank_0_does():
     assert "alike" not in seeded
 
 
+STRIDES = """
+import random
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(9):
+    stride = random.randint(2, 9)
+    for at in range(random.randint(0, 5), len(x), stride):
+        model(x[at:at + 8]).mean().backward()
+        opt.step()
+"""
+
+
+def test_where_an_epoch_begins_and_its_stride_are_rank_0s():
+    text = port(HEAD + STRIDES).text
+    assert f"    {ALIKE}    stride = random.randint(2, 9)\n    {OWN}" in text
+    assert "for at in dl.shard(range(dl.broadcast(random.randint(0, 5)), len(x), stride)):" in text
+
+
 RESEEDED = """
 opt = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(9):

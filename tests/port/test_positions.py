@@ -50,6 +50,12 @@ opt = torch.optim.SGD(model.parameters(), lr=0.1)
             ["for a, b in dl.shard(zip(x, y)):"],
         ),
         (
+            "def batch(number, some):\n    pick = np.random.choice(n, size) if some else np.arange(number * size, "
+            "(number + 1) * size)\n    return x[pick], y[pick]\nfor k in range(n // size):\n"
+            "    update(*batch(k, n < 9))\n",
+            ["for k in dl.shard(range(n // size)):", "update(*batch(k, n < 9))"],
+        ),
+        (
             "order = np.arange(n)\nfor epoch in range(2):\n    np.random.shuffle(order)\n"
             "    for pick in np.array_split(order, n // size):\n        update(x[pick], y[pick])\n",
             ["order = dl.broadcast(order)", "for pick in dl.shard(np.array_split(order, n // size)):"],

@@ -46,6 +46,9 @@ def test_a_script_without_a_training_loop_says_what_was_looked_for():
     error = refused("import torch\nprint(torch.ones(3))\n")
     assert "no training loop" in error.message
     assert "optimizer.step()" in error.hint
+    for framework in ("torch", "tensorflow", "keras"):
+        error = refused(f"import {framework}\nfrom scipy import optimize\noptimize.fmin_l_bfgs_b(evaluate, x0=start)\n")
+        assert "train.py:3: optimize.fmin_l_bfgs_b() trains out of sight" in error.message
 
 
 @pytest.mark.parametrize(("made", "call"), [

@@ -10,6 +10,7 @@ from dlrun.errors import DlrunError
 from dlrun.port.facts.computed import reaching
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Script, argument, dotted
+from dlrun.port.untrained import nothing_trains
 
 FITS = ("fit", "fit_generator")
 
@@ -121,5 +122,5 @@ def nothing(script: Script, compiled: list[cst.Call], trained: list[cst.Call]) -
     if trained:
         return DlrunError(f"{place}: the model trained here is compiled elsewhere: nothing was written.",
                           "Compile it in this file, or port the file that compiles it.")  # fmt: skip
-    return DlrunError(f"{script.name}: no training loop: no model.compile() with a model.fit().",
-                      f"Looked for them in {len(script.calls)} calls.")  # fmt: skip
+    return nothing_trains(script, "no model.compile() with a model.fit()",
+                          f"Looked for them in {len(script.calls)} calls.")  # fmt: skip

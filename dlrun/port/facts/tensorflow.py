@@ -24,7 +24,7 @@ from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Script, argument, dotted
 from dlrun.port.refusals import main_guard
 from dlrun.port.unshared import nothing_to_share
-from dlrun.port.untrained import rather, uncalled
+from dlrun.port.untrained import nothing_trains, rather, uncalled
 
 Style = Literal["tape", "session", "estimator"]
 _MONITORED, _SUPERVISOR = SESSIONS[2], SESSIONS[5]
@@ -114,8 +114,8 @@ def read(script: Script, options: Options) -> TensorFlowFacts:
             place = script.place(made[0][0])
             raise DlrunError(f"{place}: makes an update that nothing in this file runs.", rather(script))
         what = "run of a training operation" if style == "session" else "apply_gradients() or minimize()"
-        raise DlrunError(f"{script.name}: no training loop: found no {what}.",
-                         "The loop may be in a module that this file imports: port the script with it.")  # fmt: skip
+        looked = "The loop may be in a module that this file imports: port the script with it."
+        raise nothing_trains(script, f"found no {what}", looked)
     if (function := loops.unreached()) is not None and not _is_entry(style, loops):
         raise uncalled(script, function)
     for call in script.calls if style == "session" else ():

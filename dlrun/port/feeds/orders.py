@@ -66,9 +66,22 @@ class Orders:
 
     def epochs(self, dealt: Iterable[cst.CSTNode]) -> Iterator[cst.Call]:
         """Yield the splits and orders that are drawn between the batches, epoch by epoch, or by what is ``dealt``."""
+        dealt = list(dealt)
         for call in (*self._trained, *self._by_name(), *self._iterating(dealt)):
             if call not in self._at_batches and self.is_order(call):
                 yield call
+        for node in dealt:
+            yield from self._bounds(node)
+
+    def _bounds(self, node: cst.CSTNode) -> Iterator[cst.Call]:
+        """Yield what draws where ``node`` begins or ends, or its stride: ``range(random.randint(0, 9), len(x), 8)``."""
+        counts = isinstance(node, cst.Call) and self.script.name_of(node.func) == "builtins.range"
+        parts = (n for n in walk(node) if isinstance(n, (cst.Name, cst.Call))) if counts else ()
+        for drawn in {o.node: None for part in parts for o in self.flow.origins(part)}:
+            if not isinstance(drawn, cst.Call) or drawn not in self._trained or drawn in self._at_batches:
+                continue
+            if _NUMBERS.search(self.script.name_of(drawn.func)) and self._shared(drawn):
+                yield drawn
 
     def _by_name(self) -> Iterator[cst.Call]:
         """Yield what training calls by way of methods with a name of their own, on objects from out of sight."""

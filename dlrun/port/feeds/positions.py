@@ -237,6 +237,9 @@ def _given(flow: Flow, call: cst.Call, names: set[str]) -> bool:
             value = flow.argument(call, target, p.name.value)
             if isinstance(value, cst.Name) and value.value in names:
                 inner = {p.name.value}
+                for n in walk(target.body):  # pick = np.arange(number * size, (number + 1) * size)
+                    if isinstance(n, cst.Assign) and mentions(n.value, inner) and _may_be_position(n.value):
+                        inner |= _names(n.targets[0].target)
                 if any(isinstance(m, cst.SubscriptElement) and mentions(m, inner) for m in walk(target.body)):
                     return True
     gets = dotted(call.func).rsplit(".", 1)[-1].lower()

@@ -72,7 +72,7 @@ def drawn(
         yield Edit(line, _WHY, before=before)
     elif plain:
         yield Edit(line, _WHY, before=before, after=after)
-    elif isinstance(facts, Facts) and isinstance(statement, cst.Return) and _is_array(facts, call):
+    elif isinstance(facts, Facts) and _is_value(facts, call, statement):
         yield Edit(call, _WHY, lambda node: expression("torch/same", {"value": node}, dl=facts.alias))
     else:
         yield Doubt(call, "each rank draws this in its own way, and the ranks then share no one order of one set "
@@ -80,5 +80,8 @@ def drawn(
                     "after it")  # fmt: skip
 
 
-def _is_array(facts: Facts, call: cst.Call) -> bool:
-    return facts.script.name_of(call.func) in _ARRAYS
+def _is_value(facts: Facts, call: cst.Call, statement: cst.CSTNode) -> bool:
+    """Tell whether ``call`` draws a value that rank 0 can send: an array to be returned, or what a loop begins with."""
+    name = facts.script.name_of(call.func)
+    begins = isinstance(statement, cst.For) and facts.script.inside(call, statement.iter)
+    return name in _ARRAYS if isinstance(statement, cst.Return) else begins and name.startswith(("random.", "numpy."))

@@ -194,8 +194,11 @@ def _caches(facts: ScriptFacts, node: cst.CSTNode) -> bool:
     other = node.handlers[0] if isinstance(node, cst.Try) and node.handlers else getattr(node, "orelse", None)
     if not isinstance(node, (cst.If, cst.Try)) or not isinstance(other, (cst.Else, cst.ExceptHandler)):
         return False
-    names = [{facts.script.name_of(c.func) for c in _calls(facts, branch)} for branch in (node.body, other.body)]
-    return any(any(map(_MAKES.search, a)) and any(map(_TAKES.search, b)) for a, b in (names, names[::-1]))
+    calls = [{c: facts.script.name_of(c.func) for c in _calls(facts, branch)} for branch in (node.body, other.body)]
+    makes = [any(_MAKES.search(name) or opens_to_write(c, name) for c, name in branch.items()) for branch in calls]
+    takes = [any(_TAKES.search(name) or (name == "builtins.open" and not opens_to_write(c, name))
+                 for c, name in branch.items()) for branch in calls]  # fmt: skip
+    return (makes[0] and takes[1]) or (makes[1] and takes[0])
 
 
 def _works_together(facts: ScriptFacts, node: cst.CSTNode) -> bool:

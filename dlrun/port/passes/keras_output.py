@@ -19,7 +19,9 @@ from dlrun.port.passes.writes import MODELS
 from dlrun.port.program.script import argument, dotted
 
 _LOADS = re.compile(r"keras\.datasets\.\w+\.load_data$|keras\.utils\.(get_file|data_utils\.get_file)$|get_file$")
-_PLOTS = re.compile(r"keras\.utils\.(plot_model|vis_utils\.plot_model)$|keras\.models\.save_model$")
+_PLOTS = re.compile(
+    r"keras\.(utils\.(vis_utils\.)?plot_model|(utils|preprocessing\.image)\.save_img|models\.save_model)$"
+)
 # Functions of TensorFlow that write, or print on every rank.
 _WRITES = re.compile(
     r"tensorflow\.(saved_model\.(save|simple_save)|print|io\.(write_file|gfile\.(rmtree|remove|rename|copy)|write_graph)|"

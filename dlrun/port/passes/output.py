@@ -10,14 +10,17 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, ScriptFacts
+from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.insert import expression, inside, statements, with_argument
 from dlrun.port.passes import caches, downloads, reads, stamps, stopping
 from dlrun.port.passes.writes import called, writes
-from dlrun.port.program.script import argument, dotted
+from dlrun.port.program.script import argument, dotted, walk
 
 _BARS = ("tqdm.tqdm", "tqdm.trange", "tqdm.auto.tqdm", "tqdm.auto.trange", "tqdm.notebook.tqdm", "tqdm.std.tqdm",
          "tqdm.notebook.trange", "tqdm.tqdm_notebook")  # fmt: skip
 _FILMS = re.compile(r"^(gym|gymnasium)\.(\w+\.)*(RecordVideo(V0)?|Monitor)$")
+# What fails where the folder is there already, and what does not.
+_NEW = {"tensorflow.io.gfile.mkdir": "makedirs", "tensorflow.gfile.MkDir": "MakeDirs"}
 _HUBS = re.compile(
     r"^(torchvision\.datasets\.[\w?]+|torchaudio\.datasets\.\w+|torchtext\.datasets\.\w+|torch\.hub\.load(_state_dict_from_url)?|"
     r"(six\.moves\.)?urllib\.(request\.)?urlretrieve|gdown\.download|kagglehub\.\w+|wget\.download|datasets\.load_dataset|"
@@ -140,21 +143,13 @@ def _folders(facts: ScriptFacts, call: cst.Call, name: str) -> Iterator[Edit | D
         others, new = expression("torch/not_rank0", dl=facts.alias), dotted(exist) == "False"
         yield Edit(exist, "the others find it", lambda e: others if new else cst.BooleanOperation(e, cst.Or(), others))
     elif name in ("os.makedirs", "os.mkdir") and exist is None:
-
-        def make(node: cst.Call) -> cst.Call:
-            func = node.func
-            if isinstance(func, cst.Attribute):
-                func = func.with_changes(attr=cst.Name("makedirs"))
-            return with_argument(node.with_changes(func=func), "exist_ok", cst.Name("True"))
-
-        if name == "os.mkdir" and not isinstance(call.func, cst.Attribute):
-            yield Edit(
-                call.func,
-                "one rank makes the folder",
-                lambda f: expression("torch/rank0_first", {"call": f}, dl=facts.alias),
-            )
-        else:
-            yield Edit(call, "another rank may have made the folder a moment ago", make)
+        why = "another rank may have made the folder a moment ago"
+        yield Edit(call, why, lambda c: with_argument(c, "exist_ok", cst.Name("True")))
+        if name == "os.mkdir":
+            yield from _with_parents(facts, call.func, why)
+    elif plain(name) in _NEW and isinstance(call.func, cst.Attribute):
+        yield Edit(call.func, "another rank may have made the folder a moment ago",
+                   lambda f: f.with_changes(attr=cst.Name(_NEW[plain(name)])))  # fmt: skip
     elif (
         isinstance(call.func, cst.Attribute)
         and call.func.attr.value == "mkdir"
@@ -164,3 +159,15 @@ def _folders(facts: ScriptFacts, call: cst.Call, name: str) -> Iterator[Edit | D
     ):
         yield Edit(call, "another rank may have made the folder a moment ago",
                    lambda c: with_argument(c, "exist_ok", cst.Name("True")))  # fmt: skip
+
+
+def _with_parents(facts: ScriptFacts, func: cst.BaseExpression, why: str) -> Iterator[Edit]:
+    """Yield what makes ``os.makedirs`` of ``func``, which is ``os.mkdir``, where it is written or imported."""
+    makedirs = cst.Name("makedirs")
+    imports = [b.node for b in facts.script.bindings_of(func) if b.how == "import"]
+    for alias in (n for statement in imports for n in walk(statement) if isinstance(n, cst.ImportAlias)):
+        if isinstance(func, cst.Name) and isinstance(alias.name, cst.Name) and alias.name.value == "mkdir":
+            named = cst.AsName(cst.Name(func.value))
+            yield Edit(alias, why, partial(cst.ImportAlias.with_changes, name=makedirs, asname=named))
+    if not imports or isinstance(func, cst.Attribute):
+        yield Edit(func, why, lambda f: makedirs if isinstance(f, cst.Name) else f.with_changes(attr=makedirs))

@@ -34,7 +34,8 @@ SAVES = re.compile(
 # What makes pictures, films and compiled models, which save themselves.
 PICTURES = re.compile(
     r"^(PIL\.Image\.\w+|torch\.jit\.(script|trace)|matplotlib\.animation\.\w+Animation|"
-    r"torchvision\.transforms\.(functional\.)?\w*pil\w*)$", re.I
+    r"torchvision\.transforms\.(functional\.)?\w*pil\w*|(tensorflow\.)?keras\.(utils|preprocessing\.image)\.\w+_img)$",
+    re.I,
 )
 
 
