@@ -20,9 +20,10 @@ def lr_scale(lr: Any = 1.0, rule: str = "linear") -> Any:
     """Return the learning rate for a global batch that is n times as large on n ranks.
 
     ``rule`` is ``"linear"`` (lr * n, the linear scaling rule of Goyal et al., arXiv 1706.02677), ``"sqrt"``
-    (lr * sqrt(n), usual for Adam and its kin) or ``"none"``. ``lr`` is a float, an int or a tensor, or a list of
-    these (one per parameter group). On 1 rank it is returned unchanged. Of a schedule of Keras it makes a copy whose
-    rates are scaled, and that is told n times the step: after k steps the ranks have done the work of n k serial ones.
+    (lr * sqrt(n), usual for Adam and its kin) or ``"none"``. ``lr`` is a float, an int or a tensor, a function without
+    arguments that returns one, or a list of these (one per parameter group). On 1 rank it is returned unchanged. Of a
+    schedule of Keras it makes a copy whose rates are scaled, and that is told n times the step: after k steps the ranks
+    have done the work of n k serial ones.
     Raises ``ValueError`` for another rule and ``TypeError`` for another type.
     """
     if rule not in _RULES:
@@ -31,6 +32,8 @@ def lr_scale(lr: Any = 1.0, rule: str = "linear") -> Any:
         return type(lr)(lr_scale(each, rule) for each in lr)
     if any(kind.__name__ == "LearningRateSchedule" for kind in type(lr).__mro__):
         return lr if parts() == 1 else _scaled_schedule(lr, rule)
+    if callable(lr):
+        return lr if parts() == 1 else lambda: lr_scale(lr(), rule)
     if isinstance(lr, bool) or not (isinstance(lr, (int, float)) or hasattr(lr, "dtype")):
         raise TypeError(f"lr_scale() got {type(lr).__name__} {lr!r}; a learning rate is a float, an int or a tensor")
     n = parts()

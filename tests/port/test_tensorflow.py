@@ -232,6 +232,21 @@ two.fit(x, y)
     assert kept.count("dl.steps") == scaled.count("dl.steps"), "fewer steps, also where the rate stays"
 
 
+def test_a_decay_by_steps_follows_the_serial_ones_and_one_that_no_rate_multiplies_is_a_rate() -> None:
+    source = """import keras
+import tensorflow_addons as tfa
+model = keras.Sequential()
+model.compile(tfa.optimizers.AdamW(lambda: 1e-4 * when(), learning_rate=0.1))
+model.fit(x, y)
+other = keras.Sequential()
+other.compile(keras.optimizers.SGD(lr=0.1, decay=0.1 / 50, momentum=0.9))
+other.fit(x, y)
+"""
+    text = port(source).text
+    assert "SGD(lr=dl.lr_scale(0.1), decay=dl.serial_steps(0.1 / 50), momentum=0.9)" in text
+    assert "AdamW(dl.lr_scale(lambda: 1e-4 * when()), learning_rate=dl.lr_scale(0.1))" in text
+
+
 def test_a_schedule_of_the_scripts_own_class_is_scaled_as_a_whole() -> None:
     source = """import keras
 class Noam(keras.optimizers.schedules.LearningRateSchedule):

@@ -74,10 +74,11 @@ def constructors(facts: ScriptFacts, optimizers: Iterable[cst.Call]) -> Iterator
             continue
         if any(isinstance(n, cst.Call) and facts.flow.definition(n.func) in schedulers for n in walk(value)):
             continue  # the schedule's own return value is scaled
-        for given in schedules.rates(facts, value) or [value]:
-            if given not in done and not is_zero(given):
-                done.add(given)
-                yield Edit(given, WHY, schedules.scaling(facts))
+        for rate in (value, schedules.decay_of(facts, call)):
+            for given in (schedules.rates(facts, rate) or [rate]) if rate is not None else ():
+                if given not in done and not is_zero(given):
+                    done.add(given)
+                    yield Edit(given, WHY, schedules.scaling(facts))
     yield from suits(facts.options, ((call, facts.script.name_of(call.func)) for call in facts.optimizers))
 
 

@@ -10,6 +10,7 @@ import libcst as cst
 
 from dlrun.port.edits import Edit
 from dlrun.port.facts import Facts, ScriptFacts
+from dlrun.port.facts.rates import is_zero
 from dlrun.port.insert import expression
 from dlrun.port.passes.counts import all_samples
 from dlrun.port.program.script import argument, dotted, walk
@@ -30,6 +31,7 @@ class Schedule(NamedTuple):
 
 
 _DECAY = Schedule(((0, "initial_learning_rate"),), ((1, "decay_steps"),))
+_KERAS_OWN = re.compile(r"(^|\.)keras\.([\w.]*\.)?\w*optimizers?\w*\.(\w+\.)*\w+$")
 _KERAS = re.compile(r"(keras|tensorflow)\.optimizers\.schedules\.(\w+)$")
 SCHEDULES = {
     "ExponentialDecay": _DECAY,
@@ -39,7 +41,7 @@ SCHEDULES = {
     "CosineDecayRestarts": Schedule(_DECAY.rates, ((1, "first_decay_steps"),)),
     "PiecewiseConstantDecay": Schedule(((1, "values"),), ((0, "boundaries"),)),
 }
-# Optimizers of TensorFlow's add-ons that take the weight decay before the rate.
+# Optimizers of TensorFlow's add-ons that take the weight decay before the rate, and do not multiply it by that.
 _DECAY_FIRST = re.compile(r"^tensorflow(_addons\.optimizers\.(\w+\.)?(AdamW|SGDW)|\.contrib\.opt\.\w+WOptimizer)$")
 # TensorFlow 1's are functions of the global step. What they return is scaled as a whole.
 _DECAYS = re.compile(
@@ -53,6 +55,12 @@ def rate_of(facts: ScriptFacts, optimizer: cst.Call) -> cst.BaseExpression | Non
     given = (argument(optimizer, name) for name in ("learning_rate", "lr"))
     at = 1 if _DECAY_FIRST.search(facts.script.name_of(optimizer.func)) else 0
     return next((value for value in given if value is not None), argument(optimizer, "", at))
+
+
+def decay_of(facts: ScriptFacts, optimizer: cst.Call) -> cst.BaseExpression | None:
+    """Return the weight decay of an optimizer that takes it off at each step as it is: a rate, too."""
+    first = _DECAY_FIRST.search(facts.script.name_of(optimizer.func)) is not None
+    return argument(optimizer, "weight_decay", 0) if first else None
 
 
 def wraps(facts: ScriptFacts, optimizer: cst.Call) -> bool:
@@ -75,10 +83,17 @@ def counts(facts: ScriptFacts, optimizers: Iterable[cst.Call]) -> Iterator[Edit]
 
     A schedule of the script's own class is left to ``lr_scale``, which scales its steps with its rates.
     """
-    values = [value for call in optimizers if (value := rate_of(facts, call)) is not None]
+    optimizers = list(optimizers)
+    given = [(rate_of(facts, call), decay_of(facts, call)) for call in optimizers]
+    values = [value for pair in given for value in pair if value is not None]
     found = {id(count): (count, f"{name}, {_COUNTS}") for value in values for count, name in _counts(facts, value)}
     for count, why in found.values():
         yield Edit(count, why, lambda n: expression("torch/steps", {"count": n}, dl=facts.alias))
+    for call in optimizers:
+        falls = argument(call, "decay") if _KERAS_OWN.search(facts.script.name_of(call.func)) else None
+        if falls is not None and not is_zero(falls):
+            yield Edit(falls, "with each step the rate falls by it, and n ranks take 1/n of the steps",
+                       lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))  # fmt: skip
     if facts.options.lr_scaling == "none":
         for value in values:
             if any(_is_schedule(facts, cls) for cls in facts.flow.classes(value)):

@@ -91,6 +91,7 @@ def rates_and_steps_follow_the_number_of_ranks():
     assert dl.lr_scale(1) == _n
     assert dl.lr_scale() == _n
     assert dl.lr_scale([0.1, 0.2]) == [0.1 * _n, 0.2 * _n]
+    assert dl.lr_scale(lambda: 0.1)() == 0.1 * _n
     assert torch.equal(dl.lr_scale(torch.tensor(0.5)), torch.tensor(0.5 * _n))
     assert [dl.steps(c) for c in (0, 1, _n, _n + 1, -1)] == [0, 1, 1, 2, -1]
     assert dl.steps(None) is None
