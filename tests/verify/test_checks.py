@@ -312,3 +312,15 @@ def test_a_loss_that_weighs_samples_or_compares_them_is_no_fault_of_the_port() -
                        step(2, 0.9, params=[note(0.8, after)])], [])
                   for grad, after in (((0.5, 0.5), 0.8), ((0.5, 0.1), 0.85)))  # fmt: skip
     assert whole.reproduces(one, other, grown=True).status == "n/a"  # whatever its gradients, Adam starts with one step
+
+
+def test_samples_that_are_read_otherwise_from_time_to_time_are_told_from_those_that_are_other_ones() -> None:
+    def trained(grad: float, *given: list[int]) -> Run:
+        fed = [event("forward", rows={"input 1": rows}) for rows in given]
+        return run([optimizer(1.0), *epoch([[0, 1]]), fed[0], step(1, 1.0 - grad, grad=grad),
+                    *epoch([[0, 1]]), fed[1], step(2, 0.5)], [])  # fmt: skip
+
+    check = whole.reproduces(trained(0.5, [5, 6], [5, 7]), trained(0.25, [5, 7], [5, 6]))
+    assert check.status == "n/a"
+    assert "changed at random as they are read" in check.finding
+    assert whole.reproduces(trained(0.5, [5, 6], [5, 6]), trained(0.25, [5, 7], [5, 7])).fault == "other-gradient"

@@ -19,6 +19,7 @@ from dlrun.verify.tracer import keras_schedules  # noqa: E402
 from dlrun.verify.tracer.counted import carried_in  # noqa: E402
 from dlrun.verify.tracer.loaders import Epoch, Loaders  # noqa: E402
 from dlrun.verify.tracer.schedules import Schedules  # noqa: E402
+from dlrun.verify.tracer.tensors import tensor_note  # noqa: E402
 from dlrun.verify.tracer.told import Part, Whole, is_part, tell  # noqa: E402
 
 
@@ -247,3 +248,14 @@ def test_quiet_training_has_no_dropout_and_leaves_batch_norms_statistics() -> No
     assert torch.equal(layer(x), layer(x))
     """
     subprocess.run([sys.executable, "-c", dedent(source)], check=True, timeout=120)
+
+
+def test_a_tensor_of_a_class_that_cannot_be_cut_is_noted_as_any_other() -> None:
+    class Scan(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            assert func is not torch.Tensor.__getitem__, "its lines belong together"
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    plain = torch.randn(3, 4)
+    assert tensor_note(plain.as_subclass(Scan)) == tensor_note(plain)

@@ -9,10 +9,12 @@ from mutants import APART, BACKWARD, SHARD, STEP, Fault, mutated
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
-AUGMENTED = (  # in workers; a schedule that steps with every batch; a weight decay
+AUGMENTED = (  # in workers, beside TorchScript; a schedule that steps with every batch; a weight decay
     ("train_loader = DataLoader(train_set, batch_size=8, shuffle=True)\n",
      "class Noisy(TensorDataset):\n    def __getitem__(self, i):\n        x, y = super().__getitem__(i)\n"
      "        return x + 0.01 * torch.randn(8), y\n\n\n"
+     "@torch.jit.interface\nclass Layer(nn.Module):\n"
+     "    def forward(self, x: torch.Tensor) -> torch.Tensor:\n        pass\n\n\n"
      "train_loader = DataLoader(Noisy(*train_set.tensors), batch_size=8, shuffle=True, num_workers=1, "
      "persistent_workers=True)\n"),
     ("momentum=0.9)", "momentum=0.9, weight_decay=1e-3)\n"

@@ -16,14 +16,14 @@ def contents(identity: Run, run: Run, name: str) -> Check | None:
     What reaches the model is compared by its samples' numbers. Samples that are changed as they are read, or noise that
     is added to them, differ between 1 rank and rank 0, too: of those nothing can be said.
     """
-    expected, *ranks = (_by_number(trace) for trace in (identity.root, *run.traces))
+    expected, *ranks = (rows_by_number(trace) for trace in (identity.root, *run.traces))
     for given in expected:
         mine = expected[given].keys() & ranks[0][given].keys()
-        if len(mine) < ENOUGH or any(expected[given][i] != ranks[0][given][i] for i in mine):
+        if len(mine) < ENOUGH or any(set(expected[given][i]) != set(ranks[0][given][i]) for i in mine):
             continue
         for rank, theirs in enumerate(ranks[1:], 1):
             shared = expected[given].keys() & theirs[given].keys()
-            apart = sorted(i for i in shared if expected[given][i] != theirs[given][i])
+            apart = sorted(i for i in shared if set(expected[given][i]) != set(theirs[given][i]))
             if apart:
                 finding = f"sample {apart[0]} is another one on rank {rank} than on rank 0 ({given}), and so are "
                 finding += f"{len(apart) - 1} more of {len(shared)}: each rank shares out data of its own"
@@ -33,14 +33,23 @@ def contents(identity: Run, run: Run, name: str) -> Check | None:
     return None
 
 
-def _by_number(trace: Trace) -> dict[str, dict[int, set[int]]]:
-    """Return what the model was given of each sample, by its input's name, where a step reads one batch."""
-    found: dict[str, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+def read_otherwise(serial: Run, run: Run) -> bool:
+    """Whether samples are changed at random as they are read: other than the serial ones, and from time to time."""
+    expected, *theirs = (rows_by_number(trace) for trace in (serial.root, *run.traces))
+    other = any(rows[0] != expected[given].get(number, rows)[0] for samples in theirs for given in samples
+                for number, rows in samples[given].items())  # fmt: skip
+    every = [rows for samples in (expected, *theirs) for numbers in samples.values() for rows in numbers.values()]
+    return other and any(len(set(rows)) > 1 for rows in every)
+
+
+def rows_by_number(trace: Trace) -> dict[str, dict[int, list[int]]]:
+    """Return what the model was given of each sample, in turn, by its input's name, where a step reads one batch."""
+    found: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for step in trace.steps:
         read = [event["indices"] for event in step.before if event.kind == "batch"]
         forward = next((event for event in step.before if event.kind == "forward"), None)
         for name, rows in forward.facts.get("rows", {}).items() if forward is not None else ():
             if len(read) == 1 and read[0] and len(rows) == len(read[0]):
                 for number, row in zip(read[0], rows, strict=True):
-                    found[name][number].add(row)
+                    found[name][number].append(row)
     return found

@@ -6,6 +6,7 @@ import math
 import re
 from typing import Any
 
+from dlrun.verify.checks.contents import read_otherwise
 from dlrun.verify.checks.data import batch_factor, cut_later, training
 from dlrun.verify.trace import Event, Run
 from dlrun.verify.verdict import Check, distance, failed, passed, share_of_move, skipped, values
@@ -143,6 +144,8 @@ def _no_fault(serial: Run, run: Run, number: int, quiet: bool, grown: bool) -> s
     """
     if _kind(serial, number) == "LBFGS" and number > len(serial.root.names):
         return "the first steps agree, and the line searches of L-BFGS make much of rounding"
+    if read_otherwise(serial, run):
+        return AUGMENTED
     if serial.root.first("weighs"):
         return "the loss weighs the samples of a batch, and leaves some out"
     firsts = range(1, min(number, len(serial.root.names)) + 1)

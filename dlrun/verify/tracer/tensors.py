@@ -118,8 +118,8 @@ def batch_digest(batch: Any) -> str:
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a dense, contiguous copy in main memory, without gradient, complex numbers as pairs."""
-    with torch.no_grad():
+    """Return a dense, contiguous copy in main memory, of no subclass, without gradient, complex numbers as pairs."""
+    with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
         plain = tensor.detach()
         if plain.layout != torch.strided:
             plain = plain.to_dense()
