@@ -53,6 +53,29 @@ def test_the_steps_of_a_decay_that_is_part_of_a_sum_are_divided() -> None:
     assert f"AdamOptimizer(dl.lr_scale({rate.replace('900', 'dl.steps(900)')}))" in text
 
 
+FED = """import math
+import tensorflow as tf
+a, rate = tf.placeholder(tf.float32, [None, 4]), tf.placeholder(tf.float32, [])
+op = tf.train.AdamOptimizer(rate).minimize(tf.reduce_mean(tf.layers.dense(a, 1)))
+with tf.Session() as sess:
+    def train_step(x, lr):
+        feed = {a: x, rate: lr}
+        sess.run(op, feed)
+    sess.run(tf.global_variables_initializer())
+    done = 0
+    for epoch in range(3):
+        for i in range(0, len(rows), 8):
+            lr = 0.1 * math.exp(-done / 20)
+            done += 1
+            train_step(rows[i:i + 8], lr)
+"""
+
+
+def test_a_rate_that_a_run_is_fed_follows_the_serial_steps() -> None:
+    assert "lr = 0.1 * math.exp(-dl.serial_steps(done) / 20)" in port(FED).text
+    assert "serial_steps" not in port(FED.replace("(-done", "(-epoch")).text
+
+
 def test_each_session_in_which_a_loop_trains_starts_alike() -> None:
     source = ONE.replace('model = Model(sess, "a")', 'model, critic = Model(sess, "a"), Model(other, "b")')
     text = port(source.replace("c, _ = model.train(", "critic.train(rows[i * 8 : i * 8 + 8]); model.train(")).text

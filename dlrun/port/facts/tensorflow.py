@@ -53,6 +53,7 @@ class TensorFlowFacts(Facts):
     monitored: tuple[cst.Call, ...] = ()  # calls that make a session which takes hooks
     supervised: tuple[cst.Call, ...] = ()  # calls that make a Supervisor, which closes the graph and makes sessions
     queues: tuple[cst.Call, ...] = ()  # input by queue runners
+    fed: tuple[tuple[cst.BaseExpression, cst.BaseExpression], ...] = ()  # placeholders of training runs, and values
     fitted: tuple[cst.Call, ...] = ()  # fit() and the like of compiled models, beside loops that train
     unclear: tuple[cst.CSTNode, ...] = ()  # data that may feed the training or not
 
@@ -186,6 +187,8 @@ def gather(
         supervised=tuple(c for c in script.calls if _makes(script, c, _SUPERVISOR)),
         fitted=tuple(beside_loops(flow)),
         queues=tuple(feeds.queues) if isinstance(feeds, SessionFeeds) else (),
+        fed=tuple(pair for run, _ in gradients.step_calls for pair in gradients.fed_pairs(run))
+        if isinstance(gradients, SessionGradients) else (),
         unclear=tuple(feeds.unclear if isinstance(feeds, SessionFeeds) else getattr(feeds, "compiled", ())),
     )
 

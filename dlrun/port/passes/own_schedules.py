@@ -153,6 +153,10 @@ def tensorflow(facts: TensorFlowFacts, divided: Collection[cst.CSTNode]) -> Iter
         return named(node) or any(m in steps or _is_global_step(facts, m) for m in made)
 
     rates = StepRates(facts, counts, divided, lambda node: schedules.follows_steps(facts, node))
+    held = rates.computed(*given).nodes
+    named_so = {script.code(node) for node in held if isinstance(node, (cst.Name, cst.Attribute))}
+    given += [value for key, value in facts.fed if script.code(key) in named_so
+              or any(o.node in held for o in facts.flow.origins(key) if isinstance(o.node, cst.Call))]  # fmt: skip
     yield from rates.told(way for value in given for way in ways(facts, value))
 
 
