@@ -196,9 +196,9 @@ def _complete(facts: ScriptFacts, edits: list[Edit]) -> None:
     done = {edit.step for edit in edits}
     for step in STEPS:
         if step.required and step.name in GRID[facts.framework] and step.name not in done:
-            place = facts.script.place(facts.updates[0]) if facts.updates else facts.script.name
+            place = facts.script.place(facts.loops[0]) if facts.loops else facts.script.name
             raise DlrunError(
-                f"{place}: found no place to {step.meaning} (step {step.name!r}) for the update: "
+                f"{place}: found no place to {step.meaning} (step {step.name!r}) for the training: "
                 "nothing was written, half a port would train wrongly.",
                 "Bring the training loop and the model it trains into one function, or port the file that calls it.",
             )

@@ -155,7 +155,7 @@ def _trained_with(script: Script, imports: list[str], last: bool = False) -> str
         return "torch" if "torch" in heads and _torch_trains(script) else "keras"
     if "torch" in heads or "torchvision" in heads:
         return "torch"
-    if "tensorflow" in heads:
+    if not heads.isdisjoint(("tensorflow", "tf_keras")):
         if any(script.name_of(n).startswith("tensorflow.keras.") for n in script.of(cst.Attribute)):
             return "keras"
         return "tensorflow"

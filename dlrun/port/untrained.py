@@ -82,6 +82,10 @@ def nothing_trains(script: Script, what: str, looked: str) -> DlrunError:
             f"{script.place(fit)}: {script.code(fit.func)}() trains out of sight, where no rank can average. Nothing "
             "was written.", "Write a loop with an optimizer of the framework's own.",
         )  # fmt: skip
+    other = next((node for target, node in imported(script) if target.split(".")[0] == "tf_keras"), None)
+    if other is not None:
+        return DlrunError(f"{script.place(other)}: trains with tf_keras, Keras 2 beside Keras 3, which dl_comm does "
+                          "not know. Nothing was written.", "Import keras in its place, or tensorflow.keras.")
     return DlrunError(f"{script.name}: no training loop: {what}.", f"{looked} {missing(script)}".strip())
 
 

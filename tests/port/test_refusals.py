@@ -49,6 +49,8 @@ def test_a_script_without_a_training_loop_says_what_was_looked_for():
     for framework in ("torch", "tensorflow", "keras"):
         error = refused(f"import {framework}\nfrom scipy import optimize\noptimize.fmin_l_bfgs_b(evaluate, x0=start)\n")
         assert "train.py:3: optimize.fmin_l_bfgs_b() trains out of sight" in error.message
+    error = refused("import tf_keras\nmodel = tf_keras.Sequential()\nmodel.compile('sgd')\nmodel.fit(x, y)\n")
+    assert "train.py:1: trains with tf_keras" in error.message
 
 
 @pytest.mark.parametrize(("made", "call"), [

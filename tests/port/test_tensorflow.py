@@ -232,6 +232,24 @@ two.fit(x, y)
     assert kept.count("dl.steps") == scaled.count("dl.steps"), "fewer steps, also where the rate stays"
 
 
+def test_a_class_that_trains_by_train_on_batch_and_that_nothing_runs_is_a_module_of_another_script() -> None:
+    source = """import keras
+import numpy as np
+class Gan:
+    def __init__(self):
+        self.net = keras.Sequential([keras.layers.Dense(1)])
+        self.net.compile(keras.optimizers.SGD(0.1), "mse")
+    def train(self, n):
+        for step in range(n):
+            self.net.train_on_batch(*draw(np.random.randint(9)))
+"""
+    text = port(source).text
+    assert "dl.init()" not in text
+    assert "dl.finalize()" not in text
+    assert "for step in range(dl.steps(n)):" in text
+    assert "dl.init()" in port(source + "Gan().train(9)\n").text
+
+
 def test_a_decay_by_steps_follows_the_serial_ones_and_one_that_no_rate_multiplies_is_a_rate() -> None:
     source = """import keras
 import tensorflow_addons as tfa

@@ -134,25 +134,7 @@ class ScriptFacts:
     guard: cst.If | None  # if __name__ == "__main__"
     optimizers: tuple[cst.Call, ...]  # the calls that make them
     loops: tuple[cst.For | cst.While, ...]  # all that run an update
-
-    @property
-    def updates(self) -> tuple[cst.CSTNode, ...]:
-        """Where the weights change: an optimizer steps, or a model is fitted."""
-        raise NotImplementedError
-
-    @property
-    def uncalled(self) -> cst.FunctionDef | None:
-        """A function that trains and that nothing in the program runs, where there is one: this is a module."""
-        functions = [self.script.function_of(node) for node in self.updates]
-        if self.script.acts or any(self._started(function) for function in functions):
-            return None
-        return next((f for f in functions if isinstance(f, cst.FunctionDef)), None)
-
-    def _started(self, function: cst.CSTNode, depth: int = 9) -> bool:
-        """Tell whether a line outside of all functions leads to ``function``."""
-        callers = self.flow.callers(function) if isinstance(function, cst.FunctionDef) and depth else []
-        return not isinstance(function, cst.FunctionDef) or any(
-            self._started(self.script.function_of(call), depth - 1) for call in callers)  # fmt: skip
+    uncalled: cst.FunctionDef | None  # one that trains and that nothing in the program runs: this is a module
 
     @cached_property
     def meeting(self) -> cst.If | None:
@@ -183,7 +165,6 @@ class Facts(ScriptFacts):
     local: Taint  # which values may differ between the ranks
     unequal: Taint  # the same, and what depends on the clock, on chance, or on the numbers of a rank's own samples
     trained: Taint  # ... because they come from training batches
-    uncalled: cst.FunctionDef | None = None
     steps: tuple[Step, ...] = ()
     tops: tuple[Top, ...] = ()
     feeds: tuple[Feed, ...] = ()
@@ -200,11 +181,6 @@ class Facts(ScriptFacts):
     by_hand: tuple[tuple[cst.CSTNode, tuple[cst.BaseExpression, ...]], ...] = ()  # updates by hand, their rates
     full_batch: bool = False  # each step sees all samples: the global batch does not grow with the ranks
     episodes: bool = False  # each rank plays an environment of its own, through all the loops
-
-    @property
-    def updates(self) -> tuple[cst.CSTNode, ...]:
-        """Where an optimizer steps, or the script updates the weights itself."""
-        return tuple(step.node for step in self.steps)
 
     @property
     def keeps_steps(self) -> bool:

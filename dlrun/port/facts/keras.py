@@ -20,6 +20,7 @@ from dlrun.port.facts.keras_models import (
     nothing,
     receiver,
     trains,
+    uncalled,
 )
 from dlrun.port.facts.kinds import Kinds
 from dlrun.port.facts.kinds_tensorflow import OPTIMIZER, plain
@@ -60,11 +61,6 @@ class KerasFacts(ScriptFacts):
     stateful: tuple[cst.Arg, ...]  # what makes layers hand their states on from batch to batch
     own: tuple[cst.BaseExpression, ...]  # optimizers that a model's own compile() takes beside ``optimizer``
 
-    @property
-    def updates(self) -> tuple[cst.CSTNode, ...]:
-        """Where a model is fitted."""
-        return self.fits
-
 
 def read(script: Script, options: Options) -> KerasFacts:
     """Return the facts of a Keras script.
@@ -101,6 +97,7 @@ def read(script: Script, options: Options) -> KerasFacts:
         kinds=kinds,
         options=options,
         guard=main_guard(script, flow, trained),
+        uncalled=uncalled(flow, trained),
         compiled=tuple((c, receiver(script, c)) for c in compiled if is_trained(script, c, trained)),
         loaded=reused,
         fits=tuple(c for c in trained if is_method(c, FITS)),

@@ -113,6 +113,21 @@ def is_holder(flow: Flow, call: cst.Call) -> bool:
     return bool(classes) and all(map(flow.is_plain, classes))
 
 
+def uncalled(flow: Flow, trained: Sequence[cst.Call]) -> cst.FunctionDef | None:
+    """Return a function around one of the calls ``trained``, where nothing in the program runs any of these."""
+    functions = [flow.script.function_of(call) for call in trained]
+    if flow.script.acts or any(_starts(flow, function) for function in functions):
+        return None
+    return next((f for f in functions if isinstance(f, cst.FunctionDef)), None)
+
+
+def _starts(flow: Flow, function: cst.CSTNode, depth: int = 9) -> bool:
+    """Tell whether a line outside of all functions leads to ``function``."""
+    callers = flow.callers(function) if isinstance(function, cst.FunctionDef) and depth else []
+    return not isinstance(function, cst.FunctionDef) or any(
+        _starts(flow, flow.script.function_of(call), depth - 1) for call in callers)  # fmt: skip
+
+
 def nothing(script: Script, compiled: list[cst.Call], trained: list[cst.Call]) -> DlrunError:
     """Return the error that says what a script lacks of what is to be ported."""
     place = next((script.place(call) for call in (*compiled, *trained)), "")
