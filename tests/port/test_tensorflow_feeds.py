@@ -41,8 +41,12 @@ def test_a_train_step_of_no_model_is_a_loop_by_hand_whose_reader_shuffles_alike(
     ported = port(READER)
     assert "zip(dl.gradients(tape.gradient(loss, self.net.variables)), self.net.variables)" in ported.text
     assert "for x in dl.shard(batches):" in ported.text
-    (fitted,) = [d for d in ported.doubts if d.danger == "high"]
+    assert "import dl_comm.keras\nimport dl_comm.tensorflow as dl" in ported.text
+    assert 'self.net.compile(self.opt, "mse")\n        dl_comm.keras.distribute(self.net)' in ported.text
+    again = port(READER.replace("self.net.fit(x)", "for part in x: self.net.fit(part)"))
+    (fitted,) = [d for d in again.doubts if d.danger == "high"]
     assert "it trains on each rank by itself" in fitted.why
+    assert "dl_comm.keras" not in again.text
     lines = [line.strip() for line in ported.text.splitlines()]
     at = lines.index("np.random.shuffle(self.x)")
     assert lines[at - 1].startswith("dl.reseed(alike=True)")

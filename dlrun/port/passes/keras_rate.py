@@ -208,7 +208,7 @@ def _schedule(facts: ScriptFacts, call: cst.Call) -> cst.FunctionDef | None:
     return next((f for f in found if isinstance(f, cst.FunctionDef)), None)
 
 
-def resets(facts: KerasFacts) -> Iterator[Edit | Doubt]:
+def resets(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
     """Yield the absolute rates that LearningRateScheduler functions return and set_value() sets."""
     script, scale, done = facts.script, schedules.scaling(facts), set[cst.CSTNode]()
     for call in script.calls:

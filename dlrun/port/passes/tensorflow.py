@@ -16,6 +16,7 @@ from dlrun.port.passes import (
     devices,
     doubts,
     estimator,
+    fitted,
     keras_rate,
     own_rates,
     own_schedules,
@@ -47,6 +48,7 @@ def start(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
         dl.init()  # join the other ranks; this rank's GPU becomes the visible one
         train()
     """
+    yield from fitted.face(facts)
     yield from torch_start.beside_imports(facts, ("keras", "tensorflow"))
     yield from devices.masks(facts)
 
@@ -113,9 +115,7 @@ def gradients(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
         wrapped = (*wrapped, *(o for call in facts.estimators.ready for o in facts.estimators.optimizers_of(call)))
     for call in dict.fromkeys(wrapped):
         yield _averaging(facts, call)
-    for call in facts.fitted:
-        yield Doubt(call, "it trains on each rank by itself, on all samples: only the script's own loops are ported",
-                    "high", "import dl_comm.keras, and dl_comm.keras.distribute(model) after compile()")  # fmt: skip
+    yield from fitted.gradients(facts)
 
 
 def _averaging(facts: TensorFlowFacts, call: cst.Call) -> Edit:
@@ -176,6 +176,7 @@ def rate(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
         return
     yield from keras_rate.constructors(facts, facts.optimizers)
     yield from keras_rate.assigned(facts)
+    yield from keras_rate.resets(facts)
     yield from own_rates.by_hand(facts)
 
 
@@ -200,8 +201,7 @@ def steps(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     """
     if facts.keeps_steps:
         return
-    divided = list(schedules.counts(facts, facts.optimizers))
-    yield from divided
+    yield from (divided := list(schedules.counts(facts, facts.optimizers)))
     done = {edit.node for edit in divided}
     if facts.style == "estimator":
         yield from estimator.steps(facts)
