@@ -32,6 +32,7 @@ from dlrun.port.passes import (
     steps,
     stopping,
     stretches,
+    weights,
 )
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Script
@@ -46,6 +47,7 @@ PASSES.append(("torch", "devices", devices.torch))
 PASSES.append(("torch", "stopping", stopping.torch))
 PASSES.append(("torch", "statistics", statistics.torch))
 PASSES.append(("torch", "stretches", stretches.torch))
+PASSES.append(("torch", "weights", weights.torch))
 PASSES.append(("torch", "caches", caches.torch))
 PASSES.append(("torch", "stamps", stamps.names))
 PASSES.append(("torch", "folders", stamps.folders))

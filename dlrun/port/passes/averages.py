@@ -21,6 +21,7 @@ from dlrun.port.passes import (
     tallies,
     throughput,
     totals,
+    weights,
 )
 from dlrun.port.passes.metrics import Metrics
 
@@ -54,6 +55,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     yield from guards.torch(facts)
     yield from apart.torch(facts)
     yield from annealing.torch(facts)
+    yield from weights.torch(facts)
     yield from own_states.torch(facts)
 
 

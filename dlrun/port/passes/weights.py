@@ -1,0 +1,126 @@
+"""Part of step "metrics": parts of a loss that are weighed by the number of batches: a Bayesian net's prior."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts import Facts
+from dlrun.port.facts.computed import computed, given, leaves
+from dlrun.port.insert import expression
+from dlrun.port.passes.counters import attributes, counters, each_update, tells
+from dlrun.port.passes.counts import is_length_of_share
+from dlrun.port.program.script import children, walk
+
+_PARTS = (cst.Multiply, cst.Divide)
+_SCALES = (cst.MultiplyAssign, cst.DivideAssign)
+_ROUNDS = ("builtins.int", "builtins.float", "builtins.max")
+_MOST = 400  # expressions that are looked at
+
+
+def torch(facts: Facts) -> Iterator[Edit | Doubt]:
+    """Yield the number of all ranks' batches for that of a rank's own, where it weighs a part of the loss.
+
+    What counts once an epoch in the serial training would count n times. Shares of an epoch, as ``step / len(loader)``,
+    stay.
+
+    Before:
+        model, loader = torch.nn.Linear(2, 1), DataLoader(data, shuffle=True)
+        for x, y in loader:
+            loss = (model(x) - y).pow(2).mean() + prior(model) / len(loader)
+            loss.backward()
+            opt.step()
+
+    After:
+        model, loader = torch.nn.Linear(2, 1), DataLoader(data, shuffle=True)
+        for x, y in loader:
+            loss = (model(x) - y).pow(2).mean() + prior(model) / dl.serial_steps(len(loader))
+            loss.backward()
+            opt.step()
+    """
+    if facts.keeps_steps or not facts.feeds:
+        return
+    steps = tells(facts, {*counters(facts), *attributes(facts)})
+    done: set[cst.CSTNode] = set()
+    for weight in _weights(facts):
+        for way in _ways(facts, weight):
+            found = computed(facts.flow, [way], lambda n: steps(n) or _is_count(facts, n))
+            if any(map(steps, found.reads)):
+                if _falls(facts, found.nodes) and way not in done:
+                    yield Doubt(way, "these weights add up to 1 over a rank's batches, which are 1/n of an epoch: "
+                                "what they weigh counts n times", "high",
+                                f"divide by {facts.alias}.get_nranks()")  # fmt: skip
+                done.add(way)
+                continue
+            for count in (n for n in found.reads if n not in done):
+                done.add(count)
+                yield Edit(count, "all batches weigh a part of the loss, and a rank has 1/n of them",
+                           lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))  # fmt: skip
+
+
+def _weights(facts: Facts) -> Iterator[cst.BaseExpression]:
+    """Yield what the parts of the losses are multiplied with or divided by, or handed to a function out of sight."""
+    todo: list[cst.CSTNode] = [
+        c.func.value for c in facts.script.calls
+        if isinstance(c.func, cst.Attribute) and c.func.attr.value == "backward" and each_update(facts, c)
+    ]  # fmt: skip
+    seen: set[cst.CSTNode] = set()
+    while todo and len(seen) < _MOST:
+        node = todo.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        parts: list[cst.CSTNode] = list(children(node))
+        if isinstance(node, (cst.Name, cst.Attribute)):
+            bindings = facts.script.bindings_of(node)
+            yield from (b.node.value for b in bindings
+                        if isinstance(b.node, cst.AugAssign) and isinstance(b.node.operator, _SCALES))  # fmt: skip
+            parts = [v for b in bindings for v in given(facts.flow, b)]
+        elif isinstance(node, cst.Call) and (targets := facts.flow.targets(node)):
+            parts = [v for target in targets for v in facts.flow.returns(target)]
+        elif isinstance(node, cst.Call):
+            parts = [node.func, *(a.value for a in node.args)]
+        elif isinstance(node, cst.BinaryOperation) and isinstance(node.operator, _PARTS):
+            sides = (node.left, node.right)
+            parts = [side for side in sides if facts.local(side)]
+            yield from (side for side in sides if side not in parts)
+        todo.extend(reversed(parts))
+
+
+def _ways(facts: Facts, weight: cst.BaseExpression, depth: int = 4) -> Iterator[cst.BaseExpression]:
+    """Yield the expressions one of which ``weight`` is, through names and functions."""
+    for leaf in leaves(facts.flow, weight):
+        targets = facts.flow.targets(leaf) if isinstance(leaf, cst.Call) and depth else []
+        if _is_count(facts, weight) or not targets:
+            yield weight if _is_count(facts, weight) else leaf
+        for target in targets:
+            for value in facts.flow.returns(target):
+                yield from _ways(facts, value, depth - 1)
+
+
+def _is_count(facts: Facts, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` is, or is a name of, a number of a rank's own batches."""
+    if isinstance(node, (cst.Name, cst.Attribute)):
+        made = leaves(facts.flow, node)
+        return all(leaf is not node and _grows(facts, leaf) for leaf in made)
+    return is_length_of_share(facts, node)
+
+
+def _grows(facts: Facts, node: cst.BaseExpression) -> bool:
+    """Tell whether ``node`` is n times as large where a rank's batches are: ``len(loader) // 4``."""
+    match node:
+        case cst.BinaryOperation(operator=cst.Multiply()):
+            return _grows(facts, node.left) or _grows(facts, node.right)
+        case cst.BinaryOperation(operator=cst.Divide() | cst.FloorDivide()):
+            return _grows(facts, node.left)
+        case cst.Call() if facts.script.name_of(node.func) in _ROUNDS:
+            return any(_grows(facts, arg.value) for arg in node.args)
+    return _is_count(facts, node)
+
+
+def _falls(facts: Facts, nodes: tuple[cst.CSTNode, ...]) -> bool:
+    """Tell whether among ``nodes`` a power has a number of a rank's own batches in its exponent."""
+    powers = (n for n in nodes if isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Power))
+    return any(_is_count(facts, part) for power in powers for part in walk(power.right))

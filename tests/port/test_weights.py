@@ -1,0 +1,64 @@
+"""What weighs a part of the loss by the number of batches counts those of all ranks."""
+
+import torch
+from running import ran
+from small import HEAD
+
+from dlrun.port import port
+
+BAYES = """
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(3)
+x = torch.rand(48, 2)
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=8)
+model = torch.nn.Linear(2, 1, bias=False)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+
+def elbo(out, y, prior, weight):
+    return torch.nn.functional.mse_loss(out, y) + prior * weight
+
+def prior(kind, part, n):
+    if kind == "flat":
+        return 1 / n
+    return part / n
+
+count = len(loader)
+for epoch in range(2):
+    total = 0
+    for i, (x, y) in enumerate(loader):
+        opt.zero_grad()
+        size = model.weight.pow(2).sum()
+        loss = elbo(model(x), y, size, 1.0 / count) + size / len(loader)
+        loss = loss + prior("flat", i, count) * size
+        loss = loss + (i + 1) / len(loader) * size
+        loss.backward()
+        opt.step()
+        total += loss.item()
+    print(total / count)
+"""
+
+
+def test_what_counts_once_an_epoch_counts_once_with_n_ranks_too(tmp_path):
+    ported = port(HEAD + BAYES).text
+    kept = ported.replace("dl.finalize()", "dl.save(model.weight, 'last.pt')\ndl.finalize()")
+    (tmp_path / "train.py").write_text(kept)
+    _, weight = ran(tmp_path / "train.py", tmp_path / "2", 2)
+    torch.manual_seed(3)
+    torch.nn.Linear(2, 1)
+    torch.manual_seed(3)
+    x = torch.rand(48, 2)
+    model = torch.nn.Linear(2, 1, bias=False)
+    for _ in range(2):
+        for i in range(3):  # 16 samples at a time, at twice the rate; each prior still weighs 1 / 6
+            batch = x[16 * i : 16 * i + 16]
+            size = model.weight.pow(2).sum()
+            loss = (model(batch) - batch.sum(1, keepdim=True)).pow(2).mean() + size * (3 / 6 + (i + 1) / 3)
+            (gradient,) = torch.autograd.grad(loss, [model.weight])
+            model.weight.data -= 0.2 * gradient
+    assert torch.allclose(weight, model.weight, atol=1e-6)
+
+
+def test_weights_that_fall_to_1_over_an_epoch_are_told_with_the_number_of_ranks():
+    falling = BAYES.replace("part / n", "2 ** (n - part - 1) / (2 ** n - 1)").replace('"flat"', "kind")
+    told = [d for d in port(HEAD + falling).doubts if "add up to 1" in d.why]
+    assert [d.write for d in told] == ["divide by dl.get_nranks()"]
