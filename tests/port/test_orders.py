@@ -137,3 +137,104 @@ def test_lists_and_batches_that_are_shuffled_each_epoch_are_dealt_out_without_re
     for ranks in (0, 3):
         _, seen = ran(tmp_path / "train.py", tmp_path / str(ranks), ranks)
         assert (seen * max(1, ranks)).round().eq(1).all()
+
+
+FITTED = """
+import torch
+from sklearn.cluster import KMeans
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(3)
+x = torch.rand(48, 2)
+model = torch.nn.Linear(2, 2)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(x), batch_size=8, shuffle=True)
+
+def pretrain():
+    for x, in loader:
+        (model(x) - x).pow(2).mean().backward()
+        opt.step()
+
+def train():
+    parts = [KMeans(n_clusters=6, n_init=1).fit_predict(x.numpy())]
+    for epoch in range(2):
+        groups = KMeans(n_clusters=6, n_init=1)
+        parts.append(groups.fit_predict(x.numpy()))
+        for z, in loader:
+            (model(z) - z).pow(2).mean().backward()
+            opt.step()
+    return parts
+
+pretrain()
+parts = torch.tensor(train()).float()
+"""
+
+
+def test_models_of_scikit_learn_are_fitted_alike_between_phases_and_epochs(tmp_path):
+    ported = port(FITTED).text
+    assert ported.count(ALIKE) == 2
+    fixed = port(FITTED.replace("n_init=1", "random_state=0")).text
+    assert "alike" not in fixed
+    kept = ported.replace("dl.finalize()", "dl.save((parts, dl.average(parts)), 'last.pt')\ndl.finalize()")
+    (tmp_path / "train.py").write_text(kept)
+    _, (parts, mean) = ran(tmp_path / "train.py", tmp_path / "2", 2)
+    assert parts.equal(mean) and not parts[0].equal(parts[1])
+
+
+CHOSEN = """
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Subset, TensorDataset
+
+class Strategy:
+    def __init__(self, data, net):
+        self.data, self.net = data, net
+        self.known = np.arange(96) < 8
+
+    def train(self):
+        self.net.train(Subset(self.data, np.where(self.known)[0]))
+
+class Chance(Strategy):
+    def query(self, n):
+        return np.random.choice(np.where(~self.known)[0], n, replace=False)
+
+class First(Strategy):
+    def query(self, n):
+        return np.where(~self.known)[0][:n]
+
+class Net:
+    def train(self, data):
+        self.model = torch.nn.Linear(2, 1)
+        opt = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        for epoch in range(2):
+            for x, in DataLoader(data, batch_size=4, shuffle=True):
+                opt.zero_grad()
+                (self.model(x) - 1).pow(2).mean().backward()
+                opt.step()
+
+def get_strategy(name):
+    if name == "chance":
+        return Chance
+    return First
+
+data, net = TensorDataset(torch.rand(96, 2)), Net()
+strategy = get_strategy("chance")(data, net)
+known = []
+for turn in range(3):
+    strategy.train()
+    known.append(net.model.weight.detach().flatten())
+    strategy.known[strategy.query(8)] = True
+"""
+
+
+def test_what_a_strategy_that_was_asked_for_by_name_draws_is_alike_and_so_is_what_each_round_begins_with(tmp_path):
+    ported = port(CHOSEN).text
+    assert f"{ALIKE}        return np.random.choice(" in ported
+    assert "        dl.broadcast(self.model, opt)" in ported and "dl.broadcast(net.model" not in ported
+    table = 'KINDS = {"chance": Chance, "first": First}\nstrategy = KINDS["chance"]'
+    assert ALIKE in port(CHOSEN.replace('strategy = get_strategy("chance")', table)).text
+    kept = "known = torch.cat([torch.cat(known), torch.tensor(strategy.known).float()])\n"
+    kept = ported.replace("dl.finalize()", kept + "dl.save((known, dl.average(known)), 'last.pt')\ndl.finalize()")
+    (tmp_path / "train.py").write_text(kept)
+    _, (known, mean) = ran(tmp_path / "train.py", tmp_path / "2", 2)
+    assert known.equal(mean)

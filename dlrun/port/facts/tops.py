@@ -166,8 +166,9 @@ class Tops:
         for owner in self.flow.classes(use) if not self.kinds.of(use) else ():
             if self.kinds.of_bases(self.flow.bases(owner)):
                 continue  # a module is in sight itself
-            for (cls, attribute), _ in self.script.attributes.items():
-                made = self._use_of(cls, attribute) if cls is owner else None
+            for (cls, attribute), bindings in self.script.attributes.items():
+                inside = all(self.script.function_of(b.node) in functions for b in bindings)  # made further in
+                made = self._use_of(cls, attribute) if cls is owner and not inside else None
                 if made is not None and (owner in owners or attribute in self._copied(cls)):
                     yield f"{name}.{attribute}", made
 
@@ -226,7 +227,7 @@ class Tops:
             elif kind == "optimizer" or (
                 kind == ""
                 and self.kinds.is_optimizer(node)
-                and any(self._same_name(name, o) for _, o in self.gradients.step_calls)
+                and any(dotted(o).rsplit(".", 1)[-1] == name.rsplit(".", 1)[-1] for _, o in self.gradients.step_calls)
             ):
                 optimizers.setdefault(key, name)
         return tuple(modules.values()), tuple(optimizers.values())
@@ -254,9 +255,6 @@ class Tops:
         """The names of the tensors, and of lists of them, that the script updates itself."""
         owners = [self.gradients.owner(update)[0] for update in self.gradients.updates]
         return {name for owner in owners for name in owner.strip("[]").split(", ")}
-
-    def _same_name(self, name: str, node: cst.CSTNode) -> bool:
-        return dotted(node).rsplit(".", 1)[-1] == name.rsplit(".", 1)[-1]
 
 
 def _joined(one: Top, other: Top) -> Top:

@@ -25,6 +25,13 @@ _NUMBERS = re.compile(r"^(numpy\.random\.(?!seed|RandomState|default_rng|get_sta
 _SEEDS = re.compile(r"(^|\.)(manual_seed|manual_seed_all|seed|seed_everything|set_seed|set_random_seed)$")
 _LIBRARIES = ("torch", "numpy", "random", "transformers", "lightning", "tensorflow", "keras")
 _OWN = ("generator", "random_state")
+# Models of scikit-learn that begin, or go on, at random.
+_FITTED = re.compile(
+    r"^sklearn\.(cluster\.(\w*KMeans|Spectral\w+)|mixture\.\w+|ensemble\.\w+|tree\.\w+|neural_network\.\w+|manifold\.(TSNE|MDS)|"
+    r"decomposition\.(TruncatedSVD|\w*NMF|FastICA|Latent\w+|\w*SparsePCA|\w*DictionaryLearning)|random_projection\.\w+|"
+    r"linear_model\.(SGD\w+|RANSACRegressor|Perceptron|PassiveAggressive\w+))$|^umap\.(umap_\.)?UMAP$"
+)
+_FITS = ("fit", "fit_predict", "fit_transform", "partial_fit")
 
 
 class Orders:
@@ -39,7 +46,10 @@ class Orders:
         self.innermost = innermost
 
     def is_order(self, call: cst.Call) -> bool:
-        """Tell whether ``call`` draws a split or an order from a generator that the whole script shares."""
+        """Tell whether ``call`` draws from a generator that the whole script shares a split, an order or a fit."""
+        if isinstance(call.func, cst.Attribute) and call.func.attr.value in _FITS:
+            made = [o.node for o in self.flow.origins(call.func.value) if isinstance(o.node, cst.Call)]
+            return any(self._shared(m) and any(map(_FITTED.search, self.loops.kinds.names(m.func))) for m in made)
         names = [name for name in self.draws.names(call) if _ORDERS.search(name)]
         in_order = all(n.endswith("KFold") and "Repeated" not in n and argument(call, "shuffle") is None for n in names)
         return not in_order and self._shared(call)
@@ -104,9 +114,9 @@ class Orders:
                     yield from self.draws.reached(method.body) if method is not None else ()
 
     def again(self) -> Iterator[cst.Call]:
-        """Yield what is drawn for another training after one: for the next fold, the next run."""
+        """Yield what is drawn for another training after one: for the next fold, the next run, the second phase."""
         seen: set[cst.Call] = set()
-        for body in self._repeated():
+        for body in (*self._repeated(), *self._between()):
             reached = [c for c in self.draws.reached(body) if c not in self._trained]
             if any(self._seeds(c) for c in reached):
                 continue  # all ranks begin anew by themselves
@@ -155,6 +165,26 @@ class Orders:
                     function = self.script.function_of(frame)
                     if isinstance(function, cst.FunctionDef) and len(self.flow.callers(function)) > 1:
                         yield function.body
+
+    def _between(self) -> Iterator[cst.CSTNode]:
+        """Yield the calls that run after one outermost training loop and before another."""
+        script, order = self.script, self.script.order
+        ways = [way for top in self._tops for way in self.loops.ways(top)]
+        for way in ways:
+            after = False
+            for frame in way:
+                home = script.function_of(frame)
+                past = [n for w in ways for n in w if script.function_of(n) is home and order[n] < order[frame]]
+                past = [n for n in past if not script.inside(frame, n) and not self._either(n, frame)]
+                after = after or bool(past)
+                begin = max(map(order.__getitem__, past), default=-1)
+                yield from (c for c in script.calls if after and script.function_of(c) is home
+                            and begin < order[c] < order[frame])  # fmt: skip
+
+    def _either(self, one: cst.CSTNode, other: cst.CSTNode) -> bool:
+        """Tell whether ``one`` and ``other`` stand in branches of one test."""
+        tests = [up for up in self.script.above(one) if isinstance(up, cst.If) and self.script.inside(other, up)]
+        return any(self.script.inside(one, up.body) != self.script.inside(other, up.body) for up in tests)
 
     def _is_weight(self, call: cst.Call) -> bool:
         """Tell whether a module draws this: its weights are broadcast."""

@@ -24,9 +24,20 @@ def torch(facts: Facts) -> Iterator[Doubt]:
     yield from list(_blind(facts))[:1]
     yield from list(_threads(facts))[:1]
     yield from list(_slides(facts))[:1]
+    yield from list(_chosen(facts))[:1]
     for call in facts.unseen[:1]:
         yield Doubt(call, "draws from what comes from out of sight: if it goes through the samples in one order, all "
                     "ranks take the same", "high", f"make it of iter({facts.alias}.shard(loader))")  # fmt: skip
+
+
+def _chosen(facts: Facts) -> Iterator[Doubt]:
+    """Yield a doubt where the samples that are dealt out were chosen, or made, by what a model computed."""
+    for feed in facts.feeds:
+        made = feed.node.args[0].value if isinstance(feed.node, cst.Call) and feed.node.args else None
+        if feed.how == "loader" and made is not None and facts.local(made):
+            yield Doubt(made, "a model chose or made these samples: where dropout, BatchNorm or a rank's own batches "
+                        "had a part in it, each rank deals out another set", "medium",
+                        f"chosen = {facts.alias}.broadcast(chosen) where they are chosen")  # fmt: skip
 
 
 def _slides(facts: Facts) -> Iterator[Doubt]:

@@ -43,6 +43,13 @@ class Calls:
     def _defined(self, node: cst.CSTNode) -> Iterator[cst.ClassDef | cst.FunctionDef]:
         if isinstance(node, cst.IfExp):
             yield from (*self.definitions(node.body), *self.definitions(node.orelse))
+        elif isinstance(node, cst.Call):  # choose(name)(data)
+            functions = (f for f in self.definitions(node.func) if isinstance(f, cst.FunctionDef))
+            yield from (d for f in functions for value in self.returns(f) for d in self.definitions(value))
+        elif isinstance(node, cst.Subscript):  # CHOICES[name](data)
+            tables = (b.value for b in self.script.bindings_of(node.value) if not b.path)
+            entries = (e for table in tables if isinstance(table, cst.Dict) for e in table.elements)
+            yield from (d for entry in entries for d in self.definitions(entry.value))
         for binding in self.script.bindings_of(node):
             if isinstance(binding.node, (cst.ClassDef, cst.FunctionDef)):
                 yield binding.node
