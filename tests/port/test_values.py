@@ -472,6 +472,76 @@ def test_the_line_to_write_for_such_a_tensor_adds_what_the_ranks_add_and_average
     assert write in report
 
 
+RUNNING = """
+import gymnasium as gym
+import numpy as np
+import torch
+
+class Running:
+    def __init__(self, shape):
+        self.n, self.seen = 0, []
+        self.mean = np.zeros(shape)
+        self.var = np.ones(shape)
+
+    def update(self, x):
+        MOVES
+
+    def __call__(self, x):
+        self.update(x)
+        return (x - self.mean) / np.sqrt(self.var)
+
+class Agent:
+    def __init__(self):
+        self.net = torch.nn.Linear(4, 2)
+        self.opt = torch.optim.Adam(self.net.parameters())
+
+    def act(self, s):
+        return self.net(torch.tensor(s).float()).argmax().item()
+
+    def learn(self, memory):
+        adv = torch.tensor([r for _, r in memory]).float()
+        adv = (adv - adv.mean()) / adv.std()
+        for k in range(4):
+            out = self.net(torch.tensor(np.array([s for s, _ in memory])).float())
+            loss = -(out.max(1).values * adv).mean()
+            self.opt.zero_grad()
+            loss.backward()
+            self.opt.step()
+
+env = gym.make("CartPole-v1")
+agent, norm = Agent(), Running(4)
+for step in range(100):
+    memory, s = [], norm(env.reset()[0])
+    for t in range(50):
+        s_, r, done, cut, _ = env.step(agent.act(s))
+        memory.append((s, r))
+        s = norm(s_)
+    agent.learn(memory)
+"""
+
+
+@pytest.mark.parametrize(
+    ("moves", "doubted"),
+    [
+        ("self.mean = self.mean + 0.1 * (x - self.mean)", True),
+        ("old = self.mean.copy()\n        self.mean = old + 0.1 * (x - old)", True),
+        ("self.mean, self.var, self.n = joined(self.mean, self.var, self.n, x)", True),
+        ("self.n += 1", False),
+        ("self.mean = self.var * 0", False),
+    ],
+)
+def test_arrays_that_keep_a_mean_of_what_each_rank_sees_are_doubted_once(moves, doubted):
+    doubts = [d for d in port(RUNNING.replace("MOVES", moves)).doubts if "samples or chance" in d.why]
+    assert [d.write.split(" before")[0] for d in doubts] == ["self.mean = dl.average(self.mean)"] * doubted
+
+
+def test_the_statistics_of_a_librarys_normalised_environment_are_doubted():
+    wrapped = RUNNING.replace("MOVES", "pass").replace(
+        "\nagent,", "\nenv = gym.wrappers.NormalizeObservation(env)\nagent,"
+    )
+    assert [d.danger for d in port(wrapped).doubts if "a rank's own episodes" in d.why] == ["medium"]
+
+
 LATE = """
 import torch
 from torch.utils.data import DataLoader

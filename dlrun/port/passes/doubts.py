@@ -22,6 +22,10 @@ _SHOWS = re.compile(r"plot|show|draw|save|write|log|print|display|visuali", re.I
 _JUDGES = ("sklearn.metrics.", "scipy.stats.", "seqeval.metrics.", "torchmetrics.functional.",
            "torcheval.metrics.functional.")  # fmt: skip
 
+# Losses that compare the samples of a batch with each other.
+_PAIRS = re.compile(r"\.(nt_?xent|info_?nce|sup_?con|\w*contrastive|barlow_?twins|vic_?reg)\w*$", re.IGNORECASE)
+_NORMALISES = re.compile(r"^(gym|gymnasium|stable_baselines3)\..*(NormalizeObservation|NormalizeReward|VecNormalize)$")
+
 
 def torch(facts: Facts) -> Iterator[Doubt]:
     """Yield the doubts about a whole PyTorch script; each kind once."""
@@ -112,7 +116,7 @@ def _coupled(facts: Facts) -> Iterator[Doubt]:
     for call in facts.script.calls:
         name = facts.script.name_of(call.func)
         if not (name.endswith((".cross_entropy", ".nll_loss", "NLLLoss")) or facts.kinds.of(call.func) == "loss"
-                or facts.kinds.of_call(call) == "loss"):  # fmt: skip
+                or facts.kinds.of_call(call) == "loss" or _PAIRS.search(name)):  # fmt: skip
             continue
         ignored = argument(call, "ignore_index")
         if ignored is not None and "ignored" not in done:
@@ -122,7 +126,7 @@ def _coupled(facts: Facts) -> Iterator[Doubt]:
         target = call.args[1].value if len(call.args) > 1 else None
         numbered = any(isinstance(o.node, cst.Call) and facts.script.name_of(o.node.func) == "torch.arange"
                        for o in (facts.flow.origins(target) if target is not None else ()))  # fmt: skip
-        if numbered and "coupled" not in done:
+        if (numbered or _PAIRS.search(name)) and "coupled" not in done:
             done.add("coupled")
             why = "this loss compares the samples of a batch with each other: on n ranks each sees only its own batch"
             yield Doubt(call, why, "medium", "keep each rank's batch as large as the loss needs")
@@ -131,6 +135,7 @@ def _coupled(facts: Facts) -> Iterator[Doubt]:
 def episodes(facts: Facts) -> Iterator[Doubt]:
     """Yield the doubts about environments that each rank plays for itself."""
     yield from _environments(facts)
+    yield from list(_normalised(facts))[:1]
     yield from _uneven_episodes(facts)
 
 
@@ -146,6 +151,15 @@ def _environments(facts: Facts) -> Iterator[Doubt]:
         given = script.code(seed) if seed is not None else "seed"
         yield Doubt(node, "every rank plays episodes of its own; with one seed they begin alike", "medium",
                     f"env.reset(seed={given} + {facts.alias}.get_rank())")  # fmt: skip
+
+
+def _normalised(facts: Facts) -> Iterator[Doubt]:
+    """Yield a doubt about each library's environment that scales observations or rewards by what it has seen so far."""
+    for call in facts.script.calls:
+        if _NORMALISES.search(facts.script.name_of(call.func)):
+            yield Doubt(call, "this goes by the mean and the variance of a rank's own episodes: each rank's model is "
+                        "given others", "medium", f"average the mean and var of its obs_rms (or return_rms) with "
+                        f"{facts.alias}.average() before each update")  # fmt: skip
 
 
 def _uneven_episodes(facts: Facts) -> Iterator[Doubt]:
@@ -228,5 +242,3 @@ def _batch_sizes(facts: Facts) -> Iterator[Doubt]:
                 yield Doubt(node, f"{dotted(size)} is the global batch; a rank's batch is 1/n of it", "medium",
                             "take the size from the batch itself: x.size(0)")  # fmt: skip
                 return
-
-

@@ -21,20 +21,31 @@ _SAME = ("data", "cuda", "to", "cpu", "float", "double", "detach", "requires_gra
 def torch(facts: Facts) -> Iterator[Doubt]:
     """Yield a doubt about each tensor that a rank moves with its own samples, and that training reads."""
     yield from list(_late(facts))[:1]
-    done: set[str] = set()
+    done: set[object] = set()
     for node in facts.script.nodes:
         state = moved(facts, node)
-        if state is None or (name := facts.script.code(state)) in done or not _kept(facts, state):
+        if state is None or (made := _kept(facts, state, node)) is None:
             continue
-        if _own(facts, node) and _read(facts, state, node):
-            done.add(name)
-            data = f"{name}.data" if _is_weight(facts, state) else name
-            write = f"and {data}.copy_({facts.alias}.average({name})) after this line"
-            if _adds(facts, node, state):
-                write = (f"was = {name}.clone() before this line, and {data}.copy_(was + "
-                         f"{facts.alias}.total({name} - was)) after it")  # fmt: skip
+        name, owner = facts.script.code(state), facts.script.class_of(state)
+        key: object = owner if owner is not None and made == "array" else name  # mean and variance are one
+        if key not in done and _own(facts, node) and _read(facts, state, node):
+            done.add(key)
             yield Doubt(node, f"{name} moves with this rank's samples or chance: each rank trains with another {name}",
-                        "high", f"{facts.alias}.broadcast({name}) before the training, {write}")  # fmt: skip
+                        "high", _line(facts, node, state, made))  # fmt: skip
+
+
+def _line(facts: Facts, node: cst.CSTNode, state: cst.BaseExpression, made: str) -> str:
+    """Return what to write for ``state``, which is ``made`` as an array of NumPy's or a tensor."""
+    name, dl = facts.script.code(state), facts.alias
+    if facts.episodes:
+        return f"{name} = {dl}.average({name}) before each update, to which all ranks come together"
+    if made == "array":
+        return f"{name} = {dl}.average({name}) after this line"
+    data = f"{name}.data" if _is_weight(facts, state) else name
+    write = f"and {data}.copy_({dl}.average({name})) after this line"
+    if _adds(facts, node, state):
+        write = f"was = {name}.clone() before this line, and {data}.copy_(was + {dl}.total({name} - was)) after it"
+    return f"{dl}.broadcast({name}) before the training, {write}"
 
 
 def _adds(facts: Facts, node: cst.CSTNode, state: cst.BaseExpression) -> bool:
@@ -77,10 +88,13 @@ def moved(facts: ScriptFacts, node: cst.CSTNode) -> cst.BaseExpression | None:
             return state if state is not None and any(is_same(facts, n, state) for n in walk(value)) else None
         case cst.Assign(targets=[cst.AssignTarget(target=cst.Subscript() | cst.Attribute() as target)]):
             state = tensor_of(target)
-            reads = state is not None and any(is_same(facts, n, state) for n in walk(node.value))
+            reads = state is not None and _follows(facts, node.value, state, isinstance(target, cst.Attribute))
             part = isinstance(target, cst.Subscript) and (_is_part(facts, state) or _own_place(facts, target))
             data = isinstance(target, cst.Attribute) and target.attr.value == "data" and _is_part(facts, state)
             return state if reads or part or data else None
+        case cst.Assign(targets=[cst.AssignTarget(target=cst.Tuple(elements=[cst.Element(value=target), *_]))]):
+            state = tensor_of(target) if isinstance(target, cst.Attribute) else None  # self.mean, self.n = f(...)
+            return state if state is not None and _follows(facts, node.value, state, names=False) else None
         case cst.Expr(value=cst.Call(func=cst.Attribute(attr=cst.Name(how)), args=args)):
             inner, state = node.value, None
             while isinstance(inner, cst.Call) and isinstance(inner.func, cst.Attribute):  # x.mul_(a).add_(b)
@@ -89,6 +103,15 @@ def moved(facts: ScriptFacts, node: cst.CSTNode) -> cst.BaseExpression | None:
             reads = state is not None and any(is_same(facts, n, state) for a in args for n in walk(a))
             return state if how in _MOVES or (how in _SETS and (reads or _is_part(facts, state))) else None
     return None
+
+
+def _follows(facts: ScriptFacts, value: cst.CSTNode, state: cst.BaseExpression, names: bool, depth: int = 3) -> bool:
+    """Tell whether ``value`` is made of ``state``, also by ``names`` of its function: ``old = self.mean``."""
+    home = facts.script.function_of(value)
+    known = [b for n in walk(value) if names and depth and isinstance(n, cst.Name) for b in facts.script.bindings_of(n)]
+    made = [b.value for b in known if b.how == "assign" and facts.script.function_of(b.node) is home]
+    return any(is_same(facts, n, state) for n in walk(value)) or any(
+        _follows(facts, v, state, names, depth - 1) for v in made if v is not None)  # fmt: skip
 
 
 def _own_place(facts: ScriptFacts, target: cst.Subscript) -> bool:
@@ -134,34 +157,39 @@ def _is_part(facts: ScriptFacts, state: cst.BaseExpression | None) -> bool:
     return _is_buffer(facts, state) or _is_weight(facts, state)
 
 
-def _kept(facts: Facts, state: cst.BaseExpression) -> bool:
-    """Tell whether ``state`` is a tensor that is made once, before training: beside the loop, or in a model."""
+def _kept(facts: Facts, state: cst.BaseExpression, node: cst.CSTNode) -> str | None:
+    """Return what ``state``, which ``node`` moves, is made as once, before training: beside the loop, or in a model."""
     script, owner = facts.script, facts.script.class_of(state)
     if not isinstance(state, cst.Attribute):
-        made = [b.node for b in script.bindings_of(state) if b.written is not None and _makes(facts, b.written)]
+        made = {b.node: kind for b in script.bindings_of(state)
+                if b.written is not None and (kind := _makes(facts, b.written))}  # fmt: skip
         homes = {script.function_of(loop) for loop in facts.loops}
-        return bool(made) and all(
+        inner = any(up in facts.loops for up in script.above(node))  # not of one call of a function
+        once = inner and all(
             script.function_of(n) in homes and not any(up in facts.loops for up in script.above(n)) for n in made
         )
-    if owner is None or not (_is_buffer(facts, state) or not owner.bases or _is_module(facts, owner)):
-        return False
+        return next(iter(made.values()), None) if once else None
+    if _is_buffer(facts, state):
+        return "tensor"
+    if owner is None or not (not owner.bases or _is_module(facts, owner)):
+        return None
     bindings = script.attributes.get((owner, state.attr.value), ())
-    made = [b.node for b in bindings if b.written is not None and _makes(facts, b.written)]
-    return _is_buffer(facts, state) or (bool(made) and not any(runs_in(facts, n) for n in made))
+    made = {b.node: kind for b in bindings if b.written is not None and (kind := _makes(facts, b.written))}
+    return None if any(runs_in(facts, n) for n in made) else next(iter(made.values()), None)
 
 
 def _is_module(facts: Facts, owner: cst.ClassDef) -> bool:
     return facts.kinds.of_bases(facts.flow.bases(owner)) == "module"
 
 
-def _makes(facts: Facts, value: cst.CSTNode) -> bool:
-    """Tell whether ``value`` makes a tensor: ``torch.zeros(10, 2).cuda()``."""
+def _makes(facts: Facts, value: cst.CSTNode) -> str:
+    """Tell whether ``value`` makes a tensor, ``torch.zeros(10, 2).cuda()``, or an array."""
     while isinstance(value, cst.Call):
-        name = facts.script.name_of(value.func)
-        if name.startswith("torch.") and name.rsplit(".", 1)[-1] in _MAKES:
-            return True
+        library, _, name = facts.script.name_of(value.func).rpartition(".")
+        if library.split(".")[0] in ("torch", "numpy") and name in _MAKES:
+            return "tensor" if library.startswith("torch") else "array"
         value = value.func.value if isinstance(value.func, cst.Attribute) else value.func
-    return False
+    return ""
 
 
 def _own(facts: Facts, node: cst.CSTNode) -> bool:
@@ -170,7 +198,7 @@ def _own(facts: Facts, node: cst.CSTNode) -> bool:
         return False
     if _in_forward(facts, node):
         return any(_of_inputs(facts)(n) for n in _values(node))
-    return runs_in(facts, node) and any(facts.unequal(n) for n in _values(node))
+    return runs_in(facts, node) and (facts.episodes or any(facts.unequal(n) for n in _values(node)))
 
 
 def _of_inputs(facts: Facts) -> Taint:
@@ -194,9 +222,7 @@ def _in_forward(facts: Facts, node: cst.CSTNode, depth: int = 3) -> bool:
         _in_forward(facts, call, depth - 1) for call in facts.flow.callers(function))  # fmt: skip
 
 
-def runs_in(
-    facts: ScriptFacts, node: cst.CSTNode, functions: Collection[cst.CSTNode] = (), depth: int = 4
-) -> bool:
+def runs_in(facts: ScriptFacts, node: cst.CSTNode, functions: Collection[cst.CSTNode] = (), depth: int = 4) -> bool:
     """Tell whether a training loop, or one of ``functions``, runs ``node``, also in a function that it calls."""
     function = facts.script.function_of(node)
     if function in functions or any(up in facts.loops for up in facts.script.above(node)):
@@ -218,6 +244,7 @@ def _read(facts: Facts, state: cst.BaseExpression, update: cst.CSTNode) -> bool:
     reads = [
         n for n in script.nodes if not script.inside(n, update)
         and (is_same(facts, n, state) if name is None else isinstance(n, cst.Attribute) and n.attr.value == name)
+        and not (isinstance(up := script.parents[n], cst.Call) and up.func is n)
     ]  # fmt: skip
     for node in reads:
         function = script.function_of(node)
