@@ -68,6 +68,8 @@ def with_argument(call: cst.Call, keyword: str, value: cst.BaseExpression) -> cs
     last = call.args[-1]
     # A trailing comma (and the line break after it) moves behind the new argument.
     kept = last.comma if isinstance(last.comma, cst.Comma) else cst.MaybeSentinel.DEFAULT
+    end, last = last.whitespace_after_arg, last.with_changes(whitespace_after_arg=cst.SimpleWhitespace(""))
+    arg = arg.with_changes(whitespace_after_arg=end)
     space: Any = cst.SimpleWhitespace(" ")
     if len(call.args) > 1 and isinstance(call.args[0].comma, cst.Comma):
         space = call.args[0].comma.whitespace_after

@@ -230,19 +230,27 @@ with h5py.File("log.h5", "w") as f:
 imsave("x.png", x)
 text = keras_model.to_json()
 frame.to_json("b.json")
+picture = io.BytesIO()
+figure.savefig(picture)
+torch.save(model.state_dict(), picture)
+torch.load(picture)
 archive.open("wide.txt")
 logging.getLogger("cairo").setLevel(logging.ERROR)
 """
 
 
 def test_files_are_written_by_rank_0_alone_in_whatever_way_they_are_opened():
-    head = "import logging\nimport h5py\nfrom pathlib import Path\nfrom skimage.io import imsave\n"
+    head = "import io\nimport logging\nimport h5py\nfrom pathlib import Path\nfrom skimage.io import imsave\n"
     text = port(head + SERIAL + FILES_WRITTEN).text
     assert 'with dl.rank0(Path("a.json").open)("w") as f:' in text
     assert 'with dl.rank0(h5py.File)("log.h5", "w") as f:' in text
     assert 'dl.rank0(imsave)("x.png", x)' in text
     assert 'dl.rank0(frame.to_json)("b.json")' in text
-    assert text.endswith("""archive.open("wide.txt")
+    assert text.endswith("""picture = io.BytesIO()
+figure.savefig(picture)
+torch.save(model.state_dict(), picture)
+torch.load(picture)
+archive.open("wide.txt")
 logging.getLogger("cairo").setLevel(logging.ERROR)
 dl.finalize()  # leave together
 """)

@@ -13,7 +13,7 @@ from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.insert import expression, inside, statements, with_argument
 from dlrun.port.passes import caches, downloads, reads, stamps, stopping
-from dlrun.port.passes.writes import called, writes
+from dlrun.port.passes.writes import called, in_memory, writes
 from dlrun.port.program.script import argument, dotted, walk
 
 _BARS = ("tqdm.tqdm", "tqdm.trange", "tqdm.auto.tqdm", "tqdm.auto.trange", "tqdm.notebook.tqdm", "tqdm.std.tqdm",
@@ -48,6 +48,8 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     dl = facts.alias
     for call in downloads.others(facts):
         name = facts.script.name_of(call.func)
+        if name in ("torch.save", "torch.load") and in_memory(facts, call):
+            continue
         if name == "torch.save":
             why = "rank 0 writes the file, whole or not at all"
             yield Edit(call.func, why, lambda _: expression("torch/save", dl=dl))

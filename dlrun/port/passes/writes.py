@@ -27,6 +27,8 @@ METHODS = ("savefig", "write_image", "write_html", "to_csv", "to_pickle", "to_ex
            "to_zarr", "writeto", "tofile")  # fmt: skip
 MODELS = ("save", "save_weights", "save_model", "to_disk")  # of Keras
 _TEXTS = re.compile(r"^yaml\.(safe_)?dump$")  # which return the text where no stream is given
+_OWN = ("io.BytesIO", "io.StringIO", "tempfile.TemporaryFile", "tempfile.NamedTemporaryFile",
+        "tempfile.SpooledTemporaryFile")  # fmt: skip
 # Functions of modules that are out of sight, which say by their name that they write.
 SAVES = re.compile(
     r"^(?!torch\.|tensorflow\.|keras\.|\.)[\w.]+\.save_(checkpoint|ckpt|model|network|weights|state|images?)$"
@@ -60,7 +62,14 @@ def writes(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
     if _TEXTS.search(name) and argument(call, "stream", 1) is None:
         return False
     made = WRITES.search(name) or SAVES.search(name) or downloads.opens_to_write(call, name)
-    return bool(made) or _method_writes(facts, call, name) or downloads.removes(facts, call, name)
+    found = bool(made) or _method_writes(facts, call, name) or downloads.removes(facts, call, name)
+    return found and not in_memory(facts, call)
+
+
+def in_memory(facts: ScriptFacts, call: cst.Call) -> bool:
+    """Tell whether ``call`` is given a file that is a rank's own, which it reads again: ``fig.savefig(buffer)``."""
+    made = (o.node for arg in call.args for o in facts.flow.origins(arg.value))
+    return any(isinstance(node, cst.Call) and facts.script.name_of(node.func) in _OWN for node in made)
 
 
 def saves_model(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
