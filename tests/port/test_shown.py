@@ -569,3 +569,81 @@ def test_a_meter_of_which_parts_alone_are_shown_is_fed_as_before():
 def test_what_is_put_into_a_call_needs_no_parentheses_of_its_own(value, averaged):
     node = expression("torch/average", {"value": cst.parse_expression(value)}, dl="dl")
     assert cst.Module([]).code_for_node(node) == averaged
+
+
+BESIDE = """
+import torch
+from sklearn.metrics import r2_score
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+train_loader, test_loader = DataLoader(data, shuffle=True), DataLoader(tests)
+
+def run():
+    total = 0
+    for x, y in train_loader:
+        out = model(x)
+        loss = (out - y).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        total += loss.item() * len(x)
+    total /= len(train_loader.dataset)
+    found, wanted = [], []
+    for x, y in test_loader:
+        out = model(x)
+        loss = (out - y).pow(2).mean()
+        found.extend(out.tolist())
+        wanted.extend(y.tolist())
+    print(total, r2_score(wanted, found), float(loss))
+    return total
+
+for epoch in range(3):
+    print(run())
+"""
+
+
+def test_what_an_evaluation_binds_to_the_names_of_the_training_is_its_own_and_what_is_averaged_once_stays_so():
+    ported = port(BESIDE)
+    assert "total = dl.total(total)" in ported.text and "dl.average" not in ported.text
+    assert not any("r2_score" in doubt.why for doubt in ported.doubts)
+    late = BESIDE.replace("    total = 0\n", "    total, last = 0, 0.0\n    last = 0.0\n")  # of the turn before
+    late = late.replace("        opt.zero", "        print(last)\n        last = loss.item()\n        opt.zero")
+    assert "        print(dl.average(last))" in port(late).text
+
+
+TERMS = """
+import torch
+from torch.utils.data import DataLoader
+
+class Terms(torch.nn.Module):
+    def forward(self, out, y):
+        loss = (out - y).pow(2).mean()
+        return loss, {"total": loss.item(), "part": out.mean().item()}
+
+def train(model, loader, criterion, opt):
+    total, parts, n = 0, {"part": 0}, 0
+    for x, y in loader:
+        loss, terms = criterion(model(x), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        total += terms["total"]
+        parts["part"] += terms["part"]
+        n += 1
+    return {"loss": total / n, "part": parts["part"] / n}
+
+model, history = torch.nn.Linear(2, 1), {"loss": [], "part": []}
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(3):
+    found = train(model, DataLoader(data, shuffle=True), Terms(), opt)
+    history["loss"].append(found["loss"])
+    history["part"].append(found["part"])
+    print(f"{found['loss']:.3f}")
+"""
+
+
+def test_terms_that_a_table_holds_are_averaged_once_where_it_is_made():
+    text = port(TERMS).text
+    assert 'return {"loss": dl.average(total / n), "part": dl.average(parts["part"] / n)}' in text
+    assert text.count("dl.average(") == 2

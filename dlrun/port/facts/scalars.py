@@ -194,6 +194,8 @@ class Scalars:
             return False
         if len(binding.path) == 1 and isinstance(binding.path[0], int):
             return self._part(value, binding.path[0], depth)
+        if isinstance(binding.node, cst.AugAssign) and _is_named(value):
+            return True  # what it is added to tells: total += losses["total"]
         return binding.path in ((), ("part",)) and self(value, depth)
 
     def _entries(self, table: cst.BaseExpression, depth: int) -> bool:
@@ -212,3 +214,9 @@ class Scalars:
         parts = [s.elements[at].value for s in sources
                  if isinstance(s, (cst.Tuple, cst.List)) and at < len(s.elements)]  # fmt: skip
         return bool(parts) and len(parts) == len(sources) and all(self(p, depth) for p in parts)
+
+
+def _is_named(value: cst.BaseExpression) -> bool:
+    """Tell whether ``value`` is the entry of a table under a text."""
+    index = value.slice[0].slice if isinstance(value, cst.Subscript) and len(value.slice) == 1 else None
+    return isinstance(index, cst.Index) and isinstance(index.value, cst.SimpleString)

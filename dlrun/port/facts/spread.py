@@ -69,6 +69,8 @@ class Spread:
                 return (node.body, node.orelse)  # the test is decided
             case cst.ListComp() | cst.SetComp() | cst.GeneratorExp():
                 return (node.elt,)  # into which the entries go
+            case cst.Name() if (reaching := self._reaching(node)) is not None:
+                return reaching
             case cst.Name() | cst.Attribute(value=cst.Name(value="self")) if (held := self._held(node)) is not None:
                 return (held,)
             case cst.Attribute() if (held := self._held(node)) is not None:
@@ -92,18 +94,82 @@ class Spread:
             return [*of, *(("returns", target) for target in targets)]
         return [*of, *(a.value for a in node.args)]
 
+    def _reaching(self, use: cst.Name) -> list[cst.CSTNode] | None:
+        """Return what ``use`` may be given, where a loop or a line above it is sure to bind it anew; else None.
+
+        ``loss`` of the training loop is another than that of the evaluation after it.
+        """
+        bindings, scope = self.script.scopes[use].lookup(use.value)
+        if len(bindings) < 2 or scope is None or (scope, use.value) in self._changed:
+            return None
+        order, inside = self.script.order, self.script.inside
+        home, around = self.script.function_of(use), list(self.script.above(use))
+        if any(self.script.function_of(b.node) is not home or (inside(use, b.node) and not self._within(use, b))
+               for b in bindings) or any(isinstance(up, cst.Lambda) for up in around):  # fmt: skip
+            return None
+        above = [b for b in bindings if order[b.node] < order[use] and (
+            isinstance(b.node, cst.For) or not inside(use, b.node))]  # fmt: skip
+        last = max((b for b in above if self._is_sure(use, b)), key=lambda b: order[b.node], default=None)
+        if last is None:
+            return None
+        loops = [up for up in around if isinstance(up, (cst.For, cst.While)) and not inside(last.node, up)]
+        found = [b for b in above if order[b.node] >= order[last.node]]
+        if any(inside(b.node, up) for up in loops for b in bindings) or any(b.how != "assign" for b in found):
+            return None
+        return [value for b in found if (value := self._value(b)) is not None]
+
+    def _within(self, use: cst.Name, binding: Binding) -> bool:
+        """Tell whether ``use``, inside of ``binding``, is no target of it."""
+        node = binding.node
+        if isinstance(node, cst.For):
+            return not self.script.inside(use, node.target)
+        return isinstance(node, (cst.Assign, cst.AnnAssign)) and node.value is not None and (
+            self.script.inside(use, node.value))  # fmt: skip
+
+    def _is_sure(self, use: cst.Name, binding: Binding) -> bool:
+        """Tell whether ``use`` is never come to but by way of ``binding``, if no loop over data is empty."""
+        node = binding.node
+        if not isinstance(node, (cst.For, cst.Assign, cst.AnnAssign)):
+            return False
+        block = node.body if isinstance(node, cst.For) else self.script.parents[self.script.line_of(node)]
+        while not self.script.inside(use, block):
+            around = self.script.parents[block]
+            if not isinstance(around, (cst.For, cst.With)) or block is not around.body:
+                return False
+            block = self.script.parents[around]
+        return True
+
+    @cached_property
+    def _changed(self) -> set[object]:
+        """The variables that the program changes in place."""
+        boxes: list[cst.CSTNode] = []
+        for node in self.script.nodes:
+            match node:
+                case cst.AugAssign(target=box):
+                    boxes.append(box)
+                case cst.Assign(targets=targets):
+                    boxes.extend(t.target for t in targets if isinstance(t.target, cst.Subscript))
+                case cst.Call(func=cst.Attribute(value=box, attr=cst.Name(name))) if name in _FILLS:
+                    boxes.append(box)
+        return {held for box in boxes if (held := self._held(_whole(box))) is not None}
+
     def _bound(self, bindings: Iterable[Binding], to: object) -> None:
         for binding in bindings:
-            value: cst.CSTNode | None = binding.value if binding.how == "assign" else None
-            at = binding.path[0] if binding.path else "all"
-            if isinstance(value, cst.Tuple) and isinstance(at, int) and at < len(value.elements):
-                value = value.elements[at].value
-            elif value is not None and at == "each" and self._counts(value):
-                if binding.path[1:2] != (1,):
-                    value = None  # the number of the turn
-                elif isinstance(value, cst.Call) and self._enumerates(value):
-                    value = value.args[0].value if value.args else None
+            value = self._value(binding)
             self._join([value] if value is not None else [], to)
+
+    def _value(self, binding: Binding) -> cst.CSTNode | None:
+        """Return what ``binding`` gives its name, be it a part of it."""
+        value: cst.CSTNode | None = binding.value if binding.how == "assign" else None
+        at = binding.path[0] if binding.path else "all"
+        if isinstance(value, cst.Tuple) and isinstance(at, int) and at < len(value.elements):
+            return value.elements[at].value
+        if value is not None and at == "each" and self._counts(value):
+            if binding.path[1:2] != (1,):
+                return None  # the number of the turn
+            if isinstance(value, cst.Call) and self._enumerates(value):
+                return value.args[0].value if value.args else None
+        return value
 
     def _counts(self, entries: cst.CSTNode) -> bool:
         """Tell whether ``entries`` come with their numbers: ``enumerate(loader)``, also by a name or in a bar."""
@@ -123,9 +189,7 @@ class Spread:
             self._kept_in(call.func.value, [a.value for a in call.args])
 
     def _kept_in(self, box: cst.CSTNode, values: Iterable[cst.CSTNode]) -> None:
-        while isinstance(box, cst.Subscript):
-            box = box.value
-        if (held := self._held(box)) is not None:
+        if (held := self._held(_whole(box))) is not None:
             self._join(values, held)
 
     def _held(self, node: cst.CSTNode) -> object | None:
@@ -159,3 +223,10 @@ class Spread:
         bases = (self.flow.definition(base.value) for base in cls.bases)
         found = (self._kept_by(b, name) for b in bases if isinstance(b, cst.ClassDef) and b is not cls)
         return next((f for f in found if f is not None), None)
+
+
+def _whole(box: cst.CSTNode) -> cst.CSTNode:
+    """Return ``table`` for its entry ``table[a][b]``."""
+    while isinstance(box, cst.Subscript):
+        box = box.value
+    return box

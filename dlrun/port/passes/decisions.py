@@ -126,9 +126,9 @@ def _decision(metrics: Metrics, node: cst.CSTNode, test: cst.Comparison) -> Iter
                 for value in [a.value for a in n.value.args] if ends else [n.value]:  # type: ignore[attr-defined]
                     if metrics.script.code(value) == text:
                         yield Edit(value, "what is kept is what was compared", metrics.wrapped)
-        elif (key := (metrics.script.function_of(anchor), text)) not in metrics.averaged:
+        elif (metrics.script.function_of(anchor), text) not in metrics.averaged:
             line = _first_use(metrics, metrics.script.line_of(anchor), side)
-            metrics.averaged[key] = metrics.script.order[line]
+            metrics.settle(text, line)
             yield Edit(line, f"{text}: all ranks must decide alike",
                        before=statements("torch/average_statement", dl=metrics.facts.alias, name=text))  # fmt: skip
 

@@ -46,7 +46,10 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
     why = "kept over the epochs: the mean over the ranks, not rank 0's own"
     kept: list[cst.BaseExpression] = []
     for sink in _sinks(metrics):
-        for value in (v for table in (sink, *shown.texts(metrics, [sink])) for v in metrics.values(table)):
+        tables = [v for table in shown.texts(metrics, [sink]) for v in metrics.values(table) if v not in kept]
+        if tables:
+            metrics.cut([*kept, *tables])  # what is averaged where a table holds it is not averaged again here
+        for value in (*tables, *metrics.values(sink)):
             if value in kept:
                 continue
             kept.append(value)

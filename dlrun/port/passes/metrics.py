@@ -11,7 +11,7 @@ from dlrun.port.facts.scalars import Scalars
 from dlrun.port.facts.taint import Taint
 from dlrun.port.insert import expression
 from dlrun.port.passes.sums import Sums
-from dlrun.port.program.script import children, dotted, walk
+from dlrun.port.program.script import added, children, dotted, walk
 
 _RECORDS = ("best", "min_", "max_", "lowest", "highest", "prev", "last_", "thresh")
 _CURVES = ("exp", "log", "sqrt")
@@ -187,6 +187,15 @@ class Metrics:
         cuts = [*self.trained.cuts, *nodes]
         self.trained = Taint(self.script, self.facts.kinds, self.trained.seeds, cuts)
         self.local = Taint(self.script, self.facts.kinds, self.local.seeds, cuts)
+
+    def settle(self, name: str, line: cst.CSTNode) -> None:
+        """Note that from ``line`` on ``name`` is the same on all ranks in its function, and so is what comes of it."""
+        home, order, at = self.script.function_of(line), self.script.order, self.script.order[line]
+        self.averaged[home, name] = at
+        uses = [n for n in self.script.of(cst.Name) if n.value == name and self.script.function_of(n) is home]
+        bound = [order[b.node] for n in uses[:1] for b in self.script.bindings_of(n) if added(b.node) is None]
+        until = min((o for o in bound if o > at), default=len(order))  # there it may be a rank's own again
+        self.cut(n for n in uses if at < order[n] < until)
 
     def is_averaged(self, node: cst.BaseExpression) -> bool:
         """Tell whether ``node`` is the same on all ranks by now: averaged before, or kept from what was."""

@@ -33,7 +33,7 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
             yield Edit(total, _WHY, metrics.totalled)
         else:
             name = script.code(total)
-            metrics.averaged[script.function_of(node), name] = script.order[node]
+            metrics.settle(name, node)
             yield Edit(script.line_of(node), _WHY,
                        before=statements("torch/total_statement", dl=facts.alias, name=name))  # fmt: skip
     if found:
