@@ -278,6 +278,21 @@ def test_arrays_of_different_terms_may_differ_in_length_those_of_one_may_not():
     assert 'own_ends = dl.shard(ends, batch="global")' in text
 
 
+def test_numbers_that_are_computed_of_numbers_are_no_arrays():
+    text = port("""import torch
+low, high, n = float(given.min()), float(given.max()), 100
+x = torch.linspace(low, high, n).view(-1, 1)
+step = (high - low) / (n - 1)
+net = torch.nn.Linear(1, 1)
+opt = torch.optim.Adam(net.parameters())
+for epoch in range(9):
+    loss = (net(x) ** 2).mean() * step
+    loss.backward()
+    opt.step()
+""").text
+    assert 'x = dl.shard(x, batch="global")' in text and "dl.shard(step" not in text
+
+
 def test_inputs_with_gradients_of_their_own_are_cut_beside_what_they_are_compared_with():
     text = port(TRAINING).text
     assert 'x, t, wanted = dl.shard((x, t, wanted), batch="global")' in text

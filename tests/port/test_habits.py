@@ -315,8 +315,9 @@ for epoch in range(9):
 def test_layers_that_are_frozen_one_by_one_keep_their_statistics():
     source = TOP.replace("torch.nn.Linear(3, 1)", "torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1))")
     loop = "for a, b in train_loader:\n    model(a).mean().backward()\n    opt.step()\nmodel.eval()\n"
-    frozen = "for m in model.modules():\n    m.eval()\n"
-    assert port(source + frozen + loop).text.count("dl.average(m") == 1
+    for layers in ("model.modules()", "layers"):
+        frozen = f"layers = model.modules()\nfor m in {layers}:\n    m.eval()\n"
+        assert port(source + frozen + loop).text.count("dl.average(m") == 1
 
 
 def test_an_environment_beside_a_data_set_of_what_was_played_before_makes_no_episodes():

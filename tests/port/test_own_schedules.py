@@ -147,6 +147,31 @@ def test_counts_of_steps_are_divided_once_where_they_are_written(made, written):
 
 
 @pytest.mark.parametrize(
+    ("made", "written"),
+    [
+        ("sched = lr_scheduler.CosineAnnealingLR(opt, T, eta_min=1e-5)", "eta_min=dl.lr_scale(1e-5))"),
+        ("sched = lr_scheduler.CosineAnnealingLR(opt, T, eta_min=0)", "eta_min=0)"),
+        ("sched = lr_scheduler.ReduceLROnPlateau(opt, min_lr=args.least)", "min_lr=dl.lr_scale(args.least))"),
+        ("sched = tqdm(total=9 * args.size)", "tqdm(total=dl.steps(9 * args.size), disable=not dl.is_rank0())"),
+        ("sched = tqdm(total=9 * len(loader))", "tqdm(total=9 * len(loader), disable=not dl.is_rank0())"),
+    ],
+)
+def test_the_least_rate_is_scaled_and_bars_count_to_a_ranks_own_batches(made, written):
+    head = "from torch.optim import lr_scheduler\nfrom tqdm import tqdm\n"
+    moved = LOOP.replace("sched.step()", "sched.update(8)") if "tqdm" in made else LOOP
+    assert ported(head + moved.replace("MADE", made), r"^sched = ")[0].endswith(written)
+
+
+@pytest.mark.parametrize("often", ["part", "(len(data) // 40)", "500"])
+def test_what_happens_several_times_an_epoch_does_so_with_n_ranks_too(often):
+    asked = f"part = len(data) // 40\n        if done % {often} == 0:\n            print(done)"
+    source = LOOP.replace("MADE", "").replace("sched.step()", "pass")
+    source = source.replace("if 0 < args.most < done:\n            break", asked)
+    written = {"500": "500", "part": "dl.steps(part)"}.get(often, "dl.steps(len(data) // 40)")
+    assert ported(source, "if ") == [f"if done % {written} == 0:"]
+
+
+@pytest.mark.parametrize(
     ("end", "written"),
     [
         ("0 < args.most < done", "0 < dl.steps(args.most) < done"),

@@ -244,6 +244,11 @@ class Wholes:
             return self._is_number(node.expression)
         if isinstance(node, cst.BinaryOperation):
             return self._is_number(node.left) and self._is_number(node.right)
+        if isinstance(node, cst.Name):
+            made = [o.node for o in self.flow.origins(node)]
+            return node not in made and all(map(self._is_number, made))
+        if isinstance(node, cst.Call):
+            return self.script.name_of(node.func) in _NUMBERS
         return isinstance(node, (cst.Integer, cst.Float)) or self.script.name_of(node) in _CONSTANTS
 
     def _is_input(self, name: cst.Name, made: cst.Call) -> bool:

@@ -11,9 +11,10 @@ from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.computed import computed, reaching
 from dlrun.port.facts.rates import is_zero
 from dlrun.port.feeds.draws import DRAWS
-from dlrun.port.passes.counters import called, counters, feeds_of, innermost, number_of, runs_inside
+from dlrun.port.feeds.iterated import BARS
+from dlrun.port.passes.counters import count_name, counters, each_update, feeds_of, innermost, number_of, runs_inside
 from dlrun.port.passes.counts import all_samples, is_own
-from dlrun.port.program.script import Script, children, dotted, names_in, walk
+from dlrun.port.program.script import Script, argument, children, dotted, names_in, walk
 
 FILLED = "an entry for each of these turns: a rank's own"
 _MAKES = re.compile(r"^(numpy|torch|tensorflow)\.(zeros|ones|empty|full)$")
@@ -37,8 +38,8 @@ def bounds(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
         elif isinstance(loop, cst.While) and isinstance(loop.test, cst.Comparison) and len(loop.test.comparisons) == 1:
             target = loop.test.comparisons[0]
             left = loop.test.left
-            counts_steps = "epoch" not in called(facts, left) and not facts.unequal(left)  # no time, and no loss
-            counts_steps = counts_steps and not _grows_at_times(facts, loop, called(facts, left))
+            counts_steps = "epoch" not in count_name(facts, left) and not facts.unequal(left)  # no time, and no loss
+            counts_steps = counts_steps and not _grows_at_times(facts, loop, count_name(facts, left))
             if isinstance(target.operator, (cst.LessThan, cst.LessThanEqual)) and counts_steps:
                 yield target.comparator, why
     for bound in _ends(facts):
@@ -116,7 +117,7 @@ def _span(facts: Facts, loop: cst.CSTNode, ends: list[cst.BaseExpression]) -> It
 def _grows_at_times(facts: Facts, loop: cst.While, name: str) -> bool:
     """Tell whether ``loop`` changes ``name`` in some turns alone, beside its updates: a length that it extends."""
     script = facts.script
-    changes = [n for n in walk(loop.body) if isinstance(n, cst.AugAssign) and called(facts, n.target) == name]
+    changes = [n for n in walk(loop.body) if isinstance(n, cst.AugAssign) and count_name(facts, n.target) == name]
     tests = [[up for up in script.above(n) if isinstance(up, cst.If) and script.inside(up, loop)] for n in changes]
     return bool(changes) and all(
         any(not any(script.inside(step.node, up) for step in facts.steps) for up in ups) for ups in tests
@@ -179,8 +180,8 @@ def _ends(facts: Facts) -> Iterator[cst.BaseExpression]:
             continue
         for left, how, right in compared(node.test):
             ends = issubclass(how, (*_AFTER, cst.Equal) if leaves else _BEFORE)
-            at_times = isinstance(node, cst.While) and _grows_at_times(facts, node, called(facts, left))
-            known_here = (facts.script.function_of(node), called(facts, left)) in known
+            at_times = isinstance(node, cst.While) and _grows_at_times(facts, node, count_name(facts, left))
+            known_here = (facts.script.function_of(node), count_name(facts, left)) in known
             if ends and known_here and not at_times and not is_zero(right):
                 yield right
 
@@ -218,3 +219,17 @@ def _own(body: cst.CSTNode) -> Iterator[cst.CSTNode]:
         if not isinstance(child, (cst.For, cst.While, cst.FunctionDef, cst.Lambda)):
             yield child
             yield from _own(child)
+
+
+def bars(facts: Facts) -> Iterator[cst.BaseExpression]:
+    """Yield what the progress bars that move on with every batch count up to, where the serial run makes as many."""
+    updates = [c for c in facts.script.calls if isinstance(c.func, cst.Attribute) and c.func.attr.value == "update"]
+    for call in facts.script.calls:
+        total = argument(call, "total", 2) if dotted(call.func).rsplit(".", 1)[-1] in BARS else None
+        if total is None or is_own(facts, total):
+            continue
+        loops = [up for up in facts.loops if isinstance(up, cst.For) and facts.script.inside(call, up.iter)]
+        moved = (c.func for c in updates if each_update(facts, c))
+        held = (o.node for func in moved for o in facts.flow.origins(func.value))  # type: ignore[attr-defined]
+        if any(node is call for node in held) or any(not runs_inside(facts, loop.body) for loop in loops):
+            yield total

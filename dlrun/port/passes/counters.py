@@ -24,13 +24,13 @@ def counters(facts: Facts) -> Iterator[tuple[cst.CSTNode, str]]:
         function = facts.script.function_of(loop)
         for n in walk(loop.body):
             found = added(n) if is_one_more(n) and innermost(facts, n) is loop else None
-            if found is not None and not _at_times(facts, n, loop) and (name := called(facts, found[0])):
+            if found is not None and not _at_times(facts, n, loop) and (name := count_name(facts, found[0])):
                 yield function, name
         if (number := number_of(facts, loop)) is not None:
             yield function, number.value
 
 
-def called(facts: ScriptFacts, count: cst.CSTNode) -> str:
+def count_name(facts: ScriptFacts, count: cst.CSTNode) -> str:
     """Return what a count is called, ``step``, ``self.step`` or ``state["step"]``; of another expression nothing."""
     index = count.slice[0].slice if isinstance(count, cst.Subscript) and dotted(count.value) else None
     keyed = isinstance(index, cst.Index) and isinstance(index.value, cst.SimpleString)
@@ -134,7 +134,7 @@ def tells(facts: Facts, known: Collection[tuple[cst.CSTNode, str]]) -> Tells:
             return scope is not None and (scope.node, node.value) in known
         if isinstance(node, cst.Subscript) and isinstance(node.value, cst.Name):
             scope = script.scopes[node.value].lookup(node.value.value)[1]
-            return scope is not None and (scope.node, called(facts, node)) in known
+            return scope is not None and (scope.node, count_name(facts, node)) in known
         if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name) and node.value.value == "self":
             return (script.class_of(node), node.attr.value) in known
         if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add):  # epoch * len(loader) + i

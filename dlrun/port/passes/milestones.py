@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.facts import Facts
+from dlrun.port.facts.computed import leaves
 from dlrun.port.facts.rates import changes, is_zero
-from dlrun.port.passes.counters import Counters, called
+from dlrun.port.passes.counters import Counters, count_name
 from dlrun.port.passes.counts import all_samples, from_length
 from dlrun.port.program.script import dotted, walk
 
@@ -18,7 +19,8 @@ _COMPARES = (cst.Equal, cst.In, cst.LessThan, cst.LessThanEqual, cst.GreaterThan
 def torch(facts: Facts, counters: Counters) -> Iterator[cst.BaseExpression]:
     """Yield what a count of steps is compared with, where that changes the rate: ``if step in (8000, 12000):``.
 
-    What is compared is yielded also where the change is computed with it: ``if step < ramp: lr *= step / ramp``.
+    And where it is a part of an epoch: ``if step % (len(data) // 5) == 0:``. What is compared is yielded also where the
+    change is computed with it: ``if step < ramp: lr *= step / ramp``.
     """
     script = facts.script
     known = numbers(facts, counters)
@@ -26,7 +28,8 @@ def torch(facts: Facts, counters: Counters) -> Iterator[cst.BaseExpression]:
     for node in script.of(cst.If):
         inside = any(up in facts.loops for up in script.above(node))
         for count, number in _asked(node.test) if inside else ():
-            if (script.function_of(node), called(facts, count)) in known and _sets_rate(facts, node.body, places):
+            counts = (script.function_of(node), count_name(facts, count)) in known
+            if counts and (_of_all(facts, number) or _sets_rate(facts, node.body, places)):
                 yield from _serial(facts, node, number)
 
 
@@ -54,12 +57,17 @@ def _before(count: cst.BaseExpression) -> cst.BaseExpression:
 
 def _serial(facts: Facts, node: cst.If, number: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
     """Yield ``number``, where it counts serial steps, and the places in ``node`` that compute with it."""
-    if all_samples(facts, number) or not from_length(facts, number):
+    if _of_all(facts, number) or not from_length(facts, number):
         yield number
         named = facts.script.code(number) if dotted(number) or _is_entry(number) else ""
         same = [n for n in walk(node.body) if named and facts.script.code(n) == named]
         if not any(getattr(facts.script.parents[n], "target", None) is n for n in same):  # counted on in serial steps
             yield from same  # type: ignore[misc]
+
+
+def _of_all(facts: Facts, number: cst.BaseExpression) -> bool:
+    """Tell whether ``number`` is made of the number of all samples."""
+    return any(all_samples(facts, leaf) for leaf in leaves(facts.flow, number))
 
 
 def numbers(facts: Facts, counters: Counters) -> Counters:
@@ -84,7 +92,7 @@ def _sums(facts: Facts, known: set[tuple[cst.CSTNode, str]]) -> Iterator[tuple[c
     for node in facts.script.nodes:
         added = isinstance(node, cst.Assign) and isinstance(node.value, cst.BinaryOperation)
         if isinstance(node, cst.Assign) and added and isinstance(node.value.operator, cst.Add):  # type: ignore[attr-defined]
-            function, name = facts.script.function_of(node), called(facts, node.targets[0].target)
+            function, name = facts.script.function_of(node), count_name(facts, node.targets[0].target)
             if name and any((function, n.value) in known for n in walk(node.value) if isinstance(n, cst.Name)):
                 yield function, name
 

@@ -20,7 +20,9 @@ DEFAULTS = {
     "Adafactor": "0.01", "Muon": "0.001",
 }  # fmt: skip
 # Schedulers that set absolute rates, with the positions and names of those.
-ABSOLUTE = {"OneCycleLR": ((1, "max_lr"),), "CyclicLR": ((1, "base_lr"), (2, "max_lr"))}
+ABSOLUTE = {"OneCycleLR": ((1, "max_lr"),), "CyclicLR": ((1, "base_lr"), (2, "max_lr")),
+            "CosineAnnealingLR": ((2, "eta_min"),), "CosineAnnealingWarmRestarts": ((3, "eta_min"),),
+            "ReduceLROnPlateau": ((7, "min_lr"),)}  # fmt: skip
 _RATE_KEYS = ("lr", "learning_rate", "init_lr")
 
 
@@ -65,6 +67,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     for call in facts.script.calls:
         for position, keyword in ABSOLUTE.get(facts.script.name_of(call.func).rsplit(".", 1)[-1], ()):
             given = argument(call, keyword, position)
+            given = None if given is None or is_zero(given) else given
             if given is not None and given not in done and not own_rates.read(facts, given, done):
                 done.add(given)
                 yield Edit(given, "the scheduler sets this rate itself", scale)

@@ -73,7 +73,8 @@ def _evaluates(facts: Facts, call: cst.Call) -> bool:
         return False
     if not isinstance(facts.script.parents[call], cst.Expr) or facts.kinds.of(call.func.value) != "module":
         return False
-    if any(isinstance(up, cst.For) and ".modules()" in facts.script.code(up.iter) for up in facts.script.above(call)):
+    around = [up.iter for up in facts.script.above(call) if isinstance(up, cst.For)]
+    if any(".modules()" in facts.script.code(n) for i in around for n in (i, *(o.node for o in facts.flow.origins(i)))):
         return False  # layers that are frozen one by one, and keep the statistics that they have
     function = facts.script.function_of(call)
     if isinstance(function, cst.FunctionDef) and function.name.value == "__init__":

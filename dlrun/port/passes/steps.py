@@ -12,7 +12,7 @@ from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import computed, leaves
 from dlrun.port.insert import expression, with_argument
 from dlrun.port.passes import milestones, own_schedules, step_rates
-from dlrun.port.passes.bounds import bounds, lasts
+from dlrun.port.passes.bounds import bars, bounds, lasts
 from dlrun.port.passes.counters import attributes, counters, each_update, innermost, tells
 from dlrun.port.passes.counts import all_samples, is_own
 from dlrun.port.passes.step_rates import StepRates
@@ -43,10 +43,6 @@ COUNTS = {
     for kind in ("Linear", "Cosine", "CosineWithHardRestarts")
 }
 _COUNTED = re.compile(r"^(num_)?((warm_?up|total|max|train|training|decay)_(steps|iters|iterations|updates)|t_total)$")
-
-_DIVIDES = (cst.Divide, cst.FloorDivide)
-_AFTER, _BEFORE = (cst.GreaterThan, cst.GreaterThanEqual), (cst.LessThan, cst.LessThanEqual)
-_TURNED = dict(zip((*_AFTER, *_BEFORE), (*_BEFORE, *_AFTER), strict=True))  # as seen from the other side
 
 
 def torch(facts: Facts) -> Iterator[Edit | Doubt]:
@@ -81,7 +77,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     for value in milestones.torch(facts, known):
         if not _is_divided(facts, value, done) and not any(facts.script.inside(n, value) for n in done):
             done.add(value)
-            yield Edit(value, "the rate changes at this step, and n ranks take 1/n of the steps", divide)
+            yield Edit(value, "this counts serial steps, of which n ranks take 1/n", divide)
     known |= milestones.numbers(facts, known)
     yield from StepRates(facts, tells(facts, known), done).told(step_rates.set_by_hand(facts))
     yield from step_rates.compounded(facts, done)
@@ -93,6 +89,9 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     for value in _epochs_by_batches(facts):
         yield Edit(value, "epochs, as many as the serial run has batches in one: a rank has 1/n of these",
                    lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))  # fmt: skip
+    for value in bars(facts):
+        if not _is_divided(facts, value, done):
+            yield Edit(value, "the bar counts what one rank goes through", divide)
     yield from _doubts(facts)
     yield from _out_of_sight(facts, done)
 
