@@ -551,6 +551,7 @@ class Net(torch.nn.Module):
         super().__init__()
         self.body, self.head, self.begun = torch.nn.Linear(4, 3), None, False
         self.shift = torch.nn.Parameter(torch.zeros(3))
+        self.register_buffer("noise", torch.zeros(3))
 
     def begin(self, z):
         BEGIN
@@ -560,7 +561,7 @@ class Net(torch.nn.Module):
         z = self.body(x)
         if not self.begun:
             self.begin(z)
-        return self.shift + (z if self.head is None else self.head(z))
+        return self.noise + self.shift + (z if self.head is None else self.head(z))
 
 model = Net()
 opt = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -580,6 +581,8 @@ for i, x in enumerate(DataLoader(data, shuffle=True)):
         ("self.head = torch.nn.Linear(z.shape[1], 3)", "self.head is made while the model computes"),
         ("self.shift.data.clamp_(-1, 1)", ""),  # alike on all ranks
         ("self.seen = torch.zeros(3)", ""),
+        ("self.noise.copy_(z.mean(0))", "self.noise moves with this rank's samples or chance"),
+        ("self.noise.copy_(torch.randn(3))", ""),  # drawn anew
     ],
 )
 def test_what_the_first_batch_makes_of_a_model_is_doubted(begin, doubted):

@@ -28,7 +28,7 @@ def torch(facts: Facts) -> Iterator[Doubt]:
             continue
         name, owner = facts.script.code(state), facts.script.class_of(state)
         key: object = owner if owner is not None and made == "array" else name  # mean and variance are one
-        if key not in done and _own(facts, node) and _read(facts, state, node):
+        if key not in done and _own(facts, node, state) and _read(facts, state, node):
             done.add(key)
             yield Doubt(node, f"{name} moves with this rank's samples or chance: each rank trains with another {name}",
                         "high", _line(facts, node, state, made))  # fmt: skip
@@ -37,12 +37,11 @@ def torch(facts: Facts) -> Iterator[Doubt]:
 def _line(facts: Facts, node: cst.CSTNode, state: cst.BaseExpression, made: str) -> str:
     """Return what to write for ``state``, which is ``made`` as an array of NumPy's or a tensor."""
     name, dl = facts.script.code(state), facts.alias
-    if facts.episodes:
-        return f"{name} = {dl}.average({name}) before each update, to which all ranks come together"
+    where = "before each update, to which all ranks come together" if facts.episodes else "after this line"
     if made == "array":
-        return f"{name} = {dl}.average({name}) after this line"
+        return f"{name} = {dl}.average({name}) {where}"
     data = f"{name}.data" if _is_weight(facts, state) else name
-    write = f"and {data}.copy_({dl}.average({name})) after this line"
+    write = f"and {data}.copy_({dl}.average({name})) {where}"
     if _adds(facts, node, state):
         write = f"was = {name}.clone() before this line, and {data}.copy_(was + {dl}.total({name} - was)) after it"
     return f"{dl}.broadcast({name}) before the training, {write}"
@@ -192,21 +191,23 @@ def _makes(facts: Facts, value: cst.CSTNode) -> str:
     return ""
 
 
-def _own(facts: Facts, node: cst.CSTNode) -> bool:
+def _own(facts: Facts, node: cst.CSTNode, state: cst.BaseExpression) -> bool:
     """Tell whether every update runs ``node``, with values that are this rank's own, and not from gradients."""
     if any(isinstance(n, cst.Attribute) and n.attr.value == "grad" for n in walk(node)):
         return False
+    noise = facts.script.code(node).startswith(f"{facts.script.code(state)}.copy_(") and _is_buffer(facts, state)
     if _in_forward(facts, node):
-        return any(_of_inputs(facts)(n) for n in _values(node))
-    return runs_in(facts, node) and (facts.episodes or any(facts.unequal(n) for n in _values(node)))
+        return any(_of_inputs(facts, [] if noise else chances(facts.script))(n) for n in _values(node))
+    own = facts.local if noise else facts.unequal  # noise that is drawn anew is each rank's by right
+    return runs_in(facts, node) and (facts.episodes or any(own(n) for n in _values(node)))
 
 
-def _of_inputs(facts: Facts) -> Taint:
-    """Return what models compute from their inputs, or by chance."""
+def _of_inputs(facts: Facts, drawn: Collection[cst.CSTNode]) -> Taint:
+    """Return what models compute from their inputs, or of what is ``drawn``."""
     inputs = [n for n in facts.script.nodes if isinstance(n, cst.Name) and n.value != "self"
               and any(b.how == "param" and _is_forward(facts.script.function_of(b.node))
                       for b in facts.script.bindings_of(n))]  # fmt: skip
-    return Taint(facts.script, facts.kinds, [*inputs, *chances(facts.script)])
+    return Taint(facts.script, facts.kinds, [*inputs, *drawn])
 
 
 def _is_forward(function: cst.CSTNode) -> bool:

@@ -16,6 +16,7 @@ from dlrun.port.program.script import children, walk
 
 _PARTS = (cst.Multiply, cst.Divide)
 _SCALES = (cst.MultiplyAssign, cst.DivideAssign)
+_OBJECTS = ("loader", "module", "dataset", "optimizer")
 _ROUNDS = ("builtins.int", "builtins.float", "builtins.max")
 _MOST = 400  # expressions that are looked at
 
@@ -77,11 +78,12 @@ def _weights(facts: Facts) -> Iterator[cst.BaseExpression]:
             bindings = facts.script.bindings_of(node)
             yield from (b.node.value for b in bindings
                         if isinstance(b.node, cst.AugAssign) and isinstance(b.node.operator, _SCALES))  # fmt: skip
-            parts = [v for b in bindings for v in given(facts.flow, b)]
+            parts = [v for b in bindings if not isinstance(b.node, cst.For) for v in given(facts.flow, b)]
         elif isinstance(node, cst.Call) and (targets := facts.flow.targets(node)):
             parts = [v for target in targets for v in facts.flow.returns(target)]
         elif isinstance(node, cst.Call):
-            parts = [node.func, *(a.value for a in node.args)]
+            inner = [node.func.value] if isinstance(node.func, cst.Attribute) else []
+            parts = [*inner, *(a.value for a in node.args)] if facts.kinds.of_call(node) not in _OBJECTS else []
         elif isinstance(node, cst.BinaryOperation) and isinstance(node.operator, _PARTS):
             sides = (node.left, node.right)
             parts = [side for side in sides if facts.local(side)]
@@ -105,7 +107,11 @@ def _is_count(facts: Facts, node: cst.CSTNode) -> bool:
     if isinstance(node, (cst.Name, cst.Attribute)):
         made = leaves(facts.flow, node)
         return all(leaf is not node and _grows(facts, leaf) for leaf in made)
-    return is_length_of_share(facts, node)
+    if not is_length_of_share(facts, node) or not isinstance(node, cst.Call):
+        return False
+    counted = node.args[0].value
+    ways = facts.flow.through(counted)
+    return facts.kinds.of(counted) == "loader" or any(feed.node in ways for feed in facts.feeds)
 
 
 def _grows(facts: Facts, node: cst.BaseExpression) -> bool:
