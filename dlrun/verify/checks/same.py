@@ -113,6 +113,10 @@ def _cause(a: Step, b: Step, loose: set[str]) -> tuple[str, str, str, str]:
         return finding, "keep the serial order of the training step", "other-order", b.at
     if _batches(a) != _batches(b):
         line = next((e.at for e in b.before if e.kind == "batch"), b.at)
+        one, other = len(_batches(a)), len(_batches(b))
+        if one and other and one != other:
+            finding = f"it is made of {other} batch{'es' * (other > 1)}, the serial one of {one}"
+            return finding, "let as many batches go into an update as in the serial script", "other-data", b.at
         return "it read other samples", "sharding must change nothing here: same sampler, same seed", "other-data", line
     if [f"{rate:g}" for rate in a.lr] != [f"{rate:g}" for rate in b.lr]:  # of updates by hand they are measured
         finding = f"the learning rate is {b.lr[0]:g}, not {a.lr[0]:g}"
