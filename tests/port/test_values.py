@@ -323,16 +323,37 @@ logger.addHandler(logging.FileHandler("train.log"))
     assert 'dl.rank0(sys.stdout.write)("done")' in text
 
 
-def test_a_loss_between_the_samples_of_a_batch_is_doubted():
-    report = port(f"""{HEAD}{MADE}{LOADER}
+COX = """def cox_loss(risk, y):
+    return -(risk - torch.logcumsumexp(risk, 0)).mean()
+"""
+COUNTS = "a mean over what counts"
+
+
+@pytest.mark.parametrize(
+    ("before", "loss", "says"),
+    [
+        ("", "torch.nn.functional.cross_entropy(a @ a.t(), torch.arange(len(a)))", ["compares the samples of a batch"]),
+        (COX, "cox_loss(a, y)", ["compares the samples of a batch"]),
+        ("crit = torch.nn.CrossEntropyLoss(torch.ones(3))\n", "crit(a, y)", [COUNTS]),
+        ("crit = torch.nn.CrossEntropyLoss(weight=torch.ones(3), reduction='sum')\n", "crit(a, y) / 8", []),
+        ("crit = torch.nn.BCEWithLogitsLoss(weight=torch.ones(3))\n", "crit(a, y)", []),
+        ("", "torch.nn.functional.cross_entropy(a, y, ignore_index=0)", [COUNTS]),
+        ("", "torch.nn.functional.cross_entropy(a, y, None)", []),
+        ("def masked(a, y, m):\n    return ((a - y) * m).sum() / m.sum()\n", "masked(a, y, y > 0)", [COUNTS]),
+        ("", "((a - y) ** 2).sum() / len(y)", []),
+    ],
+)
+def test_a_loss_between_samples_or_over_what_counts_of_them_is_doubted(before, loss, says):
+    report = port(f"""{HEAD}{MADE}{LOADER}{before}
 for epoch in range(9):
-    for x, y in loader:
+    for i, (x, y) in enumerate(loader):
         a = model(x)
-        loss = torch.nn.functional.cross_entropy(a @ a.t(), torch.arange(len(a)))
+        loss = {loss}
         loss.backward()
         opt.step()
+        print((a > y).sum() / (y > 0).sum())
 """).report()
-    assert "compares the samples of a batch with each other" in report
+    assert [text for text in ("compares the samples of a batch", COUNTS) if text in report] == says
 
 
 def test_arrays_that_a_loss_function_reads_as_globals_are_cut():

@@ -13,6 +13,7 @@ from dlrun.port.facts.scalars import Scalars
 from dlrun.port.facts.torch import calls_method, without_gradients
 from dlrun.port.feeds import nested
 from dlrun.port.feeds.draws import plays
+from dlrun.port.passes import weighted
 from dlrun.port.passes.counters import feeds_of
 from dlrun.port.program.script import argument, dotted, names_in, walk
 
@@ -21,9 +22,10 @@ _SHOWS = re.compile(r"plot|show|draw|save|write|log|print|display|visuali", re.I
 # Packages of metrics.
 _JUDGES = ("sklearn.metrics.", "scipy.stats.", "seqeval.metrics.", "torchmetrics.functional.",
            "torcheval.metrics.functional.")  # fmt: skip
-
-# Losses that compare the samples of a batch with each other.
-_PAIRS = re.compile(r"\.(nt_?xent|info_?nce|sup_?con|\w*contrastive|barlow_?twins|vic_?reg)\w*$", re.IGNORECASE)
+# Losses that rank samples, or tell them apart: of survival times, and contrastive ones, these by a library's name.
+_COMPARES = re.compile(
+    r"cox\w*(loss|nll|likelihood)|loss\w*cox|partial_?(log_?)?likelihood|nt_?xent|info_?nce|sup_?con\w*loss|"
+    r"\.(\w*contrastive|barlow_?twins|vic_?reg)\w*$|logcumsumexp$|pdist$", re.IGNORECASE)  # fmt: skip
 _NORMALISES = re.compile(r"^(gym|gymnasium|stable_baselines3)\..*(NormalizeObservation|NormalizeReward|VecNormalize)$")
 
 
@@ -33,6 +35,7 @@ def torch(facts: Facts) -> Iterator[Doubt]:
     yield from _uneven_batches(facts)
     yield from _sums(facts)
     yield from _coupled(facts)
+    yield from weighted.torch(facts)
     yield from list(_in_pairs(facts))[:1]
     yield from _of_all_samples(facts)
     if facts.options.batch == "global":
@@ -111,25 +114,28 @@ def _gathers(facts: Facts, call: cst.Call) -> Iterator[tuple[cst.For, str]]:
 
 
 def _coupled(facts: Facts) -> Iterator[Doubt]:
-    """Yield doubts about losses for which the mean over the ranks is not the loss of the global batch."""
-    done: set[str] = set()
+    """Yield a doubt about a loss that compares the samples of a batch with each other."""
     for call in facts.script.calls:
-        name = facts.script.name_of(call.func)
-        if not (name.endswith((".cross_entropy", ".nll_loss", "NLLLoss")) or facts.kinds.of(call.func) == "loss"
-                or facts.kinds.of_call(call) == "loss" or _PAIRS.search(name)):  # fmt: skip
-            continue
-        ignored = argument(call, "ignore_index")
-        if ignored is not None and "ignored" not in done:
-            done.add("ignored")
-            why = "a mean over the targets that count: a rank whose batch has fewer of them weighs as much"
-            yield Doubt(ignored, why, "low", "sum the loss, and divide by the mean count over the ranks")
-        target = call.args[1].value if len(call.args) > 1 else None
-        numbered = any(isinstance(o.node, cst.Call) and facts.script.name_of(o.node.func) == "torch.arange"
-                       for o in (facts.flow.origins(target) if target is not None else ()))  # fmt: skip
-        if (numbered or _PAIRS.search(name)) and "coupled" not in done:
-            done.add("coupled")
-            why = "this loss compares the samples of a batch with each other: on n ranks each sees only its own batch"
-            yield Doubt(call, why, "medium", "keep each rank's batch as large as the loss needs")
+        if not without_gradients(facts.script, call) and _compares(facts, call):
+            whole = facts.options.batch == "global"
+            mine = "part of the batch" if whole else "own batch"
+            yield Doubt(call, "this loss compares the samples of a batch with each other: on n ranks each sees only "
+                        f"its {mine}", "high" if whole else "medium",
+                        "keep each rank's batch as large as the loss needs")  # fmt: skip
+            return
+
+
+def _compares(facts: Facts, call: cst.Call) -> bool:
+    """Tell whether ``call`` computes a loss whose targets are the numbers of the samples, or is known as such a one."""
+    name = facts.script.name_of(call.func)
+    if _COMPARES.search(name or dotted(call.func).rpartition(".")[2]):
+        return True
+    if not name.endswith((".cross_entropy", ".nll_loss", "NLLLoss")) and "loss" not in (
+            facts.kinds.of(call.func), facts.kinds.of_call(call)):  # fmt: skip
+        return False
+    target = call.args[1].value if len(call.args) > 1 else None
+    return any(isinstance(o.node, cst.Call) and facts.script.name_of(o.node.func) == "torch.arange"
+               for o in (facts.flow.origins(target) if target is not None else ()))  # fmt: skip
 
 
 def episodes(facts: Facts) -> Iterator[Doubt]:
