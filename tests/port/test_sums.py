@@ -30,6 +30,7 @@ LOADER = """
 kept = []
 for epoch in range(2):
     a = b = c = plain = 0.0
+    turns = 0
     for xb, yb in loader:
         loss = (model(xb) - yb).pow(2).mean()
         opt.zero_grad()
@@ -39,7 +40,9 @@ for epoch in range(2):
         b += loss.item()
         plain = plain + loss.item()
         c += (model(xb) > yb).sum().item()
-    print(epoch, a / len(X), a / n, b / len(loader), c / n, 100 * c / X.shape[0], c)
+        turns += 1
+    done = max(1, turns)
+    print(epoch, a / len(X), a / n, b / len(loader), c / n, 100 * c / X.shape[0], c, b / done)
     kept.append(plain)
 print(kept)
 """

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.facts import Facts
+from dlrun.port.facts.computed import computed
 from dlrun.port.passes import counts
 from dlrun.port.passes.bounds import lasts, sources
 from dlrun.port.program.script import Binding, added, dotted, walk
@@ -235,12 +236,11 @@ class Sums:
             for part in parts
         )
 
-    def _after(self, loop: cst.For, count: cst.CSTNode, total: cst.CSTNode) -> bool:
+    def _after(self, loop: cst.For, count: cst.BaseExpression, total: cst.CSTNode) -> bool:
         """Tell whether ``total`` has grown through the whole of ``loop``, and ``count`` is not what it counts."""
-        names = [] if count is total else [n for n in walk(count) if isinstance(n, cst.Name)]
-        known = [b.node for n in names for b in self._bindings(n)]
-        begun = [b.node for n in walk(total) if isinstance(n, cst.Name) for b in self._bindings(n)]
-        begun = [node for node in begun if added(node) is None]
+        made = () if count is total else computed(self.facts.flow, [count]).nodes  # max(1, n), be it by a name
+        known = [b.node for n in made if isinstance(n, cst.Name) for b in self._bindings(n)]
+        begun = [b.node for n in walk(total) if isinstance(n, cst.Name) for b in self._bindings(n) if not _adds(b)]
         own = count is not total and self.facts.local(count)
         inside = self.script.inside(count, loop) and not self._at_last(count)
         return not own and not inside and not any(self.script.inside(n, loop) for n in (*known, *begun))

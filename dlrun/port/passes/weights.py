@@ -79,6 +79,8 @@ def _weights(facts: Facts) -> Iterator[cst.BaseExpression]:
             yield from (b.node.value for b in bindings
                         if isinstance(b.node, cst.AugAssign) and isinstance(b.node.operator, _SCALES))  # fmt: skip
             parts = [v for b in bindings if not isinstance(b.node, cst.For) for v in given(facts.flow, b)]
+        elif isinstance(node, cst.Subscript):
+            parts = [node.value]  # not by what number samples are picked
         elif isinstance(node, cst.Call) and (targets := facts.flow.targets(node)):
             parts = [v for target in targets for v in facts.flow.returns(target)]
         elif isinstance(node, cst.Call):
