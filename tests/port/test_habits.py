@@ -201,6 +201,14 @@ def test_samples_that_leave_out_an_update_in_the_function_that_makes_it_are_doub
     assert bool(found) is mine
 
 
+def test_all_leave_out_a_batch_of_which_one_rank_has_nothing_left():
+    cut = "def cut(a, b):\n    mine = a[:, 0] < most\n    return a[mine], b[mine]\n"
+    loop = "for a, b in train_loader:\n    a, b = cut(a, b)\n    if a.numel() == 0:\n        continue\n"
+    source = TOP + cut + loop + "    loss = (model(a) - b).mean()\n    loss.backward()\n    opt.step()\n"
+    assert "if dl.total(bool(a.numel() == 0)) > 0:" in port(source).text
+    assert "dl.total(" not in port(source.replace("    a, b = cut(a, b)\n", "")).text
+
+
 @pytest.mark.parametrize(("loop", "test", "mine"), [
     ("for words, tag in texts:", "len(words) > 50", True), ("for words, tag in texts:", "not 50 >= len(words)", True),
     ("for words, tag in texts:", "len(words) < 2", False), ("for words, tag in train_loader:", "len(words) < 8", False),

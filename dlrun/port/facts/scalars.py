@@ -163,6 +163,8 @@ class Scalars:
             return True
         if name in _FUNCTIONS or (name.endswith((".reduce_mean", ".reduce_sum")) and len(call.args) == 1):
             return True
+        if name in ("builtins.max", "builtins.min") and len(call.args) > 1:
+            return all(self(a.value, depth) for a in call.args)
         if name in _DRAWS and len(call.args) == 2 and not any(a.keyword for a in call.args):
             return True
         if self._is_loss(call):

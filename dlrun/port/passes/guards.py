@@ -10,6 +10,7 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, Feed, Step
+from dlrun.port.facts.computed import computed
 from dlrun.port.insert import expression
 from dlrun.port.passes.counters import feeds_of, innermost
 from dlrun.port.program.script import argument, dotted, names_in, walk
@@ -160,7 +161,7 @@ def _short(facts: Facts) -> Iterator[Edit]:
     for guard in _guards(facts):
         test = guard.node.test
         feeds = feeds_of(facts, guard.loop) if isinstance(guard.loop, cst.For) else []
-        if test in done or not any(_uneven(facts, feed) for feed in feeds):
+        if test in done or not (any(_uneven(facts, feed) for feed in feeds) or _masked(facts, guard)):
             continue
         counts = _asks_size(facts, test) and not _leaves_out_long(facts, test, guard.out)
         if counts and not _asks(facts, test, guard.names):
@@ -183,6 +184,19 @@ def _uneven(facts: Facts, feed: Feed) -> bool:
     if feed.how in ("loader", "iterable") and loaders:
         return any(argument(call, name) is not None for call in loaders for name in ("batch_sampler", "collate_fn"))
     return feed.how in ("iterable", "indices", "positions", "turns")
+
+
+def _masked(facts: Facts, guard: Guard) -> bool:
+    """Tell whether the batch that is tested was cut down to some of its samples before: ``x = x[t < most]``."""
+    body = guard.loop.body
+    called = {f for call in walk(body) if isinstance(call, cst.Call) for f in facts.flow.targets(call)}
+    for node in computed(facts.flow, [guard.node.test]).nodes:
+        near = facts.script.inside(node, body) or facts.script.function_of(node) in called
+        index = node.slice[0].slice if near and isinstance(node, cst.Subscript) else None
+        if isinstance(index, cst.Index) and any(
+            isinstance(n, cst.Comparison) for o in facts.flow.origins(index.value) for n in walk(o.node)):  # fmt: skip
+            return True
+    return False
 
 
 def _asks_size(facts: Facts, test: cst.CSTNode, depth: int = 2) -> bool:
