@@ -161,7 +161,7 @@ def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
         counted=feeds.ranges(),
         full_batch=feeds.full_batch,
         episodes=feeds.episodes,
-        local=Taint(script, kinds, everywhere),
+        local=Taint(script, kinds, [*everywhere, *made]),
         unequal=Taint(script, kinds, apart),
         trained=Taint(script, kinds, [*forwards(script, kinds, loops.in_training), *made]),
     )

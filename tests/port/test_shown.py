@@ -86,6 +86,31 @@ for x, y in DataLoader(data, shuffle=True):
 """
 
 
+DRAWN = """
+import flows, torch
+from sklearn.datasets import make_moons
+model = flows.Flow()
+opt = torch.optim.Adam(model.parameters(), lr=0.1)
+for step in range(100):
+    x, _ = make_moons(64, noise=0.1)
+    loss = model.forward_kld(torch.tensor(x))
+    if ASKED:
+        loss.backward()
+        opt.step()
+    print(step, loss.item())
+"""
+
+
+def test_what_a_librarys_model_makes_of_drawn_samples_is_a_ranks_own_and_keeps_its_gradients():
+    text = port(DRAWN.replace("ASKED", "~(torch.isnan(loss) | torch.isinf(loss))")).text
+    assert "for step in range(dl.steps(100)):" in text
+    assert "if ~(torch.isnan(dl.average(loss)) | torch.isinf(dl.average(loss))):" in text
+    assert "print(step, dl.average(loss.item()))" in text
+    assert "if dl.average(loss) < 100:" in port(DRAWN.replace("ASKED", "loss < 100")).text
+    asked = port(DRAWN.replace("ASKED", "not (loss.isnan().any() or loss > 9)")).text
+    assert "if not (dl.average(loss).isnan().any() or dl.average(loss) > 9):" in asked
+
+
 def test_nothing_is_averaged_where_clock_or_chance_decides_who_comes():
     ported = port(CHANCE)
     assert "print(loss.item())" in ported.text

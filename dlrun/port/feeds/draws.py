@@ -15,10 +15,12 @@ from dlrun.port.program.script import dotted, walk
 # Calls that draw samples: a loop that feeds on them gives every rank its own once the ranks' seeds differ.
 DRAWS = re.compile(
     r"^(torch\.(rand|randn|randint|randperm|multinomial|normal|rand_like|randn_like)|"
-    r"numpy\.random\.(rand|randn|randint|choice|permutation|uniform|normal|shuffle|random_sample|multivariate_normal)|"
+    r"numpy\.random\.(rand|randn|randint|choice|permutation|uniform|normal|shuffle|random_sample|multivariate_normal|"
+    r"standard_normal|lognormal|laplace|exponential|gamma|poisson)|"
     r"random\.(choice|choices|sample|shuffle|randint|randrange|uniform|gauss)|"
-    r"tensorflow\.(compat\.v1\.)?random[._](uniform|normal|truncated_normal|shuffle))$|"
-    r"\.(choice|permutation|sample|integers|next_batch)$"
+    r"tensorflow\.(compat\.v1\.)?random[._](uniform|normal|truncated_normal|shuffle)|"
+    r"sklearn\.datasets\.make_\w+|pyDOE2?\.lhs)$|"
+    r"\.(choice|permutation|sample|integers|next_batch|rvs)$"
 )
 # Calls that permute: where the loop then goes through the permutation, all ranks must use one and the same.
 _PERMUTES = ("torch.randperm", "numpy.random.permutation", "random.sample", "tensorflow.random.shuffle",
@@ -66,11 +68,17 @@ class Draws:
         """Tell whether all that running ``node`` draws is in the shape of other values: ``torch.randn_like(mean)``."""
         return all(name.endswith("n_like") for name in self._drawing(node))
 
+    def random(self, node: cst.CSTNode) -> list[cst.Call]:
+        """Return the calls, made by running ``node``, that draw samples at random."""
+        return [call for call in self.reached(node) if DRAWS.search(self._name(call))]
+
     def _drawing(self, node: cst.CSTNode) -> Iterator[str]:
         for call in self.reached(node):
-            name = self.script.name_of(call.func) or f".{dotted(call.func)}"
-            if self.advanced(call) is not None or DRAWS.search(name) or self.keeps_its_place(call):
-                yield name
+            if self.advanced(call) is not None or DRAWS.search(self._name(call)) or self.keeps_its_place(call):
+                yield self._name(call)
+
+    def _name(self, call: cst.Call) -> str:
+        return self.script.name_of(call.func) or f".{dotted(call.func)}"
 
     def advanced(self, call: cst.Call) -> cst.BaseExpression | None:
         """Return the iterator from which ``call`` draws samples with next(); None where it goes through no samples.

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.facts import Feed
+from dlrun.port.facts.taint import Taint
 from dlrun.port.feeds import Feeds
 from dlrun.port.feeds.positions import uses_of_number
 from dlrun.port.program.script import dotted
 
 
 def samples(feeds: Feeds) -> Iterator[cst.CSTNode]:
-    """Yield what loops run over, and what next() draws, where that is each rank's own share."""
+    """Yield what loops run over, and what next() or chance draws for a step, where that is each rank's own share."""
     loops = [x for x in (*feeds.loops.training, *feeds.loops.accumulating) if isinstance(x, cst.For)]
     yield from (feed.node for feed in feeds.found.values() if feed.how == "iterable")
     for source in (feeds.iterated.source(loop.iter) for loop in loops):
@@ -22,6 +23,10 @@ def samples(feeds: Feeds) -> Iterator[cst.CSTNode]:
     for call in feeds.script.calls:
         iterator = feeds.iterated.advanced(call)
         if iterator is not None and any(_holds(feeds, feed, iterator) for feed in feeds.found.values()):
+            yield call
+    led = [c.func.value for c in feeds.loops.gradients.backwards if isinstance(c.func, cst.Attribute)]
+    for call in (c for loop in feeds.counted if not feeds.episodes for c in feeds.draws.random(loop.body)):
+        if any(map(Taint(feeds.script, feeds.loops.kinds, [call]), led)):
             yield call
 
 

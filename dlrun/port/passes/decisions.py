@@ -9,7 +9,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts.taint import Taint
 from dlrun.port.insert import statements
-from dlrun.port.passes.metrics import Metrics
+from dlrun.port.passes.metrics import Metrics, asked_if_finite
 from dlrun.port.program.script import dotted, names_in, walk
 
 ORDER = (cst.LessThan, cst.LessThanEqual, cst.GreaterThan, cst.GreaterThanEqual)
@@ -41,9 +41,9 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
 def _finite(metrics: Metrics, node: cst.If | cst.While) -> Iterator[Edit | Doubt]:
     """Yield averages inside tests for NaN and infinity, which a mean over the ranks passes on."""
     for call in (n for n in walk(node.test) if isinstance(n, cst.Call)):
-        tests = metrics.script.name_of(call.func).endswith((".isnan", ".isinf", ".isfinite"))
-        if tests and call.args and metrics.local(call.args[0].value) and metrics.all_ranks(node):
-            yield Edit(call.args[0].value, "if one rank's value is not finite, all ranks must act", metrics.wrapped)
+        value = asked_if_finite(call)
+        if value is not None and metrics.local(value) and metrics.all_ranks(node):
+            yield Edit(value, "if one rank's value is not finite, all ranks must act", metrics.wrapped)
 
 
 def _is_plateau(metrics: Metrics, scheduler: cst.BaseExpression) -> bool:
@@ -119,7 +119,7 @@ def _decision(metrics: Metrics, node: cst.CSTNode, test: cst.Comparison) -> Iter
             why = f"{text}: ranks may decide differently, below a condition that differs too"
             write = f"{text} = {metrics.facts.alias}.average({text}) where every rank comes by"
             yield Doubt(side, why, "high", write)
-        elif isinstance(node, cst.While) or not _is_place(side):
+        elif isinstance(node, cst.While) or not _is_place(side) or _led_back(metrics, side, anchor):
             yield Edit(side, "all ranks must decide alike", metrics.wrapped)
             for n in _kept(metrics, node, test):
                 ends = isinstance(n.value, cst.Call) and metrics.script.name_of(n.value.func) in _ENDS
@@ -131,6 +131,14 @@ def _decision(metrics: Metrics, node: cst.CSTNode, test: cst.Comparison) -> Iter
             metrics.settle(text, line)
             yield Edit(line, f"{text}: all ranks must decide alike",
                        before=statements("torch/average_statement", dl=metrics.facts.alias, name=text))  # fmt: skip
+
+
+def _led_back(metrics: Metrics, value: cst.BaseExpression, anchor: cst.CSTNode) -> bool:
+    """Tell whether ``backward()`` begins at ``value`` after ``anchor``, in the same block: a mean has no gradients."""
+    script, name = metrics.script, dotted(value)
+    block, after = script.parents[script.line_of(anchor)], script.order[anchor]
+    led = (c for c in script.calls if isinstance(c.func, cst.Attribute) and c.func.attr.value == "backward")
+    return any(script.order[c] > after and script.inside(c, block) and name in names_in(c) for c in led)
 
 
 def _first_use(metrics: Metrics, line: cst.CSTNode, value: cst.BaseExpression) -> cst.CSTNode:

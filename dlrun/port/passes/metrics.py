@@ -104,8 +104,8 @@ class Metrics:
 
     def _is_finite(self, tested: cst.BaseExpression) -> bool:
         """Tell whether ``tested`` asks for NaN and infinities in a rank's own values: ``math.isfinite(loss)``."""
-        asks = isinstance(tested, cst.Call) and dotted(tested.func).rsplit(".", 1)[-1] in ("isfinite", "isnan", "isinf")
-        return asks and any(self.facts.unequal(arg.value) for arg in tested.args)  # type: ignore[attr-defined]
+        asked = [asked_if_finite(call) for call in walk(tested)]
+        return any(value is not None and self.facts.unequal(value) for value in asked)
 
     def _made_in_loop(self, tested: cst.BaseExpression) -> bool:
         """Tell whether ``tested`` is a name that a training loop gives another value in each turn."""
@@ -209,15 +209,27 @@ class Metrics:
         return bool(kept) and all(at < order[value] for at, value in zip(known, kept, strict=True))
 
 
+def asked_if_finite(node: cst.CSTNode) -> cst.BaseExpression | None:
+    """Return what ``node`` asks for NaN or infinities in: ``math.isfinite(loss)``, ``loss.isnan()``; else None."""
+    if not isinstance(node, cst.Call) or dotted(node.func).rsplit(".", 1)[-1] not in ("isfinite", "isnan", "isinf"):
+        return None
+    if node.args:
+        return node.args[0].value
+    return node.func.value if isinstance(node.func, cst.Attribute) else None
+
+
 def _asks_for_none(test: cst.Comparison) -> bool:
     """Tell whether ``test`` is ``x is None`` or ``x is not None``: what is there for one rank is there for all."""
     return all(isinstance(c.operator, (cst.Is, cst.IsNot)) for c in test.comparisons)
 
 
 def _parts(test: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
-    """Yield what ``test`` joins with ``and``, ``or`` and ``not``."""
-    if isinstance(test, cst.BooleanOperation):
-        yield from _parts(test.left)
-        yield from _parts(test.right)
-    else:
-        yield test.expression if isinstance(test, cst.UnaryOperation) else test
+    """Yield what ``test`` joins with ``and``, ``or`` and ``not``, or with ``&``, ``|`` and ``~``."""
+    match test:
+        case cst.BooleanOperation() | cst.BinaryOperation(operator=cst.BitAnd() | cst.BitOr()):
+            yield from _parts(test.left)
+            yield from _parts(test.right)
+        case cst.UnaryOperation():
+            yield from _parts(test.expression)
+        case _:
+            yield test
