@@ -109,7 +109,7 @@ def made_of(flow: Flow, node: cst.CSTNode, made: set[cst.CSTNode]) -> bool:
     todo: list[cst.CSTNode] = [node]
     while todo and len(seen) < _DEPTH:
         for n in walk(todo.pop()):
-            if n in made:
+            if n in made or (isinstance(n, cst.Call) and any(o.node in made for o in flow.origins(n))):
                 return True
             up = script.parents.get(n)
             if not isinstance(n, cst.Name) or n in seen or (isinstance(up, cst.Call) and up.func is n):

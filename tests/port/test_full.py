@@ -278,6 +278,23 @@ def test_arrays_of_different_terms_may_differ_in_length_those_of_one_may_not():
     assert 'own_ends = dl.shard(ends, batch="global")' in text
 
 
+@pytest.mark.parametrize("made", ["lambda a: torch.tensor(a, requires_grad=True)", "tensor"])
+def test_inputs_that_a_function_makes_with_gradients_are_cut_beside_what_they_are_compared_with(made):
+    text = port(f"""import torch
+def tensor(a, grad=True):
+    return torch.tensor(a, requires_grad=grad)
+of = {made}
+x, wanted = of(data.x), torch.tensor(data.y)
+net = torch.nn.Linear(1, 1)
+opt = torch.optim.Adam(net.parameters())
+for epoch in range(9):
+    loss = (net(x) - wanted).pow(2).mean()
+    loss.backward()
+    opt.step()
+""").text
+    assert 'x, wanted = dl.shard((x, wanted), batch="global")' in text
+
+
 def test_numbers_that_are_computed_of_numbers_are_no_arrays():
     text = port("""import torch
 low, high, n = float(given.min()), float(given.max()), 100

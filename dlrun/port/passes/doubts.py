@@ -108,7 +108,8 @@ def _gathers(facts: Facts, call: cst.Call) -> Iterator[tuple[cst.For, str]]:
     match call:
         case cst.Call(func=cst.Attribute(value=into, attr=cst.Name("append" | "extend")), args=[cst.Arg(value=value)]):
             loop = next((up for up in facts.script.above(call) if isinstance(up, (cst.For, cst.While))), None)
-            one = Scalars(facts.kinds, [step.node for step in facts.steps])(value)
+            parts = [e.value for e in value.elements] if isinstance(value, (cst.List, cst.Tuple)) else [value]
+            one = all(map(Scalars(facts.kinds, [step.node for step in facts.steps]), parts))  # [step, loss.item()]
             if isinstance(loop, cst.For) and loop in facts.loops and facts.trained(value) and not one and dotted(into):
                 yield loop, dotted(into)
 
