@@ -62,3 +62,9 @@ def test_weights_that_fall_to_1_over_an_epoch_are_told_with_the_number_of_ranks(
     falling = BAYES.replace("part / n", "2 ** (n - part - 1) / (2 ** n - 1)").replace('"flat"', "kind")
     told = [d for d in port(HEAD + falling).doubts if "add up to 1" in d.why]
     assert [d.write for d in told] == ["divide by dl.get_nranks()"]
+
+
+def test_the_number_of_batches_that_one_update_takes_is_a_ranks_own():
+    last = "        if (i + 1) % 4 == 0 or i + 1 == len(loader):\n            opt.step()"
+    added = BAYES.replace("        opt.step()", last)
+    assert "serial_steps" not in port(HEAD + added).text

@@ -10,7 +10,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import computed, given, leaves
 from dlrun.port.insert import expression
-from dlrun.port.passes.counters import attributes, counters, each_update, tells
+from dlrun.port.passes.counters import attributes, counters, each_update, innermost, tells
 from dlrun.port.passes.counts import is_length_of_share
 from dlrun.port.program.script import children, walk
 
@@ -41,7 +41,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             loss.backward()
             opt.step()
     """
-    if facts.keeps_steps or not facts.feeds:
+    if facts.keeps_steps or not facts.feeds or _accumulates(facts):
         return
     steps = tells(facts, {*counters(facts), *attributes(facts)})
     done: set[cst.CSTNode] = set()
@@ -59,6 +59,13 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
                 done.add(count)
                 yield Edit(count, "all batches weigh a part of the loss, and a rank has 1/n of them",
                            lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))  # fmt: skip
+
+
+def _accumulates(facts: Facts) -> bool:
+    """Tell whether an update takes the gradients of several batches: their number is then a rank's own."""
+    tests = [up.test for step in facts.steps for up in facts.script.above(step.node)
+             if isinstance(up, cst.If) and innermost(facts, up) is innermost(facts, step.node)]  # fmt: skip
+    return any(isinstance(n, (cst.Modulo, cst.Equal)) for test in tests for n in walk(test))
 
 
 def _weights(facts: Facts) -> Iterator[cst.BaseExpression]:
