@@ -87,8 +87,8 @@ def _uncut(feeds: Feeds) -> DlrunError | None:
                 'batch="global") where it is set, dl.gradients(optimizer) before the step.',
             )
         return DlrunError(
-            f"{script.place(feeds.uncut)}: the loss takes {name} whole (a global, or an argument that comes out of "
-            "sight), so each rank would compute with all of it. Nothing was written.",
+            f"{script.place(feeds.uncut)}: the loss takes {name} whole (a global, an object that keeps it, or an "
+            "argument that comes out of sight), so each rank would compute with all of it. Nothing was written.",
             f"Hand {name} to the function as an argument, or feed the loop from a DataLoader.",
         )
     if feeds.part is not None:

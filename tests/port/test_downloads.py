@@ -310,6 +310,7 @@ os.mkdir("b")
 tf.io.gfile.mkdir("c")
 tf.keras.utils.save_img("d.png", x)
 tf.keras.utils.array_to_img(x).save("e.png")
+kept = tf.data.Dataset.range(9).cache().cache("f" if x else "g")
 """
 
 
@@ -317,6 +318,7 @@ def test_a_folder_is_made_by_whichever_rank_comes_first_and_pictures_by_rank_0()
     text = port(SESSION + FOLDERS).text
     assert 'dl.rank0(tf.keras.utils.save_img)("d.png"' in text
     assert 'dl.rank0(tf.keras.utils.array_to_img(x).save)("e.png")' in text
+    assert '.cache().cache(("f" if x else "g") + ("" if dl.is_rank0() else f"-{dl.get_rank()}"))' in text
     made = [line for line in text.splitlines() if "mkdir" in line or "makedirs" in line]
     assert made == ["from os import makedirs as mkdir, path", 'if not path.exists("a"): mkdir("a", exist_ok=True)',
                     'os.makedirs("b", exist_ok=True)', 'tf.io.gfile.makedirs("c")']  # fmt: skip

@@ -272,6 +272,30 @@ Fit(torch.rand(20, 1)).train()
     assert 'self.x = dl.shard(self.x, batch="global")' in said.hint
 
 
+OBJECT = """import torch
+class Problem:
+    def __init__(self, rate):
+        self.rate, self.x = rate, torch.rand(20, 2)
+    def residual(self, u, x):
+        return u - self.rate * x
+problem, x, net = Problem(0.1), torch.rand(20, 2), torch.nn.Linear(2, 2)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(9):
+    opt.zero_grad()
+    loss = problem.residual(net(x), x).pow(2).mean()
+    loss.backward()
+    opt.step()
+"""
+
+
+def test_an_object_is_no_array_and_what_it_keeps_is_not_cut_from_outside():
+    text = port(OBJECT).text
+    assert 'x = dl.shard(dl.broadcast(x), batch="global")' in text
+    assert "shard(problem" not in text
+    said = refused(OBJECT.replace("net(x), x)", "net(problem.x), problem.x)"))
+    assert "the loss takes problem whole" in str(said)
+
+
 def test_arrays_of_different_terms_may_differ_in_length_those_of_one_may_not():
     text = port(TRAINING).text
     assert 'own_points = dl.shard(points, batch="global")' in text

@@ -9,6 +9,7 @@ from functools import cached_property
 import libcst as cst
 
 from dlrun.port.facts.kinds import Kinds
+from dlrun.port.feeds import objects
 from dlrun.port.feeds.chance import drawn
 from dlrun.port.feeds.held import Held
 from dlrun.port.inputs import made_of
@@ -117,9 +118,11 @@ class Wholes:
                     yield n
 
     def _through(self, name: cst.Name, bindings: list[Binding], scope: Scope) -> None:
-        if self._is_trained(name.value) or any(b.how in ("def", "class", "import") for b in bindings):
+        defined = any(b.how in ("def", "class", "import") for b in bindings)
+        if defined or self._is_trained(name.value) or self.kinds.of(name) in _OBJECTS:
             return
-        if self.kinds.of(name) in _OBJECTS:
+        if objects.is_object(self.flow, name):
+            self.left += objects.keeping(self.flow, self.uses(name.value, scope), self._is_plain)
             return
         made = [b for b in bindings if b.how == "assign" and b.value is not None]
         inside = [b for b in made if self.script.inside(b.node, self.loop) or scope is not self.home]
@@ -161,9 +164,9 @@ class Wholes:
         """Return what the array ``name`` is bound to."""
         return self.home.lookup(name)[0]
 
-    def uses(self, name: str) -> list[cst.Name]:
+    def uses(self, name: str, scope: Scope | None = None) -> list[cst.Name]:
         """Return the expressions that read the array ``name``, in source order."""
-        scope = self.home.lookup(name)[1]
+        scope = scope or self.home.lookup(name)[1]
         return [n for n in self._named.get(name, []) if self.script.scopes[n].lookup(name)[1] is scope]
 
     @cached_property
@@ -238,8 +241,7 @@ class Wholes:
     def _is_number(self, node: cst.CSTNode) -> bool:
         """Tell whether ``node`` is computed from numbers alone, or from lengths: ``0.01 / np.pi``, ``x.shape[0]``."""
         inner = node.value if isinstance(node, cst.Subscript) else node
-        if isinstance(inner, cst.Attribute) and inner.attr.value == "shape":
-            return True
+        shape = isinstance(inner, cst.Attribute) and inner.attr.value == "shape"
         if isinstance(node, cst.UnaryOperation):
             return self._is_number(node.expression)
         if isinstance(node, cst.BinaryOperation):
@@ -249,7 +251,7 @@ class Wholes:
             return node not in made and all(map(self._is_number, made))
         if isinstance(node, cst.Call):
             return self.script.name_of(node.func) in _NUMBERS
-        return isinstance(node, (cst.Integer, cst.Float)) or self.script.name_of(node) in _CONSTANTS
+        return shape or isinstance(node, (cst.Integer, cst.Float)) or self.script.name_of(node) in _CONSTANTS
 
     def _is_input(self, name: cst.Name, made: cst.Call) -> bool:
         """Tell whether the tensor ``made`` with a gradient goes into a module, and so is no weight: ``net(x)``."""
@@ -258,7 +260,5 @@ class Wholes:
 
     def _runs_module(self, func: cst.BaseExpression) -> bool:
         """Tell whether ``func`` is a module, or a method of one that computes: ``model.time_derivative``."""
-        method = isinstance(func, cst.Attribute) and func.attr.value not in _KEEPS
-        return self.kinds.of(func) == "module" or (
-            isinstance(func, cst.Attribute) and method and self.kinds.of(func.value) == "module"
-        )
+        owner = func.value if isinstance(func, cst.Attribute) and func.attr.value not in _KEEPS else func
+        return "module" in (self.kinds.of(func), self.kinds.of(owner))

@@ -98,11 +98,21 @@ def one(facts: ScriptFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
         plain = partial(cst.Call, cst.Name("bool"))
         yield Edit(call, "rank 0 alone has a connection",
                    lambda c: expression("torch/same", {"value": plain([cst.Arg(c)])}, dl=dl))  # fmt: skip
+    elif facts.framework != "torch" and (file := _cache(facts, call)) is not None:
+        yield Edit(file, "each rank keeps a cache of its own: TensorFlow locks the file",
+                   lambda f: expression("tensorflow/cache", {"path": _in_brackets(f)}, dl=dl))  # fmt: skip
     elif _HUBS.search(name) and _downloads(call, name):
         why = "rank 0 downloads, the others wait and read"
         yield Edit(call.func, why, lambda f: expression("torch/rank0_first", {"call": f}, dl=dl))
     else:
         yield from _folders(facts, call, name)
+
+
+def _cache(facts: ScriptFacts, call: cst.Call) -> cst.BaseExpression | None:
+    """Return the file in which a ``tf.data.Dataset`` is cached: ``data.cache("file")``."""
+    file = argument(call, "filename", 0)
+    caches = isinstance(call.func, cst.Attribute) and call.func.attr.value == "cache" and not facts.flow.targets(call)
+    return None if not caches or (isinstance(file, cst.SimpleString) and not file.evaluated_value) else file
 
 
 def _in_brackets(node: cst.BaseExpression) -> cst.BaseExpression:
@@ -146,9 +156,10 @@ def _folders(facts: ScriptFacts, call: cst.Call, name: str) -> Iterator[Edit | D
         yield Edit(exist, "the others find it", lambda e: others if new else cst.BooleanOperation(e, cst.Or(), others))
     elif name in ("os.makedirs", "os.mkdir") and exist is None:
         why = "another rank may have made the folder a moment ago"
-        yield Edit(call, why, lambda c: with_argument(c, "exist_ok", cst.Name("True")))
-        if name == "os.mkdir":
-            yield from _with_parents(facts, call.func, why)
+        imported = list(_imported(facts, call.func)) if name == "os.mkdir" else []
+        for alias in imported:
+            yield Edit(alias, why, partial(_as, call.func))
+        yield Edit(call, why, partial(_made, named=bool(imported)))
     elif plain(name) in _NEW and isinstance(call.func, cst.Attribute):
         yield Edit(call.func, "another rank may have made the folder a moment ago",
                    lambda f: f.with_changes(attr=cst.Name(_NEW[plain(name)])))  # fmt: skip
@@ -163,13 +174,21 @@ def _folders(facts: ScriptFacts, call: cst.Call, name: str) -> Iterator[Edit | D
                    lambda c: with_argument(c, "exist_ok", cst.Name("True")))  # fmt: skip
 
 
-def _with_parents(facts: ScriptFacts, func: cst.BaseExpression, why: str) -> Iterator[Edit]:
-    """Yield what makes ``os.makedirs`` of ``func``, which is ``os.mkdir``, where it is written or imported."""
-    makedirs = cst.Name("makedirs")
-    imports = [b.node for b in facts.script.bindings_of(func) if b.how == "import"]
-    for alias in (n for statement in imports for n in walk(statement) if isinstance(n, cst.ImportAlias)):
-        if isinstance(func, cst.Name) and isinstance(alias.name, cst.Name) and alias.name.value == "mkdir":
-            named = cst.AsName(cst.Name(func.value))
-            yield Edit(alias, why, partial(cst.ImportAlias.with_changes, name=makedirs, asname=named))
-    if not imports or isinstance(func, cst.Attribute):
-        yield Edit(func, why, lambda f: makedirs if isinstance(f, cst.Name) else f.with_changes(attr=makedirs))
+def _imported(facts: ScriptFacts, func: cst.BaseExpression) -> Iterator[cst.ImportAlias]:
+    """Yield where ``func``, which is ``os.mkdir``, is imported as a name of its own."""
+    for binding in facts.script.bindings_of(func) if isinstance(func, cst.Name) else ():
+        names = (n for n in walk(binding.node) if isinstance(n, cst.ImportAlias))
+        yield from (n for n in names if isinstance(n.name, cst.Name) and n.name.value == "mkdir")
+
+
+def _as(func: cst.BaseExpression, alias: cst.ImportAlias) -> cst.ImportAlias:
+    """Return the import of ``os.makedirs`` by the name that ``func``, ``os.mkdir``, had."""
+    return alias.with_changes(name=cst.Name("makedirs"), asname=cst.AsName(cst.Name(dotted(func))))
+
+
+def _made(call: cst.Call, named: bool) -> cst.Call:
+    """Return the call that makes a folder which may be there; of a name that is ``named`` so where it is imported."""
+    func: cst.BaseExpression = cst.Name("makedirs")
+    if isinstance(call.func, cst.Attribute):
+        func = call.func.with_changes(attr=func)
+    return with_argument(call.with_changes(func=call.func if named else func), "exist_ok", cst.Name("True"))
