@@ -37,6 +37,7 @@ class World:
 
 
 _world: World | None = None
+_faces: set[str] = set()  # those that have set this process up
 _own_teams = iter(range(399, 0, -1))
 
 
@@ -56,6 +57,14 @@ def world() -> World:
 def is_worker() -> bool:
     """Return whether a rank started this process, as a loader does: it only knows its parent's place."""
     return multiprocessing.parent_process() is not None
+
+
+def joins(face: str) -> bool:
+    """Return whether ``face`` has this process to set up for its rank: one of several ranks, asking the first time."""
+    if get_nranks() == 1 or is_worker() or face in _faces:
+        return False
+    _faces.add(face)
+    return True
 
 
 def get_rank() -> int:

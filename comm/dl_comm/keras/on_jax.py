@@ -11,9 +11,7 @@ from jax.experimental import io_callback
 
 from dl_comm import _core
 from dl_comm.machine import share_of_machine
-from dl_comm.ranks import draw_alike, get_nranks, get_rank, is_worker, parts, shift_generators, shift_own
-
-_joined = False
+from dl_comm.ranks import draw_alike, get_rank, joins, parts, shift_generators, shift_own
 
 
 def init(alike: bool = True) -> None:
@@ -23,10 +21,8 @@ def init(alike: bool = True) -> None:
     back (``jax_cpu_enable_async_dispatch`` becomes False): the two would wait for each other. All ranks get rank 0's
     random numbers, NumPy's and those of ``random``, from which Keras takes its seeds, unless ``alike`` is False.
     """
-    global _joined
-    if get_nranks() == 1 or is_worker() or _joined:
+    if not joins(__name__):
         return
-    _joined = True
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     gpus = [device for device in jax.local_devices() if device.platform == "gpu"]
     mask = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")

@@ -10,12 +10,10 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from dl_comm.machine import share_of_machine
-from dl_comm.ranks import draw_alike, get_localsize, get_nranks, get_rank, is_worker, parts, shift_generators, shift_own
+from dl_comm.ranks import draw_alike, get_localsize, get_rank, joins, parts, shift_generators, shift_own
 from dl_comm.tensorflow.noise import draw_apart
 from dl_comm.tensorflow.shuffling import shuffle_alike
 from dl_comm.tensorflow.state import models, variables_of, when_built
-
-_joined = False
 
 
 def init(alike: bool = True) -> None:
@@ -30,10 +28,8 @@ def init(alike: bool = True) -> None:
     With ``alike=False`` random numbers and orders stay each rank's own, as those of processes are: for scripts that do
     not share the samples out by ``shard``, but let each rank shuffle all of them.
     """
-    global _joined
-    if get_nranks() == 1 or is_worker() or _joined:
+    if not joins(__name__):
         return
-    _joined = True
     gpus = tf.config.list_physical_devices("GPU")
     mask = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     share = share_of_machine([mask[i] if i < len(mask) and mask[i] else str(i) for i in range(len(gpus))])

@@ -13,16 +13,13 @@ from dl_comm.machine import share_of_machine
 from dl_comm.ranks import (
     draw_alike,
     get_localsize,
-    get_nranks,
     get_rank,
-    is_worker,
+    joins,
     parts,
     shift_generators,
     shift_own,
     shifted_seed,
 )
-
-_joined = False
 
 
 def init(alike: bool = True) -> None:
@@ -41,10 +38,8 @@ def init(alike: bool = True) -> None:
 
     Raises ``dl_comm.CommError`` when the launcher and the MPI library disagree on the ranks.
     """
-    global _joined
-    if get_nranks() == 1 or is_worker() or _joined:
+    if not joins(__name__):
         return
-    _joined = True
     cuda = torch.cuda.is_available()
     share = share_of_machine([_gpu_name(i) for i in range(torch.cuda.device_count())] if cuda else [])
     if share.gpu is not None:

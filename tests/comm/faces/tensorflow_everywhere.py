@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 from agreement import same_bits
 from dl_comm import CommError, _core
-from dl_comm.tensorflow import ranks
+from dl_comm.ranks import _faces
 from tensorflow.python.data.util import random_seed
 from tensorflow.python.eager import context
 
@@ -20,7 +20,7 @@ _v1 = tf.compat.v1
 tf.random.set_seed(7 + _r)
 dl.init(alike=False)
 _own = context.global_seed(), random_seed.get_seed.__module__
-ranks._joined = False
+_faces.clear()
 dl.init()
 _seed = context.global_seed()
 

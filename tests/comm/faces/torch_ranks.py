@@ -8,10 +8,10 @@ import random
 from pathlib import Path
 
 import dl_comm.torch as dl
-import dl_comm.torch.ranks as torch_ranks
 import numpy as np
 import torch
 from dl_comm import CommError, _core
+from dl_comm.ranks import _faces
 from torch import nn
 
 _r, _n = dl.get_rank(), dl.get_nranks()
@@ -72,10 +72,10 @@ def reseeding_generators_of_a_scripts_own_changes_those_alone_and_not_rank_0s():
 def what_an_unseeded_script_draws_before_it_reseeds_is_one_for_all():
     for seed in (torch.manual_seed, np.random.seed, random.seed):
         seed(_r)
-    torch_ranks._joined = False
+    _faces.clear()
     dl.init(alike=False)
     assert len(set(_core.allgather_bytes(repr(torch.randperm(9).tolist()).encode()))) == _n
-    torch_ranks._joined = False
+    _faces.clear()
     dl.init()
     drawn = [torch.randperm(9).tolist(), np.random.permutation(9).tolist(), random.sample(range(9), 9)]
     assert len(set(_core.allgather_bytes(repr(drawn).encode()))) == 1
