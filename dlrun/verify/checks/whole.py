@@ -160,7 +160,7 @@ def _no_fault(serial: Run, run: Run, number: int, quiet: bool, grown: bool) -> s
         kind = _kind(serial, number)
         excused = abs(times - 1) <= 1e-2 and mine.lr == other.lr and NORMALISES.search(kind)
         return f"the gradients agree to {apart:.0e}, and {kind} makes much of the smallest" if excused else ""
-    apart_by_loss = "the loss of a part of the batch is another one, as where it compares samples with each other"
+    apart_by_loss = "the loss of a part of the batch is another one, as where it compares samples, or weighs them"
     return apart_by_loss if others else ""
 
 
