@@ -74,9 +74,11 @@ def test_sums_for_the_eye_constants_and_scratch_space_are_nothing_that_training_
     assert followed(before, term, after).get("tensors", {}) == {}
 
 
-def test_noise_of_a_generator_that_is_given_is_followed_and_an_order_is_none() -> None:
+def test_noise_of_a_generator_is_followed_and_an_order_or_what_was_drawn_before_is_none() -> None:
     own = "own = torch.Generator().manual_seed(1)"
     assert followed(own, "(feat + torch.randn(4, generator=own)).sum()")["noise"]
+    assert followed("", "(feat + torch.randn_like(feat)).sum()")["noise"]
+    assert not followed("fixed = torch.randn(4)", "(feat + fixed).sum()").get("noise")
     assert not followed(own, "feat[torch.randperm(6, generator=own)].sum()").get("noise")
 
 

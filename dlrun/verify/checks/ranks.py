@@ -156,10 +156,11 @@ def own_noise(run: Run) -> Check:
             return failed(NOISE, finding, todo, "equal-seeds", where=at, step=together[0].number)
     for line, alike in _draws_of_the_script(run).items():
         if alike:
-            finding = f"all ranks draw the same noise at {line}, from a generator of the script's own, in each step"
-            todo = "call dl.reseed(generator) before the training loop, or seed it with seed + dl.get_rank()"
+            finding = f"all ranks draw the same noise at {line} in each step"
+            todo = "call dl.reseed() before the training loop, after the model is built; a generator of the script's "
+            todo += "own needs dl.reseed(generator), or seed + dl.get_rank()"
             return failed(NOISE, finding, todo, "equal-seeds", where=line)
-        drew.add(f"the generator at {line}")
+        drew |= set() if "torch" in drew else {f"what generates them at {line}"}
     for generator, (where, alike) in _draws_of_workers(run).items():
         if alike:
             finding = f"the DataLoader's workers draw the same random numbers from {generator} on all ranks"

@@ -25,6 +25,8 @@ MOVES = {"__getitem__", "__setitem__", "cat", "concat", "stack", "roll", "clone"
          "reshape", "contiguous", "gather", "index_select", "take", "split", "chunk", "copy_", "index_copy_", "flip",
          "masked_scatter_", "where", "repeat", "index_put_", "cuda"}  # fmt: skip
 RENEWS = {"zero_", "fill_", "copy_", "normal_", "uniform_", "set_"}  # nothing of the old value stays
+DRAWS = {"rand", "rand_like", "randn", "randn_like", "normal", "normal_", "uniform_", "bernoulli", "bernoulli_",
+         "exponential_", "log_normal_", "poisson"}  # fmt: skip
 REDUCES = {"mean", "sum", "median", "std", "var", "amax", "amin", "nanmean", "nansum", "logsumexp", "index_add",
            "index_add_", "scatter_add", "scatter_add_", "index_reduce", "index_reduce_", "scatter_reduce",
            "scatter_reduce_"}  # fmt: skip
@@ -95,7 +97,7 @@ class Lineage(TorchFunctionMode):
         if not (output.is_floating_point() or output.dtype == torch.bool) or name == "__getitem__":
             return frozenset()
         found: frozenset[tuple[str, str]] = frozenset().union(*(v.noise for v in known if v.round == self.round))
-        if kwargs.get("generator") is not None and output.is_floating_point():
+        if (kwargs.get("generator") is not None or name in DRAWS) and output.is_floating_point():
             found |= {(line(), digest(output))}
         return found
 
@@ -106,7 +108,7 @@ class Lineage(TorchFunctionMode):
         keep_names(self._values.get, _below, tensor_note)
 
     def backward(self, roots: Any) -> None:
-        """A loss goes backward: note what is in it of earlier rounds, and of the script's own generators."""
+        """A loss goes backward: note what is in it of earlier rounds, and what was drawn for it."""
         given = roots if isinstance(roots, (list, tuple)) else [roots]
         losses = [value for root in given if isinstance(root, torch.Tensor) and (value := self._values.get(root))]
         note_carried(self.recorder, losses, self.round)

@@ -17,8 +17,8 @@ class Value:
     """What is in a tensor and its views: the rounds of its making and last change, and what of earlier rounds is in it.
 
     ``made_of``: by arithmetic; ``holds``: copied, as into a queue. ``reduced``: a sum or mean over samples is in it.
-    ``accumulates``: its new value is computed from its old one, round after round. ``noise``: draws of generators of
-    the script's own, (line, hash of what was drawn).
+    ``accumulates``: its new value is computed from its old one, round after round. ``noise``: draws, (line, hash of
+    what was drawn).
     """
 
     born: int
@@ -67,7 +67,7 @@ def kind_of(value: Value) -> str:
 
 
 def note_carried(recorder: Recorder, losses: list[Value], round: int) -> None:
-    """Note what is in losses of earlier rounds, and of the script's own generators.
+    """Note what is in losses of earlier rounds, and what was drawn for them.
 
     What was only kept, as a queue keeps samples, is left out: that is a rank's own.
     """
