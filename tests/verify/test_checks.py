@@ -320,7 +320,7 @@ def test_samples_that_are_read_otherwise_from_time_to_time_are_told_from_those_t
         return run([optimizer(1.0), *epoch([[0, 1]]), fed[0], step(1, 1.0 - grad, grad=grad),
                     *epoch([[0, 1]]), fed[1], step(2, 0.5)], [])  # fmt: skip
 
-    check = whole.reproduces(trained(0.5, [5, 6], [5, 7]), trained(0.25, [5, 7], [5, 6]))
+    check = whole.reproduces(trained(0.5, [5, 6], [5, 7]), trained(0.25, [5, 8], [5, 9]))
     assert check.status == "n/a"
     assert "changed at random as they are read" in check.finding
     assert whole.reproduces(trained(0.5, [5, 6], [5, 6]), trained(0.25, [5, 7], [5, 7])).fault == "other-gradient"
