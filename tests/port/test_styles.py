@@ -136,7 +136,7 @@ def test_a_rate_that_is_scaled_in_its_group_is_not_scaled_again_for_the_schedule
 @pytest.mark.parametrize(
     ("made", "scaled"),
     [
-        ("tfa.optimizers.AdamW(1e-4, 1e-3)", "tfa.optimizers.AdamW(1e-4, dl.lr_scale(1e-3))"),
+        ("tfa.optimizers.AdamW(1e-4, 1e-3)", "tfa.optimizers.AdamW(dl.lr_scale(1e-4), dl.lr_scale(1e-3))"),
         ("tfa.optimizers.Lookahead(keras.optimizers.SGD(0.1))", "Lookahead(keras.optimizers.SGD(dl.lr_scale(0.1)))"),
     ],
 )
