@@ -44,25 +44,28 @@ def test_an_epoch_is_compared_beyond_where_it_was_cut(rest, says) -> None:
     assert says in check.finding
 
 
-def steps_of(weight: float, backwards: int, told: bool, batches: int = 1) -> list[Event]:
-    made = [event("ranks in a loss")] if told else []
+def steps_of(weight: float, backwards: int, told: str, batches: int = 1) -> list[Event]:
+    made = [event("ranks in a loss", many=told == "logits")] if told else []
     made += [event("batch", epoch=0, indices=[k], hash="") for k in range(batches)]
     made += [event("weight", made="a.py:3", weight=weight)] * backwards
     return [*epoch([]), optimizer(), *made, step(1, 1.0)]
 
 
-@pytest.mark.parametrize(("weight", "backwards", "fault"), [(1.0, 1, ""), (0.5, 1, "no-mean"), (1.0, 2, "no-mean")])
+@pytest.mark.parametrize(
+    ("weight", "backwards", "told", "fault"),
+    [(1.0, 1, "loss", ""), (0.5, 1, "loss", "no-mean"), (1.0, 2, "loss", "no-mean"), (1.0, 1, "logits", "no-mean")],
+)
 def test_accumulation_may_be_divided_by_the_ranks_as_long_as_the_losses_weigh_the_same(
-    weight, backwards, fault
+    weight, backwards, told, fault
 ) -> None:
-    alone, port = steps_of(0.5, 2, False), steps_of(weight, backwards, True)
+    alone, port = steps_of(0.5, 2, ""), steps_of(weight, backwards, told)
     check = scaled(run(alone), run(alone, alone), run(port, port))
     assert (check.fault if check else "") == fault
 
 
 @pytest.mark.parametrize(("batches", "says"), [(1, "as in the serial script"), (2, "2 times the serial 2")])
 def test_the_global_batch_is_that_of_an_update_and_not_of_a_loss(batches, says) -> None:
-    serial, port = (run(*[steps_of(1.0, 1, False, count)] * n) for n, count in ((1, 2), (2, batches)))
+    serial, port = (run(*[steps_of(1.0, 1, "", count)] * n) for n, count in ((1, 2), (2, batches)))
     assert says in data.global_batch(serial, port).finding
 
 

@@ -21,10 +21,12 @@ def scaled(serial: Run, alone: Run, run: Run) -> Check | None:
 
     ``alone``: the port on ranks that are each told to be the only one; None where nothing is scaled.
     """
-    n, part = len(run.traces), run.root.first("ranks in a loss")
+    n, parts = len(run.traces), list(run.root.all("ranks in a loss"))
+    many = next((event for event in parts if event.facts.get("many")), None)
+    part = many or next(iter(parts), None)
     finding, where = "", part.at if part else ""
-    if part is not None and not _balanced(alone, run):
-        finding = "the ranks' numbers are part of the loss"
+    if many or (part and not _balanced(alone, run)):
+        finding = f"the ranks' numbers are part of {'what the loss is made of' if many else 'the loss'}"
     elif batch_factor(serial, run) > 1 and (where := _loss(alone, run)):
         finding = f"what the loss is made of counts 1/{n} as much on {n} ranks as on 1"
     elif found := _gradients(run):

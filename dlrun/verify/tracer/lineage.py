@@ -58,7 +58,7 @@ class Lineage(TorchFunctionMode):
     def _follow(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
         given = [*args, *kwargs.values()]
         if is_part(name, args, result):
-            self.recorder.note("ranks in a loss")
+            self.recorder.note("ranks in a loss", many=result.dim() > 0)
         inputs = [t for t in _tensors(given) if not self._is_parameter(t)]
         known = [value for t in inputs if (value := self._values.get(t)) is not None]
         target = args[0] if args and isinstance(args[0], torch.Tensor) else None
