@@ -315,12 +315,14 @@ def test_a_loss_that_weighs_samples_or_compares_them_is_no_fault_of_the_port() -
 
 
 def test_samples_that_are_read_otherwise_from_time_to_time_are_told_from_those_that_are_other_ones() -> None:
-    def trained(grad: float, *given: list[int]) -> Run:
-        fed = [event("forward", rows={"input 1": rows}) for rows in given]
-        return run([optimizer(1.0), *epoch([[0, 1]]), fed[0], step(1, 1.0 - grad, grad=grad),
-                    *epoch([[0, 1]]), fed[1], step(2, 0.5)], [])  # fmt: skip
+    made = event("optimizer", **optimizer().facts | {"params": [note(1.0, 1.0)]})
 
-    check = whole.reproduces(trained(0.5, [5, 6], [5, 7]), trained(0.25, [5, 8], [5, 9]))
+    def trained(last: float, *given: list[int]) -> Run:
+        fed = [event("forward", rows={"input 1": rows}) for rows in given]
+        stepped = [step(i, 0.9, grads=[note(0.5, last)], params=[note(0.9, 1 - 0.2 * last)]) for i in (1, 2)]
+        return run([made, *epoch([[0, 1]]), fed[0], stepped[0], *epoch([[0, 1]]), fed[1], stepped[1]], [])
+
+    check = whole.reproduces(trained(0.5, [5, 6], [5, 7]), trained(0.1, [5, 8], [5, 9]))
     assert check.status == "n/a"
     assert "changed at random as they are read" in check.finding
-    assert whole.reproduces(trained(0.5, [5, 6], [5, 6]), trained(0.25, [5, 7], [5, 7])).fault == "other-gradient"
+    assert whole.reproduces(trained(0.5, [5, 6], [5, 6]), trained(0.1, [5, 7], [5, 7])).fault == "other-gradient"

@@ -144,22 +144,23 @@ def _no_fault(serial: Run, run: Run, number: int, quiet: bool, grown: bool) -> s
     """
     if _kind(serial, number) == "LBFGS" and number > len(serial.root.names):
         return "the first steps agree, and the line searches of L-BFGS make much of rounding"
-    if read_otherwise(serial, run):
-        return AUGMENTED
     if serial.root.first("weighs"):
         return "the loss weighs the samples of a batch, and leaves some out"
     firsts = range(1, min(number, len(serial.root.names)) + 1)
     number = next((i for i in firsts if _times(serial, run, i)[1] >= 1e-3), number)  # Adam's first step hides it
     first = number in firsts
     others = (first and grown) or (quiet and (first or serial.root.first("noise")))
+    augmented = AUGMENTED if not serial.root.first("noise") and read_otherwise(serial, run) else ""
     if not (first or others):
-        return ""
+        return augmented
     times, apart = _times(serial, run, number)
     if apart < 1e-3:
         mine, other = (r.root.steps[number - 1] for r in (serial, run))
         kind = _kind(serial, number)
         excused = abs(times - 1) <= 1e-2 and mine.lr == other.lr and NORMALISES.search(kind)
         return f"the gradients agree to {apart:.0e}, and {kind} makes much of the smallest" if excused else ""
+    if augmented:
+        return augmented
     apart_by_loss = "the loss of a part of the batch is another one, as where it compares samples, or weighs them"
     return apart_by_loss if others else ""
 
