@@ -1,4 +1,4 @@
-"""Runs a training script that leaves ``last.pt``, alone or on ranks."""
+"""Runs training scripts, alone or on ranks: what they print, and the ``last.pt`` that they leave."""
 
 import os
 import subprocess
@@ -7,14 +7,21 @@ from pathlib import Path
 
 import torch
 
+QUICK = Path(__file__).with_name("quick")
+
+
+def started(folder, words, ranks=0, **env):
+    """Run Python with these words in ``folder``, on so many ranks or alone; return what was printed."""
+    launcher = [str(Path(sys.executable).with_name("mpiexec")), "-n", str(ranks)] if ranks else []
+    path = os.pathsep.join(filter(None, (str(QUICK), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **env}
+    done = subprocess.run([*launcher, sys.executable, *words], cwd=folder, env=environment, capture_output=True,
+                          text=True, timeout=240)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
 
 def ran(script, folder, ranks=0, **env):
     """Run ``script`` in the new ``folder``; return what was printed and what ``last.pt`` holds."""
     folder.mkdir()
-    command = [sys.executable, str(script)]
-    if ranks:
-        command = [str(Path(sys.executable).with_name("mpiexec")), "-n", str(ranks), *command]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **env}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    return done.stdout, torch.load(folder / "last.pt")
+    return started(folder, [str(script)], ranks, **env), torch.load(folder / "last.pt")

@@ -1,15 +1,11 @@
 """Scripts in packages and beside them: relative imports, and packages at the root of the project around a script."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from click.testing import CliRunner
 from projects import PROJECT, lay
-from running import ran
+from running import ran, started
 
 from dlrun.cli.port import command
 from dlrun.errors import DlrunError
@@ -41,12 +37,7 @@ def beside(tmp_path):
 
 def as_module(folder, ranks=0, **env):
     """Run ``task.train`` from ``folder`` by ``python -m``; return what it printed and left."""
-    words = [sys.executable, "-m", "task.train"]
-    launcher = [str(Path(sys.executable).with_name("mpiexec")), "-n", str(ranks)] if ranks else []
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **env}
-    done = subprocess.run([*launcher, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    return done.stdout, torch.load(folder / "last.pt")
+    return started(folder, ["-m", "task.train"], ranks, **env), torch.load(folder / "last.pt")
 
 
 def test_a_script_in_a_package_keeps_its_package_and_trains_as_the_serial_one(inside, tmp_path):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from running import started
 from small import UPDATE
 
 from dlrun.port import Options, port
@@ -192,9 +190,4 @@ def numbers(text: str) -> list[float]:
 def on_ranks(folder: Path, text: str, ranks: int) -> str:
     script = folder / "script.py"
     script.write_text(text)
-    mpiexec = str(Path(sys.executable).with_name("mpiexec"))
-    command = [sys.executable, str(script)] if ranks == 1 else [mpiexec, "-n", str(ranks), sys.executable, str(script)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return started(folder, [str(script)], 0 if ranks == 1 else ranks)

@@ -14,7 +14,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from dlrun.verify.tracer import calls
+from dlrun.verify.tracer import calls, compiler
 from dlrun.verify.tracer.by_hand import ByHand
 from dlrun.verify.tracer.counted import Counted
 from dlrun.verify.tracer.lineage import Lineage
@@ -192,7 +192,7 @@ def install(recorder: Recorder, draws: Draws, loaders: Loaders) -> Training:
     """Put the instruments into modules, autograd, optimizers, schedulers and the functions that clip."""
     training = Training(recorder, draws, loaders)
     recorder.statistics = training.statistics
-    _leave_compiler_out()
+    compiler.leave_out()
     if recorder.orders.lineage:
         training.lineage.__enter__()  # type: ignore[no-untyped-call]
     counted = Counted(recorder, lambda array: tensor_note(torch.from_numpy(array)))
@@ -238,25 +238,3 @@ def install(recorder: Recorder, draws: Draws, loaders: Loaders) -> Training:
     calls.note_precision(recorder)
     calls.note_targets(recorder, training.target)
     return training
-
-
-def _leave_compiler_out() -> None:
-    """Keep optimizers from loading torch's compiler, switched off in a traced run: it takes as long as torch itself."""
-    for method in vars(Optimizer).values():
-        if inner := getattr(method, "__wrapped__", None):
-            inner.__dynamo_disable = inner
-    for kind in (k for k in vars(torch.optim).values() if isinstance(k, type) and "step" in vars(k)):
-        step = vars(kind)["step"]
-        if getattr(step, "__code__", None) and step.__code__.co_name == "_use_grad":
-            kind.step = _differentiable(step.__wrapped__)  # type: ignore[attr-defined]
-
-
-def _differentiable(step: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an optimizer's step that records its arithmetic if it was asked to, and tells no compiler."""
-
-    @functools.wraps(step)
-    def made(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
-        with torch.set_grad_enabled(self.defaults["differentiable"]):
-            return step(self, *args, **kwargs)
-
-    return made
