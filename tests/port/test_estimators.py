@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from dlrun.errors import DlrunError
@@ -124,15 +126,19 @@ def test_tensors_that_are_one_batch_at_every_step_are_refused() -> None:
         port(CUSTOM.format(made=made))
 
 
-def test_a_model_that_is_fitted_beside_an_estimator_is_distributed_unless_it_is_in_a_loop() -> None:
-    fit = """
-model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+def test_a_model_that_is_fitted_beside_an_estimator_is_distributed_unless_in_a_loop_or_compiled_out_of_sight() -> None:
+    made = "tf.keras.Sequential([tf.keras.layers.Dense(1)])"
+    fit = f"""
+model = {made}
 model.compile(optimizer=tf.keras.optimizers.SGD(0.1), loss="mse")
-model.fit(np.ones((8, 3)), np.ones(8))
+model.fit(np.ones((8, 3)), np.ones(8), epochs=2)
 """
     serial = CUSTOM.format(made="features, labels = np.load('x.npy')") + fit
     assert "dl_comm.keras.distribute(model)" in port(serial).text
-    found = port(serial.replace("model.fit(", "for fold in range(5):\n    model.fit("))
-    doubt = next(doubt for doubt in found.doubts if doubt.danger == "high")
-    assert "it trains on each rank by itself" in doubt.why
-    assert found.script.code(doubt.node).startswith("model.fit(")
+    looped = serial.replace("model.fit(", "for fold in range(5):\n    model.fit(")
+    unseen = re.sub("model.compile.*", "", serial).replace(made, "library.compiled()")
+    for script in (looped, unseen):
+        found = port(script)
+        doubt = next(doubt for doubt in found.doubts if doubt.danger == "high")
+        assert "it trains on each rank by itself" in doubt.why
+        assert found.script.code(doubt.node).startswith("model.fit(")

@@ -13,6 +13,7 @@ from dlrun.port.program.script import Script, argument, dotted
 from dlrun.port.untrained import nothing_trains
 
 FITS = ("fit", "fit_generator")
+_OF_FITS = {"epochs", "batch_size", "steps_per_epoch", "callbacks", "validation_data"}  # keywords of Keras alone
 
 
 def trains(flow: Flow) -> list[cst.Call]:
@@ -22,10 +23,14 @@ def trains(flow: Flow) -> list[cst.Call]:
 
 
 def beside_loops(flow: Flow) -> list[cst.Call]:
-    """Return the calls that train a compiled model in a script which also trains in loops of its own."""
+    """Return the calls that train a compiled model in a script which also trains in loops of its own.
+
+    A model that is compiled out of sight is known by what ``fit()`` is told.
+    """
     compiled = [c for c in flow.script.calls if compiles(flow.script, c)]
-    found = [c for c in trains(flow) if not flow.targets(c)] if compiled else []
-    return [c for c in found if any(is_trained(flow.script, made, [c]) for made in compiled)]
+    found = [c for c in trains(flow) if not flow.targets(c)]
+    return [c for c in found if not _OF_FITS.isdisjoint(a.keyword.value for a in c.args if a.keyword is not None)
+            or any(is_trained(flow.script, made, [c]) for made in compiled)]  # fmt: skip
 
 
 def loaded(flow: Flow, compiled: Sequence[cst.Call], trained: Sequence[cst.Call]) -> Iterator[tuple[cst.CSTNode, str]]:

@@ -69,12 +69,13 @@ def _compiled(facts: TensorFlowFacts, fit: cst.Call) -> list[cst.Call]:
 
 
 def _is_shared(facts: TensorFlowFacts, call: cst.Call) -> bool:
-    """Tell whether ``call`` is one fit of all samples, in no loop, at a rate that is scaled where it is written.
+    """Tell whether ``call`` is one fit of all samples, in no loop, of a model that is compiled in sight.
 
-    And whether the port has no options for loops alone.
+    At a rate that is scaled where it is written; and whether the port has no options for loops alone.
     """
     plain = facts.options.batch == "local" and not facts.options.lars and not facts.episodes
-    scaled = all(_is_scaled(facts, made) for made in _compiled(facts, call))
+    compiled = _compiled(facts, call)
+    scaled = bool(compiled) and all(_is_scaled(facts, made) for made in compiled)
     return plain and scaled and is_method(call, FITS) and facts.script.outermost_loop(call) is None
 
 

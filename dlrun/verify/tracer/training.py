@@ -198,7 +198,7 @@ def install(recorder: Recorder, draws: Draws, loaders: Loaders) -> Training:
     counted = Counted(recorder, lambda array: tensor_note(torch.from_numpy(array)))
     call, backward, zero = nn.Module.__call__, torch.autograd.backward, Optimizer.zero_grad
 
-    @functools.wraps(call)  # TorchScript compiles the methods of an interface that are called as one of its own is
+    @functools.wraps(call)  # by its own name: TorchScript takes a method that is called forward for the class's own
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return training.forward(call, self, args, kwargs)
 
