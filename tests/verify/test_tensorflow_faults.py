@@ -95,6 +95,7 @@ FAULTS = {
         FIT.replace("dl.distribute(model)\n", ""),
         {"missing-average", "unsharded-loader", "missing-broadcast", "equal-seeds"},
     ),
+    "momentum-by-ranks": (FIT.replace("momentum=0.9", "momentum=0.9 / dl.get_nranks()"), {"other-options"}),
     "nothing-session": (SESSION, set()),
     "session-average-after-clip": (
         SESSION.replace(OF_GRAPH, "").replace(CLIP_GRAPH, CLIP_GRAPH + OF_GRAPH).replace("dl.lr_scale(0.1)", "0.5"),

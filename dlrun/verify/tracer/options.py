@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch.optim.optimizer import Optimizer
+if TYPE_CHECKING:
+    from torch.optim.optimizer import Optimizer
 
 CYCLED = {"base_momentum", "max_momentum"}  # what a schedule keeps in the groups, beside rates
 
@@ -17,11 +18,12 @@ def base_rates(optimizer: Optimizer) -> list[float]:
 
 def options_of(optimizer: Optimizer) -> list[dict[str, list[float]]]:
     """Return the numbers among each group's options besides its rates, such as the weight decay or Adam's betas."""
-    kept = [{name: _numbers(value) for name, value in group.items()} for group in optimizer.param_groups]
+    kept = [{name: numbers_of(value) for name, value in group.items()} for group in optimizer.param_groups]
     left_out = CYCLED | {name for group in kept for name in group if "lr" in name}
     return [{n: numbers for n, numbers in group.items() if numbers and n not in left_out} for group in kept]
 
 
-def _numbers(value: Any) -> list[float]:
+def numbers_of(value: Any) -> list[float]:
+    """Return an option's numbers, nothing where it is something else."""
     parts = value if isinstance(value, (list, tuple)) else [value]
     return [float(x) for x in parts] if all(isinstance(x, (bool, int, float)) for x in parts) else []

@@ -20,6 +20,7 @@ from tensorflow.python.framework import ops
 from dlrun.verify.tracer.arrays import array_note, batch_digest, samples
 from dlrun.verify.tracer.graphs import Graphs, Mean, Plan, Update, key, kind_of, seeds_of
 from dlrun.verify.tracer.importing import number_of
+from dlrun.verify.tracer.keras_options import options_of
 from dlrun.verify.tracer.randomness import states
 from dlrun.verify.tracer.recorder import Recorder
 
@@ -106,6 +107,7 @@ class Sessions:
             ids=[self._number(v) for v in variables],
             broadcast=[key(v) in self._sent for v in variables],
             params=[array_note(p) or {"hash": "", "norm": 0.0, "type": "float32", "sample": ""} for p in params],
+            options=options_of(update.optimizer),
         )
 
     def _number(self, variable: Any) -> int:

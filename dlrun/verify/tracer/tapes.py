@@ -14,6 +14,7 @@ from dlrun.verify.tracer.arrays import array_note, batch_digest, native, samples
 from dlrun.verify.tracer.counted import Counted
 from dlrun.verify.tracer.datasets import DataSets
 from dlrun.verify.tracer.graphs import Graphs
+from dlrun.verify.tracer.keras_options import options_of, rate_of
 from dlrun.verify.tracer.quiet_keras import NOISE
 from dlrun.verify.tracer.randomness import Draws, states, watched_models
 from dlrun.verify.tracer.recorder import Recorder
@@ -126,9 +127,10 @@ class Tapes:
                     ids=[self.number(v) for v in variables],
                     broadcast=[id(native(v)) in self.broadcast for v in variables],
                     params=[array_note(v) for v in variables],
+                    options=options_of(optimizer),
                 )
             self.trained |= {id(native(v)) for v in variables}
-            rates, used = [_rate(optimizer)], [array_note(g) for g in gradients]
+            rates, used = [rate_of(optimizer)], [array_note(g) for g in gradients]
             self.ops.paused = True
             result = apply()
         finally:
@@ -158,14 +160,6 @@ def _statistics() -> str:
     models = [m for m in watched_models.values() if getattr(m, "built", True)]
     moving = [v for m in models for v in m.variables if "/moving_" in getattr(v, "path", v.name)]
     return "".join((array_note(v) or {})["hash"][:4] for v in moving)
-
-
-def _rate(optimizer: Any) -> float:
-    """Return the learning rate of the step that comes."""
-    if hasattr(optimizer, "_decayed_lr"):  # Keras 2, legacy
-        return float(optimizer._decayed_lr("float32"))
-    rate = getattr(optimizer, "_learning_rate", optimizer.learning_rate)
-    return float(rate(optimizer.iterations) if callable(rate) and not hasattr(rate, "assign") else rate)
 
 
 def install(recorder: Recorder, draws: Draws, data: DataSets, graphs: Graphs) -> Tapes:
