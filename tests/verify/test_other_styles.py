@@ -130,3 +130,24 @@ def test_a_right_port_in_another_style_is_proved(prove, port) -> None:
     verdict = prove(mutated(port, Fault("", STYLE, "")))
     assert [(c.name, c.finding) for c in verdict.checks if c.status == "failed"] == []
     assert verdict.proved
+
+
+TWO = (  # a second loader goes along with the first
+    (BACKWARD, "        loss = loss + 0.1 * model(unlabelled).square().mean()\n" + BACKWARD),
+    ("for inputs, targets in train_loader:", "for (inputs, targets), (unlabelled, _) in zip(train_loader, others):"),
+    ("test_loader = DataLoader(test_set, batch_size=10)\n",
+     "test_loader = DataLoader(test_set, batch_size=10)\n"
+     "others = DataLoader(TensorDataset(x[: args.samples] + 1, y[: args.samples]), batch_size=8, shuffle=True)\n"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("forgotten", ["", SHARD, "others = dl.shard(others)\n"])
+def test_every_loader_that_trains_has_to_be_shared(forgotten, prove, port) -> None:
+    serial = mutated((SCRIPTS / "train.py").read_text(), Fault("", TWO, ""))
+    text = mutated(port, Fault("", (*TWO, ("model = nn.", "others = dl.shard(others)\nmodel = nn.")), ""))
+    verdict = prove(text.replace(forgotten, ""), serial=serial, alike=text)
+    failed = [check for check in verdict.checks if check.status == "failed"]
+    print(*failed, sep="\n")
+    assert [check.fault for check in failed] == (["unsharded-loader"] if forgotten else [])
+    if forgotten:
+        assert forgotten.split()[0] in text.replace(forgotten, "").splitlines()[int(failed[0].where.split(":")[1]) - 1]

@@ -21,18 +21,34 @@ def training(trace: Trace) -> list[Epoch]:
 
 
 def shards(identity: Run, run: Run) -> Check:
-    """Judge the first training epoch: disjoint shards that cover what 1 rank reads, with as many batches each."""
-    n, epochs = len(run.traces), [training(trace) for trace in run.traces]
-    expected = training(identity.root)
-    if not expected or not all(epochs):
+    """Judge the first training epoch, and that of each further loader that trains."""
+    expected, *epochs = (_by_loader(trace) for trace in (identity.root, *run.traces))
+    if not expected or not all(epochs) or cut_later(run):
         return _without_loader(identity, run)
-    first = [each[0] for each in epochs]
-    place = {"where": first[0].at}
-    whole, parts = expected[0].samples, [epoch.samples for epoch in first]
-    if cut_later(run):
-        return _without_loader(identity, run)
-    if any(epoch.size != expected[0].size for epoch in first):
-        return _of_their_own(expected[0], first, _to_have_all(run, first)) or _without_loader(identity, run)
+    judged = [_judged(identity, run, one, list(first)) for one, *first in zip(expected, *epochs, strict=False)]
+    return next((check for check in judged if check.status == "failed"), judged[0])
+
+
+def _by_loader(trace: Trace) -> list[Epoch]:
+    """Return the first training epoch of each loader."""
+    found: dict[int, Epoch] = {}
+    for epoch in training(trace):
+        found.setdefault(epoch.loader, epoch)
+    return list(found.values())
+
+
+def _made_at(run: Run, epoch: Epoch) -> str:
+    """Return the line that made a loader, where several train; nothing where that is not known, or there is one."""
+    several = len({each.loader for each in training(run.root)}) > 1
+    return next((e.at for e in run.root.all("loader") if several and e["loader"] == epoch.loader), "")
+
+
+def _judged(identity: Run, run: Run, expected: Epoch, first: list[Epoch]) -> Check:
+    """Judge an epoch: disjoint shards that cover what 1 rank reads, ``expected``, with as many batches each."""
+    n, place = len(run.traces), {"where": _made_at(run, first[0]) or first[0].at}
+    whole, parts = expected.samples, [epoch.samples for epoch in first]
+    if any(epoch.size != expected.size for epoch in first):
+        return _of_their_own(expected, first, _to_have_all(run, first)) or _without_loader(identity, run)
     if whole is None or any(part is None for part in parts):
         return _by_content(first, place)
     counts = [len(epoch.batches) + len(epoch.rest) for epoch in first]
@@ -53,7 +69,7 @@ def shards(identity: Run, run: Run) -> Check:
     cover = f"{read} of the {every} samples: the last batches are left out" if read < every else f"the {every} samples"
     finding = f"{n} {'' if twice else 'disjoint '}shards of {sizes} cover {cover}"
     finding += f"; {twice} of them are read twice, for shares of equal length" if twice else ""
-    covered = _covered(identity, whole, shares, first, _to_have_all(run, first))
+    covered = _covered(identity, expected, shares, first, _to_have_all(run, first))
     wrong = covered or _leak(identity, run, shares) or contents(identity, run, NAME)
     return wrong or passed(NAME, finding)
 
@@ -85,9 +101,10 @@ def _cuts(returned: Event) -> bool:
     return returned["fn"] == "shard" and not returned.facts.get("loaders")
 
 
-def _covered(identity: Run, whole: list[int], shares: list[list[int]], first: list[Epoch], todo: str) -> Check | None:
-    """Return what is wrong with the union of the shards, None where it is the serial run's epoch."""
-    if not all(epoch.complete for epoch in (*first, training(identity.root)[0])):
+def _covered(identity: Run, one: Epoch, shares: list[list[int]], first: list[Epoch], todo: str) -> Check | None:
+    """Return what is wrong with the union of the shards, None where it is the serial run's epoch, ``one``."""
+    whole = one.samples or []
+    if not all(epoch.complete for epoch in (*first, one)):
         return skipped(NAME, f"the run ended within its first epoch, after {len(shares[0])} samples on rank 0")
     n, batch = len(shares), len(first[0].batches[0] or ())
     expected, got = Counter(whole), sum((Counter(share) for share in shares), Counter())

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 import os
+import weakref
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader, Subset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
@@ -30,6 +32,7 @@ class Epoch:
     began: int  # optimizer steps made before it
     waiting: deque[Any] = field(default_factory=deque)  # indices fetched, whose batch was not delivered yet
     trains: bool = False  # a backward followed one of its batches
+    over: bool = False
 
 
 class Loaders:
@@ -41,6 +44,9 @@ class Loaders:
         self._made = self._epochs = 0
         self._known: dict[int, tuple[int, Any]] = {}  # id -> (number, the object, kept alive so that ids stay unique)
         self._latest: Epoch | None = None  # whose batch came last
+        # The iterators, by loader, whose batches came since the last backward, and those of the turn before.
+        self._since: dict[int, Any] = {}
+        self._before: dict[int, Any] = {}
         self.local = 0  # samples in that batch, if it is one to train on
         self.reading = False  # a batch is being made
 
@@ -94,16 +100,22 @@ class Loaders:
         epoch: Epoch = iterator._dlrun
         index = _resolve(iterator._dataset, epoch.waiting.popleft()) if epoch.waiting else None
         self._latest, self.totals.read = epoch, epoch.loader
+        if torch.is_grad_enabled():
+            self._since[epoch.loader] = weakref.ref(iterator)
         trained = self.totals.trained
         self.local = len(index or ()) if not trained or epoch.loader in trained else 0
         self.recorder.note("batch", epoch=epoch.number, indices=index, hash=batch_digest(batch))
 
     def backward(self) -> None:
-        """``backward`` runs: the batch that came last was for training."""
-        if self._latest is not None and not self._latest.trains:
-            self._latest.trains = True
-            self.totals.trained.add(self._latest.loader)
-            self.recorder.note("trains", epoch=self._latest.number)
+        """``backward`` runs: the batch that came last was for training, and those of loaders that go along with it."""
+        along = [iterator._dlrun for iterator in _going(self._since) if iterator._dlrun.loader in self._before]
+        for epoch in [self._latest, *along]:
+            if epoch is not None and not epoch.trains:
+                epoch.trains = True
+                self.totals.trained.add(epoch.loader)
+                self.recorder.note("trains", epoch=epoch.number)
+        if self._since:
+            self._before, self._since = self._since, {}
 
     def is_over(self, iterator: Any) -> bool:
         """Whether a training epoch has had its steps."""
@@ -112,8 +124,18 @@ class Loaders:
         return epoch.trains and made > 0 and (made >= self.recorder.orders.epoch_steps or self.recorder.done)
 
     def cut(self, iterator: Any) -> None:
-        """End an epoch early: note the samples that it would still have read, without reading them."""
+        """End an epoch early, and those that go along with it."""
+        self._cut(iterator)
+        for other in _going(self._before):
+            if self.is_over(other):
+                self._cut(other)
+
+    def _cut(self, iterator: Any) -> None:
+        """Note the samples that an epoch would still have read, without reading them."""
         epoch: Epoch = iterator._dlrun
+        if epoch.over:  # with another one
+            return
+        epoch.over = True
         rest = [_resolve(iterator._dataset, index) for index in epoch.waiting]
         epoch.waiting.clear()
         read, most = 0, ENDLESS * len(iterator._dataset) if iterator._dataset_kind == 0 else 0
@@ -162,6 +184,7 @@ def install(recorder: Recorder, draws: Draws) -> Loaders:
         try:
             batch = following(self)
         except StopIteration:
+            self._dlrun.over = True
             recorder.note("over", epoch=self._dlrun.number)
             raise
         finally:
@@ -186,6 +209,12 @@ def install(recorder: Recorder, draws: Draws) -> Loaders:
     ):
         setattr(owner, patch.__name__, patch)
     return loaders
+
+
+def _going(known: dict[int, Any]) -> list[Any]:
+    """Return the iterators, of weak references, that are still in use and not at their end."""
+    found = [reference() for reference in known.values()]
+    return [iterator for iterator in found if iterator is not None and not iterator._dlrun.over]
 
 
 def _length(data: Any) -> int | None:
