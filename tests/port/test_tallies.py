@@ -93,3 +93,12 @@ def test_an_array_with_an_entry_for_each_batch_has_a_ranks_own_and_sums_in_a_lis
     drawn = FILLED.replace("i * 8 : i * 8 + 8", "np.random.randint(0, len(x), 8)")
     text = port(drawn).text
     assert "range(dl.steps(n)):" in text and "each = np.zeros(dl.steps(n))\n" in text
+
+
+@pytest.mark.parametrize("after", ["np.savetxt('log.txt', history)", "history = np.array(history)"])
+def test_rows_of_a_history_are_of_all_ranks(after):
+    """A step's number beside its loss is alike on all ranks: the mean of the rows is the row of the mean."""
+    script = LOOP.format(test="y[0] > 9", after="pass") + after + "\nplt.plot([row[1] for row in history])\n"
+    kept = script.replace("        out = ", "        history.append([i, model(x).sum().item()])\n        out = ")
+    ported = port("import numpy as np\nhistory = []\n" + kept).text
+    assert "dl.average(history)" in ported

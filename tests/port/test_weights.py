@@ -66,5 +66,60 @@ def test_weights_that_fall_to_1_over_an_epoch_are_told_with_the_number_of_ranks(
 
 def test_the_number_of_batches_that_one_update_takes_is_a_ranks_own():
     last = "        if (i + 1) % 4 == 0 or i + 1 == len(loader):\n            opt.step()"
-    added = BAYES.replace("        opt.step()", last)
-    assert "serial_steps" not in port(HEAD + added).text
+    some = BAYES.replace("        opt.step()", last)
+    assert port(HEAD + some).text.count("serial_steps") == port(HEAD + BAYES).text.count("serial_steps")
+    whole = some.replace("        loss.backward()", "        loss = loss / len(loader)\n        loss.backward()")
+    assert port(HEAD + whole.replace("% 4 ==", "% len(loader) ==")).text.count("serial_steps") == 0
+
+
+BALANCED = """
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(3)
+x = torch.rand(48, 2)
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=8)
+model = torch.nn.Linear(2, 1, bias=False)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+seen, weight, history = 1.0, 1.0, []
+for epoch in range(3):
+    total = 0.0
+    if epoch > 1:
+        weight = history[-1] / history[-2]
+    for i, (x, y) in enumerate(loader):
+        opt.zero_grad()
+        error = (model(x) - y).pow(2).mean()
+        size = model.weight.pow(2).mean()
+        part = error.item() / size.item()
+        seen = 0.9 * seen + 0.1 * error.item()
+        loss = error / seen + weight * size + part * size
+        loss.backward()
+        opt.step()
+        total += error.item()
+    history.append(total / len(loader))
+"""
+
+
+def test_numbers_of_earlier_steps_weigh_the_losses_of_all_ranks_alike(tmp_path):
+    ported = port(HEAD + BALANCED).text
+    kept = ported.replace("dl.finalize()", "dl.save(torch.tensor([seen, weight]), 'last.pt')\ndl.finalize()")
+    (tmp_path / "train.py").write_text(kept)
+    assert "total += error.item()" in ported and "part = error.item()" in ported  # averaged once, or of this step alone
+    _, (seen, weight) = ran(tmp_path / "train.py", tmp_path / "2", 2)
+    torch.manual_seed(3)
+    torch.nn.Linear(2, 1)
+    torch.manual_seed(3)
+    x = torch.rand(48, 2)
+    model = torch.nn.Linear(2, 1, bias=False)
+    mean, by, totals = 1.0, 1.0, []
+    for epoch in range(3):
+        by = totals[-1] / totals[-2] if epoch > 1 else 1.0
+        totals.append(0.0)
+        for i in range(3):
+            size, losses, errors = model.weight.pow(2).mean(), [], []
+            for batch in (x[16 * i : 16 * i + 8], x[16 * i + 8 : 16 * i + 16]):
+                errors.append((model(batch) - batch.sum(1, keepdim=True)).pow(2).mean())
+            mean = 0.9 * mean + 0.1 * sum(e.item() for e in errors) / 2
+            losses = [e / mean + by * size + e.item() / size.item() * size for e in errors]
+            (gradient,) = torch.autograd.grad(sum(losses) / 2, [model.weight])
+            model.weight.data -= 0.2 * gradient
+            totals[-1] += sum(e.item() for e in errors) / 2 / 3
+    assert abs(seen - mean) < 1e-6 and abs(weight - by) < 1e-6

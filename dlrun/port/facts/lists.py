@@ -10,6 +10,7 @@ from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Binding, dotted
 
 _FILLS = ("append", "extend", "insert")
+_ARRAYS = ("numpy.array", "numpy.asarray", "numpy.stack", "torch.tensor", "torch.Tensor")
 
 
 class Lists:
@@ -31,6 +32,7 @@ class Lists:
         root = box.value if isinstance(box, cst.Subscript) else box
         bindings, code = self._bindings(root), self.script.code(box)
         keyed = root is not box
+        bindings = [b for b in bindings if not self._is_turned(b, box)]
         if not bindings or not all(b.how == "assign" and self._is_empty(b.written, keyed) for b in bindings):
             return []
         fills = [call for call in self.script.calls if self._into(call, code, keyed, bindings)]
@@ -61,13 +63,20 @@ class Lists:
         if not isinstance(func, cst.Attribute) or func.attr.value not in _FILLS or self.script.code(func.value) != code:
             return False
         root = func.value.value if keyed and isinstance(func.value, cst.Subscript) else func.value
-        return self._bindings(root) == bindings
+        return all(b in self._bindings(root) for b in bindings)
 
     def _bindings(self, node: cst.CSTNode) -> list[Binding]:
         if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name) and node.value.value == "self":
             owner = self.script.class_of(node)
             return list(self.script.attributes.get((owner, node.attr.value), ())) if owner is not None else []
         return self.script.scopes[node].lookup(node.value)[0] if isinstance(node, cst.Name) else []
+
+    def _is_turned(self, binding: Binding, box: cst.CSTNode) -> bool:
+        """Tell whether ``binding``, after ``box`` or around it, makes an array of the list: ``x = np.array(x)``."""
+        made, script = binding.written, self.script
+        into = isinstance(made, cst.Call) and script.name_of(made.func) in _ARRAYS and made.args
+        after = script.inside(box, binding.node) or script.order[box] < script.order[binding.node]
+        return bool(into) and script.code(made.args[0].value) == script.code(box) and after  # type: ignore[union-attr]
 
     def _is_empty(self, made: cst.BaseExpression | None, keyed: bool) -> bool:
         """Tell whether ``made`` is an empty list, or (``keyed``) a dict of such."""

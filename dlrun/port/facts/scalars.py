@@ -9,13 +9,14 @@ import libcst as cst
 
 from dlrun.port.facts.kinds import Kinds
 from dlrun.port.facts.lists import Lists
-from dlrun.port.program.script import Binding
+from dlrun.port.program.script import Binding, dotted
 
 _FUNCTIONS = {
     "builtins.float", "builtins.int", "builtins.len", "builtins.sum", "builtins.round", "builtins.abs", "numpy.mean",
     "numpy.average", "numpy.sum", "numpy.sqrt", "numpy.exp", "math.sqrt", "math.exp", "math.log", "statistics.mean",
     "time.time", "time.perf_counter", "random.random", "random.uniform", "random.randint", "random.betavariate",
 }  # fmt: skip
+_WHOLE = ("torch.sum", "torch.mean", "torch.max", "torch.min")  # of one tensor: one number
 _DRAWS = ("numpy.random.beta", "numpy.random.uniform")  # one number, with no more than its two parameters
 _SAME = {"data", "detach", "cpu", "numpy", "cuda", "clone", "float", "double", "to"}
 # What the attributes of the usual meters are called.
@@ -52,6 +53,8 @@ class Scalars:
             case cst.Attribute():
                 if node.attr.value in _METERS or self._is_option(node):
                     return True
+                if dotted(node.value) == "self":
+                    return self._of_attribute(node, depth + 1)
                 return node.attr.value in _SAME and self(node.value, depth + 1)
             case cst.Subscript() if isinstance(node.value, cst.Attribute) and node.value.attr.value == "shape":
                 return True
@@ -90,6 +93,18 @@ class Scalars:
             return True
         self._busy.add(key)
         try:
+            return bool(bindings) and all(self._of_binding(b, depth) for b in bindings)
+        finally:
+            self._busy.discard(key)
+
+    def _of_attribute(self, node: cst.Attribute, depth: int) -> bool:
+        owner, name = self.script.class_of(node), node.attr.value
+        key = (id(owner), name)
+        if key in self._busy:
+            return True
+        self._busy.add(key)
+        try:
+            bindings = self.script.attributes.get((owner, name), ()) if owner is not None else ()
             return bool(bindings) and all(self._of_binding(b, depth) for b in bindings)
         finally:
             self._busy.discard(key)
@@ -150,11 +165,11 @@ class Scalars:
             method = call.func.attr.value
             if method == "item" or (method == "result" and not call.args):  # of a tensor; of a Keras metric
                 return True
-            if method in ("mean", "sum", "numel") and not call.args:
+            if method in ("mean", "sum", "max", "min", "numel") and not call.args:
                 return True
             if method == "size" and len(call.args) == 1:
                 return True
-            if self.script.name_of(call.func) in ("torch.sum", "torch.mean") and len(call.args) == 1:
+            if self.script.name_of(call.func) in _WHOLE and len(call.args) == 1:
                 return True
             if method in _SAME:
                 return self(call.func.value, depth)
@@ -163,8 +178,11 @@ class Scalars:
             return True
         if name in _FUNCTIONS or (name.endswith((".reduce_mean", ".reduce_sum")) and len(call.args) == 1):
             return True
-        if name in ("builtins.max", "builtins.min") and len(call.args) > 1:
-            return all(self(a.value, depth) for a in call.args)
+        if name in ("builtins.max", "builtins.min"):
+            only = call.args[0].value if len(call.args) == 1 else None
+            each = [only.elt] if isinstance(only, (cst.GeneratorExp, cst.ListComp)) else []
+            values = each if only is not None else [a.value for a in call.args]
+            return bool(values) and all(self(value, depth) for value in values)
         if name in _DRAWS and len(call.args) == 2 and not any(a.keyword for a in call.args):
             return True
         if self._is_loss(call):

@@ -9,6 +9,7 @@ import libcst as cst
 from dlrun.port.facts.kinds import Kinds
 from dlrun.port.program.script import Script, walk
 
+_LEAVES = ("item", "detach", "tolist", "numpy")
 _DRAWS = ("random.", "numpy.random.", "torch.rand", "torch.bernoulli")
 
 
@@ -63,6 +64,23 @@ def chances(script: Script) -> list[cst.CSTNode]:
 def draws(script: Script, node: cst.CSTNode) -> list[cst.CSTNode]:
     """Return the calls in ``node`` that draw at random."""
     return [n for n in walk(node) if isinstance(n, cst.Call) and script.name_of(n.func).startswith(_DRAWS)]
+
+
+def plain_numbers(script: Script, kinds: Kinds, values: Taint) -> Taint:
+    """Return what is made of those of ``values`` that gradients do not go back through: of ``loss.item()``."""
+    found: list[cst.CSTNode] = [n for n in script.of(cst.Attribute) if n.attr.value == "data"]
+    for call in script.calls:
+        name, again = script.name_of(call.func), any(a.keyword and a.keyword.value == "create_graph" for a in call.args)
+        leaves = isinstance(call.func, cst.Attribute) and call.func.attr.value in _LEAVES
+        if leaves or name == "builtins.float" or (name == "torch.autograd.grad" and not again):
+            found.append(call)
+    return Taint(script, kinds, [n for n in found if values(n)])
+
+
+def differentiable(script: Script, kinds: Kinds, values: Taint, numbers: Taint) -> Taint:
+    """Return which of ``values`` gradients go back through; ``numbers`` are plain."""
+    models = [s for s in values.seeds if isinstance(s, cst.Call) and kinds.of(s.func) in ("module", "loss")]
+    return Taint(script, kinds, [*models, *(s for s in values.seeds if not numbers(s))], numbers.seeds)
 
 
 def _functional(script: Script, call: cst.Call) -> bool:

@@ -9,6 +9,7 @@ from dlrun.port.facts import Facts
 from dlrun.port.passes import (
     annealing,
     apart,
+    balances,
     curves,
     decisions,
     doubts,
@@ -65,6 +66,7 @@ def numbers(metrics: Metrics, histories: bool) -> Iterator[Edit | Doubt]:
     if histories:
         yield from meters.fed(metrics)
         yield from kept.torch(metrics)
+        yield from balances.torch(metrics)
     yield from decisions.torch(metrics)
     yield from shown.torch(metrics)
     if histories:

@@ -44,7 +44,8 @@ def torch(metrics: Metrics) -> Iterator[Edit]:
         if _shows(metrics, call) and metrics.all_ranks(call):
             for arg in call.args:
                 for node in _held(arg.value):
-                    if metrics.listed(node) and metrics.trained(node) and not metrics.sums.elsewhere(node):
+                    lists = metrics.listed(node) or (metrics.tabled(node) and not metrics.facts.flow.targets(call))
+                    if lists and metrics.trained(node) and not metrics.sums.elsewhere(node):
                         yield Edit(node, "of every batch the mean over the ranks, not rank 0's own", metrics.wrapped)
 
 

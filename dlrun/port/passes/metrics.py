@@ -8,7 +8,7 @@ import libcst as cst
 
 from dlrun.port.facts import Facts
 from dlrun.port.facts.scalars import Scalars
-from dlrun.port.facts.taint import Taint
+from dlrun.port.facts.taint import Taint, differentiable, plain_numbers
 from dlrun.port.insert import expression
 from dlrun.port.passes.sums import Sums
 from dlrun.port.program.script import added, children, dotted, walk
@@ -26,6 +26,8 @@ class Metrics:
         self.script = facts.script
         self.local: Taint = facts.local  # differs between ranks
         self.trained: Taint = facts.trained  # ... because it comes from a rank's own training batches
+        self.plain = plain_numbers(facts.script, facts.kinds, facts.trained)
+        self.graded = differentiable(facts.script, facts.kinds, facts.trained, self.plain)
         self.scalar = Scalars(facts.kinds, [step.node for step in facts.steps])
         self.sums = Sums(facts)
         self.inner: set[cst.CSTNode] = set()  # what functions compute a perplexity from, averaged there
@@ -57,21 +59,14 @@ class Metrics:
         )
 
     def has_gradients(self, value: cst.BaseExpression) -> bool:
-        """Tell whether gradients are computed from ``value``, or from what holds it: a mean would have none."""
-        follows = Taint(self.script, self.facts.kinds, [value])
-        return not self._is_plain(value) and any(follows(call.func.value) for call in self.script.calls
-                   if isinstance(call.func, cst.Attribute) and call.func.attr.value == "backward")  # fmt: skip
+        """Tell whether gradients are computed through ``value``, or what holds it: a mean would have none."""
+        return self.graded(value) and self.leads_back(value)
 
-    def _is_plain(self, value: cst.BaseExpression, depth: int = 4) -> bool:
-        """Tell whether ``value`` is a number of Python's: ``total / n`` of what began as 0, ``loss.item()``."""
-        for node in (o.node for o in self.facts.flow.origins(value)):
-            match node:
-                case cst.Integer() | cst.Float() | cst.Call(func=cst.Attribute(attr=cst.Name("item"))):
-                    return True
-                case cst.BinaryOperation() if depth:
-                    if self._is_plain(node.left, depth - 1):
-                        return True
-        return False
+    def leads_back(self, value: cst.CSTNode) -> bool:
+        """Tell whether a loss is made of ``value``, or of what holds it."""
+        follows = Taint(self.script, self.facts.kinds, [value], self.trained.cuts)
+        return any(follows(call.func.value) for call in self.script.calls
+                   if isinstance(call.func, cst.Attribute) and call.func.attr.value == "backward")  # fmt: skip
 
     def all_ranks(self, node: cst.CSTNode) -> bool:
         """Tell whether all ranks come to ``node`` or none: no condition above it depends on a rank's own values."""
@@ -171,6 +166,14 @@ class Metrics:
         """Tell whether ``node`` is a list of numbers to which all ranks add together."""
         return self.scalar.lists.of(node, self.scalar) and all(map(self.all_ranks, self.scalar.lists.filled(node)))
 
+    def tabled(self, node: cst.CSTNode) -> bool:
+        """Tell whether ``node`` is a list of rows, ``[step, loss.item()]``, to which all ranks add together."""
+
+        def is_row(entry: cst.BaseExpression) -> bool:
+            return isinstance(entry, (cst.List, cst.Tuple)) and all(self.scalar(e.value) for e in entry.elements)
+
+        return self.scalar.lists.of(node, is_row) and all(map(self.all_ranks, self.scalar.lists.filled(node)))
+
     def curved(self, value: cst.BaseExpression) -> cst.BaseExpression | None:
         """Return what the function that ``value`` comes from takes the exponential (or a root) of, at its one end."""
         made = [o.node for o in self.facts.flow.origins(value)]
@@ -187,6 +190,7 @@ class Metrics:
         cuts = [*self.trained.cuts, *nodes]
         self.trained = Taint(self.script, self.facts.kinds, self.trained.seeds, cuts)
         self.local = Taint(self.script, self.facts.kinds, self.local.seeds, cuts)
+        self.plain = Taint(self.script, self.facts.kinds, self.plain.seeds, cuts)
 
     def settle(self, name: str, line: cst.CSTNode) -> None:
         """Note that from ``line`` on ``name`` is the same on all ranks in its function, and so is what comes of it."""

@@ -130,6 +130,8 @@ def is_same(facts: ScriptFacts, node: cst.CSTNode, state: cst.BaseExpression) ->
     """Tell whether ``node`` names the tensor ``state``."""
     if type(node) is not type(state) or dotted(node) != dotted(state):
         return False
+    if getattr(facts.script.parents.get(node), "attr", None) is node:
+        return False  # the name of an attribute
     if isinstance(state, cst.Name):
         return facts.script.bindings_of(node) == facts.script.bindings_of(state)
     return facts.script.class_of(node) is facts.script.class_of(state)

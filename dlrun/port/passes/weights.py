@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 import libcst as cst
 
@@ -15,6 +16,7 @@ from dlrun.port.passes.counts import is_length_of_share
 from dlrun.port.program.script import children, walk
 
 _PARTS = (cst.Multiply, cst.Divide)
+_ADDS = (cst.AddAssign, cst.SubtractAssign)
 _SCALES = (cst.MultiplyAssign, cst.DivideAssign)
 _OBJECTS = ("loader", "module", "dataset", "optimizer")
 _ROUNDS = ("builtins.int", "builtins.float", "builtins.max")
@@ -41,11 +43,12 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             loss.backward()
             opt.step()
     """
-    if facts.keeps_steps or not facts.feeds or _accumulates(facts):
+    adds = _accumulates(facts)
+    if facts.keeps_steps or not facts.feeds or adds == "an epoch":
         return
     steps = tells(facts, {*counters(facts), *attributes(facts)})
     done: set[cst.CSTNode] = set()
-    for weight in _weights(facts):
+    for weight in _weights(facts, adds != "no"):
         for way in _ways(facts, weight):
             found = computed(facts.flow, [way], lambda n: steps(n) or _is_count(facts, n))
             if any(map(steps, found.reads)):
@@ -61,30 +64,39 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
                            lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))  # fmt: skip
 
 
-def _accumulates(facts: Facts) -> bool:
-    """Tell whether an update takes the gradients of several batches: their number is then a rank's own."""
+def _accumulates(facts: Facts) -> Literal["no", "some batches", "an epoch"]:
+    """Tell whether an update takes the gradients of several batches, or of all: their number is then a rank's own."""
     tests = [up.test for step in facts.steps for up in facts.script.above(step.node)
              if isinstance(up, cst.If) and innermost(facts, up) is innermost(facts, step.node)]  # fmt: skip
-    return any(isinstance(n, (cst.Modulo, cst.Equal)) for test in tests for n in walk(test))
+    parts = [n for test in tests for n in walk(test)]
+    every = [n.right for n in parts if isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Modulo)]
+    if every and not any(_is_count(facts, number) for number in every):
+        return "some batches"
+    return "an epoch" if every or any(isinstance(n, cst.Equal) for n in parts) else "no"
 
 
-def _weights(facts: Facts) -> Iterator[cst.BaseExpression]:
-    """Yield what the parts of the losses are multiplied with or divided by, or handed to a function out of sight."""
-    todo: list[cst.CSTNode] = [
-        c.func.value for c in facts.script.calls
+def _weights(facts: Facts, terms: bool) -> Iterator[cst.BaseExpression]:
+    """Yield what the parts of the losses are multiplied with or divided by, or handed to a function out of sight.
+
+    Of ``terms`` only, that is, not of the loss as a whole, which may be divided by the number of batches of an update.
+    """
+    todo: list[tuple[cst.CSTNode, bool]] = [
+        (c.func.value, not terms) for c in facts.script.calls
         if isinstance(c.func, cst.Attribute) and c.func.attr.value == "backward" and each_update(facts, c)
     ]  # fmt: skip
     seen: set[cst.CSTNode] = set()
     while todo and len(seen) < _MOST:
-        node = todo.pop()
+        node, part = todo.pop()
         if node in seen:
             continue
         seen.add(node)
         parts: list[cst.CSTNode] = list(children(node))
         if isinstance(node, (cst.Name, cst.Attribute)):
             bindings = facts.script.bindings_of(node)
-            yield from (b.node.value for b in bindings
-                        if isinstance(b.node, cst.AugAssign) and isinstance(b.node.operator, _SCALES))  # fmt: skip
+            yield from (b.node.value for b in bindings if part
+                        and isinstance(b.node, cst.AugAssign) and isinstance(b.node.operator, _SCALES))  # fmt: skip
+            added = (b.node.operator for b in bindings if isinstance(b.node, cst.AugAssign))
+            part = part or any(isinstance(operator, _ADDS) for operator in added)
             parts = [v for b in bindings if not isinstance(b.node, cst.For) for v in given(facts.flow, b)]
         elif isinstance(node, cst.Subscript):
             parts = [node.value]  # not by what number samples are picked
@@ -96,8 +108,10 @@ def _weights(facts: Facts) -> Iterator[cst.BaseExpression]:
         elif isinstance(node, cst.BinaryOperation) and isinstance(node.operator, _PARTS):
             sides = (node.left, node.right)
             parts = [side for side in sides if facts.local(side)]
-            yield from (side for side in sides if side not in parts)
-        todo.extend(reversed(parts))
+            yield from (side for side in sides if side not in parts and part)
+        elif isinstance(node, cst.BinaryOperation):
+            part = part or isinstance(node.operator, (cst.Add, cst.Subtract))
+        todo.extend((p, part) for p in reversed(parts))
 
 
 def _ways(facts: Facts, weight: cst.BaseExpression, depth: int = 4) -> Iterator[cst.BaseExpression]:

@@ -1,0 +1,91 @@
+"""Part of step "metrics": numbers of earlier steps that weigh the terms of a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.edits import Doubt, Edit
+from dlrun.port.passes.counters import runs_inside
+from dlrun.port.passes.metrics import Metrics
+from dlrun.port.passes.own_states import is_same, runs_in, tensor_of
+from dlrun.port.program.script import walk
+
+_KEEPS = ("append", "extend", "appendleft")
+
+
+def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
+    """Average what balances the terms of later losses, or each rank would train with weights of its own.
+
+    Before:
+        model, seen = torch.nn.Linear(2, 1), 1.0
+        for x, y in loader:
+            error = (model(x) - y).pow(2).mean()
+            seen = 0.9 * seen + 0.1 * error.item()
+            (error / seen + model.bias.abs().mean()).backward()
+            opt.step()
+
+    After:
+        model, seen = torch.nn.Linear(2, 1), 1.0
+        for x, y in loader:
+            error = (model(x) - y).pow(2).mean()
+            seen = dl.average(0.9 * seen + 0.1 * error.item())
+            (error / seen + model.bias.abs().mean()).backward()
+            opt.step()
+    """
+    kept = [k for k in _kept(metrics) if metrics.plain(k[2]) and not metrics.graded(k[2])]
+    for node, box, value in sorted(kept, key=lambda k: len(_loops(metrics, k[0]))):
+        if not metrics.plain(value) or not metrics.leads_back(value):
+            continue
+        name = metrics.script.code(box)
+        if metrics.scalar(value) and metrics.all_ranks(node):
+            yield Edit(value, "weighs later losses: the same on all ranks", metrics.wrapped)
+            metrics.cut([value])
+        else:
+            yield Doubt(node, f"{name}, which weighs later losses, is made of this rank's own samples", "high",
+                        f"{name} = {metrics.facts.alias}.average({name}) where all ranks come to it")  # fmt: skip
+
+
+def _kept(metrics: Metrics) -> Iterator[tuple[cst.CSTNode, cst.BaseExpression, cst.BaseExpression]]:
+    """Yield what training keeps of one step for later ones: the line, where to, and the value."""
+    for node in metrics.script.nodes:
+        match node:
+            case cst.Assign(targets=[cst.AssignTarget(target=box)], value=value):
+                pass
+            case cst.AugAssign(target=box, value=value):
+                pass
+            case cst.Call(func=cst.Attribute(value=box, attr=cst.Name(how)), args=[cst.Arg(value=value)]):
+                if how not in _KEEPS:
+                    continue
+            case _:
+                continue
+        state = tensor_of(box)
+        if state is not None and _is_carried(metrics, node, state, value):
+            yield node, box, value
+
+
+def _is_carried(metrics: Metrics, node: cst.CSTNode, box: cst.BaseExpression, value: cst.BaseExpression) -> bool:
+    """Tell whether what ``node`` puts into ``box`` is there in later steps, too."""
+    facts, script = metrics.facts, metrics.script
+    loop = next(iter(_loops(metrics, node)), None)
+    if loop is None and (isinstance(box, cst.Name) or not runs_in(facts, node)):
+        return False  # of one call of a function
+    if isinstance(loop, (cst.For, cst.While)) and runs_inside(facts, loop.body):
+        return True  # through an epoch
+    around = loop or script.function_of(node)
+    places = [n for n in script.of(type(box)) if is_same(facts, n, box) and n is not box]
+    if not any(not script.inside(n, around) for n in places):
+        return False
+    first = min((n for n in (box, *places) if script.inside(n, around)), key=lambda n: script.order[n])
+    line = script.statement_of(first)
+    if line is loop:
+        return False  # what it takes of each batch
+    sure = isinstance(line, cst.Assign) and line in script.block_of(around)
+    anew = sure and not any(is_same(facts, n, box) for n in walk(line.value))  # type: ignore[attr-defined]
+    return not anew or loop is None
+
+
+def _loops(metrics: Metrics, node: cst.CSTNode) -> list[cst.CSTNode]:
+    """Return the training loops around ``node``, innermost first."""
+    return [up for up in metrics.script.above(node) if up in metrics.facts.loops]
