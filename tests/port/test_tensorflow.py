@@ -369,3 +369,70 @@ def test_a_model_and_an_optimizer_that_a_checkpoint_holds_are_broadcast_as_its_a
     named = named.replace("self.kept.net", "self.net").replace("    self.kept.optimizer", "    kept.optimizer")
     line = next(line for line in port(named).text.splitlines() if "dl.broadcast_variables(" in line)
     assert line.count(".net") == 1 and line.count(".optimizer") == 1
+
+
+TO_A_STEP = """import tensorflow as tf
+data = tf.data.TFRecordDataset("a").map(tf.io.parse_tensor).batch(8).repeat()
+model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+opt = tf.keras.optimizers.SGD(0.1)
+kept = tf.train.Checkpoint(done=tf.Variable(0), model=model)
+for x in data:
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(x) ** 2)
+    opt.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
+    kept.done.assign_add(1)
+    step = opt.iterations.numpy()
+    if END:
+        break
+"""
+TO_A_STEP_OF_A_SESSION = """import numpy as np
+import tensorflow as tf
+rows = np.load("rows.npy")
+x = tf.placeholder(tf.float32, [None, 8])
+done = tf.Variable(0, trainable=False)
+op = tf.train.AdamOptimizer(1e-3).minimize(tf.reduce_mean(tf.layers.dense(x, 1)), global_step=done)
+with tf.Session() as sess:
+    sess.run(tf.global_variables_initializer())
+    for epoch in range(99):
+        for i in range(0, len(rows), 8):
+            _, count = sess.run([op, done], {x: rows[i : i + 8]})
+            step = tf.train.global_step(sess, done)
+            if END:
+                break
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "end", "written"),
+    [
+        (TO_A_STEP, "step >= 900", "step >= dl.steps(900)"),
+        (TO_A_STEP, "int(kept.done) == most", "int(kept.done) == dl.steps(most)"),
+        (TO_A_STEP, "float(loss) < 900", "dl.average(float(loss)) < 900"),
+        (TO_A_STEP_OF_A_SESSION, "step == 900", "step == dl.steps(900)"),
+        (TO_A_STEP_OF_A_SESSION, "count > 900", "count > dl.steps(900)"),
+        (TO_A_STEP_OF_A_SESSION, "sess.run(done) > 900", "sess.run(done) > dl.steps(900)"),
+    ],
+)
+def test_a_number_of_steps_that_tensorflow_counts_ends_the_training_after_as_many_samples(script, end, written) -> None:
+    assert f"if {written}:" in port(script.replace("END", end)).text
+
+
+def test_steps_that_a_ranks_number_of_them_in_an_epoch_turns_into_epochs_are_divided() -> None:
+    text = port("""import numpy as np
+import tensorflow as tf
+def load():
+    rows = np.load("rows.npy")
+    return rows, len(rows)
+rows, count = load()
+x = tf.placeholder(tf.float32, [None, 8])
+op = tf.train.AdamOptimizer(1e-3).minimize(tf.reduce_mean(tf.layers.dense(x, 1)))
+batches = count // 32
+with tf.Session() as sess:
+    sess.run(tf.global_variables_initializer())
+    epochs = int(900 / batches)
+    for epoch in range(epochs):
+        for i in range(batches):
+            sess.run(op, {x: rows[np.random.choice(count, 32)]})
+""").text
+    assert "batches = dl.steps(count // 32)" in text
+    assert "epochs = int(dl.steps(900) / batches)" in text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import libcst as cst
 
@@ -14,6 +14,7 @@ from dlrun.port.feeds.draws import DRAWS
 from dlrun.port.feeds.iterated import BARS
 from dlrun.port.passes.counters import count_name, counters, each_update, feeds_of, innermost, number_of, runs_inside
 from dlrun.port.passes.counts import all_samples, is_own
+from dlrun.port.passes.so_far import bare, steps_so_far
 from dlrun.port.program.script import Script, argument, children, dotted, names_in, walk
 
 FILLED = "an entry for each of these turns: a rank's own"
@@ -46,7 +47,7 @@ def bounds(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
         yield bound, why
     yield from ((last, "the last of a rank's batches, of 1/n of all") for last in lasts(facts)
                 if all_samples(facts, last))  # fmt: skip
-    for count in _epochs(facts):
+    for count in of_epochs(facts, lambda node: is_own(facts, node)):
         yield count, "a count of steps, which the length of a rank's share turns into epochs"
 
 
@@ -158,19 +159,22 @@ def lasts(facts: Facts) -> Iterator[cst.BaseExpression]:
                     yield last
 
 
-def _epochs(facts: Facts) -> Iterator[cst.BaseExpression]:
-    """Yield the counts of steps that give a loop its epochs: ``range(iterations // len(loader))``."""
+def of_epochs(facts: Facts, own: Callable[[cst.BaseExpression], bool]) -> Iterator[cst.BaseExpression]:
+    """Yield the counts of steps that give a loop its epochs: ``range(iterations // len(loader))``.
+
+    ``own`` tells which numbers of an epoch's steps are a rank's.
+    """
     for loop in facts.loops:
         if isinstance(loop, cst.For) and runs_inside(facts, loop.body):
             for node in computed(facts.flow, [loop.iter]).nodes:
                 divides = isinstance(node, cst.BinaryOperation) and isinstance(node.operator, _DIVIDES)
-                if divides and is_own(facts, node.right) and not is_own(facts, node.left):  # type: ignore[attr-defined]
+                if divides and own(node.right) and not own(node.left):  # type: ignore[attr-defined]
                     yield node.left  # type: ignore[attr-defined]
 
 
 def _ends(facts: Facts) -> Iterator[cst.BaseExpression]:
     """Yield what a count of steps is compared with, where that ends the training: ``if step >= 1000: break``."""
-    known = set(counters(facts))
+    known, so_far = set(counters(facts)), steps_so_far(facts)
     for node in facts.script.nodes:
         if not isinstance(node, (cst.If, cst.While)):
             continue
@@ -181,8 +185,8 @@ def _ends(facts: Facts) -> Iterator[cst.BaseExpression]:
         for left, how, right in compared(node.test):
             ends = issubclass(how, (*_AFTER, cst.Equal) if leaves else _BEFORE)
             at_times = isinstance(node, cst.While) and _grows_at_times(facts, node, count_name(facts, left))
-            known_here = (facts.script.function_of(node), count_name(facts, left)) in known
-            if ends and known_here and not at_times and not is_zero(right):
+            told = (facts.script.function_of(node), count_name(facts, left)) in known or so_far(bare(facts, left))
+            if ends and told and not at_times and not is_zero(right):
                 yield right
 
 

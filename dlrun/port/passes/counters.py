@@ -112,10 +112,20 @@ def variables(facts: Facts) -> Iterator[tuple[cst.CSTNode, str]]:
     """Yield what TensorFlow counts up in a variable with every update: ``done.assign_add(1)``."""
     for call in facts.script.calls:
         if isinstance(call.func, cst.Attribute) and call.func.attr.value == "assign_add" and len(call.args) == 1:
-            one, name = call.args[0].value, call.func.value
-            scope = facts.script.scopes[name].lookup(name.value)[1] if isinstance(name, cst.Name) else None
-            if isinstance(one, cst.Integer) and one.value == "1" and scope is not None and each_update(facts, call):
-                yield scope.node, dotted(name)
+            one, owner = call.args[0].value, call.func.value
+            if isinstance(one, cst.Integer) and one.value == "1" and each_update(facts, call):
+                yield from _held(facts, owner)
+
+
+def _held(facts: Facts, count: cst.BaseExpression) -> Iterator[tuple[cst.CSTNode, str]]:
+    """Yield where ``count`` is known and what it is called there: ``done``, ``self.done``, ``checkpoint.done``."""
+    first = count.value if isinstance(count, cst.Attribute) else count
+    scope = facts.script.scopes[first].lookup(first.value)[1] if isinstance(first, cst.Name) else None
+    if isinstance(count, cst.Attribute) and isinstance(first, cst.Name) and first.value == "self":
+        owner = facts.script.class_of(count)
+        yield from [(owner, count.attr.value)] if owner is not None else []
+    elif scope is not None:
+        yield scope.node, dotted(count)
 
 
 def is_one_more(node: cst.CSTNode) -> bool:
@@ -137,6 +147,9 @@ def tells(facts: Facts, known: Collection[tuple[cst.CSTNode, str]]) -> Tells:
             return scope is not None and (scope.node, count_name(facts, node)) in known
         if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name) and node.value.value == "self":
             return (script.class_of(node), node.attr.value) in known
+        if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name):
+            scope = script.scopes[node.value].lookup(node.value.value)[1]
+            return scope is not None and (scope.node, dotted(node)) in known
         if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add):  # epoch * len(loader) + i
             sides = (node.left, node.right)
             return any(map(reads, sides)) and any(_counts_batches(facts, side) for side in sides)

@@ -15,7 +15,8 @@ from dlrun.port.facts.rates import changes, is_groups_rate, reads_rate
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.insert import expression
 from dlrun.port.passes import keras_rate, schedules
-from dlrun.port.passes.counters import attributes, counters, is_one_more, tells, variables
+from dlrun.port.passes.counters import is_one_more
+from dlrun.port.passes.so_far import steps_so_far
 from dlrun.port.passes.step_rates import StepRates, ways
 from dlrun.port.program.script import argument, dotted, walk
 
@@ -141,27 +142,12 @@ def tensorflow(facts: TensorFlowFacts, divided: Collection[cst.CSTNode]) -> Iter
     script = facts.script
     given = [value for call in facts.optimizers if (value := schedules.rate_of(facts, call)) is not None]
     given += [found.node for found in keras_rate.assigned(facts) if isinstance(found.node, cst.BaseExpression)]
-    named = tells(facts, {*counters(facts), *attributes(facts), *variables(facts)})
-    steps = {o.node for c in script.calls if (s := argument(c, "global_step")) for o in facts.flow.origins(s)}
-
-    def counts(node: cst.CSTNode) -> bool:
-        if isinstance(node, cst.Attribute) and node.attr.value == "iterations":
-            return facts.kinds.is_optimizer(node.value)
-        if not isinstance(node, (cst.Name, cst.Attribute)) or any(b.how == "param" for b in script.bindings_of(node)):
-            return _is_global_step(facts, node)
-        made = [o.node for o in facts.flow.origins(node)]
-        return named(node) or any(m in steps or _is_global_step(facts, m) for m in made)
-
-    rates = StepRates(facts, counts, divided, lambda node: schedules.follows_steps(facts, node))
+    rates = StepRates(facts, steps_so_far(facts), divided, lambda node: schedules.follows_steps(facts, node))
     held = rates.computed(*given).nodes
     named_so = {script.code(node) for node in held if isinstance(node, (cst.Name, cst.Attribute))}
     given += [value for key, value in facts.fed if script.code(key) in named_so
               or any(o.node in held for o in facts.flow.origins(key) if isinstance(o.node, cst.Call))]  # fmt: skip
     yield from rates.told(way for value in given for way in ways(facts, value))
-
-
-def _is_global_step(facts: TensorFlowFacts, node: cst.CSTNode) -> bool:
-    return isinstance(node, cst.Call) and facts.script.name_of(node.func).endswith("_global_step")
 
 
 def keras(facts: KerasFacts) -> Iterator[Edit | Doubt]:

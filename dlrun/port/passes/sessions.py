@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts.computed import computed
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.insert import expression
 from dlrun.port.passes import bounds
@@ -17,11 +18,22 @@ _PARTS = (cst.Modulo, cst.Divide, cst.FloorDivide)
 
 
 def divided(facts: TensorFlowFacts) -> Iterator[tuple[cst.BaseExpression, str]]:
-    """Yield the bounds of loops that count steps, where they are computed, and what in their bodies tells an epoch."""
+    """Yield the bounds of loops that count steps, where they are computed, and what in their bodies tells an epoch.
+
+    And the counts of steps that become epochs, divided by one of these.
+    """
+    found: set[cst.CSTNode] = set()
     for value, why in bounds.bounds(facts):
         for node in bounds.sources(facts, value):
             epochs = list(_epochs(facts, node))
+            found.update(epochs or [node])
             yield from ((n, why) for n in epochs or [node])
+
+    def own(count: cst.BaseExpression) -> bool:
+        return not found.isdisjoint(computed(facts.flow, [count]).nodes)
+
+    yield from ((count, "a count of steps, which a rank's steps of an epoch turn into epochs")
+                for count in bounds.of_epochs(facts, own))  # fmt: skip
 
 
 def _epochs(facts: TensorFlowFacts, count: cst.BaseExpression) -> Iterator[cst.BaseExpression]:

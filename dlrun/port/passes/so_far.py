@@ -1,0 +1,74 @@
+"""Part of step "steps": what reads the updates so far, be they counted by the script or by TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.facts import Facts
+from dlrun.port.facts.computed import Tells
+from dlrun.port.facts.kinds_tensorflow import plain
+from dlrun.port.passes.counters import attributes, counters, tells, variables
+from dlrun.port.program.script import argument
+
+_READS = ("numpy", "item", "read_value", "value", "eval")  # of a variable
+_NUMBERS = ("builtins.int", "builtins.float", "keras.backend.get_value", "tensorflow.cast")
+_DEPTH = 4
+
+
+def steps_so_far(facts: Facts) -> Tells:
+    """Return what tells whether a node is the number of updates so far.
+
+    A count of the script's, an optimizer's ``iterations``, the global step of TensorFlow 1, or what is fetched of it.
+    """
+    script = facts.script
+    named = tells(facts, {*counters(facts), *attributes(facts), *variables(facts)})
+    steps = {o.node for c in script.calls if (s := argument(c, "global_step")) for o in facts.flow.origins(s)}
+
+    def reads(node: cst.CSTNode, depth: int = _DEPTH) -> bool:
+        if isinstance(node, cst.Attribute) and node.attr.value == "iterations":
+            return facts.kinds.is_optimizer(node.value)
+        if not isinstance(node, (cst.Name, cst.Attribute)) or any(b.how == "param" for b in script.bindings_of(node)):
+            return _is_global_step(facts, node)
+        made = [o.node for o in facts.flow.origins(node)]
+        if named(node) or any(m in steps or _is_global_step(facts, m) for m in made):
+            return True
+        return depth > 0 and any(reads(value, depth - 1) for value in _read(facts, node))
+
+    return reads
+
+
+def bare(facts: Facts, node: cst.BaseExpression) -> cst.BaseExpression:
+    """Return what ``node`` reads the number of: ``step`` of ``int(step)``, ``step.numpy()`` and ``sess.run(step)``."""
+    while isinstance(node, cst.Call):
+        name = plain(facts.script.name_of(node.func))
+        if name in _NUMBERS and node.args:
+            node = node.args[0].value
+        elif isinstance(node.func, cst.Attribute) and node.func.attr.value in _READS:
+            node = node.func.value
+        elif isinstance(node.func, cst.Attribute) and node.func.attr.value == "run" and len(node.args) == 1:
+            node = node.args[0].value
+        else:
+            break
+    return node
+
+
+def _read(facts: Facts, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
+    """Yield what a name is given the number of, or what a session's run fetches for it."""
+    for binding in facts.script.bindings_of(node):
+        value = binding.value
+        if binding.how != "assign" or value is None:
+            continue
+        runs = isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and value.func.attr.value == "run"
+        if runs and value.args and len(binding.path) == 1 and isinstance(at := binding.path[0], int):  # type: ignore[attr-defined]
+            lists = (o.node for o in facts.flow.origins(value.args[0].value))  # type: ignore[attr-defined]
+            yield from (e.elements[at].value for e in lists
+                        if isinstance(e, (cst.List, cst.Tuple)) and at < len(e.elements))  # fmt: skip
+        elif not binding.path and bare(facts, value) is not value:
+            yield bare(facts, value)
+
+
+def _is_global_step(facts: Facts, node: cst.CSTNode) -> bool:
+    name = facts.script.name_of(node.func) if isinstance(node, cst.Call) else ""
+    return name.endswith("_global_step") or plain(name) == "tensorflow.train.global_step"
