@@ -16,7 +16,11 @@ def test_a_number_of_one_rank_is_named_and_what_all_share_or_the_clock_says_is_n
     assert found is not None
     assert found.status == "n/a"
     assert found.finding.startswith("rank 0's own at train.py:9: 'loss 2.5', where another rank has 'loss 2.25'")
+    assert found.finding.endswith("; dl.average() of what they are made of shows those of all")
     assert numbers_shown(run(rank(2.5, 1.0), rank(2.5, 1.5))) is None
+    found = numbers_shown(run(*([event("shown", "a.py:3", text=text), event("end")] for text in ("a cat", "4 dogs"))))
+    assert found is not None
+    assert found.finding.endswith("'4 dogs': each rank has words of its own, and one rank's are shown")
 
 
 def test_lines_that_every_rank_prints_are_named() -> None:

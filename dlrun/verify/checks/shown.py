@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from dlrun.verify.checks.output import same_line, shown
 from dlrun.verify.trace import Event, Run
 from dlrun.verify.verdict import Check, skipped
@@ -21,17 +23,24 @@ def numbers_shown(run: Run) -> Check | None:
         once = "print = dl.print before it, or dl.rank0(f)(...) for an f that prints by itself, shows each line once"
         return skipped(NAME, f"{said}; {once}")
     root, *others = (list(trace.all("shown")) for trace in run.traces)
-    found: dict[str, tuple[str, str]] = {}
+    found: dict[str, tuple[Event, Event]] = {}
     for theirs in others:
         for a, b in zip(root, theirs, strict=False):
             if a.at == b.at and not same_line(a["text"], a["text"], b["text"]):
-                found.setdefault(a.at, (_said(a), _said(b)))
+                found.setdefault(a.at, (a, b))
     if not found or not run.whole:
         return None
-    (mine, other), lines = next(iter(found.values())), list(found)
+    lines = sorted(found, key=lambda at: _words(found[at][0]) != _words(found[at][1]))  # numbers first
+    mine, other = found[lines[0]]
     more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
-    said = f"rank 0's own at {', '.join(lines[:3])}{more}: {mine!r}, where another rank has {other!r}"
+    said = f"rank 0's own at {', '.join(lines[:3])}{more}: {_said(mine)!r}, where another rank has {_said(other)!r}"
+    if _words(mine) != _words(other):
+        return skipped(NAME, f"{said}: each rank has words of its own, and one rank's are shown")
     return skipped(NAME, f"{said}; dl.average() of what they are made of shows those of all")
+
+
+def _words(event: Event) -> str:
+    return re.sub(r"\s+|[-+]?\d[\d.e+-]*|nan|inf", "", event["text"])
 
 
 def _said(event: Event) -> str:
