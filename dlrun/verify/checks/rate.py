@@ -138,7 +138,9 @@ def _beside_ramp(
     one, other = by_group(before), by_group(now)
     for key in one.keys() & other.keys():
         rates = [rate for _, rate in one[key]]
-        for k, (at, rate) in enumerate(other[key][: len(rates) // n]):
+        seen = len(rates)
+        rates += [2 * rates[-1] - rates[-2]] if seen > 1 else []  # the next one, on a straight line
+        for k, (at, rate) in enumerate(other[key][: seen // n]):
             around = rates[max(0, n * k - 1) : n * k + n + 1]
             if not promised * min(around) * (1 - 1e-6) <= rate <= promised * max(around) * (1 + 1e-6):
                 yield at, rates[n * k + n - 1], rate
