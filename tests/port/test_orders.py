@@ -238,3 +238,9 @@ def test_what_a_strategy_that_was_asked_for_by_name_draws_is_alike_and_so_is_wha
     (tmp_path / "train.py").write_text(kept)
     _, (known, mean) = ran(tmp_path / "train.py", tmp_path / "2", 2)
     assert known.equal(mean)
+
+
+def test_samples_that_a_model_made_are_doubted_and_those_that_a_function_made_of_samples_are_not():
+    for made, doubted in (("model(x).detach()", True), ("torch.nn.functional.normalize(x)", False)):
+        found = port(FITTED.replace("TensorDataset(x)", f"TensorDataset({made})"))
+        assert any("a model chose or made these samples" in doubt.why for doubt in found.doubts) == doubted

@@ -41,7 +41,7 @@ def forwards(script: Script, kinds: Kinds, where: Callable[[cst.CSTNode], bool])
     found: list[cst.CSTNode] = []
     for call in script.calls:
         item = isinstance(call.func, cst.Attribute) and call.func.attr.value == "item"
-        if (item or kinds.of(call.func) in ("module", "loss") or _functional(script, call)) and where(call):
+        if (item or kinds.of(call.func) in ("module", "loss")) and where(call):
             found.append(call)
     return found
 
@@ -81,7 +81,3 @@ def differentiable(script: Script, kinds: Kinds, values: Taint, numbers: Taint) 
     """Return which of ``values`` gradients go back through; ``numbers`` are plain."""
     models = [s for s in values.seeds if isinstance(s, cst.Call) and kinds.of(s.func) in ("module", "loss")]
     return Taint(script, kinds, [*models, *(s for s in values.seeds if not numbers(s))], numbers.seeds)
-
-
-def _functional(script: Script, call: cst.Call) -> bool:
-    return script.name_of(call.func).startswith("torch.nn.functional.")
