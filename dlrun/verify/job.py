@@ -133,7 +133,7 @@ class Runs:
 
     def identity(self) -> Run:
         """Run the port on 1 rank."""
-        return self._port("identity", 1)
+        return self._port("identity", 1, lineage=framework_of(self.job.port) == "torch")
 
     def replicate(self) -> Run:
         """Run the port on n ranks that repeat the serial run; n a power of two, so that means of equals are exact."""

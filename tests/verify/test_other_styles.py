@@ -151,3 +151,60 @@ def test_every_loader_that_trains_has_to_be_shared(forgotten, prove, port) -> No
     assert [check.fault for check in failed] == (["unsharded-loader"] if forgotten else [])
     if forgotten:
         assert forgotten.split()[0] in text.replace(forgotten, "").splitlines()[int(failed[0].where.split(":")[1]) - 1]
+
+
+DRAWN = '''import numpy as np
+import torch
+
+np.random.seed(0)
+torch.manual_seed(0)
+x = np.random.rand(96, 8)
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+step, best = 0, 9.0
+for epoch in range(4):
+    order = np.random.permutation(len(x))
+    for i in range(0, len(x), 8):
+        step += 1
+        noise = np.random.normal(size=(8, 8))
+        output = model(torch.tensor(x[order[i : i + 8]] + noise, dtype=torch.float32))
+        scores = {"loss": (output - 1).square().mean()}
+        loss = scores["loss"] + min(1.0, step / 40) * output.square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if scores["loss"] < best:
+            best = scores["loss"].item()
+            torch.save(model.state_dict(), "model.pt")
+'''
+DEALT = (
+    ("import numpy", "import dl_comm.torch as dl\nimport numpy"),
+    ("\n\nnp.random.seed(0)", "\n\ndl.init()\nnp.random.seed(0)"),
+    ("lr=0.1", "lr=dl.lr_scale(0.1)"),
+    ("step, best", "dl.broadcast(model, optimizer)\ndl.reseed()\nstep, best"),
+    ("order = np.random.permutation(len(x))", "order = dl.broadcast(np.random.permutation(len(x)))"),
+    ("in range(0, len(x), 8)", "in dl.shard(range(0, len(x), 8))"),
+    ("step / 40", "dl.serial_steps(step) / 40"),
+    ("        loss.backward()\n", "        loss.backward()\n        dl.gradients(optimizer)\n"),
+    ('        if scores["loss"]', '        scores["loss"] = dl.average(scores["loss"])\n        if scores["loss"]'),
+    ("torch.save", "dl.save"),
+)
+WRONG = {
+    "overlapping-shards": (("dl.broadcast(np.random.permutation(len(x)))", "np.random.permutation(len(x))"),),
+    "schedule-too-long": (("dl.serial_steps(step)", "step"),),
+    "rank-dependent-choice": (('        scores["loss"] = dl.average(scores["loss"])\n', ""),),
+    "equal-seeds": (("dl.reseed()\n", ""),),
+}
+
+
+@pytest.mark.parametrize(
+    "faults", [(), ("overlapping-shards", "schedule-too-long", "rank-dependent-choice"), ("equal-seeds",)]
+)
+def test_what_a_script_draws_orders_and_weighs_itself_is_followed(faults, prove) -> None:
+    text = mutated(DRAWN, Fault("", DEALT, ""))
+    for fault in faults:
+        text = mutated(text, Fault("", WRONG[fault], ""))
+    verdict = prove(text, serial=DRAWN)
+    print(*(check for check in verdict.checks if check.status == "failed"), sep="\n")
+    assert verdict.faults == set(faults)
+    assert verdict.proved == (not faults)

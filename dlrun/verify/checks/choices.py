@@ -15,7 +15,7 @@ Key = tuple[str, str, str]  # line, condition, operand
 def choices(serial: Run, again: Run, run: Run) -> Check | None:
     """Return a check that failed because rank 0 chooses what to save by a number of its own samples; None else.
 
-    Operands that never change, such as a rank's number, and those that two serial runs have differently, such as a
+    Whole numbers that never change, such as a rank's, and operands that two serial runs have differently, such as a
     time, choose nothing by samples. Where batch norm's statistics are each rank's own, an evaluation is, too.
     """
     one, two = _operands(serial.root), _operands(again.root)
@@ -26,7 +26,8 @@ def choices(serial: Run, again: Run, run: Run) -> Check | None:
             pairs = list(zip(mine.get(key, []), uses, strict=False))
             apart = [(a, b) for a, b in pairs if a[0] != b[0] and not (math.isnan(a[0]) and math.isnan(b[0]))]
             changes = any(len({number for number, _ in side}) > 1 for side in zip(*pairs, strict=True))
-            if not apart or not changes or key[1:] in loose:
+            known = changes or any(not number.is_integer() for pair in apart for number, _ in pair)
+            if not apart or not known or key[1:] in loose:
                 continue
             ((x, statistics), (y, others)), (at, what, name) = apart[0], key
             finding = f"{name} in `{what}` at {at} is {x:.6g} on rank 0 and {y:.6g} on rank {rank}"

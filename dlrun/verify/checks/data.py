@@ -7,6 +7,7 @@ from collections import Counter
 from dlrun.verify.checks.contents import contents
 from dlrun.verify.checks.coverage import NAME, batch_sizes, coverage, repeats
 from dlrun.verify.checks.gradients import uses
+from dlrun.verify.checks.orders import other_order
 from dlrun.verify.checks.stretches import stretches
 from dlrun.verify.trace import Epoch, Event, Run, Trace
 from dlrun.verify.verdict import Check, failed, passed, skipped
@@ -178,7 +179,7 @@ def _without_loader(identity: Run, run: Run) -> Check:
         where = run.root.steps[0].at
         return failed(NAME, finding, todo, "equal-seeds" if seeds else "unsharded-loader", where=where)
     unknown = "no DataLoader deals out what is trained on: the ranks' samples differ, what they cover is not known"
-    told = coverage(identity, run)
+    told = other_order(run, NAME) or coverage(identity, run)
     return (told if told is not None and told.status == "failed" else stretches(run) or told) or skipped(NAME, unknown)
 
 

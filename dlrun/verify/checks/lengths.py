@@ -26,7 +26,7 @@ def other_length(serial: Run, run: Run, promised: float, name: str) -> Check | N
     n = len(run.traces)
     if batch_factor(serial, run) == 1 or any(run.root.returns("serial_steps")):
         return None
-    fewer, epochs = _fewer_steps(serial, run), [_epochs(serial.root), _epochs(run.root)]
+    fewer, epochs = fewer_steps(serial, run), [_epochs(serial.root), _epochs(run.root)]
     for a, b in zip(serial.root.all("peaks"), run.root.all("peaks"), strict=False):
         if not a.facts.get("ahead") or a["optimizer"] != b["optimizer"]:
             continue
@@ -104,7 +104,7 @@ def _is(rates: Sequence[float], like: Sequence[float], unlike: Sequence[float], 
     return alike and any(not math.isclose(x, z, rel_tol=far) for x, z in pairs[: len(rates)])
 
 
-def _fewer_steps(serial: Run, run: Run) -> bool:
+def fewer_steps(serial: Run, run: Run) -> bool:
     """Whether the port is known to make fewer steps than the serial script: in its epochs, or by a count of steps."""
     warm = {call.at for call in run.root.returns("warmup")}
     if any(call["count"] != call["result"] and call.at not in warm for call in run.root.returns("steps")):

@@ -12,6 +12,7 @@ from dlrun.verify.trace import Run, Step
 from dlrun.verify.verdict import Check, failed, passed, skipped
 
 NAME = "learning rate"
+RATES = ("", "lost-scaling", "other-rate")  # what a schedule at the serial pace may seem to be
 MEASURED = 5e-3  # how close a rate comes that is seen from updates by hand, relative
 
 
@@ -24,7 +25,7 @@ def learning_rate(serial: Run, run: Run) -> Check:
     steps = serial.root.steps
     if not any(run.root.returns("serial_steps")):
         check = _ramp(serial, run) or _compared([rates[0] for rates in _rates(steps, run)], serial, run)
-        longer = other_length(serial, run, _promised(run), NAME) if check.fault in ("", "other-rate") else None
+        longer = other_length(serial, run, _promised(run), NAME) if check.fault in RATES else None
         if check.status == "passed":
             return _lost_later(serial, run) or longer or _so_far(check, serial, run)
         return longer or _by_peak(check, serial, run)

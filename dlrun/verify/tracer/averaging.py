@@ -121,7 +121,8 @@ class Averaging:
         loaders = {self.loaders.number(x) for x in (what, result) if isinstance(x, DataLoader)}
         if kept is not None and number in kept:
             self.loaders.totals.trained |= loaders
-        return result, {"shard": number, "loaders": sorted(loaders), "type": type(what).__name__}
+        facts = {"shard": number, "loaders": sorted(loaders), "type": type(what).__name__}
+        return result, facts | ({"through": [len(what), what.stop]} if isinstance(what, range) else {})
 
     def _stretch(self, function: Any, data: Any, axis: int = 0, multiple: int = 1) -> tuple[Any, dict[str, Any]]:
         result = function(data, axis, multiple)

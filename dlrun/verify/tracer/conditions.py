@@ -103,7 +103,7 @@ def watch(recorder: Recorder) -> Callable[..., Any]:
             return condition
         try:
             given = operands()
-        except NameError:  # a short circuit kept the script from reading it too
+        except (LookupError, NameError, TypeError):  # a short circuit kept the script from reading it too
             given = {}
         given |= parts
         parts.clear()
@@ -130,7 +130,7 @@ class _Insert(ast.NodeTransformer):
     def _visit(self, node: ast.If | ast.While) -> ast.AST:
         self.generic_visit(node)
         if node.lineno in self._kinds:
-            names = sorted(names_in(node.test, self._dl))
+            names = sorted(names_in(node.test, self._dl) | _items(node.test, self._dl))
             values = ast.Dict([ast.Constant(n) for n in names], [ast.parse(n, mode="eval").body for n in names])
             nothing = ast.arguments([], [], None, [], [], None, [])
             kind, text = ast.Constant(self._kinds[node.lineno]), ast.Constant(ast.unparse(node.test))
@@ -185,6 +185,15 @@ def names_in(node: ast.AST, dl: frozenset[str] = frozenset()) -> set[str]:
         given = [*([inner] if inner else []), *node.args, *(keyword.value for keyword in node.keywords)]
         return {x for part in given for x in names_in(part, dl)}
     return {x for child in ast.iter_child_nodes(node) for x in names_in(child, dl)}
+
+
+def _items(node: ast.AST, dl: frozenset[str]) -> set[str]:
+    """Return the items that an expression reads, ``losses["val"]``, where no call is in their names."""
+    if isinstance(node, ast.Call) and _is_shared(node, dl):
+        return set()
+    if isinstance(node, ast.Subscript) and not any(isinstance(n, (ast.Call, ast.NamedExpr)) for n in ast.walk(node)):
+        return {ast.unparse(node)}
+    return {x for child in ast.iter_child_nodes(node) for x in _items(child, dl)}
 
 
 def _assigned(node: ast.If) -> set[str]:

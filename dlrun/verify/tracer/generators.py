@@ -1,7 +1,8 @@
 """Random generators that the script makes for itself: whether it seeds them, and the noise that it draws from them.
 
 A generator that every rank seeds alike gives all of them the same noise; an order of samples has to be the same. So
-draws of numbers are noted, draws of orders are not. PyTorch's generators are followed in ``lineage``.
+draws of numbers and of orders are noted apart. PyTorch's noise is followed in ``lineage``. Of the generators that NumPy
+and ``random`` have for all, arrays of noise are noted: one number decides something, mostly.
 """
 
 from __future__ import annotations
@@ -20,12 +21,41 @@ from dlrun.verify.tracer.recorder import Recorder, is_user_file
 NOISE = ("beta", "betavariate", "binomial", "exponential", "gamma", "gauss", "gumbel", "laplace", "lognormal", "normal",
          "normalvariate", "poisson", "rand", "randn", "random", "random_sample", "standard_normal",
          "uniform")  # fmt: skip
+ORDERS = ("permutation", "shuffle", "randperm")
 
 
 def install(recorder: Recorder) -> None:
     """Follow the generators of NumPy and ``random`` that the script makes from now on."""
     _follow_default_rng(recorder)
     _follow_classes(recorder)
+    torch = sys.modules.get("torch")
+    for name in NOISE:
+        if hasattr(np.random, name):
+            setattr(np.random, name, _noting(recorder, getattr(np.random, name), "draw"))
+    for module in (np.random, random, *([torch] if torch else [])):
+        for name in ORDERS:
+            if hasattr(module, name):
+                setattr(module, name, _noting(recorder, getattr(module, name), "order"))
+
+
+def _noting(recorder: Recorder, draw: Callable[..., Any], kind: str) -> Callable[..., Any]:
+    """Return a function that notes the arrays that it draws, or the order that it brings its argument into."""
+
+    @functools.wraps(draw)
+    def drawn(*args: Any, **kwargs: Any) -> Any:
+        found = draw(*args, **kwargs)
+        what = args[0] if found is None and args else found
+        if getattr(what, "shape", None) not in ((), (1,)) and hasattr(what, "__len__") and _by_user(recorder):
+            recorder.note(kind, hash=_hash(what), size=len(what))
+        return found
+
+    return drawn
+
+
+def _hash(what: Any) -> str:
+    plain = what.detach().cpu() if hasattr(what, "detach") else what
+    bits = repr(plain).encode() if isinstance(plain, list) else np.ascontiguousarray(plain).tobytes()
+    return blake2b(bits, digest_size=8).hexdigest()
 
 
 def _follow_default_rng(recorder: Recorder) -> None:
@@ -81,8 +111,7 @@ def _noted(recorder: Recorder, plain: Any) -> dict[str, Callable[..., Any]]:
         def drawn(self: Any, *args: Any, **kwargs: Any) -> Any:
             found = draw(self, *args, **kwargs)
             if _by_user(recorder):
-                digest = blake2b(np.ascontiguousarray(found).tobytes(), digest_size=8).hexdigest()
-                recorder.note("draw", hash=digest)
+                recorder.note("draw", hash=_hash(found))
             return found
 
         return drawn

@@ -1,0 +1,51 @@
+"""Do the parts of a loss weigh as much as they do at that place of the serial training?"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+from dlrun.verify.checks.data import batch_factor
+from dlrun.verify.checks.lengths import fewer_steps
+from dlrun.verify.trace import Run, Trace
+from dlrun.verify.verdict import Check, failed
+
+NAME = "weights in the loss"
+TELLING = 3  # weights in a row, each other than the one before: a weight that follows the steps
+
+
+def weights(identity: Run, run: Run) -> Check | None:
+    """Return a check that failed because a weight that follows the steps does so as if n ranks made as many.
+
+    Such as one of a warm-up of a Kullback-Leibler divergence. On all ranks it is what 1 rank has after as many steps.
+    """
+    if batch_factor(identity, run) == 1 or not fewer_steps(identity, run):
+        return None
+    n, (one, *ranks) = len(run.traces), (_by_line(trace) for trace in (identity.root, *run.traces))
+    for line, serial in one.items():
+        common = [list(zip(serial, rank.get(line, []), strict=False)) for rank in ranks]
+        alike = all(pairs and all(math.isclose(a, b, rel_tol=1e-6) for (a, _), (b, _) in pairs) for pairs in common)
+        if alike and _follows(serial[: min(map(len, common))]):
+            first = serial[0][0] or 1.0
+            shown = " : ".join(f"{weight / first:.4g}" for weight, _ in serial[:TELLING])
+            finding = f"a part of the loss weighs {shown} in its first steps, as in the serial script, of whose steps "
+            finding += f"{n} ranks make 1/{n}: the weight follows them too slowly"
+            todo = "compute the weight from dl.serial_steps(step), which counts the serial script's"
+            return failed(NAME, finding, todo, "schedule-too-long", where=line)
+    return None
+
+
+def _by_line(trace: Trace) -> dict[str, list[tuple[float, bool]]]:
+    """Return, by line, a loss's weight in each step, and whether an epoch has begun since the one before."""
+    found: dict[str, list[tuple[float, bool]]] = {}
+    for step in trace.steps:
+        for line, weight in {e["made"]: e["weight"] for e in step.before if e.kind == "weight"}.items():
+            found.setdefault(line, []).append((weight, step.count("epoch") > 0))
+    return found
+
+
+def _follows(weights: list[tuple[float, bool]]) -> bool:
+    """Whether weights rise, or fall, from step to step, also where no epoch begins."""
+    moves = [(b - a, begun) for (a, _), (b, begun) in pairwise(weights) if not math.isclose(a, b, rel_tol=1e-6)]
+    one_way = len({move > 0 for move, _ in moves}) == 1
+    return one_way and len(moves) >= TELLING - 1 and any(not begun for _, begun in moves)
