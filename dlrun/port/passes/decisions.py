@@ -120,7 +120,8 @@ def _decision(metrics: Metrics, node: cst.CSTNode, test: cst.Comparison) -> Iter
             write = f"{text} = {metrics.facts.alias}.average({text}) where every rank comes by"
             yield Doubt(side, why, "high", write)
         elif isinstance(node, cst.While) or not _is_place(side) or _led_back(metrics, side, anchor):
-            yield Edit(side, "all ranks must decide alike", metrics.wrapped)
+            how = metrics.totalled if _is_sum(metrics, side) else metrics.wrapped
+            yield Edit(side, "all ranks must decide alike", how)
             for n in _kept(metrics, node, test):
                 ends = isinstance(n.value, cst.Call) and metrics.script.name_of(n.value.func) in _ENDS
                 for value in [a.value for a in n.value.args] if ends else [n.value]:  # type: ignore[attr-defined]
@@ -128,9 +129,22 @@ def _decision(metrics: Metrics, node: cst.CSTNode, test: cst.Comparison) -> Iter
                         yield Edit(value, "what is kept is what was compared", metrics.wrapped)
         elif (metrics.script.function_of(anchor), text) not in metrics.averaged:
             line = _first_use(metrics, metrics.script.line_of(anchor), side)
+            over = "total" if _is_sum(metrics, side) else "average"
             metrics.settle(text, line)
             yield Edit(line, f"{text}: all ranks must decide alike",
-                       before=statements("torch/average_statement", dl=metrics.facts.alias, name=text))  # fmt: skip
+                       before=statements(f"torch/{over}_statement", dl=metrics.facts.alias, name=text))  # fmt: skip
+
+
+def _is_sum(metrics: Metrics, side: cst.BaseExpression) -> bool:
+    """Tell whether ``side`` is a sum over a rank's own batches, and divided by nothing after the loop over them."""
+    script, sums = metrics.script, metrics.sums
+    bound = script.bindings_of(side) if isinstance(side, cst.Name) else []
+    loops = [up for b in bound for up in script.above(b.node)
+             if up in metrics.facts.loops and not script.inside(side, up)]  # fmt: skip
+    uses = [n for n in script.of(cst.Name) if n.value == dotted(side) and script.bindings_of(n) == bound]
+    kept = any(n in metrics.trained.cuts for n in uses)  # and summed up there: the sum of equal means is the sum, too
+    return bool(bound) and not kept and all(
+        sums.alone(n) for n in uses if not any(script.inside(n, loop) for loop in loops))  # fmt: skip
 
 
 def _led_back(metrics: Metrics, value: cst.BaseExpression, anchor: cst.CSTNode) -> bool:

@@ -220,7 +220,7 @@ class Sums:
         if isinstance(count, cst.Name) and self.facts.framework == "tensorflow":
             return sources(self.facts, count) == [count]
         return not isinstance(count, cst.Name) or not any(
-            isinstance(b.value, cst.Integer) for b in self._bindings(count)
+            isinstance(b.value, cst.Integer) and b.how == "assign" for b in self._bindings(count)
         )
 
     def _runs_over(self, loop: cst.For, feed: cst.CSTNode, names: tuple[str, ...]) -> bool:

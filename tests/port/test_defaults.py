@@ -1,0 +1,52 @@
+"""Counts of steps that are a function's default, and sums that decide."""
+
+from running import ran
+from small import HEAD
+
+from dlrun.port import port
+
+SCRIPT = """
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(3)
+
+def train(model, opt, *, most=1000):
+    done = 0
+    for step in range(1, most + 1):
+        x = torch.rand(4, 2)
+        loss = (model(x) - x.sum(1, keepdim=True)).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        done += 1
+    return done
+
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+done = train(model, opt, most=8)
+loader = DataLoader(TensorDataset(torch.arange(48.0).view(24, 2)), batch_size=4)
+best, kept = 0.0, []
+for epoch in range(2):
+    total = other = 0.0
+    for (x,) in loader:
+        loss = x.mean() + 0 * model(x).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        total += loss.item()
+        other += loss.item()
+    if total > 99.0:
+        best = total
+        torch.save(best, "best.pt")
+    if other > 1.0:
+        torch.save(other, "last.pt")
+    kept.append(other)
+"""
+
+
+def test_a_default_is_not_what_calls_give_and_a_sum_that_decides_is_of_all_ranks(tmp_path):
+    ported = port(HEAD + SCRIPT).text
+    kept = ported.replace("dl.finalize()", "dl.save(torch.tensor([done, best, *kept]), 'last.pt')\ndl.finalize()")
+    (tmp_path / "train.py").write_text(kept)
+    _, (done, *totals) = ran(tmp_path / "train.py", tmp_path / "2", 2)
+    assert done == 4  # of 8 steps, on each of 2 ranks
+    assert [round(float(t), 3) for t in totals] == [141.0, 141.0, 141.0]  # of six batches, as in the serial run
