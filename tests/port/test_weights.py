@@ -123,3 +123,17 @@ def test_numbers_of_earlier_steps_weigh_the_losses_of_all_ranks_alike(tmp_path):
             model.weight.data -= 0.2 * gradient
             totals[-1] += sum(e.item() for e in errors) / 2 / 3
     assert abs(seen - mean) < 1e-6 and abs(weight - by) < 1e-6
+
+
+ANNEALED = """    if epoch % 2 == 0:
+        some, of = next(iter(loader))
+        first = torch.autograd.grad((model(some) - of).pow(2).mean(), list(model.parameters()))
+        by = max(g.abs().max().item() for g in first)
+    for i, ("""
+
+
+def test_balances_of_gradients_are_averaged_once_and_nothing_is_doubted():
+    script = BALANCED.replace("    for i, (", ANNEALED).replace("weight * size", "by * size")
+    ported = port(HEAD + script.replace("seen, weight, history = ", "by, seen, weight, history = 1.0, "))
+    assert "by = dl.average(max(" in ported.text and "first = torch.autograd.grad((" in ported.text
+    assert not [d for d in ported.doubts if "weighs later" in d.why]

@@ -35,14 +35,16 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
             opt.step()
     """
     kept = [k for k in _kept(metrics) if metrics.plain(k[2]) and not metrics.graded(k[2])]
+    left = []
     for node, box, value in sorted(kept, key=lambda k: len(_loops(metrics, k[0]))):
-        if not metrics.plain(value) or not metrics.leads_back(value):
-            continue
-        name = metrics.script.code(box)
-        if metrics.scalar(value) and metrics.all_ranks(node):
+        if not metrics.scalar(value) or not metrics.all_ranks(node):
+            left.append((node, box, value))
+        elif metrics.plain(value) and metrics.leads_back(value):
             yield Edit(value, "weighs later losses: the same on all ranks", metrics.wrapped)
             metrics.cut([value])
-        else:
+    for node, box, value in left:  # of which no number that is averaged by now is made
+        if metrics.plain(value) and metrics.leads_back(value):
+            name = metrics.script.code(box)
             yield Doubt(node, f"{name}, which weighs later losses, is made of this rank's own samples", "high",
                         f"{name} = {metrics.facts.alias}.average({name}) where all ranks come to it")  # fmt: skip
 
