@@ -232,13 +232,21 @@ for epoch in range(3):
     assert "if i == 3000:" in text
 
 
-def test_what_keeps_its_place_among_the_samples_is_asked_in_turn():
+@pytest.mark.parametrize(
+    ("made", "train"),
+    [
+        ("train = Data(a, b)", "train"),
+        ("class Sets: pass\ndef read():\n    sets = Sets()\n    sets.train = Data(a, b)\n    return sets\nd = read()",
+         "d.train"),
+    ],
+)  # fmt: skip
+def test_what_keeps_its_place_among_the_samples_is_asked_in_turn(made, train):
     text = port(f"""{HEAD}{WALKER}{MADE}
-train = Data(a, b)
+{made}
 for step in range(100):
-        x, y = train.next_batch(8)
+        x, y = {train}.next_batch(8)
         {UPDATE}""").text
-    assert "x, y = dl.shard(train.next_batch)(8)" in text
+    assert f"x, y = dl.shard({train}.next_batch)(8)" in text
     assert "order = dl.broadcast(np.random.permutation(len(self.x)))" in text
     assert "range(dl.steps(100))" in text
 

@@ -17,6 +17,7 @@ class Calls:
         self.script = script
         self._returns: dict[cst.CSTNode, list[cst.BaseExpression]] = {}
         self._appended: dict[cst.CSTNode, list[cst.BaseExpression]] | None = None
+        self._later: dict[cst.CSTNode, list[tuple[str, cst.BaseExpression]]] | None = None
         self._stored: dict[cst.CSTNode, list[cst.BaseExpression]] | None = None
         self._named: dict[cst.CSTNode, list[cst.Call]] | None = None
         self._definitions: dict[cst.CSTNode, tuple[cst.ClassDef | cst.FunctionDef, ...]] = {}
@@ -104,6 +105,17 @@ class Calls:
                         if isinstance(binding.value, (cst.Dict, cst.Call)) and not binding.path:
                             self._stored.setdefault(binding.value, []).append(node.value)
         return self._stored.get(box, [])
+
+    def given_later(self, made: cst.CSTNode) -> list[tuple[str, cst.BaseExpression]]:
+        """Return the attributes that the new object ``made`` gets from outside: ``sets.train = DataSet(rows)``."""
+        if self._later is None:
+            self._later = {}
+            for node in self.script.of(cst.Assign):
+                for target in (t.target for t in node.targets if isinstance(t.target, cst.Attribute)):
+                    for binding in self.script.bindings_of(target.value) if isinstance(target.value, cst.Name) else ():
+                        if isinstance(binding.value, cst.Call) and not binding.path:
+                            self._later.setdefault(binding.value, []).append((target.attr.value, node.value))
+        return self._later.get(made, [])
 
     def bases(self, cls: cst.ClassDef, seen: frozenset[cst.CSTNode] = frozenset()) -> list[str]:
         """Return the qualified names of the foreign classes that ``cls`` derives from, through local ones too."""

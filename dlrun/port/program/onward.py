@@ -58,10 +58,11 @@ class Onward(Calls, ABC):
         return list(dict.fromkeys(found))
 
     def kept(self, node: cst.CSTNode) -> list[tuple[str, cst.BaseExpression]]:
-        """Return the attributes that ``node`` got as keywords: ``Checkpoint(model=net).model`` is ``net``."""
+        """Return the attributes that ``node`` got as keywords, ``Checkpoint(model=net).model`` is ``net``, or later."""
         made = [o.node for o in self.origins(node) if isinstance(o.node, cst.Call) and o.whole]
         keeps = [call for call in made if self.script.name_of(call.func) in _KEEPERS]
-        return [(a.keyword.value, a.value) for call in keeps for a in call.args if a.keyword is not None]
+        given = [(a.keyword.value, a.value) for call in keeps for a in call.args if a.keyword is not None]
+        return [*given, *(pair for call in made for pair in self.given_later(call))]
 
     def _in_table(self, func: cst.CSTNode) -> list[cst.FunctionDef | cst.Lambda]:
         """Return the functions that ``table[name]`` may be, or ``self.name``, which was handed in."""
