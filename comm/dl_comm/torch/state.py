@@ -7,6 +7,7 @@ import json
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,8 @@ def broadcast(*things: Any, root: int = 0) -> Any:
     state that so far exists on some ranks only. Schedulers, GradScalers and whatever else has ``state_dict`` and
     ``load_state_dict`` take over the root's, and so do the optimizers that other objects hold. Lists and dicts of all
     these are walked through; ``None`` is skipped. Numbers and strings cannot be changed in place: use the returned
-    value, ``epoch = dl.broadcast(epoch)``.
+    value, ``epoch = dl.broadcast(epoch)``. A list's samples that hold such, or share memory, as windows of a series do,
+    are replaced in the list by copies.
 
     Returns the thing, or a tuple of them when several are given. Call it after building, moving and restoring the
     model and before the first step. Raises ``TypeError`` for other things, and ``dl_comm.CommError`` on every rank
@@ -81,7 +83,7 @@ def _leaves(container: Any, key: Any, name: str) -> Iterator[Leaf]:
     elif _is_plain(thing):
         if isinstance(container, tuple):
             raise TypeError(f"broadcast() cannot replace {name} in a tuple; pass the values one by one")
-        yield Leaf(f"{name}: a value", None, lambda: thing, lambda value: container.__setitem__(key, value))
+        yield _replaced(container, key, f"{name}: a value")
     elif hasattr(thing, "param_groups"):
         sizes = [len(group["params"]) for group in thing.param_groups]
         yield from (Leaf(label(part, parameter), parameter) for part, parameter in holders(thing))
@@ -93,8 +95,12 @@ def _leaves(container: Any, key: Any, name: str) -> Iterator[Leaf]:
         for part in thing:
             yield from _leaves(thing, part, f"{name}[{part!r}]")
     elif isinstance(thing, (list, tuple)):
-        for i in range(len(thing)):
-            yield from _leaves(thing, i, f"{name}[{i}]")
+        overlap = isinstance(thing, list) and _overlap(thing)
+        for i, part in enumerate(thing):
+            if isinstance(thing, list) and _is_sample(part) and (overlap or not all(map(_is_memory, _parts(part)))):
+                yield _replaced(thing, i, f"{name}[{i}]: a value")
+            else:
+                yield from _leaves(thing, i, f"{name}[{i}]")
     elif held := optimizers_in(thing):
         for part in held:
             yield from _leaves(held, part, f"{name}.{part}")
@@ -108,6 +114,34 @@ def _leaves(container: Any, key: Any, name: str) -> Iterator[Leaf]:
 def _is_plain(thing: Any) -> bool:
     """Tell whether ``thing`` is a value that is replaced as a whole: also what another rank has of rank 0's writer."""
     return isinstance(thing, (*VALUES, Silence)) or (isinstance(thing, tuple) and all(map(_is_plain, thing)))
+
+
+def _replaced(container: Any, key: Any, text: str) -> Leaf:
+    return Leaf(text, None, lambda: container[key], lambda value: container.__setitem__(key, value))
+
+
+def _parts(thing: Any) -> list[Any]:
+    return [x for part in thing for x in _parts(part)] if isinstance(thing, tuple) else [thing]
+
+
+def _is_memory(thing: Any) -> bool:
+    """Tell whether ``thing`` is data in memory, and nothing that is trained."""
+    return isinstance(thing, np.ndarray) or (isinstance(thing, Tensor) and not thing.requires_grad)
+
+
+def _is_sample(thing: Any) -> bool:
+    return any(map(_is_memory, _parts(thing))) and all(_is_memory(x) or _is_plain(x) for x in _parts(thing))
+
+
+def _overlap(things: list[Any]) -> bool:
+    """Tell whether samples of a list share memory: values written into one would spoil another.
+
+    Each is compared with the one that follows it in memory; parts of one column that only lie between another's do not.
+    """
+    parts = {id(x): x for thing in things if _is_sample(thing) for x in _parts(thing) if _is_memory(x)}
+    arrays = [x if isinstance(x, np.ndarray) else x.numpy() for x in parts.values() if getattr(x, "is_cpu", True)]
+    arrays = sorted((a for a in arrays if a.size), key=lambda a: int(a.__array_interface__["data"][0]))
+    return any(np.may_share_memory(a, b) and np.shares_memory(a, b) for a, b in pairwise(arrays))
 
 
 def _agree(labels: list[str], root: int) -> None:

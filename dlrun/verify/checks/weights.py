@@ -23,11 +23,12 @@ def weights(identity: Run, run: Run) -> Check | None:
         return None
     n, (one, *ranks) = len(run.traces), (_by_line(trace) for trace in (identity.root, *run.traces))
     for line, serial in one.items():
-        common = [list(zip(serial, rank.get(line, []), strict=False)) for rank in ranks]
-        alike = all(pairs and all(math.isclose(a, b, rel_tol=1e-6) for (a, _), (b, _) in pairs) for pairs in common)
-        if alike and _follows(serial[: min(map(len, common))]):
-            first = serial[0][0] or 1.0
-            shown = " : ".join(f"{weight / first:.4g}" for weight, _ in serial[:TELLING])
+        common = list(zip(serial, *(rank.get(line, []) for rank in ranks), strict=False))
+        full = [together for together in common if len({size for _, size, _ in together}) == 1]
+        alike = all(math.isclose(one[0], weight, rel_tol=1e-6) for one, *others in full for weight, *_ in others)
+        if alike and _follows([one for one, *_ in full]):
+            first = full[0][0][0] or 1.0
+            shown = " : ".join(f"{one[0] / first:.4g}" for one, *_ in full[:TELLING])
             finding = f"a part of the loss weighs {shown} in its first steps, as in the serial script, of whose steps "
             finding += f"{n} ranks make 1/{n}: the weight follows them too slowly"
             todo = "compute the weight from dl.serial_steps(step), which counts the serial script's"
@@ -35,17 +36,18 @@ def weights(identity: Run, run: Run) -> Check | None:
     return None
 
 
-def _by_line(trace: Trace) -> dict[str, list[tuple[float, bool]]]:
-    """Return, by line, a loss's weight in each step, and whether an epoch has begun since the one before."""
-    found: dict[str, list[tuple[float, bool]]] = {}
+def _by_line(trace: Trace) -> dict[str, list[tuple[float, int, bool]]]:
+    """Return, by line, a loss's weight in each step, the samples read for it, and whether an epoch has begun before."""
+    found: dict[str, list[tuple[float, int, bool]]] = {}
     for step in trace.steps:
+        size, begun = sum(len(e["indices"] or ()) for e in step.before if e.kind == "batch"), step.count("epoch") > 0
         for line, weight in {e["made"]: e["weight"] for e in step.before if e.kind == "weight"}.items():
-            found.setdefault(line, []).append((weight, step.count("epoch") > 0))
+            found.setdefault(line, []).append((weight, size, begun))
     return found
 
 
-def _follows(weights: list[tuple[float, bool]]) -> bool:
+def _follows(weights: list[tuple[float, int, bool]]) -> bool:
     """Whether weights rise, or fall, from step to step, also where no epoch begins."""
-    moves = [(b - a, begun) for (a, _), (b, begun) in pairwise(weights) if not math.isclose(a, b, rel_tol=1e-6)]
-    one_way = len({move > 0 for move, _ in moves}) == 1
-    return one_way and len(moves) >= TELLING - 1 and any(not begun for _, begun in moves)
+    pairs = [(a, b, begun) for (a, *_), (b, _, begun) in pairwise(weights) if not math.isclose(a, b, rel_tol=1e-6)]
+    one_way = len({b > a for a, b, _ in pairs}) == 1
+    return one_way and len(pairs) >= TELLING - 1 and any(not begun for *_, begun in pairs)

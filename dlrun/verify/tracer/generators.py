@@ -39,22 +39,27 @@ def install(recorder: Recorder) -> None:
 
 
 def _noting(recorder: Recorder, draw: Callable[..., Any], kind: str) -> Callable[..., Any]:
-    """Return a function that notes the arrays that it draws, or the order that it brings its argument into."""
+    """Return a function that notes the arrays that it draws, or the order that it brings its argument into.
+
+    What a list holds may be large: of its order the state of the generator tells, which decides it.
+    """
+    of_list = np.random.get_state if getattr(draw, "__self__", None) is np.random.mtrand._rand else random.getstate
 
     @functools.wraps(draw)
     def drawn(*args: Any, **kwargs: Any) -> Any:
+        state = repr(of_list()) if args and isinstance(args[0], list) else ""
         found = draw(*args, **kwargs)
         what = args[0] if found is None and args else found
         if getattr(what, "shape", None) not in ((), (1,)) and hasattr(what, "__len__") and _by_user(recorder):
-            recorder.note(kind, hash=_hash(what), size=len(what))
+            recorder.note(kind, hash=_hash(what, state), size=len(what))
         return found
 
     return drawn
 
 
-def _hash(what: Any) -> str:
+def _hash(what: Any, state: str = "") -> str:
     plain = what.detach().cpu() if hasattr(what, "detach") else what
-    bits = repr(plain).encode() if isinstance(plain, list) else np.ascontiguousarray(plain).tobytes()
+    bits = state.encode() or np.ascontiguousarray(plain).tobytes()
     return blake2b(bits, digest_size=8).hexdigest()
 
 

@@ -179,6 +179,20 @@ def schedulers_scalers_numbers_and_arrays_follow():
     assert dl.broadcast(writer.log_dir) == "runs/1"
 
 
+def samples_of_a_list_that_share_memory_or_hold_numbers_are_replaced():
+    series = np.arange(12.0)
+    order = [(i + _r) % 9 for i in range(9)]  # as each rank would shuffle
+    for part in (np.copy, torch.from_numpy):
+        data = part(series)
+        for windows in ([data[i : i + 4] for i in order], [(data[i : i + 4], str(i)) for i in order]):
+            firsts = [float((w[0] if isinstance(w, tuple) else w)[0]) for w in dl.broadcast(windows)]
+            assert firsts == list(range(9)) == [int(w[1]) if isinstance(w, tuple) else w[0] for w in windows]
+            assert data.tolist() == series.tolist()
+    rows = [(torch.full((2,), float(_r)), torch.zeros(1, requires_grad=True))]
+    row = rows[0]
+    assert dl.broadcast(rows)[0] is row and row[0].tolist() == [0.0, 0.0]  # what is trained stays in place
+
+
 def another_root_is_followed():
     t = torch.full((3,), float(_r))
     assert dl.broadcast(t, root=1) is t
