@@ -22,6 +22,11 @@ for epoch in range(9):
             count += 1
     {after}
 """
+VALIDATED = LOOP.replace("        if {test}:", """        if i % 9 == 0:
+            meter.update(model(held).mean().item())
+            if meter.avg < best:
+                best = meter.avg
+            else:""").replace("    count = 0", "    count, best, meter = 0, 9.0, Meter()")
 RIGHT = "out.argmax() == y[0]"
 
 
@@ -38,6 +43,13 @@ def test_a_count_of_a_ranks_own_samples_that_is_read_as_one_of_all_is_doubted(te
     ported = port(LOOP.format(test=test, after=after))
     assert ("dl.total(count) there" in ported.report()) == doubted
     assert "dl.steps(" not in ported.text  # it counts what is right, no steps
+
+
+def test_a_count_under_a_test_of_averages_is_alike_on_all_ranks() -> None:
+    ported = port("class Meter:\n    def update(self, x):\n        self.avg = x\n" + VALIDATED.format(
+        test="", after="if count > 3: break").replace("            count", "                count"))  # fmt: skip
+    assert "meter.avg = dl.average(meter.avg)" in ported.text
+    assert "dl.total(count)" not in ported.report()
 
 
 def test_a_count_of_a_sessions_own_samples_is_doubted_too() -> None:

@@ -72,4 +72,4 @@ def numbers(metrics: Metrics, histories: bool) -> Iterator[Edit | Doubt]:
     if histories:
         yield from curves.torch(metrics)
     yield from throughput.torch(metrics)
-    yield from tallies.both(metrics.facts)
+    yield from tallies.both(metrics)

@@ -9,14 +9,16 @@ import libcst as cst
 from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts
 from dlrun.port.passes.counters import innermost, runs_inside
-from dlrun.port.program.script import added, dotted, walk
+from dlrun.port.passes.metrics import Metrics
+from dlrun.port.program.script import added, children, dotted, walk
 
 
-def both(facts: Facts) -> Iterator[Doubt]:
+def both(metrics: Metrics) -> Iterator[Doubt]:
     """Yield a doubt where a count of a rank's own samples is read after the loop, as if it were that of all.
 
     ``if predicted == label: correct += 1``: n ranks have n counts, each of 1/n of the samples.
     """
+    facts = metrics.facts
     if facts.full_batch:
         return
     for loop in facts.loops:
@@ -29,14 +31,17 @@ def both(facts: Facts) -> Iterator[Doubt]:
                 continue
             name, tests = dotted(found[0]), (up.test for up in facts.script.above(node)
                                              if isinstance(up, cst.If) and facts.script.inside(up, loop))  # fmt: skip
-            if name and any(_local(facts, test) for test in tests) and (lines := _read(facts, loop, name)):
+            if name and any(_local(metrics, test) for test in tests) and (lines := _read(facts, loop, name)):
                 places = ", ".join(map(str, lines[:3]))
                 yield Doubt(node, f"{name} counts among this rank's own samples, 1/n of all, and is read as a count of "
                             f"all in line {places}", "high", f"{facts.alias}.total({name}) there")  # fmt: skip
 
 
-def _local(facts: Facts, test: cst.CSTNode) -> bool:
-    return any(facts.local(n) for n in walk(test))
+def _local(metrics: Metrics, test: cst.CSTNode) -> bool:
+    """Tell whether ``test`` asks for values of a rank's own, which are not averaged before."""
+    if isinstance(test, (cst.Name, cst.Attribute, cst.Subscript, cst.Call)):
+        return metrics.facts.local(test) and not metrics.is_averaged(test)
+    return any(_local(metrics, part) for part in children(test))
 
 
 def _read(facts: Facts, loop: cst.CSTNode, name: str) -> list[int]:
