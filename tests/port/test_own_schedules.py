@@ -244,3 +244,25 @@ model.fit(x, y, callbacks=[Finder()])
 """)
     assert ["of the one before" in d.why for d in ported.doubts if d.danger == "high"] == [True] * doubted
     assert ported.text.count("lr_scale") == 1
+
+
+@pytest.mark.parametrize(
+    ("test", "written"),
+    [
+        ("self.seen >= most", "self.seen >= dl.steps(most)"),
+        ("900 == int(self.model.optimizer.iterations)", "dl.steps(900) == int(self.model.optimizer.iterations)"),
+        ("logs['loss'] < 900", "logs['loss'] < 900"),
+    ],
+)
+def test_a_callback_that_ends_the_training_after_a_count_of_batches_does_so_after_as_many_samples(test, written):
+    assert f"if {written}:" in port(f"""import keras
+class Stop(keras.callbacks.Callback):
+    seen = 0
+    def on_train_batch_end(self, batch, logs=None):
+        self.seen += 1
+        if {test}:
+            self.model.stop_training = True
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(x, y, callbacks=[Stop()])
+""").text

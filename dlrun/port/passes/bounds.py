@@ -20,8 +20,8 @@ from dlrun.port.program.script import Script, argument, children, dotted, names_
 FILLED = "an entry for each of these turns: a rank's own"
 _MAKES = re.compile(r"^(numpy|torch|tensorflow)\.(zeros|ones|empty|full)$")
 _DIVIDES = (cst.Divide, cst.FloorDivide)
-_AFTER, _BEFORE = (cst.GreaterThan, cst.GreaterThanEqual), (cst.LessThan, cst.LessThanEqual)
-_TURNED = dict(zip((*_AFTER, *_BEFORE), (*_BEFORE, *_AFTER), strict=True))  # as seen from the other side
+AFTER, _BEFORE = (cst.GreaterThan, cst.GreaterThanEqual), (cst.LessThan, cst.LessThanEqual)
+_TURNED = dict(zip((*AFTER, *_BEFORE), (*_BEFORE, *AFTER), strict=True))  # as seen from the other side
 
 
 def bounds(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
@@ -139,7 +139,7 @@ def _asked(facts: Facts, loop: cst.CSTNode, bound: cst.BaseExpression) -> Iterat
     for node in walk(loop.body):  # type: ignore[attr-defined]
         for left, how, right in compared(node) if isinstance(node, cst.Comparison) else ():
             turn, last = _but_one(left), _but_one(right)
-            ends = issubclass(how, (*_AFTER, cst.Equal)) and dotted(turn) == target.value
+            ends = issubclass(how, (*AFTER, cst.Equal)) and dotted(turn) == target.value
             if ends and facts.script.code(last) == facts.script.code(bound):
                 yield last
 
@@ -154,7 +154,7 @@ def lasts(facts: Facts) -> Iterator[cst.BaseExpression]:
         for node in walk(loop.body):
             for left, how, right in compared(node) if isinstance(node, cst.Comparison) else ():
                 last, moved = _but_one(right), (_but_one(left) is left) is not (_but_one(right) is right)
-                ends = issubclass(how, (*_AFTER, cst.Equal)) and dotted(_but_one(left)) == name.value
+                ends = issubclass(how, (*AFTER, cst.Equal)) and dotted(_but_one(left)) == name.value
                 if ends and moved and not isinstance(last, cst.Integer) and not is_own(facts, last):
                     yield last
 
@@ -183,7 +183,7 @@ def _ends(facts: Facts) -> Iterator[cst.BaseExpression]:
         if not inside or not (leaves or isinstance(node, cst.While)) or _is_part(facts, node):
             continue
         for left, how, right in compared(node.test):
-            ends = issubclass(how, (*_AFTER, cst.Equal) if leaves else _BEFORE)
+            ends = issubclass(how, (*AFTER, cst.Equal) if leaves else _BEFORE)
             at_times = isinstance(node, cst.While) and _grows_at_times(facts, node, count_name(facts, left))
             told = (facts.script.function_of(node), count_name(facts, left)) in known or so_far(bare(facts, left))
             if ends and told and not at_times and not is_zero(right):

@@ -9,14 +9,15 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
-from dlrun.port.facts.computed import of_function
+from dlrun.port.facts.computed import Tells, of_function
 from dlrun.port.facts.keras import KerasFacts
-from dlrun.port.facts.rates import changes, is_groups_rate, reads_rate
+from dlrun.port.facts.rates import changes, is_groups_rate, is_zero, reads_rate
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.insert import expression
 from dlrun.port.passes import keras_rate, schedules
+from dlrun.port.passes.bounds import AFTER, compared
 from dlrun.port.passes.counters import is_one_more
-from dlrun.port.passes.so_far import steps_so_far
+from dlrun.port.passes.so_far import bare, steps_so_far
 from dlrun.port.passes.step_rates import StepRates, ways
 from dlrun.port.program.script import argument, dotted, walk
 
@@ -183,6 +184,7 @@ def keras(facts: KerasFacts) -> Iterator[Edit | Doubt]:
         owner = script.class_of(node)
         return isinstance(node, cst.Attribute) and owner is not None and (owner, node.attr.value) in known
 
+    yield from _stops(facts, counts)
     own = [n for n in script.of(cst.Attribute) if dotted(n) == "self.params"]  # a rank's steps
     given = [found.node for found in (*keras_rate.assigned(facts), *keras_rate.resets(facts))]
     rates = StepRates(facts, counts, own)
@@ -196,6 +198,19 @@ def keras(facts: KerasFacts) -> Iterator[Edit | Doubt]:
         if again and _of_batches(facts, node):
             yield Doubt(node, "makes a rate of the one before at every batch, and n ranks take 1/n of the batches: it "
                         "changes n times more slowly", "high", f"factor ** {facts.alias}.serial_steps(1)")  # fmt: skip
+
+
+def _stops(facts: KerasFacts, counts: Tells) -> Iterator[Edit]:
+    """Divide the counts of batches after which a callback ends the training: ``if self.seen >= 900:``."""
+    for node in facts.script.of(cst.If):
+        ends = any(isinstance(n, cst.AssignTarget) and dotted(n.target).endswith(".stop_training")
+                   for n in walk(node.body))  # fmt: skip
+        for left, how, right in compared(node.test) if ends else ():
+            count = bare(facts, left)
+            counted = counts(count) or dotted(count).endswith("optimizer.iterations")
+            if counted and issubclass(how, (*AFTER, cst.Equal)) and not is_zero(right):
+                yield Edit(right, "it counts batches, and each rank sees 1/n of them",
+                           lambda n: expression("torch/steps", {"count": n}, dl=facts.alias))  # fmt: skip
 
 
 def _of_batches(facts: KerasFacts, node: cst.CSTNode) -> bool:

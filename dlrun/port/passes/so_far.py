@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from dlrun.port.facts import Facts
+from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.computed import Tells
 from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.passes.counters import attributes, counters, tells, variables
@@ -39,7 +39,7 @@ def steps_so_far(facts: Facts) -> Tells:
     return reads
 
 
-def bare(facts: Facts, node: cst.BaseExpression) -> cst.BaseExpression:
+def bare(facts: ScriptFacts, node: cst.BaseExpression) -> cst.BaseExpression:
     """Return what ``node`` reads the number of: ``step`` of ``int(step)``, ``step.numpy()`` and ``sess.run(step)``."""
     while isinstance(node, cst.Call):
         name = plain(facts.script.name_of(node.func))
