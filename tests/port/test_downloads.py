@@ -179,6 +179,7 @@ def test_a_name_by_the_clock_of_before_the_ranks_meet_is_doubted():
         ('wandb.init(project="a")', 'wandb.init(project="a", mode=None if dl.is_rank0() else "disabled")'),
         ("wandb.init(\n    a=1,\n    b=2\n)", '    b=2,\n    mode=None if dl.is_rank0() else "disabled"\n)'),
         ("wandb.init(**chosen)", 'wandb.init(**chosen if dl.is_rank0() else {**chosen, "mode": "disabled"})'),
+        ('wandb.init(mode="disabled")', 'wandb.init(mode="disabled")\n'),
         ('wandb.init(mode="offline")', 'wandb.init(mode="offline" if dl.is_rank0() else "disabled")'),
         ("tools.mkdir(folder)", "tools.mkdir(folder)\n"),
     ],

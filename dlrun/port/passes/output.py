@@ -81,6 +81,8 @@ def one(facts: ScriptFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
     elif name == "wandb.init":
         why, mode = "one run in the log, rank 0's", argument(call, "mode")
         options = next((a.value for a in call.args if a.star == "**"), None)
+        if isinstance(mode, cst.SimpleString) and mode.evaluated_value == "disabled":
+            return
         if mode is not None:
             yield Edit(mode, why, lambda m: expression("torch/quiet_given", {"mode": _in_brackets(m)}, dl=dl))
         elif options is not None:
