@@ -1,5 +1,6 @@
 """Counts of steps that are a function's default, and sums that decide."""
 
+import pytest
 from running import ran
 from small import HEAD
 
@@ -50,3 +51,29 @@ def test_a_default_is_not_what_calls_give_and_a_sum_that_decides_is_of_all_ranks
     _, (done, *totals) = ran(tmp_path / "train.py", tmp_path / "2", 2)
     assert done == 4  # of 8 steps, on each of 2 ranks
     assert [round(float(t), 3) for t in totals] == [141.0, 141.0, 141.0]  # of six batches, as in the serial run
+
+
+FLAG = """opt = torch.optim.Adam(model.parameters())
+done, spent = False, 0.0
+while not done:
+    for x, y in DataLoader(data, shuffle=True):
+        start = time.time()
+        loss = (model(x) - y).pow(2).mean()
+        loss.backward()
+        opt.step()
+        spent += time.time() - start
+        if {test}:
+            done = True
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "alike"),
+    [
+        ("loss.item() < 0.01", "if dl.average(loss.item()) < 0.01:"),
+        ("spent > 100", "spent = dl.average(spent)"),
+        ("len(x) < 8", "if len(x) < 8:"),
+    ],
+)
+def test_what_ends_the_training_in_another_line_is_decided_alike(test, alike):
+    assert alike in port("import time\n" + HEAD + FLAG.format(test=test)).text

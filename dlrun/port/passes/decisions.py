@@ -69,6 +69,19 @@ def _decides(metrics: Metrics, node: cst.If | cst.While) -> bool:
             return True
         if isinstance(n, cst.Call) and "save" in dotted(n.func):
             return True
+    return _ends_later(metrics, node)
+
+
+def _ends_later(metrics: Metrics, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` sets what ends the training in another line: ``done = True``, then ``if done: break``."""
+    set_here = {dotted(t.target) for n in walk(node) if isinstance(n, cst.Assign) for t in n.targets} - {""}
+    loops, function = metrics.facts.loops, metrics.script.function_of(node)
+    for other in walk(function) if set_here else ():
+        leaves = isinstance(other, cst.If) and any(isinstance(n, (cst.Break, cst.Return)) for n in walk(other.body))
+        inside = leaves and other is not node and any(up in loops for up in metrics.script.above(other))
+        ends = isinstance(other, (cst.If, cst.While)) and (inside or other in loops)
+        if ends and not set_here.isdisjoint(dotted(n) for n in walk(other.test)):  # type: ignore[attr-defined]
+            return True
     return False
 
 
@@ -180,6 +193,7 @@ def _kept(metrics: Metrics, node: cst.CSTNode, test: cst.Comparison) -> Iterator
 def _timed(metrics: Metrics, side: cst.BaseExpression, node: cst.CSTNode) -> bool:
     """Tell whether ``side`` is read from the clock, and ends the training: each rank's own clock."""
     ends = isinstance(node, cst.While) or any(isinstance(n, (cst.Break, cst.Return)) for n in walk(node))
+    ends = ends or _ends_later(metrics, node)
     inside = any(up in metrics.facts.loops for up in (node, *metrics.script.above(node)))
     return ends and inside and metrics.facts.unequal(side) and _clock(metrics)(side)
 
