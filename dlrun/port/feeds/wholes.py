@@ -12,7 +12,7 @@ from dlrun.port.facts.kinds import Kinds
 from dlrun.port.feeds import objects
 from dlrun.port.feeds.chance import drawn
 from dlrun.port.feeds.held import Held
-from dlrun.port.inputs import made_of
+from dlrun.port.feeds.plain import Plain
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Binding, Scope, dotted, names_in, walk
 
@@ -20,17 +20,10 @@ from dlrun.port.program.script import Binding, Scope, dotted, names_in, walk
 GRAPH = re.compile(
     r"(^|_)(adj|adjs|edge(?=_(?!loss))|edges|graph|laplacian|lap|idx_train|train_mask|train_idx)($|_)", re.IGNORECASE
 )
-# Names of what is one for each column of the samples, or for all: the domain's bounds, what inputs are scaled by.
-_BOUNDS = re.compile(r"(^|_)(lb|ub|lower|upper|(lower|upper)_?bounds?|mean|std)$", re.IGNORECASE)
 # Methods of objects that hand out samples, and so are no arrays of them: data.get_batch(32).
 _GIVES = re.compile(r"^(get|next|sample|draw|fetch)(_|$)")
 _WEIGHTS = ("weight", "pos_weight", "class_weight", "class_weights")  # of a loss: one for each class
 _OBJECTS = ("module", "optimizer", "loss", "loader", "scheduler", "scaler", "metric", "tape")
-_PLAIN = (cst.Integer, cst.Float, cst.SimpleString, cst.Comparison, cst.ConcatenatedString, cst.Lambda)
-# Methods of modules that compute nothing with what they are given.
-_KEEPS = ("load_state_dict", "to", "train", "register_buffer", "register_parameter", "add_module", "apply")
-_CONSTANTS = ("numpy.pi", "math.pi", "torch.pi", "numpy.e", "math.e")
-_NUMBERS = ("torch.device", "builtins.len", "builtins.int", "builtins.float", "builtins.range", "time.time")
 
 
 class Wholes:
@@ -53,6 +46,7 @@ class Wholes:
         self.arrays: dict[str, None] = {}
         self.left: list[cst.Name] = []  # data that reach the loss, and cannot be cut before the loop
         self.held = Held(kinds, reached)
+        self.plain = Plain(kinds, self._is_trained)
         self.drawn: set[str] = set()  # of these, the ones that each process draws at random for itself
         self._seen: set[tuple[int, str]] = set()
         self._functions: set[cst.CSTNode] = set()
@@ -96,7 +90,7 @@ class Wholes:
                 self._follow(value)
         elif any(isinstance(o.node, cst.Param) for o in self.flow.origins(node)):
             self.held.scattered = self.held.scattered or node  # nothing tells what it is
-        elif not self._is_plain(node):
+        elif not self.plain(node):
             self.held.note(node)
             if any(drawn(self.flow, o.node) for o in self.flow.origins(node)):
                 self.drawn.add(dotted(node))
@@ -122,7 +116,7 @@ class Wholes:
         if defined or self._is_trained(name.value) or self.kinds.of(name) in _OBJECTS:
             return
         if objects.is_object(self.flow, name):
-            self.left += objects.keeping(self.flow, self.uses(name.value, scope), self._is_plain)
+            self.left += objects.keeping(self.flow, self.uses(name.value, scope), self.plain)
             return
         made = [b for b in bindings if b.how == "assign" and b.value is not None]
         inside = [b for b in made if self.script.inside(b.node, self.loop) or scope is not self.home]
@@ -132,10 +126,10 @@ class Wholes:
             for function in [b.node for b in bindings if b.how == "param"]:
                 self._arguments(function, name.value)
         elif made and not inside:
-            if not self._is_plain(name):
+            if not self.plain(name):
                 self._array(name, made)
         elif scope is scope.root and scope is not self.home:
-            if made and not self._is_plain(name):  # a global of a function: it cannot be given another value there
+            if made and not self.plain(name):  # a global of a function: it cannot be given another value there
                 if self.script.inside(name, self.loop):
                     self._array(name, made)
                 else:
@@ -187,7 +181,7 @@ class Wholes:
     def _given(self, name: cst.Name) -> None:
         """Note a parameter of the function that holds the loop: an array, where its callers pass data."""
         origins = [o.node for o in self.flow.origins(name)]
-        if not self._is_plain(name) and not any(isinstance(o, (cst.Param, cst.Attribute)) for o in origins):
+        if not self.plain(name) and not any(isinstance(o, (cst.Param, cst.Attribute)) for o in origins):
             self.arrays.setdefault(name.value)
         elif any(isinstance(o, cst.Param) for o in origins) and name.value not in ("self", "cls"):
             if self._is_method_of_unknown():  # the layers of a list: cut at each call, and that for the loop alone
@@ -212,53 +206,3 @@ class Wholes:
                 value = self.flow.argument(call, function, name)
                 if value is not None and self.script.inside(call, self.loop):
                     self._follow(value)
-
-    def _is_plain(self, name: cst.Name | cst.Attribute) -> bool:
-        """Tell whether ``name`` is a number, a text, a device or a parameter rather than data."""
-        text = name.value if isinstance(name, cst.Name) else name.attr.value
-        if _BOUNDS.search(text):
-            return True
-        for origin in self.flow.origins(name):
-            node = origin.node
-            if isinstance(node, _PLAIN) or self._is_number(node):
-                return True
-            if isinstance(node, cst.Call):
-                called = self.script.name_of(node.func)
-                if called in _NUMBERS or called.endswith(("parse_args", "Parameter")):
-                    return True
-                if any(a.keyword is not None and a.keyword.value == "requires_grad" for a in node.args):
-                    return isinstance(name, cst.Name) and not self._is_input(name, node)
-                if isinstance(node.func, cst.Attribute) and node.func.attr.value in ("requires_grad_", "item"):
-                    return True
-            if isinstance(node, cst.DictComp) and isinstance(node.value, (cst.Name, *_PLAIN)):
-                return True  # a vocabulary: the number of each word
-            if isinstance(node, (cst.Dict, cst.List, cst.Tuple)) and node.elements and all(
-                isinstance(e.value, cst.SimpleString if isinstance(node, cst.List) else _PLAIN) for e in node.elements
-            ):
-                return True
-        return False
-
-    def _is_number(self, node: cst.CSTNode) -> bool:
-        """Tell whether ``node`` is computed from numbers alone, or from lengths: ``0.01 / np.pi``, ``x.shape[0]``."""
-        inner = node.value if isinstance(node, cst.Subscript) else node
-        shape = isinstance(inner, cst.Attribute) and inner.attr.value == "shape"
-        if isinstance(node, cst.UnaryOperation):
-            return self._is_number(node.expression)
-        if isinstance(node, cst.BinaryOperation):
-            return self._is_number(node.left) and self._is_number(node.right)
-        if isinstance(node, cst.Name):
-            made = [o.node for o in self.flow.origins(node)]
-            return node not in made and all(map(self._is_number, made))
-        if isinstance(node, cst.Call):
-            return self.script.name_of(node.func) in _NUMBERS
-        return shape or isinstance(node, (cst.Integer, cst.Float)) or self.script.name_of(node) in _CONSTANTS
-
-    def _is_input(self, name: cst.Name, made: cst.Call) -> bool:
-        """Tell whether the tensor ``made`` with a gradient goes into a module, and so is no weight: ``net(x)``."""
-        given = [a.value for c in self.script.calls if self._runs_module(c.func) for a in c.args]
-        return not self._is_trained(name.value) and any(made_of(self.flow, value, {made}) for value in given)
-
-    def _runs_module(self, func: cst.BaseExpression) -> bool:
-        """Tell whether ``func`` is a module, or a method of one that computes: ``model.time_derivative``."""
-        owner = func.value if isinstance(func, cst.Attribute) and func.attr.value not in _KEEPS else func
-        return "module" in (self.kinds.of(func), self.kinds.of(owner))
