@@ -32,7 +32,7 @@ from dlrun.port.observing import Observed
 from dlrun.port.passes import GRID, STEPS, observed, start
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.reading import read
-from dlrun.port.program.script import Script
+from dlrun.port.program.script import Script, walk
 from dlrun.port.refusals import framework_of, main_guard
 from dlrun.port.report import Part, Ported
 from dlrun.port.translation import translated
@@ -140,6 +140,8 @@ def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
     samples, everywhere = [*own.samples(feeds)], forwards(script, kinds, lambda call: True)
     apart = [*everywhere, *chances(script), *samples, *own.numbers(feeds)]
     made = made_of(script, Taint(script, kinds, samples), loops.in_training)
+    cut = set(own.cut(feeds))
+    made += forwards(script, kinds, lambda call: not cut.isdisjoint(walk(call)))
     return Facts(
         kinds=kinds,
         options=options,

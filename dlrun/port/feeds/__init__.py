@@ -65,7 +65,7 @@ class Feeds(Sources, FullBatches):
         innermost = [loop for loop in self.innermost if loop not in self._fed and loop not in self.carried.streams]
         self.counted.extend(self.carried.counted)
         slid = [loop for loop in innermost if any(self._given.takes(loop, n) for n in slides(self.flow, loop))]
-        draws = [n for n in innermost if n not in slid and self.draws(n)]
+        draws = [n for n in innermost if n not in slid and self.draws(n) and not self._draws_aside(n)]
         noisy = [n for n in draws if self.draws.noise_alone(n) and self._unfed(n)]  # beside samples that are there
         drawn = in_turns(loops, self.iterated, [n for n in draws if n not in noisy])
         self.counted.extend(loop for loop in drawn if not self._is_part(loop, drawn))

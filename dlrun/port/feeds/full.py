@@ -11,9 +11,10 @@ from dlrun.port.facts import Feed
 from dlrun.port.facts.kinds import Kinds
 from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.reductions import Reductions
-from dlrun.port.facts.torch import LOOPS, without_gradients
+from dlrun.port.facts.torch import LOOPS, calls_method, without_gradients
 from dlrun.port.feeds.draws import Draws
-from dlrun.port.feeds.positions import moving, of_order, other_length, takes_part
+from dlrun.port.feeds.positions import mentions, moving, of_order, other_length, takes_part
+from dlrun.port.feeds.renewed import added, draws_at_times
 from dlrun.port.feeds.wholes import Wholes
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Script, dotted, walk
@@ -41,14 +42,38 @@ class FullBatches:
     moved: cst.CSTNode | None = None  # a loop over slices whose arrays cannot be cut before it, or what is why
     full_batch = False
 
-    def _whole(self, loop: cst.CSTNode) -> None:
-        """Note the arrays that the losses of ``loop``, or of a search by a closure, take whole in every turn."""
+    def _takes(self, loop: cst.CSTNode) -> tuple[Wholes, list[cst.BaseExpression]]:
+        """Return the arrays that the losses of ``loop`` take whole in every turn, and these losses."""
         known = set(self.loops.gradients.backwards)
         calls = [c for c in self.draws.reached(body(loop)) if c in known and not without_gradients(self.script, c)]
         losses = [self._loss(c) for c in dict.fromkeys(calls)]
         functions = dict.fromkeys(self.draws.functions(body(loop)))
         home = self.script.function_of(loop)
-        wholes = Wholes(self.kinds, loop, losses, [*functions, *([home] if isinstance(home, cst.FunctionDef) else ())])
+        reached = [*functions, *([home] if isinstance(home, cst.FunctionDef) else ())]
+        return Wholes(self.kinds, loop, losses, reached, self._at_times(loop)), losses
+
+    def _at_times(self, loop: cst.CSTNode) -> list[cst.CSTNode]:
+        """Return the tests below which ``loop`` draws, where it draws nowhere else, and the functions run there alone.
+        """
+        gradients = self.loops.gradients
+        updates = {*(call for call, _ in gradients.step_calls), *gradients.updates}
+        updates |= {call for call in gradients.backwards if calls_method(call, "backward")}  # not of a residual alone
+        tests = draws_at_times(self.draws, loop, updates) if isinstance(loop, LOOPS) else []
+        calls = [n for n in walk(body(loop)) if isinstance(n, cst.Call)] if tests else []
+        always = [n for n in calls if not any(self.script.inside(n, test) for test in tests)]
+        others = {f for n in always for f in self.draws.functions(n)}
+        return [*tests, *(f for test in tests for f in self.draws.functions(test) if f not in others)]
+
+    def _draws_aside(self, loop: cst.For | cst.While) -> bool:
+        """Tell whether ``loop`` takes arrays whole in every turn, and draws at times alone, to evaluate or anew."""
+        if not self._at_times(loop):
+            return False
+        wholes, _ = self._takes(loop)
+        return bool(wholes.arrays) and not wholes.lost and not any(moving(loop, name) for name in wholes.arrays)
+
+    def _whole(self, loop: cst.CSTNode) -> None:
+        """Note the arrays that the losses of ``loop``, or of a search by a closure, take whole in every turn."""
+        wholes, losses = self._takes(loop)
         self.graph = self.graph or wholes.graph or (losses[0] if losses and self._of_graphs() else None)
         held = wholes.held
         moved = [name for name in wholes.arrays if isinstance(loop, LOOPS) and moving(loop, name)]
@@ -84,6 +109,14 @@ class FullBatches:
         if names or not held.arrays:
             self.found[loop] = Feed(self._place(wholes), "arrays", names, drawn, picks, before=True, gathered=how,
                                     sizes=sizes)  # fmt: skip
+        for binding in wholes.renewed:
+            whole = any(dotted(pick) == binding.name for pick in picks)
+            value = binding.value
+            if whole:
+                self.found[binding.node] = Feed(binding.node, "arrays", (binding.name,), gathered=how)
+            elif value is not None:
+                for part in added(binding) if mentions(value, {binding.name}) else (value,):
+                    self.found[part] = Feed(part, "array", drawn=(binding.name,), gathered=how)
         if held.arrays:
             kept = tuple(held.arrays)
             last = next((f for f in self.found.values() if f.node is held.place), None)
@@ -123,7 +156,7 @@ class FullBatches:
             others = [n for n in uses if n not in inside and not self._before(n, wholes)]
             elsewhere = wholes.home.lookup(name)[1] is not wholes.home
             if elsewhere or not any(up in reached for n in uses for up in self.script.above(n)):
-                picks += inside
+                picks += [n for n in inside if not any(self.script.inside(n, b.node) for b in wholes.renewed)]
                 must = must or elsewhere or bool(others)
         return tuple(picks) if must else ()
 

@@ -30,6 +30,18 @@ def samples(feeds: Feeds) -> Iterator[cst.CSTNode]:
             yield call
 
 
+def cut(feeds: Feeds) -> Iterator[cst.Name]:
+    """Yield the uses of arrays that hold a rank's share from the line on that cuts them, be it after the training."""
+    script = feeds.script
+    for feed in (f for f in feeds.found.values() if f.how == "arrays" and not f.picks):
+        home, scope = script.function_of(feed.node), script.scopes[feed.node]
+        bound = {id(scope.lookup(name)[1]) for name in feed.names}
+        for n in script.of(cst.Name):
+            late = script.order[n] > script.order[feed.node] or script.function_of(n) is not home
+            if late and n.value in feed.names and id(script.scopes[n].lookup(n.value)[1]) in bound:
+                yield n
+
+
 def _holds(feeds: Feeds, feed: Feed, node: cst.BaseExpression) -> bool:
     """Tell whether ``node`` is the share, or an iterator over it, that ``feed`` is cut into."""
     if feed.how == "named":

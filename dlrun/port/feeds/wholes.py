@@ -31,11 +31,12 @@ class Wholes:
 
     def __init__(
         self, kinds: Kinds, loop: cst.CSTNode, losses: list[cst.BaseExpression],
-        reached: Collection[cst.FunctionDef] = (),
+        reached: Collection[cst.FunctionDef] = (), at_times: Collection[cst.CSTNode] = (),
     ) -> None:  # fmt: skip
         """Follow ``losses`` through the bindings inside ``loop`` to names bound before it.
 
-        And through the functions that it has ``reached`` to the attributes of their objects.
+        And through the functions that it has ``reached`` to the attributes of their objects. What the loop runs
+        ``at_times`` alone may give names another array.
         """
         self.kinds = kinds
         self.flow: Flow = kinds.flow
@@ -48,6 +49,9 @@ class Wholes:
         self.held = Held(kinds, reached)
         self.plain = Plain(kinds, self._is_trained)
         self.drawn: set[str] = set()  # of these, the ones that each process draws at random for itself
+        self.at_times = at_times
+        self.renewed: list[Binding] = []  # where arrays are drawn anew at times
+        self.lost = False  # what is drawn at times is more than another array in place of one
         self._seen: set[tuple[int, str]] = set()
         self._functions: set[cst.CSTNode] = set()
         self._known: dict[str, bool] = {}  # of names, whether an optimizer gets what they stand for
@@ -85,6 +89,7 @@ class Wholes:
         self._seen.add(key)
         if self._is_trained(node.attr.value) or self.kinds.of(node) in _OBJECTS:
             return
+        self.lost = self.lost or any(map(self._is_at_times, self.held.set_by(node) or ()))
         if inner := self.held.follows(node):
             for value in inner:
                 self._follow(value)
@@ -119,6 +124,12 @@ class Wholes:
             self.left += objects.keeping(self.flow, self.uses(name.value, scope), self.plain)
             return
         made = [b for b in bindings if b.how == "assign" and b.value is not None]
+        again = [b for b in made if self._is_at_times(b.node)]
+        if again and not self.plain(name):
+            self.lost = self.lost or scope is not self.home or len(again) == len(made)
+            self.lost = self.lost or not all(self.script.inside(b.node, self.loop) for b in again)
+            self.renewed += again
+            made = [b for b in made if b not in again]
         inside = [b for b in made if self.script.inside(b.node, self.loop) or scope is not self.home]
         if any(b.how == "param" for b in bindings):
             if scope is self.home:
@@ -138,6 +149,10 @@ class Wholes:
         for binding in inside:
             if binding.value is not None:
                 self._follow(binding.value)
+
+    def _is_at_times(self, node: cst.CSTNode) -> bool:
+        """Tell whether the loop runs ``node`` at times alone."""
+        return any(self.script.inside(node, up) for up in self.at_times)
 
     def _is_trained(self, name: str) -> bool:
         """Tell whether an optimizer gets what ``name`` stands for."""

@@ -37,7 +37,7 @@ def arrays(facts: Facts, feed: Feed) -> Iterator[Edit | Doubt]:
     if feed.how == "array":
         why = "each rank takes every n-th sample"
         yield Edit(feed.node, why, lambda data: expression("torch/shard_array", {"data": data}, dl=facts.alias,
-                                                           equal=equal))  # fmt: skip
+                                                           drawn=feed.drawn, equal=equal))  # fmt: skip
     else:
         yield from _cut(facts, feed, how, equal)
     if feed is next(f for f in facts.feeds if f.gathered is how):
@@ -47,7 +47,7 @@ def arrays(facts: Facts, feed: Feed) -> Iterator[Edit | Doubt]:
 def _cut(facts: Facts, feed: Feed, how: Reductions, equal: bool) -> Iterator[Edit | Doubt]:
     if not feed.names:  # what this loop takes is cut before another
         return
-    own = {dotted(pick) for pick in feed.picks}
+    own = {dotted(pick) for f in facts.feeds if f.gathered is how for pick in f.picks}
     groups = [[(_own(n) if n in own else n, n) for n in group] for group in how.together.groups(feed.names)]
     lines = statements("torch/shard_arrays", dl=facts.alias, groups=groups, drawn=feed.drawn, equal=equal)
     why = f"{', '.join(feed.names)}: each rank takes every n-th sample"
@@ -62,7 +62,11 @@ def _cut(facts: Facts, feed: Feed, how: Reductions, equal: bool) -> Iterator[Edi
     for size in feed.sizes:
         yield Edit(size, "the shape is that of this rank's samples",
                    lambda name: cst.Call(cst.Name("len"), [cst.Arg(cst.Name(mine))]))  # fmt: skip
-    yield Doubt(feed.node, f"{', '.join(feed.names)}: taken to hold one sample per entry of axis 0", "medium")
+    if isinstance(feed.node, cst.Assign) and own and not feed.picks:  # drawn anew at times
+        yield Edit(feed.node.value, "the samples of rank 0, of which each rank takes its share",
+                   lambda value: expression("torch/same", {"value": value}, dl=facts.alias))  # fmt: skip
+    else:
+        yield Doubt(feed.node, f"{', '.join(feed.names)}: taken to hold one sample per entry of axis 0", "medium")
     yield from _beside(facts, feed)
 
 
