@@ -53,6 +53,42 @@ def test_points_that_are_drawn_anew_or_joined_at_times_are_shared_out_as_they_ar
         assert on_ranks == said
 
 
+def test_what_is_made_of_a_ranks_share_is_not_cut_again():
+    made = "x = torch.rand(16, 1)\n{0}y = x.sin()\n{0}"
+    loop = "for step in range(12):\n    loss = error()\n    loss.backward()\n    opt.step()\n"
+    error = "def error():\n    return (net(x) - y).pow(2).mean()\n"
+    opt = "net = torch.nn.Linear(1, 1)\nopt = torch.optim.SGD(net.parameters(), lr=0.1)\n"
+    anew = f"    if step % 4 == 3:\n        {made.format(' ' * 8)}"
+    text = port(f"import torch\n{made.format('')}{opt}{error}{loop}{anew}")
+    assert 'x = dl.shard(dl.broadcast(torch.rand(16, 1)), batch="global")\n        y = x.sin()\n' in text.text
+
+
+HELD = """import torch
+class Solver:
+    def __init__(self):
+        self.net = torch.nn.Linear(1, 1)
+        self.opt = torch.optim.SGD(self.net.parameters(), lr=0.1)
+        self.draw()
+    def draw(self):
+        self.x = torch.rand(16, 1)
+    def train(self):
+        for step in range(12):
+            if step % 4 == 3:
+                self.draw()
+            self.net(self.x).pow(2).mean().backward()
+            self.opt.step()
+Solver().train()
+"""
+
+
+def test_points_of_an_object_that_all_ranks_begin_with_are_doubted():
+    found = port(HELD)
+    doubt = next(doubt for doubt in found.doubts if doubt.danger == "high")
+    assert "until then all ranks train on the same samples" in doubt.why
+    first = HELD.replace("        self.draw()\n    def", "    def").replace("== 3", "== 0")
+    assert not any(doubt.danger == "high" for doubt in port(first).doubts)
+
+
 def test_points_that_are_drawn_for_each_step_are_each_ranks_own():
     for test in ("step > 3", "step % 4 == 3:\n        pass\n    if step >= 0"):
         assert "dl.steps(12)" in port(POINTS.replace("step % 4 == 3", test).replace("RENEWED", DRAWN)).text

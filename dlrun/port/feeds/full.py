@@ -13,8 +13,8 @@ from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.reductions import Reductions
 from dlrun.port.facts.torch import LOOPS, calls_method, without_gradients
 from dlrun.port.feeds.draws import Draws
-from dlrun.port.feeds.positions import mentions, moving, of_order, other_length, takes_part
-from dlrun.port.feeds.renewed import added, draws_at_times
+from dlrun.port.feeds.positions import moving, of_order, other_length, takes_part
+from dlrun.port.feeds.renewed import added, draws_at_times, names_behind
 from dlrun.port.feeds.wholes import Wholes
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Script, dotted, walk
@@ -40,6 +40,7 @@ class FullBatches:
     uncut: cst.Name | cst.Attribute | None = None  # data that go into a loss whole, beside others that are dealt out
     part: cst.Subscript | None = None  # what a loss takes of an array: not all of it
     moved: cst.CSTNode | None = None  # a loop over slices whose arrays cannot be cut before it, or what is why
+    early: cst.CSTNode | None = None  # samples that are drawn anew at times, and the first ones alike on all ranks
     full_batch = False
 
     def _takes(self, loop: cst.CSTNode) -> tuple[Wholes, list[cst.BaseExpression]]:
@@ -69,6 +70,7 @@ class FullBatches:
         if not self._at_times(loop):
             return False
         wholes, _ = self._takes(loop)
+        self.early = self.early or wholes.early
         return bool(wholes.arrays) and not wholes.lost and not any(moving(loop, name) for name in wholes.arrays)
 
     def _whole(self, loop: cst.CSTNode) -> None:
@@ -109,14 +111,7 @@ class FullBatches:
         if names or not held.arrays:
             self.found[loop] = Feed(self._place(wholes), "arrays", names, drawn, picks, before=True, gathered=how,
                                     sizes=sizes)  # fmt: skip
-        for binding in wholes.renewed:
-            whole = any(dotted(pick) == binding.name for pick in picks)
-            value = binding.value
-            if whole:
-                self.found[binding.node] = Feed(binding.node, "arrays", (binding.name,), gathered=how)
-            elif value is not None:
-                for part in added(binding) if mentions(value, {binding.name}) else (value,):
-                    self.found[part] = Feed(part, "array", drawn=(binding.name,), gathered=how)
+        self._renew(wholes, how, picks)
         if held.arrays:
             kept = tuple(held.arrays)
             last = next((f for f in self.found.values() if f.node is held.place), None)
@@ -124,6 +119,19 @@ class FullBatches:
             if last is not None and set(kept) <= set(last.names):
                 kept = ()
             self.found[held.place if kept else loop] = Feed(held.place, "arrays", kept, drawn, mine, gathered=how)
+
+    def _renew(self, wholes: Wholes, how: Reductions, picks: tuple[cst.Name, ...]) -> None:
+        """Note what is drawn anew, or joined to an array, at times: not what is made of a rank's share already."""
+        whole = {dotted(pick) for pick in picks}
+        cut = set(wholes.arrays) - whole
+        for binding in wholes.renewed:
+            for part in tuple(added(binding)) or ((binding.value,) if binding.value is not None else ()):
+                of_share = not cut.isdisjoint(names_behind(self.script, part, wholes.at_times))
+                if binding.name in whole:
+                    self.uncut = self.uncut or (next(iter(wholes.uses(binding.name))) if of_share else None)
+                    self.found[binding.node] = Feed(binding.node, "arrays", (binding.name,), gathered=how)
+                elif not of_share:
+                    self.found[part] = Feed(part, "array", drawn=(binding.name,), gathered=how)
 
     def _is_cut(self, wholes: Wholes, name: str) -> bool:
         """Tell whether the variable ``name`` holds a rank's share by then: a loop before took it whole, too."""

@@ -24,10 +24,20 @@ class FullSessions(FullBatches):
 
     gradients: SessionGradients
 
-    def _whole(self, loop: cst.CSTNode) -> None:
+    def _fed_pairs(self, loop: cst.CSTNode) -> list[Pair]:
+        """Return the placeholders that the updates of ``loop`` are fed, with what they are given."""
         runs = [c for c, _ in self.gradients.step_calls if c in set(self.draws.reached(body(loop)))]
-        pairs = [pair for run in runs for pair in self.gradients.fed_pairs(run)]
-        wholes = Wholes(self.kinds, loop, [value for _, value in pairs])
+        return [pair for run in runs for pair in self.gradients.fed_pairs(run)]
+
+    def _takes(self, loop: cst.CSTNode) -> tuple[Wholes, list[cst.BaseExpression]]:
+        given = [value for _, value in self._fed_pairs(loop)]
+        wholes = Wholes(self.kinds, loop, given, at_times=self._at_times(loop))
+        wholes.lost = wholes.lost or bool(wholes.renewed)
+        return wholes, given
+
+    def _whole(self, loop: cst.CSTNode) -> None:
+        pairs = self._fed_pairs(loop)
+        wholes, _ = self._takes(loop)
         self.graph = self.graph or wholes.graph
         for _, value in pairs:  # lists that are filled before the loop
             origins = [o.node for o in self.flow.origins(value)] if isinstance(value, cst.Name) else []

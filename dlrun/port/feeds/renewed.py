@@ -8,7 +8,7 @@ import libcst as cst
 
 from dlrun.port.feeds.draws import Draws
 from dlrun.port.feeds.positions import mentions
-from dlrun.port.program.script import Binding, walk
+from dlrun.port.program.script import Binding, Script, walk
 
 _AT_TIMES = (cst.Modulo, cst.Equal, cst.In)
 _JOINS = ("cat", "concat", "concatenate", "vstack", "row_stack", "append")
@@ -38,3 +38,14 @@ def added(binding: Binding) -> Iterator[cst.BaseExpression]:
                 a.value for a in call.args if a.keyword is None]  # fmt: skip
             held = [part for part in parts if mentions(part, {binding.name})]
             yield from (part for part in parts if held and part not in held)
+
+
+def names_behind(script: Script, value: cst.BaseExpression, tests: Collection[cst.CSTNode]) -> set[str]:
+    """Return the names that ``value`` is computed from below the same of ``tests``, as it is written there."""
+    found, todo = set[str](), [value]
+    while todo:
+        for n in (n for n in walk(todo.pop()) if isinstance(n, cst.Name) and n.value not in found):
+            found.add(n.value)
+            todo += [b.value for b in script.bindings_of(n) if b.value is not None
+                     and any(script.inside(b.node, test) and script.inside(value, test) for test in tests)]  # fmt: skip
+    return found

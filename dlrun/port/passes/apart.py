@@ -25,6 +25,10 @@ def torch(facts: Facts) -> Iterator[Doubt]:
     yield from list(_threads(facts))[:1]
     yield from list(_slides(facts))[:1]
     yield from list(_chosen(facts))[:1]
+    if facts.early is not None:
+        yield Doubt(facts.early, "drawn before the training, alike on all ranks, and anew at times alone: until then "
+                    "all ranks train on the same samples", "high",
+                    f"{facts.alias}.reseed() before these are drawn first")  # fmt: skip
     for call in facts.unseen[:1]:
         yield Doubt(call, "draws from what comes from out of sight: if it goes through the samples in one order, all "
                     "ranks take the same", "high", f"make it of iter({facts.alias}.shard(loader))")  # fmt: skip
