@@ -98,3 +98,18 @@ main()
         exec(compile(source, "train.py", "exec"), {"torch": torch, "copy": copy, "stepped": trained.lineage.stepped})
     holdings.note_held(trained, {}, None)
     assert {"model.weight", "ema.weight"} == set(noted["tensors"])
+
+
+def test_what_was_trained_before_is_held_while_another_model_trains() -> None:
+    noted: dict[str, Any] = {}
+    journal = SimpleNamespace(inside=0, steps=0, note=lambda kind, **facts: noted.update(facts), aside=nullcontext)
+    none = SimpleNamespace(collect=list, fed=True)
+    trained = training.Training(journal, none, none)  # type: ignore[arg-type]
+    space = {"teacher": torch.nn.Linear(2, 1), "student": torch.nn.Linear(2, 1)}
+    for model in space.values():
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        trained.before_step(optimizer)
+        trained.after_step(optimizer)
+    holdings.note_held(trained, space, None)
+    held = {name: entry["kind"] for name, entry in noted["tensors"].items()}
+    assert held == {"teacher.weight": "trained", "teacher.bias": "trained"}

@@ -10,11 +10,11 @@ from dlrun.verify.verdict import Check, distance, failed, passed, skipped
 
 NAME = "state and copies"
 # What all ranks compute alike, with its fault; batch norm's statistics alone may come from a rank's own samples.
-SHARED = {"slot": "slots-differ", "copy": "copies-differ", "buffer": "buffers-differ",
+SHARED = {"slot": "slots-differ", "trained": "copies-differ", "copy": "copies-differ", "buffer": "buffers-differ",
           "variable": "state-differs"}  # fmt: skip
 OWN = {"statistics": "batch norm's statistics are", "memory": "buffers that keep samples, as a queue does, are"}
-WHAT = {"slot": "the optimizer's state", "copy": "a copy", "buffer": "a buffer of the model",
-        "variable": "a variable of the script's own"}  # fmt: skip
+WHAT = {"slot": "the optimizer's state", "trained": "a parameter of an earlier training", "copy": "a copy",
+        "buffer": "a buffer of the model", "variable": "a variable of the script's own"}  # fmt: skip
 Difference = tuple[str, str, int, float]  # name, kind, rank, size
 
 

@@ -1,4 +1,4 @@
-"""What a PyTorch script holds besides the parameters it trains: optimizers' state, buffers, copies of its models.
+"""What a PyTorch script holds besides the parameters it trains: optimizers' state, buffers, copies, earlier models.
 
 Found by the names that the script has for them where it is stopped, so that ranks can be compared and a difference be
 named. Plain tensors are left out: batches and losses are each rank's own.
@@ -22,7 +22,7 @@ from dlrun.verify.tracer.training import NORMS, Training
 STATISTICS = re.compile(r"(running|moving)_")  # of a batch norm of the script's own
 DEPTH = 2  # of objects in objects
 SHORT = 20  # entries of a list or dict
-Held = tuple[str, str, torch.Tensor]  # name, kind (slot, copy, statistics, memory, buffer), value
+Held = tuple[str, str, torch.Tensor]  # name, kind (slot, trained, copy, statistics, memory, buffer), value
 
 
 def note_held(training: Training, space: dict[str, Any], stopped: TracebackType | None) -> None:
@@ -32,7 +32,7 @@ def note_held(training: Training, space: dict[str, Any], stopped: TracebackType 
     """
     training.settle()
     every = spaces(space, stopped) + ([] if stopped else training.lineage.spaces)
-    seen = set(training.stepped)
+    seen = training.stepped(last=True)
     held = {}
     for name, kind, value in (found for names in every for found in _in_names(names, training)):
         if id(value) not in seen:
@@ -79,8 +79,9 @@ def _in_value(name: str, value: Any, training: Training) -> Iterator[Held]:
 
 
 def _in_module(name: str, module: nn.Module, training: Training) -> Iterator[Held]:
+    trained = training.stepped()
     for key, parameter in module.named_parameters():
-        yield f"{name}.{key}", "copy", parameter
+        yield f"{name}.{key}", "trained" if id(parameter) in trained else "copy", parameter
     for prefix, part in module.named_modules():
         for key, buffer in part.named_buffers(recurse=False):
             statistics = isinstance(part, NORMS) or STATISTICS.match(key)

@@ -39,6 +39,7 @@ class Training:
     def __init__(self, recorder: Recorder, draws: Draws, loaders: Loaders) -> None:
         self.recorder, self.draws, self.loaders = recorder, draws, loaders
         self._optimizers: dict[int, tuple[int, Optimizer]] = {}
+        self._last: Optimizer | None = None
         self._parameters: dict[int, tuple[int, torch.Tensor]] = {}
         self._names: dict[int, str] = {}
         self._norms: dict[int, nn.Module] = {}
@@ -60,11 +61,12 @@ class Training:
         """Return the number of an optimizer, None of one that has not stepped."""
         return self._optimizers.get(id(optimizer), (None,))[0]
 
-    @property
-    def stepped(self) -> set[int]:
-        """The ids of the parameters that optimizers hold."""
-        groups = [group for _, optimizer in self._optimizers.values() for group in optimizer.param_groups]
-        return {id(p) for p in [*self.by_hand.parameters, *(p for group in groups for p in group["params"])]}
+    def stepped(self, last: bool = False) -> set[int]:
+        """Return the ids of the parameters that optimizers hold, or the one that made the ``last`` step."""
+        optimizers = [optimizer for _, optimizer in self._optimizers.values() if not last or optimizer is self._last]
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        by_hand = self.by_hand.parameters if self.by_hand.wanted else []
+        return {id(p) for p in [*by_hand, *(p for group in groups for p in group["params"])]}
 
     @property
     def names(self) -> set[str]:
@@ -147,7 +149,7 @@ class Training:
         if id(optimizer) not in self._stepping:
             return
         self._stepping.discard(id(optimizer))
-        self.lineage.paused = False
+        self._last, self.lineage.paused = optimizer, False
         self._rounds[id(optimizer)] = self._rounds.get(id(optimizer), 0) + 1
         self.lineage.stepped(min(self._rounds.values()))
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
