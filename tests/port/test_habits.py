@@ -151,23 +151,27 @@ def test_a_loss_that_is_made_of_something_else_from_some_step_on_is_doubted(test
 @pytest.mark.parametrize(
     ("line", "said", "written"),
     [
-        ("if random.random() < 9 / (9 + math.exp(done / 9)): a = 2 * a", "this chance follows the steps", True),
-        ("a = F.dropout(a, p=0.5 * 0.999 ** done)", "this follows the steps", True),
+        ("if random.random() < 9 / (9 + math.exp(done / 9)): a = 2 * a", "", "math.exp(dl.serial_steps(done) / 9)"),
+        ("a = F.dropout(a, p=0.5 * 0.999 ** done)", "", "0.999 ** dl.serial_steps(done)"),
+        ("a = 2 * a if done > 100 else (0.9 ** done) * model(a).mean()", "", "dl.serial_steps(done) > 100"),
         ("weight = 0.5 if done > 100 else 0.1", "of which the loss is made, changes", "dl.steps(100)"),
         ("weight = 0.1 * (done > 100)", "of which the loss is made, changes", "dl.steps(100)"),
         ("if done > 100: update(a, b)", "an update begins or ends at this step", "dl.steps(100)"),
-        ("if random.random() < 9 / (9 + epoch): a = 2 * a", "follows the steps", ""),
-        ("if random.random() < done / len(train_loader): a = 2 * a", "follows the steps", ""),
+        ("if random.random() < 9 / (9 + epoch): a = 2 * a", "", ""),
+        ("if random.random() < done / len(train_loader): a = 2 * a", "", ""),
         ("if done % 5 > 2: update(a, b)", "an update begins or ends at this step", ""),
         ("shown = 'late' if done > 100 else 'early'", "of which the loss is made, changes", ""),
     ],
 )
-def test_what_training_makes_of_a_batch_by_the_steps_so_far_is_doubted(line, said, written):
+def test_what_training_makes_of_a_batch_by_the_steps_so_far_follows_serial_ones_or_is_doubted(line, said, written):
     update = "def update(a, b):\n    (model(a) - b).mean().backward()\n    opt.step()\n"
     source = STEPS.replace("TEST:\n            weight = 0.1", line)
     source = "import math, random\nimport torch.nn.functional as F\n" + source
-    found = [d.write for d in doubts(source.replace("weight, done", f"{update}weight, done", 1), said)]
-    assert found == ([] if not written else ["dl.serial_steps(done) in place of done" if written is True else written])
+    source = source.replace("weight, done", f"{update}weight, done", 1)
+    if said:
+        assert [d.write for d in doubts(source, said)] == ([written] if written else [])
+    else:
+        assert written in (text := port(source).text) and ("serial_steps" in text) == bool(written)
 
 
 def test_what_is_made_anew_in_each_turn_and_shown_at_some_steps_makes_no_loss():

@@ -402,7 +402,7 @@ LOSS = "loss = (model(x) - y).pow(2).mean()"
          f"if len(x) < 4 or x.shape[0] < 4 or i % 2:\n        continue\n    {LOSS}"),
         (f"{LOSS} * rng.random()\nrng = np.random.default_rng(0)", "rng has one seed on all ranks",
          f"{LOSS} * np.random.random()"),
-        (f"beta = min(1.0, step / 500)\n    {LOSS} + beta * model(x).mean()", "follows the steps so far",
+        (f"beta = min(1.0, step / 500)\n    {LOSS} + beta * model(x).mean()", "follows the serial steps",
          f"beta = min(1.0, step / len(loader))\n    {LOSS} + beta * model(x).mean()"),
         (f"{LOSS} + model(next(noise)).mean()", "draws from what comes from out of sight",
          f"{LOSS} + next(model.parameters()).mean()"),
@@ -410,7 +410,7 @@ LOSS = "loss = (model(x) - y).pow(2).mean()"
          f"{LOSS}\ndef fill():\n    print(9)\nthreading.Thread(target=fill).start()"),
     ],
 )  # fmt: skip
-def test_ranks_that_part_or_draw_alike_are_doubted(line, doubt, sound):
+def test_ranks_that_part_or_draw_alike_are_told(line, doubt, sound):
     def report(text):
         inner, _, outer = text.partition("\nrng" if "\nrng" in text else "\ndef")
         made = ("rng" if "\nrng" in text else "def") + outer if outer else ""

@@ -7,11 +7,12 @@ from collections.abc import Collection, Iterator
 
 import libcst as cst
 
-from dlrun.port.edits import Doubt
+from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import Tells, computed, given
 from dlrun.port.facts.taint import chances
-from dlrun.port.passes import milestones
+from dlrun.port.insert import expression
+from dlrun.port.passes import milestones, steps
 from dlrun.port.passes.bounds import compared
 from dlrun.port.passes.counters import attributes, counters, each_update, tells
 from dlrun.port.passes.counts import is_length_of_share
@@ -22,48 +23,61 @@ from dlrun.port.program.script import walk
 _GROWS = (cst.Divide, cst.Power)
 
 
-def torch(facts: Facts) -> Iterator[Doubt]:
-    """Yield the doubts about what follows the steps so far: n ranks take 1/n of them."""
+def torch(facts: Facts) -> Iterator[Edit | Doubt]:
+    """Let what follows the steps so far follow the serial steps, of which n ranks take 1/n: the annealing of a VAE.
+
+    Before:
+        for step, x in enumerate(loader):
+            loss = (model(x) - x).pow(2).mean() + min(1.0, step / 500) * model(x).pow(2).mean()
+            loss.backward()
+            opt.step()
+
+    After:
+        for step, x in enumerate(loader):
+            loss = (model(x) - x).pow(2).mean() + min(1.0, dl.serial_steps(step) / 500) * model(x).pow(2).mean()
+            loss.backward()
+            opt.step()
+    """
     if not facts.keeps_steps:
-        yield from list(_followed(facts))[:3]
-        yield from list(_turns(facts))[:3]
+        followed = dict.fromkeys(_followed(facts))
+        for read in followed:
+            yield Edit(read, "what is made of a batch follows the serial steps, of which n ranks take 1/n",
+                       lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))  # fmt: skip
+        yield from list(_turns(facts, followed))[:3]
 
 
-def _followed(facts: Facts) -> Iterator[Doubt]:
-    """Yield a doubt for each count of steps that a part of the loss, or a chance, follows: the annealing of a VAE."""
-    reads = tells(facts, set(counters(facts)) | set(attributes(facts)))
-    done: set[cst.CSTNode] = set()
-    for what, value in _steered(facts):
-        if facts.local(value):
+def _followed(facts: Facts) -> Iterator[cst.BaseExpression]:
+    """Yield the counts of steps that a part of the loss, or a chance, follows: not those that are told by fewer."""
+    turns = {(facts.script.function_of(loop), loop.target.value) for loop, _ in facts.counted
+             if isinstance(loop, cst.For) and isinstance(loop.target, cst.Name)}  # fmt: skip
+    reads = tells(facts, {*counters(facts), *attributes(facts), *turns})
+    divided = {edit.node for edit in steps.torch(facts) if isinstance(edit, Edit)}
+    for value in _steered(facts):
+        made = computed(facts.flow, [value], reads) if not facts.local(value) else None
+        if made is None or not any(map(_grows, made.nodes)) or not divided.isdisjoint(made.nodes):
             continue
-        made = computed(facts.flow, [value], reads)
-        if made.reads and any(map(_grows, made.nodes)) and not any(is_length_of_share(facts, n) for n in made.nodes):
-            read = facts.script.code(made.reads[0])
-            if made.reads[0] not in done:
-                done.add(made.reads[0])
-                yield Doubt(value, f"{what} follows the steps so far, of which n ranks take 1/n: it changes n times "
-                            "more slowly", "medium",
-                            f"{facts.alias}.serial_steps({read}) in place of {read}")  # fmt: skip
+        if not any(is_length_of_share(facts, n) for n in made.nodes):
+            yield from made.reads
 
 
-def _steered(facts: Facts) -> Iterator[tuple[str, cst.BaseExpression]]:
-    """Yield what steers the making of each batch's loss, and what to call it: weights of its parts, chances, and what
-    models and losses are given beside the samples."""
+def _steered(facts: Facts) -> Iterator[cst.BaseExpression]:
+    """Yield what steers the making of each batch's loss: weights of its parts, chances, and what models and losses are
+    given beside the samples."""
     drawn = set(chances(facts.script))
     for node in facts.script.nodes:
         match node:
             case cst.BinaryOperation(operator=cst.Multiply()) if each_update(facts, node):
                 for weight, part in ((node.left, node.right), (node.right, node.left)):
                     if facts.local(part) and not _is_number(facts, part):
-                        yield "this weight", weight
+                        yield weight
             case cst.Comparison() if any(n in drawn for n in walk(node)):
-                yield from (("this chance", side) for side in (node.left, *(c.comparator for c in node.comparisons)))
+                yield from (node.left, *(c.comparator for c in node.comparisons))
             case cst.Call() if node in drawn:
-                yield from (("this chance", arg.value) for arg in node.args)
+                yield from (arg.value for arg in node.args)
             case cst.Call() if facts.kinds.of(node.func) in ("module", "loss") and each_update(facts, node):
-                yield from (("this", arg.value) for arg in node.args)
+                yield from (arg.value for arg in node.args)
             case cst.Call() if facts.script.name_of(node.func).startswith("torch.nn.functional."):
-                yield from (("this", arg.value) for arg in node.args)
+                yield from (arg.value for arg in node.args)
 
 
 def _grows(node: cst.CSTNode) -> bool:
@@ -75,7 +89,7 @@ def _grows(node: cst.CSTNode) -> bool:
     return times or isinstance(node.operator, _GROWS)
 
 
-def _turns(facts: Facts) -> Iterator[Doubt]:
+def _turns(facts: Facts, followed: Collection[cst.CSTNode]) -> Iterator[Doubt]:
     """Yield a doubt where the loss is made of something else from some step on: ``if step > 1000: weight = 0.1``."""
     known = set(counters(facts)) | set(attributes(facts))
     reads, divided = tells(facts, numbers(facts, known)), set(milestones.torch(facts, known))
@@ -84,7 +98,7 @@ def _turns(facts: Facts) -> Iterator[Doubt]:
     asked = [(node, count, issubclass(how, ORDER) and not _is_rest(left))
              for node, test in _tested(facts) for left, how, right in compared(test)
              if (count := _count(facts, left, right, reads)) is not None and count not in divided
-             and _is_serial(facts, count)]  # fmt: skip
+             and _is_serial(facts, count) and not any(n in followed for n in walk(test))]  # fmt: skip
     made = set(computed(facts.flow, [func.value for func in backwards]).nodes) if asked else set()
     for node, count, once in asked:
         name = ""
