@@ -18,7 +18,7 @@ from dlrun.port.passes.counters import attributes, counters, each_update, tells
 from dlrun.port.passes.counts import is_length_of_share
 from dlrun.port.passes.decisions import ORDER
 from dlrun.port.passes.milestones import numbers
-from dlrun.port.program.script import walk
+from dlrun.port.program.script import dotted, walk
 
 _GROWS = (cst.Divide, cst.Power)
 
@@ -48,16 +48,33 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
 
 def _followed(facts: Facts) -> Iterator[cst.BaseExpression]:
     """Yield the counts of steps that a part of the loss, or a chance, follows: not those that are told by fewer."""
-    turns = {(facts.script.function_of(loop), loop.target.value) for loop, _ in facts.counted
-             if isinstance(loop, cst.For) and isinstance(loop.target, cst.Name)}  # fmt: skip
-    reads = tells(facts, {*counters(facts), *attributes(facts), *turns})
+    counted = tells(facts, {*counters(facts), *attributes(facts)})
+    turns = [loop for loop, _ in facts.counted if isinstance(loop, cst.For)]
+
+    def reads(node: cst.CSTNode) -> bool:
+        named = (dotted(loop.target) == dotted(node) and facts.script.inside(node, loop.body) for loop in turns)
+        return counted(node) or (isinstance(node, cst.Name) and any(named))
+
     divided = {edit.node for edit in steps.torch(facts) if isinstance(edit, Edit)}
     for value in _steered(facts):
         made = computed(facts.flow, [value], reads) if not facts.local(value) else None
         if made is None or not any(map(_grows, made.nodes)) or not divided.isdisjoint(made.nodes):
             continue
         if not any(is_length_of_share(facts, n) for n in made.nodes):
-            yield from made.reads
+            yield from (read for read in made.reads if not _picks(facts, read))
+
+
+def _picks(facts: Facts, read: cst.CSTNode) -> bool:
+    """Tell whether ``read`` picks an entry, or single turns: ``x[step]``, ``step % 5``, ``step == 9``."""
+    for up in facts.script.above(read):
+        match up:
+            case cst.Index() | cst.BinaryOperation(operator=cst.Modulo()):
+                return True
+            case cst.Comparison():
+                return not all(isinstance(c.operator, ORDER) for c in up.comparisons)
+            case cst.BaseCompoundStatement() | cst.SimpleStatementLine():
+                return False
+    return False
 
 
 def _steered(facts: Facts) -> Iterator[cst.BaseExpression]:
