@@ -81,12 +81,15 @@ Solver().train()
 """
 
 
-def test_points_of_an_object_that_all_ranks_begin_with_are_doubted():
+def test_points_of_an_object_are_shared_where_one_method_draws_them_and_else_doubted():
     found = port(HELD)
-    doubt = next(doubt for doubt in found.doubts if doubt.danger == "high")
+    cut = 'self.x = torch.rand(16, 1)\n        self.x = dl.shard(dl.broadcast(self.x), batch="global")'
+    assert cut in found.text and "dl.steps" not in found.text
+    twice = port(HELD.replace("self.draw()\n    def", "self.x = torch.rand(16, 1)\n    def"))
+    doubt = next(doubt for doubt in twice.doubts if doubt.danger == "high")
     assert "until then all ranks train on the same samples" in doubt.why
-    first = HELD.replace("        self.draw()\n    def", "    def").replace("== 3", "== 0")
-    assert not any(doubt.danger == "high" for doubt in port(first).doubts)
+    first = HELD.replace("        self.draw()\n    def", "    def").replace("self.draw()", "self.x = torch.rand(16, 1)")
+    assert "dl.steps(12)" in port(first.replace("== 3", "== 0")).text
 
 
 def test_points_that_are_drawn_for_each_step_are_each_ranks_own():

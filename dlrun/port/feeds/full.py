@@ -71,7 +71,8 @@ class FullBatches:
             return False
         wholes, _ = self._takes(loop)
         self.early = self.early or wholes.early
-        return bool(wholes.arrays) and not wholes.lost and not any(moving(loop, name) for name in wholes.arrays)
+        moved = any(moving(loop, name) for name in wholes.arrays)
+        return bool(wholes.arrays or wholes.held.arrays) and not (wholes.lost or moved)
 
     def _whole(self, loop: cst.CSTNode) -> None:
         """Note the arrays that the losses of ``loop``, or of a search by a closure, take whole in every turn."""

@@ -52,7 +52,7 @@ class Wholes:
         self.at_times = at_times
         self.renewed: list[Binding] = []  # where arrays are drawn anew at times
         self.lost = False  # what is drawn at times is more than another array in place of one
-        self.early: cst.CSTNode | None = None  # where such is drawn, which is made before the loop, too
+        self.early: cst.CSTNode | None = None  # where such is drawn, which another line has made before
         self._seen: set[tuple[int, str]] = set()
         self._functions: set[cst.CSTNode] = set()
         self._known: dict[str, bool] = {}  # of names, whether an optimizer gets what they stand for
@@ -90,13 +90,13 @@ class Wholes:
         self._seen.add(key)
         if self._is_trained(node.attr.value) or self.kinds.of(node) in _OBJECTS:
             return
-        for made in filter(self._is_at_times, self.held.set_by(node) or ()):
-            self.lost = True
-            home = self.script.function_of(made)
-            calls = self.flow.callers(home) if isinstance(home, cst.FunctionDef) else ()
-            if len(self.held.set_by(node) or ()) > 1 or not all(map(self._is_at_times, calls)):
-                self.early = self.early or made
-        if inner := self.held.follows(node):
+        made = self.held.set_by(node) or []
+        again = [n for n in made if self._is_at_times(n)]
+        apart = [n for n in again if self.script.function_of(n) is not self.script.function_of(self.loop)]
+        kept = len(apart) == len(made) == 1  # one line draws them, before the training and anew
+        if again and not kept:
+            self.lost, self.early = True, self.early or (again[0] if len(made) > 1 else None)
+        if not kept and (inner := self.held.follows(node)):
             for value in inner:
                 self._follow(value)
         elif any(isinstance(o.node, cst.Param) for o in self.flow.origins(node)):

@@ -28,7 +28,7 @@ def torch(facts: Facts) -> Iterator[Doubt]:
     if facts.early is not None:
         yield Doubt(facts.early, "drawn before the training, alike on all ranks, and anew at times alone: until then "
                     "all ranks train on the same samples", "high",
-                    f"{facts.alias}.reseed() before these are drawn first")  # fmt: skip
+                    "one method that draws them, before the training, too; then port it again")  # fmt: skip
     for call in facts.unseen[:1]:
         yield Doubt(call, "draws from what comes from out of sight: if it goes through the samples in one order, all "
                     "ranks take the same", "high", f"make it of iter({facts.alias}.shard(loader))")  # fmt: skip
