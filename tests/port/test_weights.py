@@ -6,14 +6,16 @@ from small import HEAD
 
 from dlrun.port import port
 
-BAYES = """
+LINE = """
 from torch.utils.data import DataLoader, TensorDataset
 torch.manual_seed(3)
 x = torch.rand(48, 2)
 loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=8)
 model = torch.nn.Linear(2, 1, bias=False)
 opt = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
 
+BAYES = LINE + """
 def elbo(out, y, prior, weight):
     return torch.nn.functional.mse_loss(out, y) + prior * weight
 
@@ -72,14 +74,7 @@ def test_the_number_of_batches_that_one_update_takes_is_a_ranks_own():
     assert port(HEAD + whole.replace("% 4 ==", "% len(loader) ==")).text.count("serial_steps") == 0
 
 
-BALANCED = """
-from torch.utils.data import DataLoader, TensorDataset
-torch.manual_seed(3)
-x = torch.rand(48, 2)
-loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=8)
-model = torch.nn.Linear(2, 1, bias=False)
-opt = torch.optim.SGD(model.parameters(), lr=0.1)
-seen, weight, history = 1.0, 1.0, []
+BALANCED = LINE + """seen, weight, history = 1.0, 1.0, []
 for epoch in range(3):
     total = 0.0
     if epoch > 1:
