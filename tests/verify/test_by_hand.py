@@ -58,6 +58,17 @@ def test_what_an_optimizer_changes_is_no_step_by_hand() -> None:
     assert journal.steps == 0
 
 
+def test_what_an_optimizer_holds_is_no_step_by_hand_where_it_looks_ahead_before_its_first_step() -> None:
+    journal, weight = Journal(), torch.ones(3, requires_grad=True)
+    by_hand = ByHand(journal, lambda parameters: {})  # type: ignore[arg-type]
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    by_hand.optimizers.add(optimizer)
+    backward(by_hand, weight)
+    weight.data.add_(0.05 * weight.grad)  # as SAM does
+    backward(by_hand, weight)
+    assert journal.steps == 0
+
+
 SCRIPT = """import dl_comm.torch as dl
 import torch
 dl.init()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.optim.optimizer import Optimizer
 
 from dlrun.verify.tracer.recorder import Recorder
 from dlrun.verify.tracer.tensors import digest, tensor_note
@@ -17,12 +19,14 @@ NUMBER = 0  # of the optimizer that these updates stand for: there is no other
 class ByHand:
     """Makes a step of what a script does between two backwards, as long as no optimizer has stepped.
 
-    The step is noted when the next one begins: at a model's next call, or the next backward.
+    The step is noted when the next one begins: at a model's next call, or the next backward. What an optimizer holds
+    is left to it: SAM moves the parameters, and looks from there, before its first step.
     """
 
     def __init__(self, recorder: Recorder, describe: Callable[[list[torch.Tensor]], dict[str, Any]]) -> None:
         self.recorder, self._describe = recorder, describe
         self.wanted = True  # no optimizer has stepped
+        self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # that the script has made
         self.parameters: list[torch.Tensor] = []
         self._facts: dict[str, Any] = {}  # of the parameters, before their first step
         self._before: list[str] = []
@@ -49,6 +53,9 @@ class ByHand:
         if not self.wanted or not self._before or [digest(p) for p in self.parameters] == self._before:
             return
         self._before = []
+        held = {id(p) for o in self.optimizers for group in o.param_groups for p in group["params"]}
+        if any(id(p) in held for p in self.parameters):
+            return
         if not self.recorder.steps:
             self.recorder.note("optimizer", optimizer=NUMBER, type="by hand", **self._facts)
             self._params = self._facts["params"]

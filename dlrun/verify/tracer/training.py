@@ -199,6 +199,7 @@ def install(recorder: Recorder, draws: Draws, loaders: Loaders) -> Training:
         training.lineage.__enter__()  # type: ignore[no-untyped-call]
     counted = Counted(recorder, lambda array: tensor_note(torch.from_numpy(array)))
     call, backward, zero = nn.Module.__call__, torch.autograd.backward, Optimizer.zero_grad
+    build = Optimizer.__init__
 
     @functools.wraps(call)  # by its own name: TorchScript takes a method that is called forward for the class's own
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -220,6 +221,11 @@ def install(recorder: Recorder, draws: Draws, loaders: Loaders) -> Training:
         counted.backward()
         return result
 
+    @functools.wraps(build)
+    def made(self: Optimizer, *args: Any, **kwargs: Any) -> None:
+        build(self, *args, **kwargs)
+        training.by_hand.optimizers.add(self)
+
     @functools.wraps(zero)
     def zero_grad(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
         recorder.note("zero_grad")
@@ -227,6 +233,7 @@ def install(recorder: Recorder, draws: Draws, loaders: Loaders) -> Training:
 
     nn.Module.__call__ = forward  # type: ignore[method-assign]
     torch.autograd.backward = noted_backward
+    Optimizer.__init__ = made  # type: ignore[method-assign]
     Optimizer.zero_grad = zero_grad  # type: ignore[method-assign]
     register_optimizer_step_pre_hook(training.before_step)
     register_optimizer_step_post_hook(training.after_step)
