@@ -51,6 +51,12 @@ def followed(before: str, term: str, after: str = "") -> dict[str, Any]:
         ("state = torch.zeros(2, 4)", "(feat - state[1]).sum()", "state[1] = feat.detach().mean(0)", "reduced"),
         ("state = torch.zeros(2, 4)", "(feat @ state.T).sum()", "state[i % 2] = feat.detach()[0]", None),
         ("state = torch.ones(9, 4)", "(feat @ state.T).sum()", "state = torch.cat([state[6:], feat.detach()])", None),
+        (
+            "state = torch.zeros(6, 4)",
+            "(feat * state).sum()",
+            "state = torch.where(torch.rand(6, 1) < 0.5, state + torch.randn(6, 4), state)",
+            None,
+        ),
     ],
 )
 def test_what_is_kept_between_steps_is_told_from_what_is_computed_on(before, term, after, kind, monkeypatch) -> None:

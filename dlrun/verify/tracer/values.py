@@ -62,8 +62,12 @@ def made(round: int, known: list[Value], moves: bool, over_samples: bool) -> Val
 
 
 def kind_of(value: Value) -> str:
-    """Return ``accumulated``, ``reduced`` (over samples), or ``kept``, as a queue keeps what it was given."""
-    return "accumulated" if value.accumulates else "reduced" if value.reduced else KEPT
+    """Return ``accumulated``, ``reduced`` (over samples), or ``kept``, as a queue keeps what it was given.
+
+    Samples that each step draws from those of the last one, each from its own (Markov chains), are kept, too.
+    """
+    chain = bool(value.noise) and not value.reduced
+    return "accumulated" if value.accumulates and not chain else "reduced" if value.reduced else KEPT
 
 
 def note_carried(recorder: Recorder, losses: list[Value], round: int) -> None:
