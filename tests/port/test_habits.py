@@ -113,11 +113,41 @@ def test_what_is_summed_up_in_a_dict_is_averaged_where_it_is_shown():
     assert 'print(dl.average(sums["loss"] / sums["n"]))' in port(source).text
 
 
-def test_a_rate_that_is_written_as_a_multiple_of_itself_at_every_batch_is_doubted():
+HANDED_ON = """import torch
+class Ahead(torch.optim.Optimizer):
+    def __init__(self, params, base, **kwargs):
+        super().__init__(params, dict(rho=0.05, **kwargs))
+        self.base = base(self.param_groups, **kwargs)
+    def step(self):
+        self.base.step()
+def build(model, **options):
+    return torch.optim.SGD(model.parameters(), **options)
+def chosen(model, **options):
+    return build(model, momentum=0.9, **options)
+model = torch.nn.Linear(2, 1)
+opt = MADE
+for a, b in torch.utils.data.DataLoader(data, 8, shuffle=True):
+    model(a).mean().backward()
+    opt.step()
+"""
+
+
+@pytest.mark.parametrize("made", ["Ahead(model.parameters(), torch.optim.SGD, lr=0.1)", "chosen(model, lr=0.1)"])
+def test_a_rate_among_the_keyword_arguments_that_functions_hand_on_is_scaled_where_it_is_given(made):
+    source = HANDED_ON.replace("MADE", made)
+    assert made.replace("0.1", "dl.lr_scale(0.1)") in port(source).text
+    doubted = [port(source).script.code(d.node) for d in port(source).doubts if "somewhere" in d.why]
+    assert not any(code.startswith("base" if "Ahead" in made else "torch") for code in doubted)
+
+
+def test_a_rate_that_is_written_as_a_multiple_of_itself_at_every_batch_falls_as_in_the_serial_run():
     loop = "for a, b in train_loader:\n    model(a).mean().backward()\n    opt.step()\n    for g in opt.param_groups:\n"
-    (doubt,) = doubts(TOP + loop + "        g['lr'] = g['lr'] * 0.99\n", "at every batch")
-    assert doubt.write == "(0.99) ** dl.serial_steps(1)"
-    assert not doubts(TOP + loop + "        g['lr'] = 0.1 * 0.99\n", "at every batch")
+    again = "        g['lr'] = g['lr'] * FACTOR\n"
+    assert "g['lr'] = g['lr'] * 0.99 ** dl.serial_steps(1)\n" in port(TOP + loop + again.replace("FACTOR", "0.99")).text
+    made = loop.replace("    for g", "    factor = 1 - a.mean().item()\n    for g")
+    (doubt,) = doubts(TOP + made + again.replace("FACTOR", "factor"), "at every batch")
+    assert doubt.write == "(factor) ** dl.serial_steps(1)"
+    assert "serial_steps" not in port(TOP + loop + "        g['lr'] = 0.1 * 0.99\n").text
 
 
 STEPS = TOP + """

@@ -203,10 +203,10 @@ def test_a_count_that_goes_to_a_schedule_out_of_sight_is_doubted():
     assert [d.write for d in port(source).doubts if "may count" in d.why] == ["warmup_steps=dl.steps(50), if it does"]
 
 
-def test_a_rate_that_is_multiplied_at_every_batch_or_made_of_the_one_before_is_doubted():
-    steps = "for group in opt.param_groups:\n            group['lr'] *= 0.99"
-    doubts = port(LOOP.replace("MADE", "").replace("sched.step()", steps)).doubts
-    assert [d.write for d in doubts if "at every batch" in d.why] == ["(0.99) ** dl.serial_steps(1)"]
+def test_a_rate_that_is_multiplied_at_every_batch_falls_as_in_the_serial_run_and_one_made_of_itself_is_doubted():
+    steps = "for group in opt.param_groups:\n            group['lr'] *= args.fall"
+    source = LOOP.replace("MADE", "").replace("sched.step()", steps)
+    assert ported(source, "group.'lr'. .=") == ["group['lr'] *= args.fall ** dl.serial_steps(1)"]
     body = "return [0.99 * group['lr'] for group in self.optimizer.param_groups]"
     made = f"class Fall(torch.optim.lr_scheduler._LRScheduler):\n    def get_lr(self):\n        {body}\n"
     assert [d for d in port(LOOP.replace("MADE", f"{made}sched = Fall(opt)")).doubts if "of the one before" in d.why]

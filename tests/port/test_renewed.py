@@ -50,7 +50,8 @@ def test_points_that_are_drawn_anew_or_joined_at_times_are_shared_out_as_they_ar
         script.write_text(found.text)
         on_ranks, parameters = ran(script, tmp_path / f"{number}p", 2)
         assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(serial.values(), parameters.values(), strict=True))
-        assert on_ranks == said
+        (*drawn, error), (*alone, serial_error) = on_ranks.split(), said.split()
+        assert drawn == alone and abs(float(error) - float(serial_error)) < 2e-6
 
 
 def test_what_is_made_of_a_ranks_share_is_not_cut_again():

@@ -177,13 +177,17 @@ def test_a_scheduler_that_is_told_the_epochs_so_far_keeps_its_counts():
         assert f"{count})" in text, told
 
 
-def test_a_rate_that_is_multiplied_at_every_batch_is_doubted():
-    scheduler = "scheduler = torch.optim.lr_scheduler.ExponentialLR(opt, 0.99)\n"
+def test_a_rate_that_is_multiplied_at_every_batch_is_multiplied_as_often_as_in_the_serial_run():
+    scheduler = "scheduler = torch.optim.lr_scheduler.ExponentialLR(opt, 1 - 0.01)\n"
     loop = f"for epoch in range(9):\n    for x, y in loader:\n{UPDATE}        scheduler.step()\n"
-    doubts = port(f"{HEAD}{MADE}{LOADER}{scheduler}{loop}").doubts
-    assert [d.write for d in doubts if "at every batch" in d.why] == ["gamma=0.99 ** dl.get_nranks()"]
+    ported = port(f"{HEAD}{MADE}{LOADER}{scheduler}{loop}")
+    assert "ExponentialLR(opt, (1 - 0.01) ** dl.serial_steps(1))" in ported.text
+    assert not [d for d in ported.doubts if "every batch" in d.why]
     between = loop.replace("        scheduler", "    scheduler")
-    assert not [d for d in port(f"{HEAD}{MADE}{LOADER}{scheduler}{between}").doubts if "at every batch" in d.why]
+    assert scheduler in port(f"{HEAD}{MADE}{LOADER}{scheduler}{between}").text
+    several = scheduler.replace("ExponentialLR(opt, 1 - 0.01)", "MultiplicativeLR(opt, lambda step: 0.99)")
+    doubts = port(f"{HEAD}{MADE}{LOADER}{several}{loop}").doubts
+    assert [d.write for d in doubts if "every batch" in d.why] == ["the lambda's value ** dl.serial_steps(1)"]
 
 
 def test_a_total_that_rounds_up_once_where_every_epoch_does_is_doubted():

@@ -11,7 +11,7 @@ from dlrun.port.facts import Facts, Options
 from dlrun.port.facts.rates import is_zero, resets, scaled_already, text_of
 from dlrun.port.insert import expression
 from dlrun.port.passes import own_rates, recipe
-from dlrun.port.program.script import argument, walk
+from dlrun.port.program.script import argument, dotted, walk
 
 # Learning rates that torch.optim takes when none is given.
 DEFAULTS = {
@@ -141,12 +141,28 @@ def _constructor(facts: Facts, call: cst.Call, scale) -> Iterator[Edit | Doubt]:
 
 
 def _in_keywords(facts: Facts, call: cst.Call) -> Iterator[cst.BaseExpression]:
-    """Yield the rates in what ``call`` is given as keyword arguments: ``**options``, of a dict or a call of dict()."""
+    """Yield the rates in what ``call`` is given as keyword arguments: ``**options``, of a dict or a call of dict().
+
+    Of a function that hands its own keyword arguments on, those of its calls: ``SAM(model.parameters(), SGD, lr=0.1)``.
+    """
     for given in (arg.value for arg in call.args if arg.star == "**"):
-        for made in (origin.node for origin in facts.flow.origins(given)):
+        for made in [*(origin.node for origin in facts.flow.origins(given)), *_of_callers(facts, given)]:
             pairs = [(text_of(e.key), e.value) for e in getattr(made, "elements", ()) if isinstance(e, cst.DictElement)]
             pairs += [(a.keyword.value, a.value) for a in getattr(made, "args", ()) if a.keyword is not None]
             yield from (rate for name, rate in pairs if name == "lr")
+
+
+def _of_callers(facts: Facts, given: cst.BaseExpression) -> list[cst.Call]:
+    """Return the calls of the function whose own keyword arguments are ``given`` on, and of those that call it so."""
+    found: dict[cst.Call, None] = {}
+    for value in (todo := [given]):
+        function = facts.script.function_of(value)
+        own = function.params.star_kwarg if isinstance(function, cst.FunctionDef) else None
+        if own is not None and own.name.value == dotted(value):
+            new = [call for call in facts.flow.callers(function) if call not in found]
+            found.update(dict.fromkeys(new))
+            todo += [arg.value for call in new for arg in call.args if arg.star == "**"]
+    return list(found)
 
 
 _EQUAL = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import libcst as cst
 
@@ -14,9 +14,6 @@ from dlrun.port.facts.rates import is_zero
 from dlrun.port.insert import expression
 from dlrun.port.passes.counts import all_samples
 from dlrun.port.program.script import argument, dotted, walk
-
-if TYPE_CHECKING:
-    pass
 
 WHY = "n times the batch, n times the rate"
 _COUNTS = "counted in batches: each rank sees 1/n of them"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import TYPE_CHECKING
 
 import libcst as cst
 
@@ -14,9 +13,7 @@ from dlrun.port.facts.rates import is_groups_rate, is_zero, sets_groups_rate
 from dlrun.port.insert import expression
 from dlrun.port.passes.counters import each_update, innermost
 from dlrun.port.passes.counts import is_length_of_share
-
-if TYPE_CHECKING:
-    pass
+from dlrun.port.program.script import walk
 
 _TELLS_APART = (cst.Equal, cst.NotEqual, cst.In, cst.NotIn)
 _ALIKE = ("builtins.float", "builtins.int", "builtins.max", "builtins.min")
@@ -158,10 +155,21 @@ def ways(facts: ScriptFacts, value: cst.BaseExpression) -> list[cst.BaseExpressi
     return found if found and len(found) == len(bindings) else [value]
 
 
-def compounded(facts: Facts, divided: Collection[cst.CSTNode]) -> Iterator[Doubt]:
-    """Yield a doubt where the rate is multiplied at every update: ``group["lr"] *= 0.999``.
+def power(facts: ScriptFacts, factor: cst.BaseExpression) -> Edit:
+    """Return the edit of a ``factor`` that the rate is multiplied by at every batch: a step of n ranks is n of them."""
 
-    Not so under a test with one of the counts that are ``divided``.
+    def raised(node: cst.BaseExpression) -> cst.BaseExpression:
+        plain = node.lpar or isinstance(node, (cst.Name, cst.Attribute, cst.Subscript, cst.Call, cst.Float))
+        base = node if plain else node.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+        return expression("torch/power", {"factor": base}, dl=facts.alias)
+
+    return Edit(factor, "it multiplies the rate at every batch, and n ranks take 1/n of the batches", raised)
+
+
+def compounded(facts: Facts, divided: Collection[cst.CSTNode]) -> Iterator[Edit | Doubt]:
+    """Raise the factor that the rate is multiplied by at every update: ``group["lr"] *= 0.999``.
+
+    Not so under a test with one of the counts that are ``divided``. A factor that changes is only doubted.
     """
     for node in facts.script.nodes:
         factor = _factor(facts, node)
@@ -170,7 +178,14 @@ def compounded(facts: Facts, divided: Collection[cst.CSTNode]) -> Iterator[Doubt
         around = innermost(facts, node)
         over_groups = isinstance(around, cst.For) and around not in facts.loops
         at = around if around is not None and over_groups else node
-        if each_update(facts, at) and not _is_told(facts, at, divided):
+        if not each_update(facts, at) or _is_told(facts, at, divided):
+            continue
+        bindings = [b for n in walk(factor) if isinstance(n, cst.Name) and n in facts.script.scopes
+                    for b in facts.script.scopes[n].lookup(n.value)[0]]  # fmt: skip
+        loop = innermost(facts, at)
+        if not any(loop is not None and facts.script.inside(b.node, loop) for b in bindings):
+            yield power(facts, factor)
+        else:
             yield Doubt(node, "changes the rate at every batch, and n ranks take 1/n of the batches: it falls n times "
                         "more slowly", "high",
                         f"({facts.script.code(factor)}) ** {facts.alias}.serial_steps(1)")  # fmt: skip

@@ -42,6 +42,7 @@ COUNTS = {
     f"Warmup{kind}Schedule": ((1, "warmup_steps"), (2, "t_total"))
     for kind in ("Linear", "Cosine", "CosineWithHardRestarts")
 }
+FACTORS = {"ExponentialLR": 1, "CyclicLR": 6}  # where the schedulers take what multiplies the rate at every step
 _COUNTED = re.compile(r"^(num_)?((warm_?up|total|max|train|training|decay)_(steps|iters|iterations|updates)|t_total)$")
 
 
@@ -83,6 +84,9 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     yield from step_rates.compounded(facts, done)
     for call, name in _batchwise(facts):
         yield from own_schedules.torch(facts, call, name, done)
+        gamma = argument(call, "gamma", FACTORS[name]) if name in FACTORS else None
+        if gamma is not None:
+            yield step_rates.power(facts, gamma)
         if name == "CyclicLR" and argument(call, "step_size_up", 3) is None and not any(a.star for a in call.args):
             yield Edit(call, "half a cycle is 2000 batches where nothing is said, and each rank sees 1/n of them",
                        lambda c: with_argument(c, "step_size_up", divide(cst.Integer("2000"))))  # fmt: skip
@@ -172,12 +176,10 @@ def _doubts(facts: Facts) -> Iterator[Doubt]:
             yield Doubt(loop.test, "each rank makes the serial run's steps, on samples that it draws itself: together "
                         "they take n times as many", "medium", "let it end after 1/n of the steps")  # fmt: skip
     for call, name in _batchwise(facts):
-        if name in ("ExponentialLR", "MultiplicativeLR"):
-            write = ""
-            if name == "ExponentialLR" and (gamma := argument(call, "gamma", 1)) is not None:
-                write = f"gamma={facts.script.code(gamma)} ** {facts.alias}.get_nranks()"
+        if name == "MultiplicativeLR":
             yield Doubt(call, f"{name} multiplies the rate at every batch, and n ranks take 1/n of the batches: the "
-                        "rate falls n times more slowly", "high", write)  # fmt: skip
+                        "rate falls n times more slowly", "high",
+                        f"the lambda's value ** {facts.alias}.serial_steps(1)")  # fmt: skip
         total = argument(call, "total_steps", 2) if name == "OneCycleLR" else None
         if total is not None and all_samples(facts, total) and _of_an_epoch(facts, total) is total:
             yield Doubt(total, "where n does not divide an epoch's steps every epoch takes one more, and OneCycleLR "
