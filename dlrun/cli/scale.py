@@ -42,7 +42,8 @@ def command(
     """Run a script on 1, 2 and 4 ranks, and say how it scales.
 
     Rates, efficiency, time to accuracy, and what to expect of more nodes. The script prints its rate over all ranks,
-    such as '812 samples/s'; else its epochs are timed, by lines such as 'epoch 3: ...'.
+    such as '812 samples/s'; else its epochs are timed, by lines such as 'epoch 3: ...'. Each run of a Python script
+    works in a folder of its own that looks like this one: none overwrites your files, or goes on from another's.
 
     \b
       dlrun scale train_dist.py -n 1,2,4 -- --epochs 5
@@ -58,7 +59,7 @@ def command(
     from dlrun.scale.run import Experiment, run_all
 
     patterns = Patterns(rate or RATE, accuracy or ACCURACY, loss or LOSS)
-    plan = LaunchPlan((script, *args), max(ranks), backend=backend, per_node=per_node)
+    plan = LaunchPlan((script, *args), max(ranks), backend=backend, per_node=per_node, apart=True)
     cores = usable_cores() * prepare(plan)[0].nodes
     # A rank alone must not compute with more threads than one of many, or it is another program that is compared.
     threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, cores // max(ranks)))
@@ -83,6 +84,8 @@ def command(
         click.echo("interrupted: the tables hold the runs that were done", err=True)
     if missing:
         DlrunError(missing).show()
+    if wrote := dict.fromkeys(run.files for run in runs if run.files):
+        click.echo(f"what the runs themselves wrote is in {', '.join(wrote)}", err=True)
     click.echo(f"wrote {out / 'scale.json'}, " + ", ".join(str(path) for path in written), err=True)
 
 

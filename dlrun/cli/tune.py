@@ -49,7 +49,8 @@ if TYPE_CHECKING:
 def command(ranks: int, budget: str, validate: bool, profile: bool, script: tuple[str, ...], **options: Any) -> None:
     """Find the settings of dl_comm that average gradients fast.
 
-    What is a gain is kept, and dlrun launch uses it.
+    What is a gain is kept, and dlrun launch uses it. Each run of SCRIPT works in a folder of its own that looks like
+    this one: your files stay as they are.
 
     \b
       dlrun tune -n 4 --model resnet50              on the gradient sizes of a model
@@ -69,7 +70,8 @@ def command(ranks: int, budget: str, validate: bool, profile: bool, script: tupl
     if bool(script) + bool(options["model"]) + bool(options["sizes_file"]) != 1:
         raise click.UsageError("give one of SCRIPT, --model and --sizes-file")
     words = program(*(script or (str(PROGRAMS / "allreduce.py"),)))
-    plan = LaunchPlan(words, ranks, backend=options["backend"], per_node=options["per_node"], tuned=False)
+    plan = LaunchPlan(words, ranks, backend=options["backend"], per_node=options["per_node"], tuned=False,
+                      apart=bool(script))  # fmt: skip
     settled, _ = prepare(plan)
     name = Path(script[0]).stem if script else options["model"] or options["sizes_file"].stem
     path = options["journal"] or Path(f"dlrun-tune-{name}-n{ranks}{'-validate' if validate else ''}.jsonl")

@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dlrun.apart.run import Apart
 from dlrun.errors import DlrunError
 from dlrun.launch.commands import command, spec
 from dlrun.launch.plan import Command, Host, LaunchPlan
@@ -83,13 +84,20 @@ def launch(
         for pattern in _OF_A_RUN:  # of an earlier run in the same folder: its ``stop`` would end this one
             for left in run_dir.glob(pattern):
                 left.unlink(missing_ok=True)
+        apart = Apart(settled.cwd, run_dir) if settled.apart and settled.kind == "script" else None
+        details["apart"] = str(apart.place) if apart else ""
         file.touch(0o600)
         file.write_text(json.dumps(details, indent=1))
     except OSError as error:
         run.home.close()
         why = f"cannot make the run directory {run_dir}: {error.strerror}"
         raise DlrunError(why, "start where you may write; of dlrun launch, --log-dir names another") from error
-    return run.run(line, os.environ)
+    if not apart:
+        return run.run(line, os.environ)
+    with apart:
+        result = run.run(line, os.environ)
+        apart.failed = result.returncode != 0
+    return result
 
 
 def launch_again(

@@ -53,6 +53,7 @@ def spec(plan: LaunchPlan, site: Site, home: Sequence[tuple[str, int]], token: s
         "silence": plan.silence,
         "serial_after": plan.serial_after,
         "torchrun": plan.torchrun,
+        "apart": "",
         "place": {
             "bind": plan.bind and not (plan.cores and BACKENDS[plan.launcher.backend].binds),
             "cores": plan.cores,

@@ -27,7 +27,8 @@ class LaunchPlan:
     ``native`` are words for the launcher itself. ``per_node``, ``cores`` and ``gpus`` count ranks per node, and cores
     and GPUs per rank; ``share_gpus`` lets more ranks than GPUs start on this machine. ``show`` are the ranks whose
     output is shown (None: all), ``torchrun`` gives the ranks what torchrun would, ``origins`` say where variables of
-    ``env`` come from, where that is not the command line. ``cwd`` is where the job runs ("": here).
+    ``env`` come from, where that is not the command line. ``cwd`` is where the job runs ("": here); a script that runs
+    ``apart`` has a folder of its own that looks like that one, ``run_dir/files``, in which what it wrote is left.
     Seconds: ``grace`` between a signal and SIGKILL, ``save_time`` to save and stop in, ``start_timeout`` for all ranks
     to start (None: two minutes, more for many), ``stall_timeout`` without progress until ``on_stall`` ("report" or
     "abort"), ``silence`` after which a node that does not answer counts as gone, ``serial_after`` which ranks
@@ -51,6 +52,7 @@ class LaunchPlan:
     origins: tuple[tuple[str, str], ...] = ()
     show: tuple[int, ...] | None = (0,)
     cwd: str = ""
+    apart: bool = False
     run_dir: str = ""
     grace: float = 1.0
     save_time: float = 60.0

@@ -78,7 +78,7 @@ def start(rank: int, program: list[str], spec: dict[str, Any], home: socket.sock
         os.dup2(pipes[1][1] if shown else log.fd, 2)
         if home:
             home.close()
-        run(program, spec["kind"], told)
+        run(program, spec["kind"], told, spec.get("apart", ""))
     for pipe in pipes:
         os.close(pipe[1])
     os.close(told)

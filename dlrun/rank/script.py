@@ -19,12 +19,12 @@ _PR_SET_PDEATHSIG, _SIGKILL = 1, 9
 _HEARD_S = 5.0
 
 
-def run(program: list[str], kind: str, report: int) -> NoReturn:
+def run(program: list[str], kind: str, report: int, apart: str = "") -> NoReturn:
     """Become the script ``program[0]`` with the arguments ``program[1:]``; never returns.
 
     ``kind`` is "script" (a Python file), "module" (as in ``python -m``) or "command" (anything else that runs). How a
     Python script ended is written to the file descriptor ``report`` as one line of JSON, before its exit hooks run:
-    those may wait for other ranks for ever.
+    those may wait for other ranks for ever. ``apart``: a folder that looks like this one, to run in.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL)
     os.environ["DLRUN_STACK_SIGNAL"] = str(int(STACK_SIGNAL))  # dl_comm then says which call it is in: rank-R.call
@@ -50,7 +50,7 @@ def run(program: list[str], kind: str, report: int) -> NoReturn:
         if kind == "module":
             _run_module(program)
         else:
-            _run_file(program)
+            _run_file([_into(apart, program[0]), *program[1:]] if apart else program)
     except SystemExit as end:
         status = end.code
         if status not in (None, 0):
@@ -88,6 +88,13 @@ def _run_file(program: list[str]) -> None:
     exec(compile(source, path, "exec"), main.__dict__)
 
 
+def _into(place: str, script: str) -> str:
+    """Go to the folder for this run, and return what the script is called there."""
+    from dlrun.apart.run import enter
+
+    return enter(place, script, os.environ["DLRUN_RUN_DIR"], lambda file: not theirs(file))
+
+
 def _run_module(program: list[str]) -> None:
     import runpy
 
@@ -111,7 +118,8 @@ def where(trace: TracebackType | None, error: BaseException | None = None) -> st
 def theirs(file: str) -> bool:
     """Return whether a source file is the shim's, Python's, dl_comm's or an installed library's, not the user's own."""
     shim, python = os.path.dirname(__file__), os.path.dirname(os.__file__)  # noqa: PTH120
-    return file.startswith((shim, python, "<")) or "site-packages" in file or "/dl_comm/" in file
+    apart = os.path.join(os.path.dirname(shim), "apart")  # noqa: PTH118, PTH120
+    return file.startswith((shim, apart, python, "<")) or "site-packages" in file or "/dl_comm/" in file
 
 
 def _own(trace: TracebackType | None) -> TracebackType | None:

@@ -17,7 +17,7 @@ FORMAT = "dlrun scale 1"
 class Run:
     """One run of the script: weak (its own batch on every rank) or strong (a share of it), on so many ranks.
 
-    `seconds` is the wall time of the whole job, start and end included.
+    `seconds` is the wall time of the whole job, start and end included; `files` the folder of what it wrote, or "".
     """
 
     mode: str
@@ -25,6 +25,7 @@ class Run:
     repeat: int
     seconds: float
     reading: Reading
+    files: str = ""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from dlrun.apart.run import FILES
 from dlrun.errors import DlrunError
 from dlrun.launch import LaunchPlan, launch
 from dlrun.scale.reading import RATE, Patterns, read
@@ -90,7 +91,8 @@ def run_one(experiment: Experiment, mode: str, ranks: int, repeat: int, first: R
             "let it train 2 epochs or more, and print a line with 'epoch 1' in each; or say what to read: "
             "--rate 'speed ([0-9.]+)', with the samples per second of all ranks as its first group",
         )
-    return Run(mode, ranks, repeat, result.seconds, reading)
+    files = result.run_dir / FILES
+    return Run(mode, ranks, repeat, result.seconds, reading, str(files) if files.is_dir() else "")
 
 
 def run_all(experiment: Experiment, on_run: Callable[[int, str], None]) -> Sequence[Run]:

@@ -10,8 +10,8 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+from dlrun.apart import outside
 from dlrun.errors import DlrunError
-from dlrun.verify import outside
 from dlrun.verify.checks import data, metrics, ranks, repeat, whole
 from dlrun.verify.checks.coverage import repeats
 from dlrun.verify.checks.same import ALONE, same

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,12 +15,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dlrun.package import home_of
+from dlrun.apart.place import in_place, lay_out
 from dlrun.verify.trace import Run, Trace, read_trace
 
 TRACER = Path(__file__).parent / "tracer" / "__main__.py"
-ABOVE = 2  # levels above the working folder to which a script may point, as "../data" does
-ENTRIES = 5000  # of one folder that are linked one by one; a larger one is linked as a whole
 START = 120.0  # seconds in which a rank has to start
 TEXT = 1 << 18  # bytes of a text file that is read at most
 QUICK = 6.0  # seconds in which a rank leaves its last events
@@ -44,14 +41,13 @@ class Task:
 
 
 def execute(task: Task) -> Run:
-    """Run the task and return what it did. The user's files stay as they are (see ``scratch``)."""
+    """Run the task and return what it did. The user's files stay as they are (see ``dlrun.apart``)."""
     task = replace(task, folder=task.folder.resolve())
     task.folder.mkdir(parents=True)
     root = task.folder / "scratch"
-    place = surroundings(Path.cwd(), root, task.folder.parent)
-    scratch(Path.cwd(), place, task.folder.parent)
+    place = lay_out(Path.cwd(), root, task.folder.parent)
     orders = task.folder / "orders.json"
-    script = str(_in_scratch(task.script.resolve(), place))
+    script = str(in_place(task.script.resolve(), Path.cwd().resolve(), place))
     given = {"script": script, "out": str(task.folder), "scratch": str(root), "folder": str(place), **task.orders}
     orders.write_text(json.dumps(given))
     words = [str(TRACER), str(orders), *task.args]
@@ -148,73 +144,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-
-
-def _in_scratch(script: Path, place: Path) -> Path:
-    """Return where the script lies in the scratch folder: what it writes beside its ``__file__`` ends up there, too.
-
-    One that lies elsewhere, in what is left out, or in a package that begins above, runs from its own place.
-    """
-    here = Path.cwd().resolve()
-    if not script.is_relative_to(here) or not home_of(script, script.read_bytes()).folder.is_relative_to(here):
-        return script
-    copy = place / script.relative_to(here)
-    return copy if copy.is_file() and copy.resolve().is_relative_to(place) else script
-
-
-def surroundings(source: Path, root: Path, without: Path) -> Path:
-    """Make ``root`` look like the folder some levels above ``source``, by links; return where ``source`` is to be.
-
-    That is made by ``scratch``. ``without`` is left out, and a folder of too many entries is left empty.
-    """
-    root.mkdir()
-    above = [folder for folder in source.parents if folder != folder.parent][:ABOVE]
-    for folder in reversed(above):
-        inner = source.relative_to(folder).parts[0]
-        for entry in folder.iterdir() if 0 <= _entries(folder) <= ENTRIES else ():
-            if entry.name != inner and entry.resolve() != without:
-                (root / entry.name).symlink_to(entry)
-        root /= inner
-        if folder != source.parent:
-            root.mkdir()
-    return root if above else root / "here"
-
-
-def scratch(source: Path, target: Path, without: Path) -> None:
-    """Make ``target`` look like ``source``: folders of its own, Python files as copies, others as links.
-
-    New files end up in ``target``. A link that is written to is replaced by a copy first (``tracer/files.py``), a link
-    that is removed or renamed is only a link: the user's checkpoints survive. ``without`` is left out.
-    """
-    target.mkdir()
-    budget = ENTRIES
-
-    def fill(here: Path, there: Path) -> None:
-        nonlocal budget
-        for entry in sorted(here.iterdir()):
-            if entry.resolve() == without:
-                continue
-            copy = there / entry.name
-            own = entry.is_dir() and not entry.is_symlink() and not entry.name.startswith(".")
-            size = _entries(entry) if own else 1
-            if own and 0 <= size <= budget and not (entry / "pyvenv.cfg").exists():
-                budget -= size
-                copy.mkdir()
-                fill(entry, copy)
-            elif entry.suffix == ".py" and entry.is_file():
-                shutil.copy2(entry, copy)
-            else:
-                copy.symlink_to(entry)
-
-    fill(source, target)
-
-
-def _entries(folder: Path) -> int:
-    """Return how many entries a folder has, -1 where it cannot be read."""
-    try:
-        return sum(1 for _ in folder.iterdir())
-    except OSError:
-        return -1
 
 
 def orders(steps: int, epoch_steps: int, **more: Any) -> dict[str, Any]:

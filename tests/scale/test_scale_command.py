@@ -109,8 +109,9 @@ def test_a_script_that_prints_no_rate_has_its_epochs_timed(folder: Path) -> None
 
 GOES_ON = """
 import os
-begins = 3 * os.path.exists("checkpoint")
-open("checkpoint", "w").close()
+checkpoint = os.environ["CHECKPOINT"]  # an absolute path, which leads out of the run's folder
+begins = 3 * os.path.exists(checkpoint)
+open(checkpoint, "w").close()
 for epoch in range(begins, begins + 3):
     print(f"epoch {epoch}: 9 samples/s")
 """
@@ -127,11 +128,65 @@ for epoch in range(begins, begins + 3):
         ("", ("--divide", "batch=many"), "'many' is no number"),
     ],
 )
-def test_what_goes_wrong_is_said(folder: Path, script: str, args: tuple[str, ...], said: str) -> None:
+def test_what_goes_wrong_is_said(
+    folder: Path, script: str, args: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHECKPOINT", str(folder / "checkpoint"))
     (folder / "bad.py").write_text(script)
     done = scale(folder, "bad.py", *args)
     assert done.returncode != 0
     assert said in done.stderr
+
+
+SAVES = """
+import os, sys
+import torch
+import dl_comm
+import settings
+dl_comm.init_mpi()
+n = dl_comm.get_nranks()
+begins = 3 * os.path.exists("last.pt")
+assert open("data/x.csv").read() == "1,2" and open("../beside.csv").read() == "3"
+for epoch in range(begins, begins + 3):
+    dl_comm.barrier()
+    if dl_comm.get_rank() == 0:
+        print(f"epoch {epoch}: {9 * n} samples/s", flush=True)
+        for name in ("last.pt", "model.pt", sys.argv[1]):
+            torch.save({}, name)  # written in C++
+        open("log.txt", "a").write(f" {n}")
+        open(os.path.dirname(os.path.abspath(__file__)) + f"/made-on-{n}.txt", "w").close()
+dl_comm.finalize()
+"""
+
+
+def test_no_run_writes_over_the_users_files_or_goes_on_from_what_another_has_saved(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    here, far = tmp_path / "a folder" / "übung", tmp_path / "far.pt"
+    (here / "data").mkdir(parents=True)
+    mine = {
+        "data/x.csv": "1,2",
+        "../beside.csv": "3",
+        "model.pt": "three weeks",
+        "log.txt": "mine",
+        "../../far.pt": "f",
+    }
+    for name, text in {**mine, "train_dist.py": SAVES, "settings.py": ""}.items():
+        (here / name).write_text(text)
+    done = scale(here, "train_dist.py", "-n", "1,2", "--json", "--", str(far))
+    assert done.returncode == 0, done.stderr
+    assert {name: (here / name).read_text() for name in mine} == mine
+    assert {path.name for path in here.iterdir()} == {
+        "data", "model.pt", "log.txt", "train_dist.py", "settings.py", "dlrun-runs", "dlrun-scale",
+    }  # fmt: skip
+    for run in json.loads(done.stdout)["runs"]:
+        root = here / run["files"]
+        wrote = {path.name: path for path in root.rglob("*") if not path.is_dir()}
+        assert set(wrote) == {"last.pt", "model.pt", "log.txt", f"made-on-{run['ranks']}.txt"}
+        assert wrote["log.txt"].read_text() == "mine" + 3 * f" {run['ranks']}"
+        assert run["files"] in done.stderr
+        assert {path.name for path in root.parent.iterdir()} >= {"files", "rank-0.log"}
+        assert not list(root.parent.glob("*.lock"))
+        assert not (root.parent / "outside").exists()
 
 
 LISTENS = """

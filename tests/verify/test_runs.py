@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from dlrun.cli.verify import command
-from dlrun.verify.runs import Task, _are_stuck, execute, orders, scratch
+from dlrun.verify.runs import Task, _are_stuck, execute, orders
 
 TRAIN = """
 import torch
@@ -48,17 +48,6 @@ def script(name: str, seed: str = "torch.manual_seed(0)", loop: str = LOOP, head
 def verify(*words: str) -> tuple[int, str]:
     done = CliRunner().invoke(command, list(words))
     return done.exit_code, done.output + str(done.exception or "")
-
-
-def test_the_scratch_folder_looks_like_the_users_and_is_another(tmp_path: Path) -> None:
-    source, target = tmp_path / "source", tmp_path / "target"
-    (source / "data").mkdir(parents=True)
-    (source / "data" / "x.csv").write_text("1,2")
-    (source / "runs").mkdir()
-    scratch(source, target, source / "runs")
-    assert (target / "data" / "x.csv").read_text() == "1,2"
-    assert not (target / "data").is_symlink()
-    assert not (target / "runs").exists()
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from dlrun.verify.tracer.files import own
-from dlrun.verify.tracer.importing import AfterImport, changed, followed, number_of, showing
+from dlrun.apart.imports import AfterImport
+from dlrun.apart.loose import own
+from dlrun.verify.tracer.importing import changed, followed, number_of, showing
 from dlrun.verify.tracer.loaders import Loaders
 from dlrun.verify.tracer.recorder import Recorder
 from dlrun.verify.tracer.stretches import stretch_note

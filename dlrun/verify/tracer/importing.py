@@ -1,13 +1,9 @@
-"""What the tracers of all faces of dl_comm share: a call back when the script imports one; numbers of scalars."""
+"""What the tracers of all faces of dl_comm share: calls that are noted; numbers of scalars."""
 
 from __future__ import annotations
 
 import functools
-import importlib.abc
-import importlib.machinery
-import sys
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 from dlrun.verify.tracer.recorder import Recorder
@@ -56,32 +52,3 @@ def showing(recorder: Recorder, show: Callable[..., Any]) -> Any:
         return show(*args, **kwargs)
 
     return noted
-
-
-class AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds a module of dl_comm as usual, and calls back when it was loaded."""
-
-    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
-        self._name, self._then = name, then
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        """Return the module's spec, whose loader calls back; None for other modules."""
-        if fullname != self._name:
-            return None
-        spec = next(
-            (
-                found
-                for finder in sys.meta_path
-                if finder is not self and (found := finder.find_spec(fullname, path, target))
-            ),
-            None,
-        )
-        if spec and spec.loader:
-            execute = spec.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                execute(module)
-                self._then(module)
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec

@@ -12,9 +12,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from dlrun.apart.imports import AfterImport
 from dlrun.verify.tracer.arrays import array_note, native
 from dlrun.verify.tracer.datasets import DataSets
-from dlrun.verify.tracer.importing import AfterImport, changed, followed, number_of, showing
+from dlrun.verify.tracer.importing import changed, followed, number_of, showing
 from dlrun.verify.tracer.recorder import Recorder
 from dlrun.verify.tracer.stretches import stretch_note
 from dlrun.verify.tracer.tapes import Tapes

@@ -1,0 +1,126 @@
+"""In the process of a run: whatever is about to be written is first cut loose from the user's own files."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from dlrun.apart import outside
+from dlrun.apart.imports import AfterImport
+
+IGNORED = ("/dev/", "/proc/", "/sys/")
+OnWrite = Callable[[str, str, str], None]  # (file, how, the name it had before)
+
+# Functions that write from C++, which Python does not see: module -> (function, position of the file, its name).
+WRITERS: dict[str, tuple[tuple[str, int, str], ...]] = {
+    "torch": (("save", 1, "f"), ("jit.save", 1, "f")),
+    "keras": (("Model.save", 1, "filepath"), ("Model.save_weights", 1, "filepath")),
+    "tensorflow": (
+        ("train.Checkpoint.save", 1, "file_prefix"),
+        ("train.Checkpoint.write", 1, "file_prefix"),
+        ("saved_model.save", 1, "export_dir"),
+        ("compat.v1.train.Saver.save", 2, "save_path"),
+        ("compat.v1.summary.FileWriter.__init__", 1, "logdir"),
+    ),
+}
+_here = threading.local()  # alone: this thread replaces links, which is noticed as writing, too
+
+
+def watch(root: str, tell: OnWrite) -> None:
+    """From now on cut files below ``root`` loose before they are written to, and ``tell`` of every one before that."""
+    busy = False
+
+    def wrote(path: Any, how: str, keep: bool = False, was: str = "") -> None:
+        nonlocal busy
+        if busy or not isinstance(path, (str, bytes, os.PathLike)):
+            return
+        name = os.path.abspath(os.fsdecode(path))  # noqa: PTH100 - links stay unresolved on purpose
+        if name.startswith(IGNORED) or "__pycache__" in name:
+            return
+        busy = True
+        try:
+            tell(name, how, was)
+            own(name, root, keep)
+        finally:
+            busy = False
+
+    def audit(event: str, args: tuple[Any, ...]) -> None:
+        if event == "open":
+            path, _, flags = args
+            if flags is not None and flags & (os.O_WRONLY | os.O_RDWR):
+                wrote(path, "write", keep=not flags & os.O_TRUNC)
+        elif event == "os.rename":
+            wrote(args[1], "write", was=os.path.abspath(os.fsdecode(args[0])))  # noqa: PTH100
+        elif event in ("os.truncate", "sqlite3.connect"):
+            wrote(args[0], "write", keep=True)
+        elif event in ("os.remove", "os.mkdir"):
+            wrote(args[0], event.removeprefix("os."))
+
+    sys.addaudithook(audit)
+    for name in WRITERS:
+        if module := sys.modules.get(name):
+            _follow(module, wrote)
+        else:
+            sys.meta_path.insert(0, AfterImport(name, lambda module: _follow(module, wrote)))
+
+
+def _follow(module: ModuleType, wrote: Callable[[Any, str], None]) -> None:
+    """Notice what the module's own writers are given."""
+    for name, position, argument in WRITERS[module.__name__]:
+        *way, last = name.split(".")
+        with suppress(AttributeError):  # another version's
+            _notice(functools.reduce(getattr, way, module), last, position, argument, wrote)
+
+
+def _notice(owner: Any, name: str, position: int, argument: str, wrote: Callable[[Any, str], None]) -> None:
+    write = getattr(owner, name)
+
+    @functools.wraps(write)
+    def noticed(*args: Any, **kwargs: Any) -> Any:
+        wrote(args[position] if len(args) > position else kwargs.get(argument), "write")
+        return write(*args, **kwargs)
+
+    setattr(owner, name, noticed)
+
+
+def own(file: str | os.PathLike[str], under: str, keep: bool = False) -> None:
+    """Replace links in the folder ``under``, down to ``file``, by files and folders of its own.
+
+    The user's files behind them stay as they are; ``keep``: what is in them is copied.
+    """
+    path, root = Path(os.path.abspath(file)), Path(under)  # noqa: PTH100 - links stay unresolved on purpose
+    if not path.is_relative_to(root) or getattr(_here, "alone", False):
+        return
+    with _alone(root):
+        for folder in reversed(path.parents):
+            if folder.is_relative_to(root) and folder.is_symlink():
+                behind = list(folder.resolve().iterdir())
+                folder.unlink(missing_ok=True)
+                folder.mkdir(exist_ok=True)
+                for entry in behind:
+                    with suppress(FileExistsError):  # what a rank has written since
+                        (folder / entry.name).symlink_to(entry)
+        if path.is_symlink():
+            target = path.resolve()
+            path.unlink(missing_ok=True)
+            if keep and target.is_file() and not path.exists():
+                shutil.copy2(target, path)
+
+
+@contextmanager
+def _alone(root: Path) -> Iterator[None]:
+    """Keep the other ranks out, and let this thread replace links unnoticed."""
+    _here.alone = True
+    try:
+        with outside.alone(root):
+            yield
+    finally:
+        _here.alone = False

@@ -1,0 +1,47 @@
+"""A folder for a run that looks like the user's, and what is left of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dlrun.apart.place import clear, lay_out, scratch
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    source = tmp_path / "source"
+    (source / "data").mkdir(parents=True)
+    (source / "data" / "x.csv").write_text("1,2")
+    (source / "train.py").write_text("1")
+    (source / "runs").mkdir()
+    return source
+
+
+def test_the_scratch_folder_looks_like_the_users_and_is_another(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    scratch(source, target, source / "runs")
+    assert (target / "data" / "x.csv").read_text() == "1,2"
+    assert not (target / "data").is_symlink()
+    assert not (target / "runs").exists()
+
+
+def test_what_a_run_wrote_is_left_and_nothing_else(source: Path) -> None:
+    root = source / "runs" / "files"
+    place = lay_out(source, root, source / "runs")
+    (place / "data" / "new.csv").write_text("3")
+    (place / "latest").symlink_to("data/new.csv")
+    (place / "made.py").write_text("2")
+    (place / "__pycache__").mkdir()
+    (place / "__pycache__" / "train.pyc").write_text("")
+    clear(source, place, root)
+    assert {str(path.relative_to(place)) for path in place.rglob("*")} == {"data", "data/new.csv", "latest", "made.py"}
+    assert (source / "data" / "x.csv").read_text() == "1,2"
+    assert (source / "train.py").read_text() == "1"
+
+
+def test_nothing_is_left_of_a_run_that_wrote_nothing(source: Path) -> None:
+    root = source / "runs" / "files"
+    clear(source, lay_out(source, root, source / "runs"), root)
+    assert not root.exists()
