@@ -17,6 +17,7 @@ EARLY_WARNINGS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 STACK_SIGNAL = signal.SIGRTMIN + 9  # makes the script write its stack to rank-R.stack
 _PR_SET_PDEATHSIG, _SIGKILL = 1, 9
 _HEARD_S = 5.0
+_PLACES = ("in user code:", "Graph execution error:")
 
 
 def run(program: list[str], kind: str, report: int, apart: str = "") -> NoReturn:
@@ -59,9 +60,7 @@ def run(program: list[str], kind: str, report: int, apart: str = "") -> NoReturn
             record = {"what": shown, "where": where(end.__traceback__), "code": code}
     except BaseException as error:
         status = 130 if isinstance(error, KeyboardInterrupt) else 1
-        message = str(error).strip().splitlines()
-        what = f"{type(error).__name__}: {message[0]}" if message else type(error).__name__
-        record = {"what": what, "where": where(error.__traceback__, error), "code": status}
+        record = {"what": what(error), "where": where(error.__traceback__, error), "code": status}
         error = error.with_traceback(_own(error.__traceback__))
         if sys.excepthook is not sys.__excepthook__:
             import traceback
@@ -103,10 +102,40 @@ def _run_module(program: list[str]) -> None:
     runpy.run_module(program[0], run_name="__main__", alter_sys=True)
 
 
+def what(error: BaseException) -> str:
+    """Return the kind of an error and the first line of its message that says something.
+
+    TensorFlow and Keras put the places in front of it: "in user code:", with the kind of the error itself below them,
+    "Graph execution error:", and "Exception encountered when calling Net.call().".
+    """
+    kind = type(error).__name__
+    lines = [line.strip() for line in str(error).replace("\33[1m", "").replace("\33[0m", "").strip().splitlines()]
+    while lines:
+        first = lines[0]
+        if first in _PLACES:
+            rest = lines[max((i for i, line in enumerate(lines) if line.startswith('File "')), default=2) :]
+            lines = rest[rest.index("") + 1 :] if "" in rest else rest[1:]
+            own = lines[0].partition(": ") if lines and first == _PLACES[0] else ("", "", "")
+            if own[1]:
+                kind, lines[0] = own[0], own[2]
+        elif first.startswith("Exception encountered when calling ") or not first:
+            lines = lines[1:]
+        else:
+            following = next((line for line in lines[1:] if line), "")
+            return f"{kind}: {first} {following}".rstrip() if first.endswith(":") else f"{kind}: {first}"
+    return kind
+
+
 def where(trace: TracebackType | None, error: BaseException | None = None) -> str:
     """Return ``file:line`` of the innermost frame that is the user's own, not the shim's or a library's."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
+    message = str(error).splitlines() if error is not None else []
+    if message and message[0] == _PLACES[0]:  # its functions run as others that TensorFlow has made of them
+        named = [line.strip().split('"') for line in message if line.strip().startswith('File "')]
+        own_lines = [f"{n[1]}:{n[2].split()[2].rstrip(',')}" for n in named if not theirs(n[1])]
+        if own_lines:
+            return own_lines[-1]
     frames = []
     while trace is not None:
         frames.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
@@ -119,7 +148,8 @@ def theirs(file: str) -> bool:
     """Return whether a source file is the shim's, Python's, dl_comm's or an installed library's, not the user's own."""
     shim, python = os.path.dirname(__file__), os.path.dirname(os.__file__)  # noqa: PTH120
     apart = os.path.join(os.path.dirname(shim), "apart")  # noqa: PTH118, PTH120
-    return file.startswith((shim, apart, python, "<")) or "site-packages" in file or "/dl_comm/" in file
+    made = "/__autograph_generated_file" in file  # TensorFlow's copy of a function
+    return made or file.startswith((shim, apart, python, "<")) or "site-packages" in file or "/dl_comm/" in file
 
 
 def _own(trace: TracebackType | None) -> TracebackType | None:

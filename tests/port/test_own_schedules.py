@@ -220,30 +220,46 @@ def test_a_rate_that_changes_at_one_step_is_doubted_where_ranks_may_pass_it_by()
 
 
 @pytest.mark.parametrize(
-    ("hook", "lines", "doubted"),
+    ("hook", "lines", "written"),
     [
-        ("on_batch_end", "K.set_value(opt.lr, opt.lr * 1.1)", True),
-        ("on_train_batch_end", "lr = K.get_value(opt.lr)\n        lr *= 1.1\n        K.set_value(opt.lr, lr)", True),
-        ("on_train_batch_begin", "opt.learning_rate.assign(0.99 * opt.learning_rate)", True),
-        ("on_epoch_end", "K.set_value(opt.lr, opt.lr * 0.9)", False),
-        ("on_batch_end", "K.set_value(opt.lr, self.full)", False),
+        ("on_batch_end", "K.set_value(opt.lr, opt.lr * 1.1)", "opt.lr * 1.1 ** dl.serial_steps(1))"),
+        ("on_batch_end", "lr = K.get_value(opt.lr)\n        lr *= self.factor\n        K.set_value(opt.lr, lr)",
+         "lr *= self.factor ** dl.serial_steps(1)\n"),
+        ("on_batch_end", "new = K.get_value(opt.lr) / FALL\n        K.set_value(opt.lr, new)",
+         "/ FALL ** dl.serial_steps(1)\n"),
+        ("on_train_batch_begin", "opt.learning_rate.assign((1 - FALL) * opt.learning_rate)",
+         "((1 - FALL) ** dl.serial_steps(1) * opt.learning_rate)"),
+        ("on_batch_end", "opt.lr = opt.lr * self.moving", ""),
+        ("on_batch_end", "opt.lr = opt.lr * logs['loss']", ""),
+        ("on_batch_end", "if batch % 9 == 0:\n            opt.lr = opt.lr * 1.1", ""),
+        ("on_batch_end", "opt.lr = opt.lr * 1.1 + 0.1", ""),
+        ("on_epoch_end", "K.set_value(opt.lr, opt.lr * 0.9)", None),
+        ("on_batch_end", "K.set_value(opt.lr, self.full)", None),
     ],
-)
-def test_a_callback_that_makes_each_batchs_rate_of_the_one_before_is_doubted(hook, lines, doubted):
+)  # fmt: skip
+def test_a_callback_that_makes_each_batchs_rate_of_the_one_before_makes_n_batches_of_it_or_is_doubted(
+    hook, lines, written
+):
     ported = port(f"""import keras
 from keras import backend as K
 opt = keras.optimizers.SGD(0.1)
+FALL = 0.1
 class Finder(keras.callbacks.Callback):
+    def __init__(self, factor):
+        self.factor = factor
     def on_train_begin(self, logs=None):
         self.full = K.get_value(opt.lr)
+    def on_epoch_end(self, epoch, logs=None):
+        self.moving = 1.1
     def {hook}(self, batch, logs=None):
         {lines}
 model = keras.Sequential([keras.layers.Dense(1)])
 model.compile(opt, "mse")
-model.fit(x, y, callbacks=[Finder()])
+model.fit(x, y, callbacks=[Finder(1.1)])
 """)
-    assert ["of the one before" in d.why for d in ported.doubts if d.danger == "high"] == [True] * doubted
+    assert ["of the one before" in d.why for d in ported.doubts if d.danger == "high"] == [True] * (written == "")
     assert ported.text.count("lr_scale") == 1
+    assert (written or "") in ported.text and ported.text.count("serial_steps") == bool(written)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import dlrun.rank.log as log_module
 from dlrun.rank.log import Log, crashed_at
+from dlrun.rank.script import what, where
 
 SPEC = {"ranks": 1, "nnodes": 1, "backend": "local", "kind": "script", "show": [0], "home": [], "token": "",
         "silence": 20, "torchrun": False, "serial_after": 60.0, "place": {"bind": False, "cores": None, "gpus": None},
@@ -45,3 +48,32 @@ def test_a_node_that_does_not_see_the_run_directory_says_so(tmp_path):
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (f"dlrun: {socket.gethostname()} cannot read runs/spec.json (No such file or directory): "
                            "the run directory must lie where every node sees it\n")  # fmt: skip
+
+
+FRAMES = """in user code:
+
+    File "/home/me/train.py", line 4, in step  *
+        return helper(x)
+    File "/v/site-packages/keras/src/traceback_utils.py", line 70, in error_handler
+        raise e.with_traceback(filtered_tb) from None
+
+    """
+
+
+@pytest.mark.parametrize(("message", "said"), [
+    (FRAMES + "CommError: rank 1 has left\n    in step 3\n", "CommError: rank 1 has left"),
+    (FRAMES + "ValueError: Exception encountered when calling layer 'a' (type A).\n    \n    Cannot reshape\n    ",
+     "ValueError: Cannot reshape"),
+    ("Exception encountered when calling A.call().\n\n\33[1mNo such size: 3\33[0m\n\nArguments received by A.call():",
+     "RuntimeError: No such size: 3"),
+    ("Graph execution error:\n\nDetected at node Gather defined at (most recent call last):\n  File \"t.py\", line 5,"
+     " in f\n\nindices = 7 is not in [0, 3)\n\t [[{{node Gather}}]] [Op:f]",
+     "RuntimeError: indices = 7 is not in [0, 3)"),
+    ("Graph execution error:\n\nDetected at node Gather defined at\n\nindices = 7", "RuntimeError: indices = 7"),
+    ("Error(s) in loading state_dict for Net:\n\tMissing key(s): a.", "RuntimeError: Error(s) in loading state_dict "
+     "for Net: Missing key(s): a."),
+    ("no such\nthing", "RuntimeError: no such"), ("in user code:", "RuntimeError"), ("", "RuntimeError"),
+])  # fmt: skip
+def test_of_an_error_the_line_is_told_that_says_what_it_is(message, said):
+    assert what(RuntimeError(message)) == said
+    assert where(None, RuntimeError(message)) == ("/home/me/train.py:4" if message.startswith(FRAMES) else "")

@@ -9,7 +9,7 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
-from dlrun.port.facts.computed import Tells, of_function
+from dlrun.port.facts.computed import Tells, of_function, reaching
 from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.facts.rates import changes, is_groups_rate, is_zero, reads_rate
 from dlrun.port.facts.tensorflow import TensorFlowFacts
@@ -18,11 +18,12 @@ from dlrun.port.passes import keras_rate, schedules
 from dlrun.port.passes.bounds import AFTER, compared
 from dlrun.port.passes.counters import is_one_more
 from dlrun.port.passes.so_far import bare, steps_so_far
-from dlrun.port.passes.step_rates import StepRates, ways
+from dlrun.port.passes.step_rates import StepRates, power, ways
 from dlrun.port.program.script import argument, dotted, walk
 
 _STEPS = ("last_epoch", "_step_count")  # what a scheduler of PyTorch counts its steps in
 _BASES = ("LRScheduler", "_LRScheduler")
+_ONCE = ("__init__", "on_train_begin")  # where an attribute gets a value that it keeps
 _BATCH = re.compile(r"^on_(train_)?batch_(begin|end)$")
 
 
@@ -195,9 +196,55 @@ def keras(facts: KerasFacts) -> Iterator[Edit | Doubt]:
         again = isinstance(node, cst.AugAssign) or (
             isinstance(value, cst.BaseExpression)
             and any(script.function_of(read) is here for read in reads_rate(facts, value)))  # fmt: skip
-        if again and _of_batches(facts, node):
+        if not again or not _of_batches(facts, node):
+            continue
+        factor = _factor(facts, node if isinstance(node, cst.AugAssign) else value)
+        if factor is not None and _is_plain(facts, factor, node):
+            yield power(facts, factor)
+        else:
             yield Doubt(node, "makes a rate of the one before at every batch, and n ranks take 1/n of the batches: it "
                         "changes n times more slowly", "high", f"factor ** {facts.alias}.serial_steps(1)")  # fmt: skip
+
+
+def _factor(facts: KerasFacts, made: cst.CSTNode | None) -> cst.BaseExpression | None:
+    """Return what ``made`` multiplies the rate before with: 0.9 in ``lr * 0.9``, or of the name that ``lr *= 0.9`` set.
+
+    Or what it divides it by.
+    """
+    if isinstance(made, cst.Name):
+        bound = reaching(facts.script, made, facts.script.bindings_of(made))
+        moved = isinstance(bound[0].node, cst.AugAssign) if len(bound) == 1 else None
+        return _factor(facts, bound[0].node if moved else bound[0].value) if moved is not None else None
+    if isinstance(made, cst.AugAssign):
+        return made.value if isinstance(made.operator, (cst.MultiplyAssign, cst.DivideAssign)) else None
+    if not isinstance(made, cst.BinaryOperation) or not isinstance(made.operator, (cst.Multiply, cst.Divide)):
+        return None
+    left, right = (bool(reads_rate(facts, side)) for side in (made.left, made.right))
+    if left == right or (right and isinstance(made.operator, cst.Divide)):
+        return None
+    return made.right if left else made.left
+
+
+def _is_plain(facts: KerasFacts, factor: cst.BaseExpression, node: cst.CSTNode) -> bool:
+    """Tell whether ``factor`` is the same at every batch, and no test decides whether ``node`` runs."""
+    script = facts.script
+    here = script.function_of(node)
+    if any(isinstance(up, cst.If) and script.inside(up, here) for n in (node, factor) for up in script.above(n)):
+        return False
+    for n in walk(factor):
+        if isinstance(n, cst.Call):
+            return False
+        if isinstance(n, cst.Attribute):
+            owner = script.class_of(n)
+            bound = script.attributes.get((owner, n.attr.value), ()) if owner is not None else ()
+            homes = [script.function_of(b.node) for b in bound]
+            if any(isinstance(home, cst.FunctionDef) and home.name.value not in _ONCE for home in homes):
+                return False
+        elif isinstance(n, cst.Name) and n in script.scopes and n.value != "self" and not script.is_part(n):
+            scope = script.scopes[n].lookup(n.value)[1]
+            if scope is not None and scope.node is here:
+                return False
+    return True
 
 
 def _stops(facts: KerasFacts, counts: Tells) -> Iterator[Edit]:
