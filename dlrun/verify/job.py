@@ -13,8 +13,8 @@ from typing import Any
 from dlrun.apart import outside
 from dlrun.errors import DlrunError
 from dlrun.verify.checks import data, metrics, ranks, repeat, whole
-from dlrun.verify.checks.coverage import repeats
 from dlrun.verify.checks.same import ALONE, same
+from dlrun.verify.checks.sizes import repeats
 from dlrun.verify.compare import compare, ran
 from dlrun.verify.refusals import framework_of, refuse
 from dlrun.verify.runs import Task, execute, orders
@@ -24,6 +24,8 @@ from dlrun.verify.verdict import Check, Verdict, failed, skipped
 
 # What shows where ranks share data, or scale rates, by their numbers, although they are to repeat the serial run.
 BY_NUMBERS = {"other-data", "other-gradient", "other-randomness", "other-rate", "other-steps"}
+COUNTS = ("StopIteration", "RuntimeError")  # what next() raises where an epoch was cut short
+ITSELF = ("SystemExit", "ImportError", "ModuleNotFoundError")  # no cut brings those about
 SHARES = "the port shares its data by the ranks' numbers itself"
 
 
@@ -99,12 +101,15 @@ class Runs:
     watch: outside.Watch = field(default_factory=outside.Watch)
 
     def serial(self) -> tuple[Run, Run]:
-        """Run the serial script twice. An epoch is cut short after half of the steps, unless the script minds."""
-        cut = self.cut
-        serial, again = self.both(lambda: self._serial("serial", cut), lambda: self._serial("again", cut))
-        if serial.error and serial.error[1]["type"] in ("StopIteration", "RuntimeError") and serial.root.first("cut"):
-            cut = UNCUT  # it takes batches with next() and counts on all of them
-            serial, again = self.both(lambda: self._serial("uncut", cut), lambda: self._serial("uncut-again", cut))
+        """Run the serial script twice. An epoch is cut short after half of the steps, unless the script minds.
+
+        It may name what a step set that is not made in so few, or count on all batches that it takes with next().
+        """
+        serial, again = self._twice("serial", "again", self.cut)
+        if serial.error and serial.error[1]["type"] not in (*COUNTS, *ITSELF) and serial.root.first("cut"):
+            serial, again = self._twice("later", "later-again", self.job.steps)
+        if serial.error and serial.error[1]["type"] not in ITSELF and serial.root.first("cut"):
+            serial, again = self._twice("uncut", "uncut-again", UNCUT)
         if serial.error:
             _, event = serial.error
             said = f"{event['type']}: {event['message']}"
@@ -205,7 +210,11 @@ class Runs:
     @property
     def cut(self) -> int:
         """The steps after which an epoch is cut short."""
-        return UNCUT if (self.folder / "uncut").exists() else max(1, self.job.steps // 2)
+        later = self.job.steps if (self.folder / "later").exists() else max(1, self.job.steps // 2)
+        return UNCUT if (self.folder / "uncut").exists() else later
+
+    def _twice(self, one: str, two: str, cut: int) -> tuple[Run, Run]:
+        return self.both(lambda: self._serial(one, cut), lambda: self._serial(two, cut))
 
     def _serial(self, name: str, cut: int, **more: Any) -> Run:
         env = {"PYTHONHASHSEED": "1"} if name.endswith("again") and "PYTHONHASHSEED" not in os.environ else {}

@@ -19,6 +19,8 @@ from dlrun.verify.verdict import Check, Verdict, share_of_move
 _AROUND = 2  # lines of code shown above and below the one that a check names
 _NEAR = 2e-3  # a share of the movement that is called rounding
 _FIRST = 4  # sample numbers shown of a batch
+# Serial runs with longer epochs take the place of those that ended in an error: the last ones here.
+LONGER = {"later": "serial", "later-again": "again", "uncut": "serial", "uncut-again": "again"}
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ class Pair:
 
 def page(job: Job, verdict: Verdict, runs: Mapping[str, Run]) -> str:
     """Return the page; it needs nothing from outside. ``runs``: those that were made, by their names."""
+    runs = {**runs, **{name: runs[longer] for longer, name in LONGER.items() if longer in runs}}
     told = {check.where: check for check in reversed(verdict.checks)}  # the first check that names a line shows it
     checks = [_card(check, job, told[check.where] is check) for check in verdict.checks]
     judged = any(check.name == whole.NAME and check.status != "n/a" for check in verdict.checks)
@@ -105,13 +108,13 @@ def _lines(where: str, job: Job) -> list[dict[str, Any]]:
 
 def _pairs(job: Job, runs: Mapping[str, Run]) -> Iterator[Pair]:
     """Yield what was compared with what, in the order of the checks."""
-    serial = runs.get("uncut", runs.get("serial"))
+    serial = runs.get("serial")
     if serial is None:
         return
     repeated, shared = f"{job.ranks} ranks that repeat the serial run", f"{job.ranks} ranks that share the data"
     still = runs.get("quiet", serial)
     for name, one, run, checks in (
-        ("the serial script, once more", serial, runs.get("uncut-again", runs.get("again")), (repeat.NAME,)),
+        ("the serial script, once more", serial, runs.get("again"), (repeat.NAME,)),
         ("the port on 1 rank", serial, runs.get("identity"), ("identity",)),
         (repeated, serial, runs.get(ALONE, runs.get("replicate")), ("replicate",)),
         (f"{job.ranks} ranks with the serial global batch", still, runs.get("sums", runs.get("whole")), (whole.NAME,)),

@@ -6,7 +6,8 @@ import pytest
 from by_hand import averaged, epoch, event, optimizer, run, step
 
 from dlrun.verify.checks import data
-from dlrun.verify.checks.coverage import batch_sizes, coverage
+from dlrun.verify.checks.coverage import coverage
+from dlrun.verify.checks.sizes import batch_sizes
 from dlrun.verify.trace import Event, Run
 
 SERIAL = [[1, 2], [3, 4], [5, 6], [7, 8]]
@@ -82,7 +83,7 @@ def test_inputs_that_are_shared_and_targets_that_are_not_are_found() -> None:
 
 
 @pytest.mark.parametrize(
-        ("alike", "fault"),
+    ("alike", "fault"),
     [(SERIAL, "unsharded-loader"), ([[0, 0], [0, 0], [0, 0], [0]], ""), ([[0, 0], [0, 0], [0, 0], [9]], "")],
     ids=["batches", "labels", "a state that begins otherwise where text is written"],
 )
@@ -113,6 +114,14 @@ def test_batches_of_one_sequence_each_are_of_one_size_however_long_these_are() -
     serial, ranks = fed([[1, 2, 3], [4], [5, 6], [7]]), fed([[1, 2, 3], [5, 6]], [[4], [7]])
     assert batch_sizes(serial.root, ranks) == (3, [3, 3])
     assert data.global_batch(serial, ranks).status == "passed"
+
+
+@pytest.mark.parametrize(("lengths", "fault"), [((6, 3), ""), ((9, 12), "other-batch")])
+def test_batches_as_long_as_some_episodes_are_of_the_serial_size_on_the_average(lengths, fault) -> None:
+    steps = iter(range(1000))
+    serial, *ranks = ([[next(steps) for _ in range(k)] for k in each] for each in ((5, 4), lengths, (6, 4)))
+    check = data.global_batch(fed(serial), fed(*ranks))
+    assert (check.fault, check.finding.startswith("10 samples (2 times")) == (fault, not fault)
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from by_hand import event, run, step
 from click.testing import CliRunner
 
 from dlrun.cli.verify import command
+from dlrun.verify.job import Job, Runs
 from dlrun.verify.runs import Task, _are_stuck, execute, orders
+from dlrun.verify.trace import Run
 
 TRAIN = """
 import torch
@@ -65,8 +68,8 @@ def test_ranks_are_stuck_where_some_are_done_and_the_others_need_them(
     tmp_path: Path, events: tuple[str, ...], stuck: bool
 ) -> None:
     files = [tmp_path / f"rank{rank}.jsonl" for rank in range(len(events))]
-    for file, event in zip(files, events, strict=True):
-        kind, _, function = event.partition(" ")
+    for file, last in zip(files, events, strict=True):
+        kind, _, function = last.partition(" ")
         file.write_text(json.dumps({"kind": kind, "at": "a.py:1", **({"fn": function} if function else {})}) + "\n")
     assert _are_stuck(files) is stuck
 
@@ -162,6 +165,21 @@ def test_a_serial_script_that_fails_is_the_users_to_repair(folder: Path) -> None
     code, said = verify(script("a.py", loop="1 / 0"), script("b.py", head="import dl_comm.torch\n"))
     assert code == 2
     assert "a.py fails: ZeroDivisionError: division by zero (a.py:11)" in said
+
+
+def test_an_epoch_is_cut_later_where_the_script_names_what_its_first_steps_do_not_set(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+    asked = []
+
+    def act(task: Task) -> Run:
+        asked.append((task.name, task.orders["epoch_steps"]))
+        error = [event("cut"), event("error", type="NameError", message="", line="a.py:1")]
+        return run([*([] if task.orders["epoch_steps"] > 3 else error), step(1, 0.9), event("end")])
+
+    runs = Runs(Job(tmp_path / "a.py", tmp_path / "b.py"), tmp_path, act)
+    (tmp_path / "b.py").write_text("import torch")
+    runs.serial()
+    assert sorted(asked) == [("again", 3), ("later", 6), ("later-again", 6), ("serial", 3)]
 
 
 def test_scripts_that_are_given_the_wrong_way_round_or_alone_are_said_to_be(folder: Path) -> None:

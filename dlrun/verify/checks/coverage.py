@@ -114,7 +114,7 @@ class Given:
 
 def coverage(identity: Run, run: Run) -> Check | None:
     """Judge what the model is given; None where nothing was seen of it."""
-    inputs = _inputs(identity.root, run)
+    inputs = inputs_of(identity.root, run)
     if not inputs:
         return None
     where = {"where": run.root.steps[0].at}
@@ -219,7 +219,7 @@ def _unknown(inputs: list[Given], n: int) -> Check:
     return skipped(NAME, f"{twice} of {every} samples are read by more than one rank in {given.steps} steps: {how}")
 
 
-def _inputs(identity: Trace, run: Run) -> list[Given]:
+def inputs_of(identity: Trace, run: Run) -> list[Given]:
     """Return the inputs that every step of all ranks and of 1 rank was given, those of more than one row first."""
     serial, ranks = _by_step(identity.steps), [_by_step(trace.steps) for trace in run.traces]
     if not serial or not all(ranks):
@@ -241,22 +241,3 @@ def _by_step(steps: tuple[Step, ...]) -> list[dict[str, list[int]]]:
         if rows:
             found.append(rows)
     return found
-
-
-def repeats(serial: Trace, run: Run) -> int:
-    """Return how often each sample counts where every step takes all, and not all ranks the same; 0 else."""
-    inputs = [given for given in _inputs(serial, run) if not given.alike]
-    return inputs[0].repeated if inputs else 0
-
-
-def batch_sizes(serial: Trace, run: Run) -> tuple[int, list[int]]:
-    """Return the rows of the model's first input that changes, of the serial script and of each rank; 0 for none.
-
-    Serial batches may differ in length, as where each is one sequence: a rank that is given one of them has its size.
-    """
-    inputs = _inputs(serial, run)
-    if not inputs:
-        return 0, []
-    given = next((each for each in inputs if not each.alike), inputs[0])
-    size = len(given.serial[0])
-    return size, [size if rank[0] in given.serial else len(rank[0]) for rank in given.ranks]

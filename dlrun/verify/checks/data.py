@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from dlrun.verify.checks.contents import contents
-from dlrun.verify.checks.coverage import NAME, batch_sizes, coverage, repeats
+from dlrun.verify.checks.coverage import NAME, coverage
 from dlrun.verify.checks.gradients import uses
 from dlrun.verify.checks.orders import other_order
+from dlrun.verify.checks.sizes import batch_sizes, repeats
 from dlrun.verify.checks.stretches import stretches
 from dlrun.verify.trace import Epoch, Event, Run, Trace
 from dlrun.verify.verdict import Check, failed, passed, skipped
