@@ -99,3 +99,14 @@ def serial_steps(step: Any) -> Any:
     """
     n = parts()
     return step if n == 1 else step * n
+
+
+def compound(factor: Any) -> Any:
+    """Return what n serial steps make of a ``factor`` that each multiplies by: factor ** n, for one step of n ranks.
+
+    For exponential decays that step with every batch, and for moving averages of weights: with d ** n in place of d,
+    ``ema = d * ema + (1 - d) * w`` forgets as in the serial run (the EMA scaling rule of Busbridge et al., arXiv
+    2307.13813). ``factor`` is a float, an int, a tensor or an array. On 1 rank it is returned unchanged.
+    """
+    n = parts()
+    return factor if n == 1 else factor**n

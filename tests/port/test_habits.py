@@ -143,11 +143,11 @@ def test_a_rate_among_the_keyword_arguments_that_functions_hand_on_is_scaled_whe
 def test_a_rate_that_is_written_as_a_multiple_of_itself_at_every_batch_falls_as_in_the_serial_run():
     loop = "for a, b in train_loader:\n    model(a).mean().backward()\n    opt.step()\n    for g in opt.param_groups:\n"
     again = "        g['lr'] = g['lr'] * FACTOR\n"
-    assert "g['lr'] = g['lr'] * 0.99 ** dl.serial_steps(1)\n" in port(TOP + loop + again.replace("FACTOR", "0.99")).text
+    assert "g['lr'] = g['lr'] * dl.compound(0.99)\n" in port(TOP + loop + again.replace("FACTOR", "0.99")).text
     made = loop.replace("    for g", "    factor = 1 - a.mean().item()\n    for g")
     (doubt,) = doubts(TOP + made + again.replace("FACTOR", "factor"), "at every batch")
-    assert doubt.write == "(factor) ** dl.serial_steps(1)"
-    assert "serial_steps" not in port(TOP + loop + "        g['lr'] = 0.1 * 0.99\n").text
+    assert doubt.write == "dl.compound(factor)"
+    assert "compound" not in port(TOP + loop + "        g['lr'] = 0.1 * 0.99\n").text
 
 
 STEPS = TOP + """

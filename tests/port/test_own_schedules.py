@@ -206,7 +206,7 @@ def test_a_count_that_goes_to_a_schedule_out_of_sight_is_doubted():
 def test_a_rate_that_is_multiplied_at_every_batch_falls_as_in_the_serial_run_and_one_made_of_itself_is_doubted():
     steps = "for group in opt.param_groups:\n            group['lr'] *= args.fall"
     source = LOOP.replace("MADE", "").replace("sched.step()", steps)
-    assert ported(source, "group.'lr'. .=") == ["group['lr'] *= args.fall ** dl.serial_steps(1)"]
+    assert ported(source, "group.'lr'. .=") == ["group['lr'] *= dl.compound(args.fall)"]
     body = "return [0.99 * group['lr'] for group in self.optimizer.param_groups]"
     made = f"class Fall(torch.optim.lr_scheduler._LRScheduler):\n    def get_lr(self):\n        {body}\n"
     assert [d for d in port(LOOP.replace("MADE", f"{made}sched = Fall(opt)")).doubts if "of the one before" in d.why]

@@ -181,13 +181,13 @@ def test_a_rate_that_is_multiplied_at_every_batch_is_multiplied_as_often_as_in_t
     scheduler = "scheduler = torch.optim.lr_scheduler.ExponentialLR(opt, 1 - 0.01)\n"
     loop = f"for epoch in range(9):\n    for x, y in loader:\n{UPDATE}        scheduler.step()\n"
     ported = port(f"{HEAD}{MADE}{LOADER}{scheduler}{loop}")
-    assert "ExponentialLR(opt, (1 - 0.01) ** dl.serial_steps(1))" in ported.text
+    assert "ExponentialLR(opt, dl.compound(1 - 0.01))" in ported.text
     assert not [d for d in ported.doubts if "every batch" in d.why]
     between = loop.replace("        scheduler", "    scheduler")
     assert scheduler in port(f"{HEAD}{MADE}{LOADER}{scheduler}{between}").text
     several = scheduler.replace("ExponentialLR(opt, 1 - 0.01)", "MultiplicativeLR(opt, lambda step: 0.99)")
     doubts = port(f"{HEAD}{MADE}{LOADER}{several}{loop}").doubts
-    assert [d.write for d in doubts if "every batch" in d.why] == ["the lambda's value ** dl.serial_steps(1)"]
+    assert [d.write for d in doubts if "every batch" in d.why] == ["dl.compound(...) around what its function returns"]
 
 
 def test_a_total_that_rounds_up_once_where_every_epoch_does_is_doubted():

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from mutants import APART, BACKWARD, SHARD, STEP, Fault, mutated
 
+from dlrun.port import port
+
 SCRIPTS = Path(__file__).parent / "scripts"
 
 AUGMENTED = (  # in workers, beside TorchScript; a schedule that steps with every batch; a weight decay
@@ -208,3 +210,34 @@ def test_what_a_script_draws_orders_and_weighs_itself_is_followed(faults, prove)
     print(*(check for check in verdict.checks if check.status == "failed"), sep="\n")
     assert verdict.faults == set(faults)
     assert verdict.proved == (not faults)
+
+
+BESIDE = '''
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(96, 4), torch.randn(96, 1))
+loader = DataLoader(data, batch_size=8, shuffle=True)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=36)
+step = 0
+for epoch in range(3):
+    for x, y in loader:
+        beta = min(1.0, step / 30)
+        out = model(x)
+        loss = (out - y).square().mean() + beta * out.abs().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+        step += 1
+'''
+
+
+@pytest.mark.parametrize(("right", "wrong"), [("dl.steps(36)", "36"), ("dl.serial_steps(step)", "step")])
+def test_a_weight_that_follows_the_serial_steps_hides_no_schedule_nor_one_part_of_a_loss_another(right, wrong, prove):
+    text = port(BESIDE).text
+    assert right in text
+    assert prove(text.replace(right, wrong), serial=BESIDE).faults == {"schedule-too-long"}

@@ -27,7 +27,7 @@ from dl_comm.keras.model import Distribute, DistributedOptimizer, distribute
 from dl_comm.machine import get_gpu
 from dl_comm.output import print, rank0, rank0_first
 from dl_comm.ranks import barrier, finalize, get_localrank, get_localsize, get_nranks, get_rank, is_rank0
-from dl_comm.rate import lr_scale, serial_steps, steps
+from dl_comm.rate import compound, lr_scale, serial_steps, steps
 from dl_comm.streams import stretch
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "average",
     "barrier",
     "broadcast",
+    "compound",
     "distribute",
     "finalize",
     "get_gpu",

@@ -21,7 +21,7 @@ from dl_comm.dealing import turns
 from dl_comm.machine import get_gpu
 from dl_comm.output import print, rank0, rank0_first
 from dl_comm.ranks import barrier, finalize, get_localrank, get_localsize, get_nranks, get_rank, is_rank0
-from dl_comm.rate import lr_scale, serial_steps, steps
+from dl_comm.rate import compound, lr_scale, serial_steps, steps
 from dl_comm.shares import partial_sum
 from dl_comm.streams import stretch
 from dl_comm.tensorflow.averaging import average, gradients, total
@@ -44,6 +44,7 @@ __all__ = [
     "barrier",
     "broadcast",
     "broadcast_variables",
+    "compound",
     "decay",
     "default_optimizer",
     "finalize",

@@ -28,7 +28,7 @@ from dl_comm.dealing import turns
 from dl_comm.machine import get_gpu
 from dl_comm.output import print, rank0, rank0_first
 from dl_comm.ranks import barrier, finalize, get_localrank, get_localsize, get_nranks, get_rank, is_rank0
-from dl_comm.rate import lr_scale, serial_steps, steps
+from dl_comm.rate import compound, lr_scale, serial_steps, steps
 from dl_comm.shares import partial_sum
 from dl_comm.stopping import should_stop
 from dl_comm.torch.averaging import average, gradients, total
@@ -51,6 +51,7 @@ __all__ = [
     "average",
     "barrier",
     "broadcast",
+    "compound",
     "decay",
     "finalize",
     "get_gpu",

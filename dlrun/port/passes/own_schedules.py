@@ -203,7 +203,7 @@ def keras(facts: KerasFacts) -> Iterator[Edit | Doubt]:
             yield power(facts, factor)
         else:
             yield Doubt(node, "makes a rate of the one before at every batch, and n ranks take 1/n of the batches: it "
-                        "changes n times more slowly", "high", f"factor ** {facts.alias}.serial_steps(1)")  # fmt: skip
+                        "changes n times more slowly", "high", f"{facts.alias}.compound(factor)")  # fmt: skip
 
 
 def _factor(facts: KerasFacts, made: cst.CSTNode | None) -> cst.BaseExpression | None:

@@ -155,15 +155,10 @@ def ways(facts: ScriptFacts, value: cst.BaseExpression) -> list[cst.BaseExpressi
     return found if found and len(found) == len(bindings) else [value]
 
 
-def power(facts: ScriptFacts, factor: cst.BaseExpression) -> Edit:
-    """Return the edit of a ``factor`` that the rate is multiplied by at every batch: a step of n ranks is n of them."""
-
-    def raised(node: cst.BaseExpression) -> cst.BaseExpression:
-        plain = node.lpar or isinstance(node, (cst.Name, cst.Attribute, cst.Subscript, cst.Call, cst.Float))
-        base = node if plain else node.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
-        return expression("torch/power", {"factor": base}, dl=facts.alias)
-
-    return Edit(factor, "it multiplies the rate at every batch, and n ranks take 1/n of the batches", raised)
+def compound(facts: ScriptFacts, factor: cst.BaseExpression) -> Edit:
+    """Return the edit of a ``factor`` that the rate is multiplied by at every batch."""
+    return Edit(factor, "it multiplies the rate at every batch, and n ranks take 1/n of the batches",
+                lambda node: expression("torch/compound", {"factor": node}, dl=facts.alias))  # fmt: skip
 
 
 def compounded(facts: Facts, divided: Collection[cst.CSTNode]) -> Iterator[Edit | Doubt]:
@@ -178,26 +173,27 @@ def compounded(facts: Facts, divided: Collection[cst.CSTNode]) -> Iterator[Edit 
         around = innermost(facts, node)
         over_groups = isinstance(around, cst.For) and around not in facts.loops
         at = around if around is not None and over_groups else node
-        if not each_update(facts, at) or _is_told(facts, at, divided):
+        if not each_update(facts, at) or is_told(facts, at, divided):
             continue
         bindings = [b for n in walk(factor) if isinstance(n, cst.Name) and n in facts.script.scopes
                     for b in facts.script.scopes[n].lookup(n.value)[0]]  # fmt: skip
         loop = innermost(facts, at)
         if not any(loop is not None and facts.script.inside(b.node, loop) for b in bindings):
-            yield power(facts, factor)
+            yield compound(facts, factor)
         else:
             yield Doubt(node, "changes the rate at every batch, and n ranks take 1/n of the batches: it falls n times "
                         "more slowly", "high",
-                        f"({facts.script.code(factor)}) ** {facts.alias}.serial_steps(1)")  # fmt: skip
+                        f"{facts.alias}.compound({facts.script.code(factor)})")  # fmt: skip
 
 
-def _is_told(facts: Facts, node: cst.CSTNode, divided: Collection[cst.CSTNode], depth: int = 3) -> bool:
-    """Tell whether ``node`` runs under a test with one of the counts that are ``divided``."""
-    tests = [up.test for up in facts.script.above(node) if isinstance(up, cst.If)]
+def is_told(facts: Facts, node: cst.CSTNode, divided: Collection[cst.CSTNode], depth: int = 3) -> bool:
+    """Tell whether ``node`` runs once in as many steps as one of the counts that are ``divided``, or at that step."""
+    tests = [n for up in facts.script.above(node) if isinstance(up, cst.If) for n in walk(up.test)
+             if isinstance(n, cst.Comparison) and isinstance(n.comparisons[0].operator, _TELLS_APART)]  # fmt: skip
     function = facts.script.function_of(node)
     calls = facts.flow.callers(function) if depth and isinstance(function, cst.FunctionDef) else []
     return any(facts.script.inside(n, test) for n in divided for test in tests) or (
-        bool(calls) and all(_is_told(facts, call, divided, depth - 1) for call in calls))  # fmt: skip
+        bool(calls) and all(is_told(facts, call, divided, depth - 1) for call in calls))  # fmt: skip
 
 
 def _factor(facts: Facts, node: cst.CSTNode) -> cst.BaseExpression | None:

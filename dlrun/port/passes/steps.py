@@ -11,7 +11,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import computed, leaves
 from dlrun.port.insert import expression, with_argument
-from dlrun.port.passes import milestones, own_schedules, step_rates
+from dlrun.port.passes import milestones, moving, own_schedules, step_rates
 from dlrun.port.passes.bounds import bars, bounds, lasts
 from dlrun.port.passes.counters import attributes, counters, each_update, innermost, tells
 from dlrun.port.passes.counts import all_samples, is_own
@@ -80,13 +80,15 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             done.add(value)
             yield Edit(value, "this counts serial steps, of which n ranks take 1/n", divide)
     known |= milestones.numbers(facts, known)
-    yield from StepRates(facts, tells(facts, known), done).told(step_rates.set_by_hand(facts))
+    rates = StepRates(facts, tells(facts, known), done)
+    yield from rates.told(step_rates.set_by_hand(facts))
     yield from step_rates.compounded(facts, done)
+    yield from moving.torch(facts, rates, done)
     for call, name in _batchwise(facts):
         yield from own_schedules.torch(facts, call, name, done)
         gamma = argument(call, "gamma", FACTORS[name]) if name in FACTORS else None
         if gamma is not None:
-            yield step_rates.power(facts, gamma)
+            yield step_rates.compound(facts, gamma)
         if name == "CyclicLR" and argument(call, "step_size_up", 3) is None and not any(a.star for a in call.args):
             yield Edit(call, "half a cycle is 2000 batches where nothing is said, and each rank sees 1/n of them",
                        lambda c: with_argument(c, "step_size_up", divide(cst.Integer("2000"))))  # fmt: skip
@@ -179,7 +181,7 @@ def _doubts(facts: Facts) -> Iterator[Doubt]:
         if name == "MultiplicativeLR":
             yield Doubt(call, f"{name} multiplies the rate at every batch, and n ranks take 1/n of the batches: the "
                         "rate falls n times more slowly", "high",
-                        f"the lambda's value ** {facts.alias}.serial_steps(1)")  # fmt: skip
+                        f"{facts.alias}.compound(...) around what its function returns")  # fmt: skip
         total = argument(call, "total_steps", 2) if name == "OneCycleLR" else None
         if total is not None and all_samples(facts, total) and _of_an_epoch(facts, total) is total:
             yield Doubt(total, "where n does not divide an epoch's steps every epoch takes one more, and OneCycleLR "

@@ -24,7 +24,7 @@ def other_length(serial: Run, run: Run, promised: float, name: str) -> Check | N
     n times as fast where n ranks make 1/n of the steps; one that steps with every epoch stays.
     """
     n = len(run.traces)
-    if batch_factor(serial, run) == 1 or any(run.root.returns("serial_steps")):
+    if batch_factor(serial, run) == 1:
         return None
     fewer, epochs = fewer_steps(serial, run), [_epochs(serial.root), _epochs(run.root)]
     for a, b in zip(serial.root.all("peaks"), run.root.all("peaks"), strict=False):
@@ -54,7 +54,8 @@ def other_length(serial: Run, run: Run, promised: float, name: str) -> Check | N
             how = "is told the epochs" if told else "steps with every epoch"
             finding = f"a schedule that {how} is {n} times as fast as the serial one"
             return failed(name, finding, EPOCHS, "schedule-too-short", where=where)
-    if fewer and not any(run.root.returns("warmup")) and not any(serial.root.all("peaks")):
+    by_hand = not any(serial.root.all("peaks")) and not any(run.root.returns("serial_steps"))
+    if fewer and by_hand and not any(run.root.returns("warmup")):
         return _set_by_hand(serial.root, run, promised, name)
     return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from itertools import pairwise
 
 from dlrun.verify.checks.data import batch_factor
@@ -21,9 +22,9 @@ def weights(identity: Run, run: Run) -> Check | None:
     """
     if batch_factor(identity, run) == 1 or not fewer_steps(identity, run):
         return None
-    n, (one, *ranks) = len(run.traces), (_by_line(trace) for trace in (identity.root, *run.traces))
-    for line, serial in one.items():
-        common = list(zip(serial, *(rank.get(line, []) for rank in ranks), strict=False))
+    n, (one, *ranks) = len(run.traces), (_by_place(trace) for trace in (identity.root, *run.traces))
+    for (line, number), serial in one.items():
+        common = list(zip(serial, *(rank.get((line, number), []) for rank in ranks), strict=False))
         full = [together for together in common if len({size for _, size, _ in together}) == 1]
         alike = all(math.isclose(one[0], weight, rel_tol=1e-6) for one, *others in full for weight, *_ in others)
         if alike and _follows([one for one, *_ in full]):
@@ -36,13 +37,18 @@ def weights(identity: Run, run: Run) -> Check | None:
     return None
 
 
-def _by_line(trace: Trace) -> dict[str, list[tuple[float, int, bool]]]:
-    """Return, by line, a loss's weight in each step, the samples read for it, and whether an epoch has begun before."""
-    found: dict[str, list[tuple[float, int, bool]]] = {}
+def _by_place(trace: Trace) -> dict[tuple[str, int], list[tuple[float, int, bool]]]:
+    """Return each step's weights, the samples read for it, and whether an epoch has begun before.
+
+    By the line that makes a part of the loss, and the part's number there, from 0.
+    """
+    found: dict[tuple[str, int], list[tuple[float, int, bool]]] = {}
     for step in trace.steps:
         size, begun = sum(len(e["indices"] or ()) for e in step.before if e.kind == "batch"), step.count("epoch") > 0
-        for line, weight in {e["made"]: e["weight"] for e in step.before if e.kind == "weight"}.items():
-            found.setdefault(line, []).append((weight, size, begun))
+        many: Counter[str] = Counter()
+        for e in (e for e in step.before if e.kind == "weight"):
+            found.setdefault((e["made"], many[e["made"]]), []).append((e["weight"], size, begun))
+            many[e["made"]] += 1
     return found
 
 

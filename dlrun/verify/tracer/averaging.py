@@ -24,7 +24,7 @@ from dlrun.verify.tracer.training import Training
 FACE = "dl_comm.torch"
 # What may communicate, or changes what a port computes; prints and questions are not followed.
 FOLLOWED = ("init", "broadcast", "gradients", "shard", "stretch", "lr_scale", "warmup", "decay", "lars", "steps",
-            "serial_steps", "reseed", "average", "total", "save", "load", "barrier", "finalize",
+            "serial_steps", "compound", "reseed", "average", "total", "save", "load", "barrier", "finalize",
             "rank0_first")  # fmt: skip
 
 
@@ -113,6 +113,8 @@ class Averaging:
     def _serial_steps(self, function: Any, count: int) -> tuple[Any, dict[str, Any]]:
         result = count if self.recorder.orders.global_batch else function(count)
         return result, {"count": number_of(count), "result": number_of(result)}
+
+    _compound = _serial_steps
 
     def _shard(self, function: Any, what: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         number, self._shards = self._shards, self._shards + 1

@@ -23,7 +23,7 @@ from dlrun.verify.tracer.totals import divided
 
 FACES = ("dl_comm.tensorflow", "dl_comm.keras")
 FOLLOWED = ("init", "broadcast_variables", "broadcast", "gradients", "shard", "stretch", "lr_scale", "warmup", "decay",
-            "lars", "steps", "serial_steps", "reseed", "average", "total", "barrier", "finalize",
+            "lars", "steps", "serial_steps", "compound", "reseed", "average", "total", "barrier", "finalize",
             "rank0_first")  # fmt: skip
 
 
@@ -132,7 +132,7 @@ class Face:
         result = count if self.recorder.orders.global_batch else function(count)
         return result, {"count": number_of(count), "result": number_of(result)}
 
-    _serial_steps = _steps
+    _serial_steps = _compound = _steps
 
     def _stretch(self, function: Any, data: Any, axis: int = 0, multiple: int = 1) -> tuple[Any, dict[str, Any]]:
         result = function(data, axis, multiple)

@@ -96,6 +96,8 @@ def rates_and_steps_follow_the_number_of_ranks():
     assert [dl.steps(c) for c in (0, 1, _n, _n + 1, -1)] == [0, 1, 1, 2, -1]
     assert dl.steps(None) is None
     assert dl.serial_steps(3) == 3 * _n
+    assert dl.compound(0.5) == 0.5**_n
+    assert torch.equal(dl.compound(torch.tensor(0.5)), torch.tensor(0.5**_n))
     assert dl.steps([_n, 3 * _n]) == [1, 3]
     assert dl.steps(lambda step: step + 0.5)(3) == 3 * _n + 0.5
     for wrong, kind in (((0.1, "cubic"), ValueError), (("0.1",), TypeError), ((None,), TypeError)):

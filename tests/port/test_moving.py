@@ -1,0 +1,101 @@
+"""Moving averages of weights forget as in the serial run, whose steps n ranks make n of at once."""
+
+import pytest
+
+from dlrun.port import port
+from dlrun.port.facts import Options
+
+SCRIPT = """import copy
+import torch
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.utils.data import DataLoader
+loader = DataLoader(data, batch_size=8, shuffle=True)
+model = torch.nn.Linear(4, 1)
+mean = copy.deepcopy(model)
+opt = torch.optim.SGD(model.parameters(), lr=0.05)
+seen, step = 0.0, 0
+
+MADE
+
+for epoch in range(3):
+    for x, y in loader:
+        loss = (model(x) - y).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        step += 1
+        seen = 0.9 * seen + 0.1 * loss.item()
+        EVERY
+    AFTER
+"""
+PAIRS = "for m, p in zip(mean.parameters(), model.parameters()):\n            "
+SHADOW = """class Shadow:
+    def __init__(self, model, decay):
+        self.model, self.decay = model, decay
+        self.kept = {n: p.data.clone() for n, p in model.named_parameters()}
+    def update(self):
+        for n, p in self.model.named_parameters():
+            new = (1.0 - self.decay) * p.data + self.decay * self.kept[n]
+            self.kept[n] = new.clone()
+shadow = Shadow(model, 0.99)"""
+MIXED = """def mixed(old, new, beta):
+    return old * beta + (1 - beta) * new
+def update(teacher, student, beta=0.99):
+    for a, b in zip(teacher.parameters(), student.parameters()):
+        a.data = mixed(a.data, b.data, beta)"""
+SOFT = """def soft(target, source, tau):
+    for t, p in zip(target.parameters(), source.parameters()):
+        t.data.copy_(tau * p.data + (1.0 - tau) * t.data)"""
+
+
+def lines(every, made="", after="", **options):
+    """Return what the port changes in the lines that average weights."""
+    source = SCRIPT.replace("MADE", made).replace("EVERY", every).replace("AFTER", after)
+    ported = port(source, Options(**options))
+    return [line.strip() for line in ported.text.splitlines() if "compound" in line], ported.doubts
+
+
+@pytest.mark.parametrize(
+    ("every", "made", "written"),
+    [
+        (f"{PAIRS}m.data.mul_(0.99).add_(p.data, alpha=1 - 0.99)", "",
+         "m.data.mul_(dl.compound(0.99)).add_(p.data, alpha=1 - dl.compound(0.99))"),
+        (f"{PAIRS}m.data.mul_(0.9).add_(0.1 * p.data)", "",
+         "m.data.mul_(dl.compound(0.9)).add_((1 - dl.compound(0.9)) * p.data)"),
+        (f"{PAIRS}m.data.lerp_(p.data, share)", "share = 0.01", "m.data.lerp_(p.data, 1 - dl.compound(1 - share))"),
+        (f"{PAIRS}m.data.sub_(rest * (m.data - p.data))", "d = 0.99\nrest = 1.0 - d",
+         "m.data.sub_((1 - dl.compound(1 - rest)) * (m.data - p.data))"),
+        ("shadow.update()", SHADOW,
+         "new = (1.0 - dl.compound(self.decay)) * p.data + dl.compound(self.decay) * self.kept[n]"),
+        ("update(mean, model)", MIXED, "return old * dl.compound(beta) + (1 - dl.compound(beta)) * new"),
+        ("soft(mean, model, 0.01)", SOFT,
+         "t.data.copy_((1 - dl.compound(1.0 - tau)) * p.data + dl.compound(1.0 - tau) * t.data)"),
+        ("kept.update_parameters(model)", "kept = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.99))",
+         "kept = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(dl.compound(0.99)))"),
+    ],
+)  # fmt: skip
+def test_an_average_of_weights_keeps_of_the_old_ones_what_n_serial_steps_keep(every, made, written):
+    assert lines(every, made) == ([written], ())
+
+
+def test_what_weighs_an_average_follows_the_serial_steps():
+    every = f"d = min(0.99, (1 + step) / (10 + step))\n        {PAIRS}m.data.mul_(d).add_(p.data, alpha=1 - d)"
+    source = SCRIPT.replace("MADE", "").replace("EVERY", every).replace("AFTER", "")
+    assert "d = min(0.99, (1 + dl.serial_steps(step)) / (10 + dl.serial_steps(step)))" in port(source).text
+
+
+def test_where_it_is_not_known_which_weights_are_the_old_ones_the_average_is_doubted():
+    written, doubts = lines("update(mean, model, x.mean())", MIXED)
+    assert not written
+    assert [d.write for d in doubts if "averages weights" in d.why] == ["dl.compound(d), where d weighs the old ones"]
+
+
+def test_averages_between_epochs_at_divided_counts_or_with_the_serial_steps_stay():
+    average = f"{PAIRS}m.data.mul_(0.99).add_(p.data, alpha=1 - 0.99)"
+    inner = average.replace("            ", "                ")
+    slower = "opt.param_groups[0]['lr'] = 0.01"
+    assert lines("pass", after=average.replace("            ", "        ")) == ([], ())
+    assert lines(f"if step % 10 == 0:\n            {slower}\n            {inner}")[0] == []
+    assert len(lines(f"if step > 10:\n            {inner}")[0]) == 1
+    assert len(lines(f"if step % 10 == 0:\n            {inner}")[0]) == 1  # at every 10th step of n ranks
+    assert lines(average, batch="global")[0] == []
