@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dl_comm import CommError, _core
 from dl_comm.ranks import get_nranks, parts
-from dl_comm.torch.memory import DenseMemory, label, plain_buffers
+from dl_comm.torch.memory import DenseMemory, expanded, label, plain_buffers
 from dl_comm.torch.overlap import finish_overlapped
 from dl_comm.torch.parameters import DENSE, SPARSE, Held, held_by, holds_gradient, kind_of
 
@@ -97,7 +97,9 @@ _WHICH = "the kinds of "
 def _dense_gradient(tensor: Tensor) -> Tensor:
     if not holds_gradient(tensor):
         return tensor
-    return torch.zeros_like(tensor, requires_grad=False) if tensor.grad is None else tensor.grad
+    if tensor.grad is None:
+        return torch.zeros_like(tensor, requires_grad=False)
+    return tensor.grad.contiguous() if expanded(tensor.grad) else tensor.grad  # one memory cannot hold several means
 
 
 def _sparse_mean(tensor: Tensor, sparse_dim: int) -> Tensor:

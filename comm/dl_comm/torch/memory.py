@@ -29,6 +29,13 @@ def label(name: str, tensor: Tensor) -> str:
     return text
 
 
+def expanded(tensor: Tensor) -> list[int]:
+    """Return the dimensions along which all elements are one in memory, as in the gradient of a sum."""
+    if tensor.layout != torch.strided:
+        return []
+    return [dim for dim, step in enumerate(tensor.stride()) if step == 0 and tensor.shape[dim] > 1]
+
+
 def plain_buffers(tensors: Sequence[Tensor]) -> list[Buffer] | None:
     """Return where the parameters' gradients lie, if each has one that is dense host memory laid out as it is.
 
@@ -119,4 +126,7 @@ class DenseMemory:
     def store(self) -> None:
         """Copy the copies back into the tensors they came from."""
         for tensor, copy in self._copies:
-            tensor.copy_(copy)
+            own, mean = tensor, copy
+            for dim in expanded(tensor):  # on all ranks, whose labels hold the strides: one element stands for all
+                own, mean = own.narrow(dim, 0, 1), mean.narrow(dim, 0, 1)
+            own.copy_(mean)

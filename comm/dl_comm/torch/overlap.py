@@ -30,7 +30,7 @@ from dl_comm import CommError, _core, settings
 from dl_comm.ranks import get_nranks, own_team
 from dl_comm.torch import gpu
 from dl_comm.torch.buckets import Bucket, Slot
-from dl_comm.torch.memory import label
+from dl_comm.torch.memory import expanded, label
 from dl_comm.torch.parameters import DENSE, DONE, holders, kind_of
 
 _ALIGNMENT = 64  # bytes: gradients begin at cache lines
@@ -100,7 +100,7 @@ class Overlap:
             parameter = slot.parameter
             left[id(parameter)] = kind if changed or kind > DENSE else DONE
             if kind == DENSE and not changed and slot.view is not None:
-                if parameter.grad is None:
+                if parameter.grad is None or expanded(parameter.grad):
                     parameter.grad = torch.empty_like(parameter, requires_grad=False)
                 grads.append(parameter.grad.detach())
                 means.append(slot.view)

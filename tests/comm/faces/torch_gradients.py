@@ -191,6 +191,22 @@ def gradients_as_autograd_returns_them_are_averaged_themselves():
     torch.testing.assert_close(grads[0].detach(), torch.full((4,), 2 * sum(r * r for r in range(_n)) / _n))
 
 
+def gradients_of_sums_are_averaged_whose_elements_are_one_in_memory():
+    w = torch.ones(4, 3, requires_grad=True)
+    (grad,) = torch.autograd.grad(w.sum() * _r, [w])
+    assert grad.stride() == (0, 0)
+    dl.gradients([grad])
+    assert (grad == (_n - 1) / 2).all()
+    for overlapped in (False, True):
+        p = nn.Parameter(torch.zeros(4))
+        if overlapped:
+            dl.overlap([p])
+        for _ in range(3):
+            p.grad = torch.ones(1).expand(4) if _r == 0 else torch.arange(4.0)
+            dl.gradients([p])
+            torch.testing.assert_close(p.grad, (torch.ones(4) + (_n - 1) * torch.arange(4.0)) / _n)
+
+
 @with_a_scaler
 def an_overflow_on_one_rank_skips_the_step_on_all():
     model = _net().float()
