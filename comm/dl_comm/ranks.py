@@ -98,7 +98,9 @@ def parts() -> int:
 
 def own_team() -> int:
     """Return the number of a new team, from the top down: those of the user's count from 0. Collective."""
-    team = next(_own_teams)
+    team = next(_own_teams, None)
+    if team is None:
+        raise dl_comm.CommError("no team of threads is left: the functions of dl_comm's faces have taken 399")
     _core.create_team(team, int(os.environ.get("DL_COMM_DEFAULT_NTHREADS", "2")))
     return team
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import TensorWeakRef
 
 from dl_comm import _core
 from dl_comm.device import Flight
@@ -16,16 +17,26 @@ from dl_comm.torch.memory import dtype_name
 
 @dataclass(eq=False)
 class Slot:
-    """One parameter's place: its ``view`` of a bucket, and what is known of its gradient in this step."""
+    """One parameter's place: its ``view`` of a bucket, and what is known of its gradient in this step.
+
+    The parameter lives as long as its owner wants it to.
+    """
 
     name: str
-    parameter: Tensor
+    weak: TensorWeakRef
     fired: int = 0  # backwards that reached it since the last step
     expected: int = 0  # how many there were in the step before
     last: int = -1  # when the latest came, counted over all parameters
     bucket: Bucket | None = None
     view: Tensor | None = None
     copied: tuple[Tensor, int] | None = None  # the gradient that is in the view, and its version then
+
+    @property
+    def parameter(self) -> Tensor:
+        """The parameter, which must be there still."""
+        found: Tensor | None = self.weak()
+        assert found is not None, f"{self.name} is gone"
+        return found
 
     def is_current(self) -> bool:
         """Whether what was copied still is this rank's gradient."""

@@ -18,17 +18,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakTensorKeyDictionary
+from torch.utils.weak import TensorWeakRef, WeakTensorKeyDictionary
 
 from dl_comm import CommError, _core, settings
-from dl_comm.ranks import get_nranks, own_team
+from dl_comm.ranks import get_nranks
 from dl_comm.torch import gpu
+from dl_comm.torch.berths import take
 from dl_comm.torch.buckets import Bucket, Slot
 from dl_comm.torch.memory import expanded, label
 from dl_comm.torch.parameters import DENSE, DONE, holders, kind_of
@@ -38,10 +40,13 @@ _ALIGNMENT = 64  # bytes: gradients begin at cache lines
 
 @dataclass(eq=False)
 class Overlap:
-    """The parameters of one ``overlap`` call. ``buckets`` is empty until the first step has shown the order."""
+    """The parameters of one ``overlap`` call, whose hooks keep it alive.
+
+    ``buckets`` is empty until the first step has shown the order; then there is a ``team``, too.
+    """
 
     slots: list[Slot]
-    team: int
+    team: int = 0
     buckets: list[Bucket] = field(default_factory=list)
     clock: int = 0
     quiet: bool = False
@@ -137,8 +142,8 @@ class Overlap:
             bucket.slots.append(slot)
             slot.bucket, offsets[slot], ends[bucket] = bucket, ends[bucket], ends[bucket] + size
         on_host = [bucket for bucket in self.buckets if not gpu.is_on_gpu(bucket.slots[0].parameter)]
-        arena = _core.arena(max(1, sum(ends[bucket] for bucket in on_host)))
-        memory = torch.frombuffer(arena, dtype=torch.uint8)
+        berth = take(sum(ends[bucket] for bucket in on_host), self, self.buckets)
+        self.team, memory = berth.team, berth.memory
         for bucket in self.buckets:
             first_of_all = bucket.slots[0].parameter
             if bucket in on_host:
@@ -155,7 +160,7 @@ class Overlap:
             slot.expected, slot.fired = slot.fired, 0
 
 
-_overlaps: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+_overlaps: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # parameter -> weak reference to its Overlap
 
 
 def overlap(what: Any) -> None:
@@ -167,15 +172,15 @@ def overlap(what: Any) -> None:
     thing is not seen: a gradient edited through ``.data`` between backward and ``gradients``.
 
     Takes memory of the size of the gradients once (shared between the ranks, or the GPU's), buckets of
-    ``DL_COMM_BUCKET_MB`` (16) megabytes, and a team of threads. Floating-point parameters on the CPU and on CUDA's GPUs
-    take part; others are averaged by ``gradients`` as before. On a GPU no call waits for it. On one rank nothing
-    happens. Raises ``ValueError`` when a parameter already overlaps.
+    ``DL_COMM_BUCKET_MB`` (16) megabytes, and a team of threads; a later model takes over those of one that is gone.
+    Floating-point parameters on the CPU and on CUDA's GPUs take part; others are averaged by ``gradients`` as before.
+    On a GPU no call waits for it. On one rank nothing happens. Raises ``ValueError`` when a parameter already overlaps.
     """
     held = holders(what)
     if get_nranks() == 1:
         return
     slots = [
-        Slot(name, p)
+        Slot(name, TensorWeakRef(p))
         for name, p in held
         if p.requires_grad and p.is_leaf and p.is_floating_point() and (p.device.type == "cpu" or gpu.is_on_gpu(p))
     ]
@@ -184,9 +189,9 @@ def overlap(what: Any) -> None:
             raise ValueError(f"overlap() was called before for {slot.name}; call it once for each parameter")
     if not slots:
         return
-    made = Overlap([slot for slot in slots if slot.parameter.numel()], own_team())
+    made = Overlap([slot for slot in slots if slot.parameter.numel()])
     for slot in made.slots:
-        _overlaps[slot.parameter] = made
+        _overlaps[slot.parameter] = weakref.ref(made)
         slot.parameter.register_post_accumulate_grad_hook(_hook(made, slot))
 
 
@@ -203,11 +208,12 @@ def finish_overlapped(tensors: Iterable[Tensor]) -> dict[int, int]:
     if not len(_overlaps):
         return {}
     given = list(tensors)
-    met = {id(found): found for found in (_overlaps.get(t) for t in given) if found is not None}
+    refs = (_overlaps.get(t) for t in given)
+    met = {id(found): found for found in (ref() for ref in refs if ref is not None) if found is not None}
     here = set(map(id, given))
     left: dict[int, int] = {}
     for found in met.values():
-        missing = [slot.name for slot in found.slots if id(slot.parameter) not in here]
+        missing = [slot.name for slot in found.slots if slot.weak() is None or id(slot.parameter) not in here]
         if missing:
             raise CommError(
                 f"gradients() got a part of what overlaps: {missing[0]} is missing",
@@ -223,7 +229,7 @@ def no_sync() -> Iterator[None]:
 
     Only a matter of speed where the number of backwards changes from step to step; results are the same.
     """
-    all_of_them = {id(found): found for found in _overlaps.values()}
+    all_of_them = {id(found): found for found in (ref() for ref in _overlaps.values()) if found is not None}
     for found in all_of_them.values():
         found.quiet = True
     try:

@@ -1,10 +1,13 @@
 """Overlapped averaging gives, in every situation, what plain averaging gives."""
 
+import gc
 import os
+import weakref
 
 import dl_comm.torch as dl
 import torch
 from dl_comm import CommError
+from dl_comm.torch import berths
 from dl_comm.torch.overlap import _overlaps
 from torch import nn
 from torch_versions import with_a_scaler
@@ -74,7 +77,7 @@ def reductions_start_while_backward_runs():
         model.zero_grad()
         x = torch.ones(2, 16, requires_grad=True)
         x.register_hook(
-            lambda grad: started.append(sum(b.ticket is not None for b in _overlaps[model[0].bias].buckets))
+            lambda grad: started.append(sum(b.ticket is not None for b in _overlaps[model[0].bias]().buckets))
         )
         model(x).sum().backward()
         dl.gradients(model)
@@ -228,3 +231,25 @@ def a_part_of_what_overlaps_is_refused():
         except kind:
             continue
         raise AssertionError("no error")
+
+
+def models_that_come_one_after_the_other_are_let_go_and_share_threads_and_memory():
+    gone, teams = [], []
+    for size in (30, 20, 30, 10):
+        before = {berth.team for berth in berths._left.values()}
+        model = nn.Linear(size, size)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        dl.overlap(optimizer)
+        for _ in range(3):
+            optimizer.zero_grad()
+            (model(torch.ones(1, size)).sum() * _r).backward()
+            dl.gradients(optimizer)
+            assert (model.bias.grad == (_n - 1) / 2).all()
+            optimizer.step()
+        teams.append(_overlaps[model.bias]().team)
+        assert size == 30 or teams[-1] in before
+        gone.append(weakref.ref(model.weight))
+        del model, optimizer
+        gc.collect()
+        assert all(parameter() is None for parameter in gone)
+    assert teams[2] == teams[0]
