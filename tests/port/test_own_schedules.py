@@ -222,13 +222,13 @@ def test_a_rate_that_changes_at_one_step_is_doubted_where_ranks_may_pass_it_by()
 @pytest.mark.parametrize(
     ("hook", "lines", "written"),
     [
-        ("on_batch_end", "K.set_value(opt.lr, opt.lr * 1.1)", "opt.lr * 1.1 ** dl.serial_steps(1))"),
+        ("on_batch_end", "K.set_value(opt.lr, opt.lr * 1.1)", "opt.lr * dl.compound(1.1))"),
         ("on_batch_end", "lr = K.get_value(opt.lr)\n        lr *= self.factor\n        K.set_value(opt.lr, lr)",
-         "lr *= self.factor ** dl.serial_steps(1)\n"),
+         "lr *= dl.compound(self.factor)\n"),
         ("on_batch_end", "new = K.get_value(opt.lr) / FALL\n        K.set_value(opt.lr, new)",
-         "/ FALL ** dl.serial_steps(1)\n"),
+         "/ dl.compound(FALL)\n"),
         ("on_train_batch_begin", "opt.learning_rate.assign((1 - FALL) * opt.learning_rate)",
-         "((1 - FALL) ** dl.serial_steps(1) * opt.learning_rate)"),
+         "(dl.compound(1 - FALL) * opt.learning_rate)"),
         ("on_batch_end", "opt.lr = opt.lr * self.moving", ""),
         ("on_batch_end", "opt.lr = opt.lr * logs['loss']", ""),
         ("on_batch_end", "if batch % 9 == 0:\n            opt.lr = opt.lr * 1.1", ""),
@@ -259,7 +259,7 @@ model.fit(x, y, callbacks=[Finder(1.1)])
 """)
     assert ["of the one before" in d.why for d in ported.doubts if d.danger == "high"] == [True] * (written == "")
     assert ported.text.count("lr_scale") == 1
-    assert (written or "") in ported.text and ported.text.count("serial_steps") == bool(written)
+    assert (written or "") in ported.text and ported.text.count("compound(") == bool(written)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from dlrun.port.passes import keras_rate, schedules
 from dlrun.port.passes.bounds import AFTER, compared
 from dlrun.port.passes.counters import is_one_more
 from dlrun.port.passes.so_far import bare, steps_so_far
-from dlrun.port.passes.step_rates import StepRates, power, ways
+from dlrun.port.passes.step_rates import StepRates, compound, ways
 from dlrun.port.program.script import argument, dotted, walk
 
 _STEPS = ("last_epoch", "_step_count")  # what a scheduler of PyTorch counts its steps in
@@ -200,7 +200,7 @@ def keras(facts: KerasFacts) -> Iterator[Edit | Doubt]:
             continue
         factor = _factor(facts, node if isinstance(node, cst.AugAssign) else value)
         if factor is not None and _is_plain(facts, factor, node):
-            yield power(facts, factor)
+            yield compound(facts, factor)
         else:
             yield Doubt(node, "makes a rate of the one before at every batch, and n ranks take 1/n of the batches: it "
                         "changes n times more slowly", "high", f"{facts.alias}.compound(factor)")  # fmt: skip
