@@ -22,11 +22,14 @@ for epoch in range(9):
             count += 1
     {after}
 """
-VALIDATED = LOOP.replace("        if {test}:", """        if i % 9 == 0:
+VALIDATED = LOOP.replace(
+    "        if {test}:",
+    """        if i % 9 == 0:
             meter.update(model(held).mean().item())
             if meter.avg < best:
                 best = meter.avg
-            else:""").replace("    count = 0", "    count, best, meter = 0, 9.0, Meter()")
+            else:""",
+).replace("    count = 0", "    count, best, meter = 0, 9.0, Meter()")
 RIGHT = "out.argmax() == y[0]"
 
 
@@ -50,6 +53,34 @@ def test_a_count_under_a_test_of_averages_is_alike_on_all_ranks() -> None:
         test="", after="if count > 3: break").replace("            count", "                count"))  # fmt: skip
     assert "meter.avg = dl.average(meter.avg)" in ported.text
     assert "dl.total(count)" not in ported.report()
+
+
+TOGETHER = """
+best, count, n_iter = 9.0, 0, 99
+for i, (x, y) in enumerate(loader):
+    torch.nn.functional.cross_entropy(model(x), y).backward()
+    opt.step()
+    if i % 9 == 0:
+        value = model(held).mean().item()
+        if value < best: best, {zero} = value, 0
+        else:
+            count += 1
+            if {test}: break
+"""
+
+
+@pytest.mark.parametrize(("zero", "test"), [("count", "count > 2"), ("i_best", "count > 2 and i > 9")])
+def test_a_count_under_a_test_of_averages_is_alike_where_it_is_set_beside_the_best(zero, test) -> None:
+    ported = port(LOOP.partition("for epoch")[0] + TOGETHER.format(zero=zero, test=test))
+    assert "value = dl.average(value)" in ported.text
+    assert "dl.total(count)" not in ported.report()
+
+
+def test_a_count_that_is_set_beside_others_is_not_read_there() -> None:
+    after = "pass\nbest, count = 0, 0"
+    assert "dl.total(count)" not in port(LOOP.format(test=RIGHT, after=after)).report()
+    after = "pass\nbest, table[count] = 0, 0"
+    assert "dl.total(count)" in port(LOOP.format(test=RIGHT, after=after)).report()
 
 
 def test_a_count_of_a_sessions_own_samples_is_doubted_too() -> None:

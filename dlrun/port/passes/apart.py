@@ -61,7 +61,7 @@ def _generators(facts: Facts) -> Iterator[Doubt]:
     for loop in facts.loops:
         if not isinstance(loop, (cst.For, cst.While)) or runs_inside(facts, loop.body):
             continue
-        for call, _ in _seeded(facts, loop.body):
+        for call, _ in seeded_draws(facts, loop.body):
             yield _alike(facts, call, dotted(call.func.value))  # type: ignore[attr-defined]
         for call in (n for n in walk(loop.body) if isinstance(n, cst.Call)):
             given = argument(call, "generator") if facts.kinds.of_call(call) != "loader" else None
@@ -81,7 +81,7 @@ def _is_generator(facts: Facts, node: cst.CSTNode) -> bool:
     return isinstance(node, cst.Call) and facts.script.name_of(node.func) == "torch.Generator"
 
 
-def _seeded(facts: Facts, body: cst.CSTNode) -> Iterator[tuple[cst.Call, cst.Call]]:
+def seeded_draws(facts: Facts, body: cst.CSTNode) -> Iterator[tuple[cst.Call, cst.Call]]:
     """Yield the draws in ``body`` from generators of the script's own, with the call that makes and seeds each."""
     for call in (n for n in walk(body) if isinstance(n, cst.Call) and isinstance(n.func, cst.Attribute)):
         made = [o.node for o in facts.flow.origins(call.func.value)]  # type: ignore[attr-defined]
@@ -95,7 +95,7 @@ def _blind(facts: Facts) -> Iterator[Doubt]:
     """Yield a doubt where a data set draws its samples itself, whatever their number, from one seed on all ranks."""
     blind = [f for f in facts.flow.methods.get("__getitem__", []) if not facts.full_batch and _ignores(f)]
     for function in blind:
-        for _, made in _seeded(facts, function.body):
+        for _, made in seeded_draws(facts, function.body):
             yield Doubt(made, f"{function.name.value}() draws a sample whatever its number, from one seed on all "
                         "ranks: they take the same samples", "high", f"{facts.script.code(made.func)}("
                         f"{facts.script.code(made.args[0].value)} + {facts.alias}.get_rank())")  # fmt: skip

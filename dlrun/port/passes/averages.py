@@ -17,6 +17,7 @@ from dlrun.port.passes import (
     kept,
     meters,
     own_states,
+    played,
     shown,
     statistics,
     tallies,
@@ -49,7 +50,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
                 best = accuracy
                 break
     """
-    if doubts.uneven(facts) is None:  # else the ranks do not come to the same places together
+    if played.uneven(facts) is None:  # else the ranks do not come to the same places together
         yield from numbers(Metrics(facts), histories=True)
     yield from statistics.torch(facts)
     yield from doubts.torch(facts)

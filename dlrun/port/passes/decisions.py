@@ -9,12 +9,14 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts.taint import Taint
 from dlrun.port.insert import statements
+from dlrun.port.passes import steering
 from dlrun.port.passes.metrics import Metrics, asked_if_finite
 from dlrun.port.program.script import dotted, names_in, walk
 
 ORDER = (cst.LessThan, cst.LessThanEqual, cst.GreaterThan, cst.GreaterThanEqual)
 _TURNS = (cst.For, cst.While, cst.ListComp, cst.GeneratorExp, cst.DictComp)
 _ENDS = ("builtins.max", "builtins.min")
+_STEERS = ("state_dict", "param_groups", "save", "step", "requires_grad", "requires_grad_")
 _DEPTH = 4
 _LEAVES = (cst.Break, cst.Continue, cst.Return, cst.Raise)
 
@@ -29,6 +31,10 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
         elif isinstance(node, cst.Assign) and _is_flag(metrics, node):
             tests = [n for n in walk(node.value) if isinstance(n, cst.Comparison)]
             yield from (found for test in tests for found in _decision(metrics, node, test))
+        elif isinstance(node, cst.IfExp) and not _apart(metrics, node) and _lasts(metrics, node):
+            tests = [n for n in walk(node.test) if isinstance(n, cst.Comparison)]
+            line = metrics.script.statement_of(node)
+            yield from (found for test in tests for found in _decision(metrics, line, test))
     for call in metrics.script.calls:
         func = call.func
         if isinstance(func, cst.Attribute) and func.attr.value == "step" and call.args:
@@ -65,11 +71,16 @@ def _decides(metrics: Metrics, node: cst.If | cst.While) -> bool:
             return True
         if isinstance(n, cst.Assign) and any(dotted(m) in tested for t in n.targets for m in walk(t.target)):
             return True
-        if isinstance(n, cst.Attribute) and n.attr.value in ("state_dict", "param_groups", "save", "step"):
+        if isinstance(n, cst.Attribute) and n.attr.value in _STEERS:
             return True
         if isinstance(n, cst.Call) and "save" in dotted(n.func):
             return True
-    return _ends_later(metrics, node)
+    return _ends_later(metrics, node) or _lasts(metrics, node)
+
+
+def _lasts(metrics: Metrics, node: cst.If | cst.IfExp) -> bool:
+    """Tell whether the training goes on by what ``node`` sets, as by a curriculum's level."""
+    return steering.lasts(metrics.facts, node, metrics.trained_by)
 
 
 def _ends_later(metrics: Metrics, node: cst.CSTNode) -> bool:

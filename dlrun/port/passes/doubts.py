@@ -10,12 +10,11 @@ import libcst as cst
 from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts
 from dlrun.port.facts.scalars import Scalars
-from dlrun.port.facts.torch import calls_method, without_gradients
+from dlrun.port.facts.torch import without_gradients
 from dlrun.port.feeds import nested
-from dlrun.port.feeds.draws import plays
-from dlrun.port.passes import weighted
+from dlrun.port.passes import played, weighted
 from dlrun.port.passes.counters import feeds_of
-from dlrun.port.program.script import argument, dotted, names_in, walk
+from dlrun.port.program.script import argument, dotted, walk
 
 # What a function is called that shows or keeps what it is given.
 _SHOWS = re.compile(r"plot|show|draw|save|write|log|print|display|visuali", re.IGNORECASE)
@@ -26,12 +25,11 @@ _JUDGES = ("sklearn.metrics.", "scipy.stats.", "seqeval.metrics.", "torchmetrics
 _COMPARES = re.compile(
     r"cox\w*(loss|nll|likelihood)|loss\w*cox|partial_?(log_?)?likelihood|nt_?xent|info_?nce|sup_?con\w*loss|"
     r"\.(\w*contrastive|barlow_?twins|vic_?reg)\w*$|logcumsumexp$|pdist$", re.IGNORECASE)  # fmt: skip
-_NORMALISES = re.compile(r"^(gym|gymnasium|stable_baselines3)\..*(NormalizeObservation|NormalizeReward|VecNormalize)$")
 
 
 def torch(facts: Facts) -> Iterator[Doubt]:
     """Yield the doubts about a whole PyTorch script; each kind once."""
-    yield from episodes(facts)
+    yield from played.torch(facts)
     yield from _uneven_batches(facts)
     yield from _sums(facts)
     yield from _coupled(facts)
@@ -139,43 +137,6 @@ def _compares(facts: Facts, call: cst.Call) -> bool:
                for o in (facts.flow.origins(target) if target is not None else ()))  # fmt: skip
 
 
-def episodes(facts: Facts) -> Iterator[Doubt]:
-    """Yield the doubts about environments that each rank plays for itself."""
-    yield from _environments(facts)
-    yield from list(_normalised(facts))[:1]
-    yield from _uneven_episodes(facts)
-
-
-def _environments(facts: Facts) -> Iterator[Doubt]:
-    script, makes = facts.script, ("gym.make", "gymnasium.make", "gymnasium.vector.SyncVectorEnv")
-    made = [call for call in script.calls if script.name_of(call.func) in makes]
-    played = [n for n in script.nodes if plays(facts.kinds, n)] if facts.episodes else []
-    seeded = [c for c in script.calls if calls_method(c, "reset") and argument(c, "seed") is not None]
-    homes = {script.function_of(loop) for loop in facts.loops}  # not of an evaluation, which may begin alike
-    every = [*(seeded if made or played else ()), *made, *played]
-    for node in sorted(every, key=lambda n: script.function_of(n) not in homes)[:1]:
-        seed = argument(node, "seed") if isinstance(node, cst.Call) else None
-        given = script.code(seed) if seed is not None else "seed"
-        yield Doubt(node, "every rank plays episodes of its own; with one seed they begin alike", "medium",
-                    f"env.reset(seed={given} + {facts.alias}.get_rank())")  # fmt: skip
-
-
-def _normalised(facts: Facts) -> Iterator[Doubt]:
-    """Yield a doubt about each library's environment that scales observations or rewards by what it has seen so far."""
-    for call in facts.script.calls:
-        if _NORMALISES.search(facts.script.name_of(call.func)):
-            yield Doubt(call, "this goes by the mean and the variance of a rank's own episodes: each rank's model is "
-                        "given others", "medium", f"average the mean and var of its obs_rms (or return_rms) with "
-                        f"{facts.alias}.average() before each update")  # fmt: skip
-
-
-def _uneven_episodes(facts: Facts) -> Iterator[Doubt]:
-    """Yield a doubt where an update is made at every step of an episode, whose length is a rank's own."""
-    if (loop := uneven(facts)) is not None:
-        why = "episodes differ in length: a rank that makes fewer updates leaves the others waiting for ever"
-        yield Doubt(loop, why, "high", "count updates, not episodes, so that all ranks make as many")
-
-
 def _uneven_batches(facts: Facts) -> Iterator[Doubt]:
     """Yield a doubt where a batch has as many updates as it has parts: slices of a volume, chunks of a text."""
     for loop in facts.loops:
@@ -183,23 +144,6 @@ def _uneven_batches(facts: Facts) -> Iterator[Doubt]:
             yield Doubt(loop, "a rank whose batch has fewer parts makes fewer updates, and leaves the others waiting "
                         "for ever", "high", "give all batches as many parts, or update once for a batch")  # fmt: skip
             return
-
-
-def uneven(facts: Facts) -> cst.CSTNode | None:
-    """Return a loop that plays an episode to its end and updates at each of its turns, if there is one."""
-    for loop in facts.loops:
-        inside = list(walk(loop.body))
-        body = [n for n in inside if isinstance(n, (cst.Assign, cst.Break)) and _loop_of(facts, n) is loop]
-        ends = isinstance(loop, cst.While) or any(isinstance(n, cst.Break) for n in body)
-        played = [n for n in inside if isinstance(n, cst.Assign) and plays(facts.kinds, n)]
-        done = isinstance(loop, cst.While) and any(names_in(loop.test) & names_in(n.targets[0].target) for n in played)
-        if done or (ends and any(n in body for n in played)):
-            return loop
-    return None
-
-
-def _loop_of(facts: Facts, node: cst.CSTNode) -> cst.CSTNode | None:
-    return next((u for u in facts.script.above(node) if isinstance(u, (cst.For, cst.While))), None)
 
 
 def _sums(facts: Facts) -> Iterator[Doubt]:

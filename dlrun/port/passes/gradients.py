@@ -10,7 +10,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, Step
 from dlrun.port.facts.taint import draws
 from dlrun.port.insert import expression, statements
-from dlrun.port.passes import doubts
+from dlrun.port.passes import played
 from dlrun.port.passes.decisions import ORDER
 from dlrun.port.program.script import walk
 
@@ -51,7 +51,7 @@ def _unequal(facts: Facts, step: Step, drawn: set[cst.CSTNode]) -> Iterator[Edit
     What the ranks compute from their samples is averaged where it decides (step "metrics").
     """
     chance: list[cst.CSTNode] = []
-    together = doubts.uneven(facts) is None
+    together = played.uneven(facts) is None
     for up in facts.script.above(step.node):
         if isinstance(up, (cst.FunctionDef, cst.Module)):
             break

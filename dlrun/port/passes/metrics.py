@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 
 import libcst as cst
 
@@ -10,6 +11,7 @@ from dlrun.port.facts import Facts
 from dlrun.port.facts.scalars import Scalars
 from dlrun.port.facts.taint import Taint, differentiable, plain_numbers
 from dlrun.port.insert import expression
+from dlrun.port.passes.steering import trained_by
 from dlrun.port.passes.sums import Sums
 from dlrun.port.program.script import added, children, dotted, walk
 
@@ -33,6 +35,11 @@ class Metrics:
         self.inner: set[cst.CSTNode] = set()  # what functions compute a perplexity from, averaged there
         self.formatted: set[cst.CSTNode] = set()  # what is shown as a number
         self.averaged: dict[tuple[cst.CSTNode, str], int] = {}  # the names, and from where on
+
+    @cached_property
+    def trained_by(self) -> frozenset[cst.CSTNode]:
+        """What the batches, the losses and the rates of the training are made of."""
+        return trained_by(self.facts)
 
     def wrapped(self, node: cst.BaseExpression) -> cst.BaseExpression:
         """Return the mean of ``node`` over the ranks."""
@@ -208,7 +215,8 @@ class Metrics:
         if since is not None and order[node] > since:
             return True
         bindings = self.script.scopes[node].lookup(node.value)[0] if isinstance(node, cst.Name) else []
-        kept = [b.value for b in bindings if b.value is not None and self.local(b.value)]  # best = accuracy
+        given = [b.value if b.written is None else b.written for b in bindings]  # best = accuracy, also best, n = v, 0
+        kept = [value for value in given if value is not None and self.local(value)]
         known = [self.averaged.get((function, self.script.code(value)), order[value]) for value in kept]
         return bool(kept) and all(at < order[value] for at, value in zip(known, kept, strict=True))
 

@@ -10,6 +10,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.taint import Taint, chances
+from dlrun.port.passes.played import environments
 from dlrun.port.program.script import dotted, walk
 
 _MAKES = ("zeros", "ones", "rand", "randn", "full", "empty", "tensor", "zeros_like", "randn_like", "Parameter")
@@ -22,11 +23,14 @@ def torch(facts: Facts) -> Iterator[Doubt]:
     """Yield a doubt about each tensor that a rank moves with its own samples, and that training reads."""
     yield from list(_late(facts))[:1]
     done: set[object] = set()
+    own = environments(facts)
     for node in facts.script.nodes:
         state = moved(facts, node)
         if state is None or (made := _kept(facts, state, node)) is None:
             continue
         name, owner = facts.script.code(state), facts.script.class_of(state)
+        if owner in own:  # an environment, of which each rank plays its own
+            continue
         key: object = owner if owner is not None and made == "array" else name  # mean and variance are one
         if key not in done and _own(facts, node, state) and _read(facts, state, node):
             done.add(key)

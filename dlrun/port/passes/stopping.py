@@ -9,7 +9,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.insert import statements
-from dlrun.port.passes import doubts
+from dlrun.port.passes import played
 from dlrun.port.program.script import walk
 
 _DEPTH = 4
@@ -38,7 +38,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             if dl.should_stop():  # the scheduler ends the job: this was its last checkpoint
                 break
     """
-    if doubts.uneven(facts) is not None:
+    if played.uneven(facts) is not None:
         return  # the ranks do not come to the end of a turn together
     for top in facts.tops:
         saving = [s for s in facts.script.block_of(top.loop) if _saves(facts, s)]

@@ -10,7 +10,7 @@ from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts
 from dlrun.port.passes.counters import innermost, runs_inside
 from dlrun.port.passes.metrics import Metrics
-from dlrun.port.program.script import added, children, dotted, walk
+from dlrun.port.program.script import Script, added, children, dotted, walk
 
 
 def both(metrics: Metrics) -> Iterator[Doubt]:
@@ -50,5 +50,13 @@ def _read(facts: Facts, loop: cst.CSTNode, name: str) -> list[int]:
     found = [n for n in script.of(cst.Name) if dotted(n) == name] if "." not in name else [
         n for n in script.of(cst.Attribute) if dotted(n) == name]  # fmt: skip
     reads = (n for n in found if not script.inside(n, loop) and script.function_of(n) is home
-             and not isinstance(script.parents[n], (cst.AssignTarget, cst.AugAssign)))  # fmt: skip
+             and not _is_target(script, n))  # fmt: skip
     return sorted({script.line(n) for n in reads})
+
+
+def _is_target(script: Script, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` is given a value, also beside others: ``best, count = 0, 0``."""
+    up = script.parents[node]
+    if isinstance(up, (cst.Element, cst.Tuple, cst.List)):
+        return _is_target(script, up)
+    return isinstance(up, cst.AssignTarget) or (isinstance(up, cst.AugAssign) and up.target is node)

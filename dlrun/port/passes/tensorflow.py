@@ -14,13 +14,13 @@ from dlrun.port.insert import expression, statements
 from dlrun.port.passes import (
     averages,
     devices,
-    doubts,
     estimator,
     fitted,
     keras_rate,
     own_rates,
     own_schedules,
     own_variables,
+    played,
     recipe,
     schedules,
     session_start,
@@ -248,10 +248,10 @@ def metrics(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
         yield from estimator.metrics(facts)
         yield from own_variables.tensorflow(facts)
         return
-    if doubts.uneven(facts) is None:  # else the ranks do not come to the same places together
+    if played.uneven(facts) is None:  # else the ranks do not come to the same places together
         yield from averages.numbers(Metrics(facts), histories=False)
     yield from sessions.parts(facts)
-    yield from doubts.episodes(facts)
+    yield from played.torch(facts)
     yield from own_variables.tensorflow(facts)
 
 

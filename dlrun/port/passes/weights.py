@@ -9,7 +9,7 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
-from dlrun.port.facts.computed import computed, given, leaves
+from dlrun.port.facts.computed import Tells, computed, given, leaves
 from dlrun.port.insert import expression
 from dlrun.port.passes.counters import attributes, counters, each_update, innermost, tells
 from dlrun.port.passes.counts import is_length_of_share
@@ -50,7 +50,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     done: set[cst.CSTNode] = set()
     for weight in _weights(facts, adds != "no"):
         for way in _ways(facts, weight):
-            found = computed(facts.flow, [way], lambda n: steps(n) or _is_count(facts, n))
+            found = computed(facts.flow, [way], lambda n: steps(n) or _is_count(facts, n), _numbers_beside(facts, way))
             if any(map(steps, found.reads)):
                 if _falls(facts, found.nodes) and way not in done:
                     yield Doubt(way, "these weights add up to 1 over a rank's batches, which are 1/n of an epoch: "
@@ -62,6 +62,11 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
                 done.add(count)
                 yield Edit(count, "all batches weigh a part of the loss, and a rank has 1/n of them",
                            lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))  # fmt: skip
+
+
+def _numbers_beside(facts: Facts, way: cst.CSTNode) -> Tells:
+    """Return what tells the numbers of a rank's own that ``way`` is decided by: ``if total / len(loader) < 0.6``."""
+    return lambda n: n is not way and facts.local(n)
 
 
 def _accumulates(facts: Facts) -> Literal["no", "some batches", "an epoch"]:

@@ -1,0 +1,91 @@
+"""Part of step "metrics": environments, of which each rank plays its own, said with the line to write."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.edits import Doubt
+from dlrun.port.facts import Facts
+from dlrun.port.facts.torch import calls_method
+from dlrun.port.feeds.draws import plays
+from dlrun.port.passes.apart import seeded_draws
+from dlrun.port.program.script import argument, dotted, names_in, walk
+
+_NORMALISES = re.compile(r"^(gym|gymnasium|stable_baselines3)\..*(NormalizeObservation|NormalizeReward|VecNormalize)$")
+
+
+def torch(facts: Facts) -> Iterator[Doubt]:
+    """Yield the doubts about environments that each rank plays for itself."""
+    yield from _environments(facts)
+    yield from list(_normalised(facts))[:1]
+    yield from _uneven_episodes(facts)
+
+
+def _environments(facts: Facts) -> Iterator[Doubt]:
+    """Yield a doubt where all ranks' environments begin alike: a library's, or by a generator of the script's own."""
+    script, makes = facts.script, ("gym.make", "gymnasium.make", "gymnasium.vector.SyncVectorEnv")
+    made = [call for call in script.calls if script.name_of(call.func) in makes]
+    steps = [n for n in script.nodes if plays(facts.kinds, n)] if facts.episodes else []
+    played = [n for n in steps if not _classes_at(facts, n)]
+    seeded = [c for c in script.calls if calls_method(c, "reset") and argument(c, "seed") is not None]
+    homes = {script.function_of(loop) for loop in facts.loops}  # not of an evaluation, which may begin alike
+    every = [*(seeded if made or steps else ()), *made, *played]
+    why = "every rank plays episodes of its own; with one seed they begin alike"
+    for node in sorted(every, key=lambda n: script.function_of(n) not in homes)[:1]:
+        seed = argument(node, "seed") if isinstance(node, cst.Call) else None
+        given = script.code(seed) if seed is not None else "seed"
+        yield Doubt(node, why, "medium", f"env.reset(seed={given} + {facts.alias}.get_rank())")
+    for call in [] if every else [c for owner in environments(facts) for c, _ in seeded_draws(facts, owner)][:1]:
+        drawn = dotted(call.func.value)  # type: ignore[attr-defined]
+        name = re.sub(r"^self\b", "env", drawn)
+        yield Doubt(call, why, "medium", f"{facts.alias}.reseed({name}) before the loop")
+
+
+def environments(facts: Facts) -> set[cst.ClassDef]:
+    """Return the script's own classes whose objects are played: each rank's are its own."""
+    return {owner for n in facts.script.nodes for owner in _classes_at(facts, n)} if facts.episodes else set()
+
+
+def _classes_at(facts: Facts, node: cst.CSTNode) -> list[cst.ClassDef]:
+    """Return the script's own classes of which ``node`` plays an object: ``state, reward, done = env.step(action)``."""
+    if not plays(facts.kinds, node):
+        return []
+    calls = [n for n in walk(node.value) if calls_method(n, "step")]  # type: ignore[attr-defined]
+    owners = [facts.script.class_of(f) for call in calls for f in facts.flow.targets(call)]  # type: ignore[arg-type]
+    return [owner for owner in owners if owner is not None]
+
+
+def _normalised(facts: Facts) -> Iterator[Doubt]:
+    """Yield a doubt about each library's environment that scales observations or rewards by what it has seen so far."""
+    for call in facts.script.calls:
+        if _NORMALISES.search(facts.script.name_of(call.func)):
+            yield Doubt(call, "this goes by the mean and the variance of a rank's own episodes: each rank's model is "
+                        "given others", "medium", f"average the mean and var of its obs_rms (or return_rms) with "
+                        f"{facts.alias}.average() before each update")  # fmt: skip
+
+
+def _uneven_episodes(facts: Facts) -> Iterator[Doubt]:
+    """Yield a doubt where an update is made at every step of an episode, whose length is a rank's own."""
+    if (loop := uneven(facts)) is not None:
+        why = "episodes differ in length: a rank that makes fewer updates leaves the others waiting for ever"
+        yield Doubt(loop, why, "high", "count updates, not episodes, so that all ranks make as many")
+
+
+def uneven(facts: Facts) -> cst.CSTNode | None:
+    """Return a loop that plays an episode to its end and updates at each of its turns, if there is one."""
+    for loop in facts.loops:
+        inside = list(walk(loop.body))
+        body = [n for n in inside if isinstance(n, (cst.Assign, cst.Break)) and _loop_of(facts, n) is loop]
+        ends = isinstance(loop, cst.While) or any(isinstance(n, cst.Break) for n in body)
+        played = [n for n in inside if isinstance(n, cst.Assign) and plays(facts.kinds, n)]
+        done = isinstance(loop, cst.While) and any(names_in(loop.test) & names_in(n.targets[0].target) for n in played)
+        if done or (ends and any(n in body for n in played)):
+            return loop
+    return None
+
+
+def _loop_of(facts: Facts, node: cst.CSTNode) -> cst.CSTNode | None:
+    return next((u for u in facts.script.above(node) if isinstance(u, (cst.For, cst.While))), None)

@@ -1,0 +1,55 @@
+"""Environments of the script's own, of which each rank plays its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlrun.port import port
+
+PLAYED = """
+import numpy as np, torch
+{made}
+class Cart:
+    def __init__(self):
+        self.x, self.rng = np.zeros(2), {own}
+    def reset(self):
+        self.x = {draw}
+        return torch.tensor(self.x)
+    def step(self, action):
+        self.x = self.x + 0.1 * action
+        return torch.tensor(self.x), -abs(self.x[0]), abs(self.x[0]) > 2
+policy = torch.nn.Linear(2, 1)
+opt = torch.optim.Adam(policy.parameters(), 0.01)
+env = Cart()
+for episode in range(9):
+    state, done, losses = env.reset(), False, []
+    while not done:
+        action = policy(state)
+        losses.append(action * float(state.sum()))
+        state, reward, done = env.step(action.item())
+    loss = torch.stack(losses).sum()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "own", "draw", "write"),
+    [
+        ("", "None", "np.random.randn(2)", ""),  # dl.reseed() makes it each rank's own
+        ("", "None", "np.ones(2)", ""),
+        ("rng = np.random.default_rng(0)", "None", "rng.normal(size=2)", "dl.reseed(rng) before the loop"),
+        ("", "np.random.RandomState(3)", "self.rng.randn(2)", "dl.reseed(env.rng) before the loop"),
+    ],
+)
+def test_environments_of_ones_own_begin_alike_by_a_generator_of_ones_own_alone(made, own, draw, write) -> None:
+    ported = port(PLAYED.format(made=made, own=own, draw=draw))
+    found = [d.write for d in ported.doubts if "with one seed they begin alike" in d.why]
+    assert found == ([write] if write else [])
+
+
+def test_the_state_of_an_environment_is_a_ranks_own() -> None:
+    script = PLAYED.format(made="", own="None", draw="np.random.uniform(size=2)")
+    script = script.replace("self.x, self.rng = np.zeros(2), None", "self.x = np.zeros(2)")
+    assert "each rank trains with another" not in port(script).report()

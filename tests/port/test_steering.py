@@ -1,0 +1,91 @@
+"""Decisions by which the training goes on: a curriculum's level, a weight that doubles, what is frozen."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlrun.port import port
+
+SCRIPT = """
+import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, Subset, TensorDataset
+model = torch.nn.Linear(8, 2)
+opt = torch.optim.SGD(model.parameters(), 0.1)
+loader = DataLoader(TensorDataset(X, Y), batch_size=16, shuffle=True)
+weight, level, phase, std, shown = 1.0, 1, 1, 0.5, "low"
+for epoch in range(4):
+    total = correct = n = 0
+    {begin}
+    for x, y in loader:
+        out = model(x + std * torch.randn_like(x))
+        near = out.pow(2).mean()
+        loss = F.cross_entropy(out, y) + weight * near
+        {inner}
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        total += loss.item()
+        correct += (out.argmax(1) == y).sum().item()
+        n += len(y)
+    accuracy = correct / n
+    {end}
+    print(epoch, shown)
+"""
+MEAN = "accuracy = dl.average(accuracy)"
+MORE = "loader = DataLoader(Subset(TensorDataset(X, Y), range(80 * level)), batch_size=16, shuffle=True)"
+PHASE = "if phase == 2: loss = loss * 2"
+
+
+@pytest.mark.parametrize(
+    ("begin", "inner", "end", "written"),
+    [
+        (MORE, "pass", "if accuracy > .6: level = level + 1", MEAN),
+        (MORE, "pass", "if accuracy > .6: level += 1", MEAN),
+        ("pass", "pass", "if accuracy > .6: std *= .5", MEAN),
+        ("pass", "pass", "std = std * .5 if accuracy > .6 else std", MEAN),
+        ("pass", "pass", "weight = 2.0 if accuracy > .6 else 1.0", MEAN),
+        ("pass", PHASE, "if accuracy > .6: phase = 2", MEAN),
+        ("pass", PHASE.replace("== 2", "> 1"), "if accuracy > .6: phase += 1", MEAN),
+        ("pass", "pass", "if accuracy > .6: " + MORE.replace("level", "2"), MEAN),
+        ("pass", "pass", "if accuracy > .6: model.weight.requires_grad_(False)", MEAN),
+        ("pass", "pass", "if total / len(loader) < .6: std *= .5", "if dl.average(total / len(loader)) < .6: std"),
+        ("pass", "if near.item() > .1: weight *= 2", "pass", "if dl.average(near.item()) > .1: weight *= 2"),
+    ],
+)  # fmt: skip
+def test_what_the_training_goes_on_by_is_decided_alike(begin, inner, end, written) -> None:
+    text = port(SCRIPT.format(begin=begin, inner=inner, end=end)).text
+    assert written in text
+    assert text.count("dl.average(") == 1
+
+
+@pytest.mark.parametrize(
+    ("inner", "end"),
+    [
+        ("part = .1 if loss.item() > 9 else 1.; loss = part * loss", "pass"),  # of this batch alone
+        ("pass", 'shown = "high" if accuracy > .6 else "low"'),  # for show
+        ("if near.item() > 3: shown = str(n)", "pass"),
+    ],
+)
+def test_what_is_chosen_for_one_batch_or_for_show_stays_a_ranks_own(inner, end) -> None:
+    assert "dl.average(" not in port(SCRIPT.format(begin="pass", inner=inner, end=end)).text
+
+
+OBJECT = """
+class Levels:
+    def __init__(self):
+        self.level = 1
+    def raised(self):
+        self.level = self.level + 1
+    def step(self, accuracy):
+        if accuracy > .6:
+            {what}
+levels = Levels()
+"""
+
+
+@pytest.mark.parametrize("what", ["self.level = self.level + 1", "self.raised()"])
+def test_what_an_object_keeps_for_the_batches_to_come_is_decided_alike(what) -> None:
+    begin = MORE.replace("level", "levels.level")
+    script = OBJECT.format(what=what) + SCRIPT.format(begin=begin, inner="pass", end="levels.step(accuracy)")
+    assert MEAN in port(script).text
