@@ -7,6 +7,8 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 import dl_comm
 from dl_comm.ranks import check_enough, is_rank0, parts, share
 
@@ -69,3 +71,14 @@ def partial_sum(value: Any) -> Any:
                           "ranks that divides them; or, where every loss is a sum, shard(..., equal=False)",
                           stacklevel=2)  # fmt: skip
     return value if parts() == 1 else value * parts()
+
+
+def check_fits(totals: np.ndarray[Any, Any], dtype: str) -> None:
+    """Raise ``dl_comm.CommError`` where a sum of integers over the ranks is none of ``dtype``, as 400 is no uint8."""
+    bounds = np.iinfo(dtype)
+    wrong = totals[(totals < bounds.min) | (totals > bounds.max)]
+    if wrong.size:
+        raise dl_comm.CommError(
+            f"total: the sum over the ranks is {wrong.flat[0]:.0f}, and {dtype} ends at {bounds.max}",
+            "convert to int64 before total()",
+        )

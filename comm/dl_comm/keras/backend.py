@@ -86,20 +86,26 @@ def seeds(model: Any) -> list[Any]:
     return [v for v in found.values() if "seed_generator" in v.path and tuple(v.shape) == (2,)]
 
 
-def average(value: Any) -> Any:
-    """Return the mean over the ranks of a number, an array, or each in a list or a dict; on one rank, ``value``."""
+def average(value: Any, name: str = "average") -> Any:
+    """Return the mean over the ranks of a number, an array, or each in a list or a dict; on one rank, ``value``.
+
+    In a dict those of one name are averaged, in whatever order the ranks have filled it.
+    """
     if get_nranks() == 1:
         return value
     if isinstance(value, Mapping):
-        return dict(zip(value, average(list(value.values())), strict=True))
+        names = sorted(value, key=repr)
+        found = dict(zip(names, average([value[key] for key in names], f"average of {names}"), strict=True))
+        return {key: found[key] for key in value}
     if isinstance(value, (list, tuple)):
         arrays = [np.asarray(part, np.float64) for part in value]
-        means = np.split(average(np.concatenate([a.ravel() for a in arrays])), np.cumsum([a.size for a in arrays])[:-1])
+        ends = np.cumsum([a.size for a in arrays])
+        means = np.split(average(np.concatenate([a.ravel() for a in arrays]), name), ends[:-1])
         return type(value)(m.reshape(a.shape)[()] for m, a in zip(means, arrays, strict=True))
     array = np.array(value)
     if array.dtype.kind != "f":
         array = array.astype(np.float64)
-    _core.allreduce([(array.ctypes.data, array.size, array.dtype.name)], "mean", 0, [f"average {array.shape}"])
+    _core.allreduce([(array.ctypes.data, array.size, array.dtype.name)], "mean", 0, [f"{name} {array.shape}"])
     return array if isinstance(value, np.ndarray) else array.item()
 
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from dl_comm import CommError, _core
 from dl_comm.ranks import get_nranks, parts
+from dl_comm.shares import check_fits
 from dl_comm.tensorflow.op import reduce
 from dl_comm.tensorflow.state import settle
 
@@ -107,15 +108,28 @@ def average(value: Any) -> Any:
 def total(value: Any) -> Any:
     """Return the sum of ``value`` over the ranks: of counts, of losses that are sums. Its kind stays.
 
-    Integers are exact up to 2^53. On one rank, and where all repeat the serial run (``DL_COMM_REPLICATE``), ``value``
-    itself comes back.
+    Booleans count, as int64. Integers are exact up to 2^53. On one rank, and where all repeat the serial run
+    (``DL_COMM_REPLICATE``), ``value`` itself comes back. Raises ``dl_comm.CommError`` when a sum does not fit the
+    dtype; in a graph that is not seen.
     """
     if parts() == 1:
         return value
     if tf.is_tensor(value) or isinstance(value, tf.Variable):
-        return tf.cast(_combined(value, "sum"), value.dtype)
+        tensor = tf.cast(value, tf.int64) if value.dtype == tf.bool else tf.convert_to_tensor(value)
+        found = _combined(tensor, "sum")
+        if tensor.dtype.is_integer and tf.executing_eagerly():
+            check_fits(found.numpy(), tensor.dtype.name)
+        return tf.cast(found, tensor.dtype)
+    kind: Any = np.asarray(value).dtype
     found = _combined(value, "sum")
-    return np.asarray(found).astype(np.asarray(value).dtype) if isinstance(value, np.ndarray) else type(value)(found)
+    if kind.kind in "iu":
+        check_fits(np.asarray(found), kind.name)
+    kind = np.dtype(np.int64) if kind.kind == "b" else kind
+    if isinstance(value, np.ndarray):
+        return np.asarray(found).astype(kind)
+    if isinstance(value, np.generic):
+        return kind.type(found)
+    return int(found) if isinstance(value, bool) else type(value)(found)
 
 
 def _combined(value: Any, op: str) -> Any:

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from dl_comm import CommError, _core
 from dl_comm.ranks import get_nranks, parts
-from dl_comm.torch.memory import DenseMemory, expanded, label, plain_buffers
+from dl_comm.shares import check_fits
+from dl_comm.torch.memory import DenseMemory, dtype_name, expanded, label, plain_buffers
 from dl_comm.torch.overlap import finish_overlapped
 from dl_comm.torch.parameters import DENSE, SPARSE, Held, held_by, holds_gradient, kind_of
 
@@ -129,33 +130,38 @@ def average(value: Any) -> Any:
 
     A float stays a float, a tensor a tensor (same dtype and device, detached), an array an array. Integers and
     booleans become floating point, as in a true division, on more than one rank. Of a tuple, list or dict each entry is
-    averaged; a dict's texts stay rank by rank. The argument is not changed.
+    averaged, in a dict those of one name; a dict's texts stay rank by rank. The argument is not changed.
     Of a module the floating-point buffers are averaged, in place: the statistics of BatchNorm, before the ranks
     evaluate or save it.
 
     Raises ``TypeError`` for other types, ``dl_comm.CommError`` when shapes or dtypes differ between ranks.
     """
-    if isinstance(value, nn.Module):
-        return _average_buffers(value)
+    return _average_buffers(value) if isinstance(value, nn.Module) else _average(value, "average of")
+
+
+def _average(value: Any, name: str) -> Any:
     if type(value) is list and len(value) > 1 and all(type(entry) in (int, float) for entry in value):
-        return average(np.array(value, dtype=np.float64)).tolist() if get_nranks() > 1 else list(value)
+        array = np.array(value, dtype=np.float64)
+        return _average(array, name).tolist() if get_nranks() > 1 else list(value)
     if type(value) in (tuple, list):
-        return type(value)(average(entry) for entry in value)
-    if type(value) is dict:
-        return {key: entry if isinstance(entry, (str, type(None))) else average(entry) for key, entry in value.items()}
+        return type(value)(_average(entry, name) for entry in value)
+    if type(value) is dict:  # by name: the ranks may have filled it in different orders
+        kept = {key for key, entry in value.items() if isinstance(entry, (str, type(None)))}
+        means = {key: _average(value[key], f"{name} {key!r}") for key in sorted(value.keys() - kept, key=repr)}
+        return {key: value[key] if key in kept else means[key] for key in value}
     if not isinstance(value, (bool, int, float, Tensor, np.ndarray, np.generic)):
         raise TypeError(f"average() got {type(value).__name__}; it takes a number, a tensor, an array or a module")
     if get_nranks() == 1:
         return value
     if isinstance(value, Tensor):
-        return _average_tensor(value)
+        return _average_tensor(value, name)
     if isinstance(value, (np.ndarray, np.generic)):
         array = np.array(value)
         if array.dtype.kind not in "fc":
             array = array.astype(np.float64)
-        mean = _average_tensor(torch.from_numpy(array)).numpy()
+        mean = _average_tensor(torch.from_numpy(array), name).numpy()
         return mean if isinstance(value, np.ndarray) else mean[()]
-    return _average_tensor(torch.tensor(float(value), dtype=torch.float64)).item()
+    return _average_tensor(torch.tensor(float(value), dtype=torch.float64), name).item()
 
 
 @torch.no_grad()
@@ -166,7 +172,8 @@ def total(value: Any) -> Any:
     booleans count, as int64), an array an array. The argument is not changed; on one rank, and
     where all repeat the serial run (``DL_COMM_REPLICATE``), it comes back itself. Integers must fit int64.
 
-    Raises ``TypeError`` for other types, ``dl_comm.CommError`` when shapes or dtypes differ between ranks.
+    Raises ``TypeError`` for other types, ``dl_comm.CommError`` when shapes or dtypes differ between ranks, or when the
+    sum does not fit the dtype.
     """
     if not isinstance(value, (bool, int, float, Tensor, np.ndarray, np.generic)):
         raise TypeError(f"total() got {type(value).__name__}; it takes a number, a tensor or an array")
@@ -188,7 +195,10 @@ def _sum_tensor(value: Tensor) -> Tensor:
     memory = DenseMemory([total])
     memory.allreduce("sum", [label("total of", total)])
     memory.store()
-    return total if floating or value.dtype == torch.bool else total.to(value.dtype)
+    if floating or value.dtype in (torch.bool, torch.int64):
+        return total
+    check_fits(total.numpy(force=True), dtype_name(value))
+    return total.to(value.dtype)
 
 
 def _average_buffers(module: nn.Module) -> nn.Module:
@@ -200,10 +210,10 @@ def _average_buffers(module: nn.Module) -> nn.Module:
     return module
 
 
-def _average_tensor(value: Tensor) -> Tensor:
+def _average_tensor(value: Tensor, name: str) -> Tensor:
     exact = value.detach() if value.is_floating_point() or value.is_complex() else value.to(torch.float64)
     mean = exact.to_dense().clone(memory_format=torch.contiguous_format)
     memory = DenseMemory([mean])
-    memory.allreduce("mean", [label("average of", mean)])
+    memory.allreduce("mean", [label(name, mean)])
     memory.store()
     return mean if exact.dtype == value.dtype else mean.to(torch.get_default_dtype())

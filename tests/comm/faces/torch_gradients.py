@@ -276,6 +276,14 @@ def averages_keep_the_kind_of_their_argument():
     assert dl.average(_r) == mean
     assert dl.average((float(_r), _r)) == (mean, mean)
     assert dl.average({"loss": float(_r), "split": "val", "best": None}) == {"loss": mean, "split": "val", "best": None}
+    names = ("a", "b") if _r == 0 else ("b", "a")  # as out of a set of texts, whose order is each process's own
+    assert list(dl.average({name: float(ord(name)) for name in names}).items()) == [(name, ord(name)) for name in names]
+    try:
+        dl.average({"a" if _r == 0 else "b": 1.0})
+    except CommError as error:
+        assert "average of 'a'" in str(error) and "average of 'b'" in str(error)
+    else:
+        raise AssertionError("no error")
     assert dl.average(_r > 0) == (_n - 1) / _n
     t = torch.full((2, 3), float(_r), dtype=torch.bfloat16, requires_grad=True)
     assert dl.average(t).dtype == torch.bfloat16
@@ -317,6 +325,13 @@ def totals_keep_the_kind_of_their_argument():
     loss = torch.tensor(float(_r), requires_grad=True)
     assert dl.total(loss).item() == total
     assert not dl.total(loss).requires_grad
+    for narrow in (torch.tensor([1, 200], dtype=torch.uint8), np.array([-100], dtype=np.int8)):
+        try:
+            dl.total(narrow)
+        except CommError as error:
+            assert f"the sum over the ranks is {_n * int(narrow[-1])}" in str(error)
+        else:
+            raise AssertionError("no error")
     a = np.full((3, 2), _r, dtype=np.float32)
     assert dl.total(a).dtype == np.float32
     assert (dl.total(a) == total).all()
