@@ -40,7 +40,15 @@ def count_name(facts: ScriptFacts, count: cst.CSTNode) -> str:
 def _at_times(facts: Facts, node: cst.CSTNode, loop: cst.CSTNode) -> bool:
     """Tell whether ``node`` runs in some turns of ``loop`` alone, beside its updates: it counts what is right, say."""
     tests = [up for up in facts.script.above(node) if isinstance(up, cst.If) and facts.script.inside(up, loop)]
-    return any(not _updates(facts, up) for up in tests)
+    return any(not _updates(facts, up) and _varies(facts, up.test, loop) for up in tests)
+
+
+def _varies(facts: Facts, test: cst.BaseExpression, loop: cst.CSTNode) -> bool:
+    """Tell whether ``test`` may come out otherwise in another turn of ``loop``; not so ``epoch < 3`` in one over batches."""
+    if any(isinstance(n, (cst.Call, cst.Attribute, cst.Subscript)) for n in walk(test)):
+        return True
+    return any(facts.script.inside(b.node, loop) or b.node is loop for n in walk(test) if isinstance(n, cst.Name)
+               for b in facts.script.scopes[n].lookup(n.value)[0])  # fmt: skip
 
 
 def _updates(facts: Facts, node: cst.CSTNode, depth: int = _DEPTH) -> bool:

@@ -1,0 +1,56 @@
+"""Rates that a script changes by a factor or a step at every batch, or counts the steps for in some epochs alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlrun.port import port
+
+SCRIPT = """
+import torch
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(8, 2)
+lr, gamma, step = 0.1, 0.99, 0
+opt = torch.optim.SGD(model.parameters(), lr)
+loader = DataLoader(data, batch_size=16, shuffle=True)
+for epoch in range(4):
+    for i, (x, y) in enumerate(loader):
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        {change}
+        for group in opt.param_groups:
+            {sets}
+"""
+SET = "group['lr'] = lr"
+WARM = "group['lr'] = 0.1 * min(1, step / 10)"
+
+
+@pytest.mark.parametrize(
+    ("change", "sets", "written"),
+    [
+        ("lr *= gamma", SET, "lr *= dl.compound(gamma)\n"),
+        ("lr = gamma * lr", SET, "lr = dl.compound(gamma) * lr\n"),
+        ("lr = max(1e-4, lr * 0.99)", SET, "lr = max(1e-4, lr * dl.compound(0.99))\n"),
+        ("lr -= 1e-4", SET, "lr -= dl.serial_steps(1e-4)\n"),
+        ("lr = lr - 1e-4", SET, "lr = lr - dl.serial_steps(1e-4)\n"),
+        ("pass", "group['lr'] -= 1e-4", "group['lr'] -= dl.lr_scale(dl.serial_steps(1e-4))\n"),
+        ("pass", "group['lr'] = max(1e-4, group['lr'] * gamma)", "group['lr'] * dl.compound(gamma))\n"),
+        ("if epoch < 2: step += 1", WARM, "min(1, dl.serial_steps(step) / 10)"),
+        ("if loss.item() > 2: lr *= 0.5", SET, "lr *= 0.5\n"),  # by what the loss is, not by the steps
+        ("if i % 10 == 0: lr *= gamma", SET, "if i % dl.steps(10) == 0: lr *= gamma\n"),
+        ("if i < 10: lr *= gamma", SET, "if i < dl.steps(10): lr *= dl.compound(gamma)\n"),
+        ("lr *= gamma", "pass", "lr *= gamma\n"),  # is no rate
+    ],
+)
+def test_what_changes_a_rate_at_every_batch_does_so_as_in_n_serial_steps(change, sets, written) -> None:
+    ported = port(SCRIPT.format(change=change, sets=sets))
+    assert written in ported.text
+    assert "times more slowly" not in ported.report()
+
+
+def test_what_changes_a_rate_by_what_changes_itself_is_doubted() -> None:
+    change = "part = 1e-3 * x.size(0)\n        lr -= part"
+    ported = port(SCRIPT.format(change=change, sets=SET))
+    assert [d.write for d in ported.doubts if "times more slowly" in d.why] == ["dl.serial_steps(part)"]
