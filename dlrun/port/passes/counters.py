@@ -44,7 +44,7 @@ def _at_times(facts: Facts, node: cst.CSTNode, loop: cst.CSTNode) -> bool:
 
 
 def _varies(facts: Facts, test: cst.BaseExpression, loop: cst.CSTNode) -> bool:
-    """Tell whether ``test`` may come out otherwise in another turn of ``loop``; not so ``epoch < 3`` in one over batches."""
+    """Tell whether ``test`` may come out otherwise in another turn of ``loop``: not so one of the epoch's number."""
     if any(isinstance(n, (cst.Call, cst.Attribute, cst.Subscript)) for n in walk(test)):
         return True
     return any(facts.script.inside(b.node, loop) or b.node is loop for n in walk(test) if isinstance(n, cst.Name)

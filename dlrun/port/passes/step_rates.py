@@ -184,8 +184,8 @@ def compounded(facts: Facts, divided: Collection[cst.CSTNode]) -> Iterator[Edit 
         loop = innermost(facts, at)
         if any(loop is not None and facts.script.inside(b.node, loop) for b in bindings):
             how = "serial_steps" if adds else "compound"
-            yield Doubt(node, "changes the rate at every batch, and n ranks take 1/n of the batches: it changes n times "
-                        "more slowly", "high", f"{facts.alias}.{how}({facts.script.code(by)})")  # fmt: skip
+            yield Doubt(node, "changes the rate at every batch, and n ranks take 1/n of the batches: it changes n "
+                        "times more slowly", "high", f"{facts.alias}.{how}({facts.script.code(by)})")  # fmt: skip
         elif adds:
             yield Edit(by, "the rate changes by it at every batch, and n ranks take 1/n of the batches",
                        _grown(facts, node))  # fmt: skip
@@ -193,12 +193,12 @@ def compounded(facts: Facts, divided: Collection[cst.CSTNode]) -> Iterator[Edit 
             yield compound(facts, by)
 
 
-def _grown(facts: Facts, node: cst.CSTNode) -> Callable[[cst.CSTNode], cst.CSTNode]:
+def _grown(facts: Facts, node: cst.CSTNode) -> Callable[[cst.BaseExpression], cst.BaseExpression]:
     """Return what multiplies that by which ``node`` changes a rate; a group's, which is scaled, by as much again."""
     target = node.target if isinstance(node, cst.AugAssign) else node.targets[0].target  # type: ignore[attr-defined]
     rule = facts.options.lr_scaling
 
-    def more(by: cst.CSTNode) -> cst.CSTNode:
+    def more(by: cst.BaseExpression) -> cst.BaseExpression:
         steps = expression("torch/serial_steps", {"step": by}, dl=facts.alias)
         if rule == "none" or not is_groups_rate(facts, target):
             return steps
