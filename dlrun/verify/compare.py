@@ -14,6 +14,7 @@ from dlrun.verify.checks.reached import reached
 from dlrun.verify.checks.same import ALONE, same
 from dlrun.verify.checks.scaled import scaled
 from dlrun.verify.checks.shown import numbers_shown
+from dlrun.verify.checks.start import broadcast
 from dlrun.verify.checks.sums import sums
 from dlrun.verify.checks.turns import turns
 from dlrun.verify.checks.weights import weights
@@ -46,7 +47,7 @@ def _sharded(serial: Run, again: Run, identity: Run, sharded: Run) -> list[Check
     """Return the checks of the sharded run."""
     if not sharded.root.steps:
         return [ran(sharded, "sharded run") or failed("sharded run", "rank 0 makes no step", "", "fails")]
-    start, mean = ranks.broadcast(sharded), gradients.mean_gradients(sharded)
+    start, mean = broadcast(sharded), gradients.mean_gradients(sharded)
     cause = next((check.name for check in (mean, start) if check.status == "failed"), "")
     state = held(sharded, cause)
     equal, shards, steps = ranks.equal(sharded, cause), data.shards(identity, sharded), ranks.steps(sharded)

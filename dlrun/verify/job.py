@@ -99,6 +99,7 @@ class Runs:
     act: Callable[[Task], Run] = execute
     unwanted: Event = field(default_factory=Event)  # set: all runs are to be ended
     watch: outside.Watch = field(default_factory=outside.Watch)
+    cuts: list[int] = field(default_factory=list)  # that were tried, the one in force last
 
     def serial(self) -> tuple[Run, Run]:
         """Run the serial script twice. An epoch is cut short after half of the steps, unless the script minds.
@@ -210,10 +211,10 @@ class Runs:
     @property
     def cut(self) -> int:
         """The steps after which an epoch is cut short."""
-        later = self.job.steps if (self.folder / "later").exists() else max(1, self.job.steps // 2)
-        return UNCUT if (self.folder / "uncut").exists() else later
+        return self.cuts[-1] if self.cuts else max(1, self.job.steps // 2)
 
     def _twice(self, one: str, two: str, cut: int) -> tuple[Run, Run]:
+        self.cuts.append(cut)
         return self.both(lambda: self._serial(one, cut), lambda: self._serial(two, cut))
 
     def _serial(self, name: str, cut: int, **more: Any) -> Run:

@@ -273,6 +273,18 @@ def test_copies_slots_and_buffers_must_agree_and_statistics_and_memories_are_eac
     assert "5.0e-01" in check.finding
 
 
+@pytest.mark.parametrize("loader", [0, 1])
+def test_a_seed_that_the_port_sets_once_more_is_named_and_a_sampler_that_does_not_train_is_not(loader: int) -> None:
+    def read(sample: int, *seeds: Event) -> Run:
+        made = event("loader", loader=loader, made=0, sampler="DistributedSampler", custom=True)
+        return run([event("seed", "a.py:3", generator="torch", fixed=True), *seeds, made, optimizer(),
+                    *epoch([[sample]]), step(1, 0.9 + sample)])  # fmt: skip
+
+    check = same("identity", read(0), read(0), read(1, event("seed", "a.py:8", generator="torch", fixed=True)))
+    said = "torch is seeded at a.py:8, where the serial script goes on" if loader else "DistributedSampler has an order"
+    assert said in check.finding
+
+
 def test_statistics_that_are_averaged_before_they_are_saved_are_told_from_rank_0s_own() -> None:
     own = held(run(holding(1.0, "statistics", 1.0), holding(1.5, "statistics", 1.5)))
     averaged_first = held(run(holding(1.0, "statistics", 1.25), holding(1.5, "statistics", 1.25)))
@@ -289,6 +301,15 @@ def test_where_gradients_agree_an_adams_first_step_is_no_fault(kind: str, rate: 
     check = whole.reproduces(one, other, grown=True)
     assert check.status == status
     assert "the gradients agree to 0e+00, and AdamW" in check.finding or status == "failed"
+
+
+@pytest.mark.parametrize(("grad", "status"), [(0.49, "n/a"), (0.25, "failed")])
+def test_gradients_under_autocast_agree_as_far_as_its_numbers_go(grad: float, status: str) -> None:
+    made = [event("autocast", type="bfloat16"), event("optimizer", **optimizer().facts | {"type": "AdamW"})]
+    one, other = (run([*made, step(1, x, grad=g)], []) for x, g in ((0.9, 0.5), (0.95, grad)))
+    check = whole.reproduces(one, other, grown=True)
+    assert check.status == status
+    assert "the gradients agree to" in check.finding or status == "failed"
 
 
 def test_a_loss_that_weighs_samples_or_compares_them_is_no_fault_of_the_port() -> None:

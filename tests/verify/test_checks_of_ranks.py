@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
-from by_hand import epoch, event, optimizer, run, step
+from by_hand import averaged, epoch, event, optimizer, run, step
 
-from dlrun.verify.checks import data, ranks, rate
+from dlrun.verify.checks import data, ranks, rate, start
 from dlrun.verify.trace import Event
 
 
@@ -194,6 +195,44 @@ def test_a_schedule_of_steps_is_n_times_as_fast_and_one_of_epochs_is_not(made, a
     assert check.where == ("train.py:10" if fault else "")
 
 
+@pytest.mark.parametrize(
+    ("rates", "ahead", "fault"),
+    [
+        ([1.0, 1.0], [0.1, 0.1, 0.1, 0.1], ""),
+        ([1.0, 0.1], [0.1, 0.1, 0.1, 0.1], "schedule-too-short"),  # its milestone was passed in the epochs made
+        ([1.0, 0.5], [0.0, 0.5, 1.0, 0.5], "schedule-too-short"),  # a cosine, which the serial script goes on with
+    ],
+)
+def test_a_schedule_of_epochs_is_compared_from_its_first_one_on(rates, ahead, fault) -> None:
+    def trained(n: int, rates: list[float], ahead: list[float]) -> list[Event]:
+        made = [event("return", fn="lr_scale", rule="linear", lr=1.0, result=2.0)] if n > 1 else []
+        made.append(optimizer())
+        for number, rate_now in enumerate(rates):
+            passed = epoch([[0]], [[1]] if n == 1 else [])
+            made += [replace(e, facts=e.facts | {"epoch": number, "loops": True}) for e in passed]
+            made += [step(2 * number + k, 0.9, lr=n * rate_now) for k in (1, 2)]
+        ahead = [n * x for x in ahead]
+        return [*made, event("peaks", optimizer=0, rates=[n], made=2, where="t.py:9", told=False, ahead=ahead)]
+
+    cosine = [0.5, 0.1464, 0.0, 0.1464, 0.5, 0.8536, 1.0, 0.8536]
+    serial = trained(1, [1.0, 0.8536], cosine) if ahead[2] == 1.0 else trained(1, [1.0, 1.0], [0.1] * 8)
+    check = rate.learning_rate(run(serial), run(*[trained(2, rates, ahead)] * 2))
+    assert (check.fault, check.where) == (fault, "t.py:9" if fault else ""), check
+
+
+def test_a_cosine_of_steps_that_rises_again_beyond_its_end_is_too_short_where_it_is_divided_twice() -> None:
+    def trained(n: int, length: int) -> list[Event]:
+        made = [event("return", fn="lr_scale", rule="linear", lr=1.0, result=2.0)] if n > 1 else []
+        passed = [replace(e, facts=e.facts | {"loops": True}) for e in epoch([[0]], [[k] for k in range(1, 40 // n)])]
+        rates = [n * (1 + math.cos(math.pi * k / length)) / 2 for k in range(400)]
+        peaks = event("peaks", optimizer=0, rates=[n], made=4, where="t.py:9", told=False, ahead=rates[4:])
+        return [*made, optimizer(), *passed, *(step(k + 1, 0.9, lr=rates[k]) for k in range(4)), peaks]
+
+    for length, fault in ((20, ""), (10, "schedule-too-short")):
+        check = rate.learning_rate(run(trained(1, 40)), run(*[trained(2, length)] * 2))
+        assert check.fault == fault, (length, check)
+
+
 @pytest.mark.parametrize("follows", [True, False])
 def test_a_rate_set_by_hand_does_not_follow_fewer_steps_as_it_follows_the_serial_ones(follows: bool) -> None:
     made = [event("return", fn="steps", count=40, result=20)]
@@ -269,15 +308,26 @@ def test_a_warm_up_starts_at_the_serial_rate() -> None:
 
 
 def test_weights_that_agree_by_their_seeds_alone_are_no_broadcast() -> None:
-    check = ranks.broadcast(run([optimizer(broadcast=False)], [optimizer(broadcast=False)]))
+    check = start.broadcast(run([optimizer(broadcast=False)], [optimizer(broadcast=False)]))
     assert check.fault == "missing-broadcast"
     assert "equal seeds" in check.finding
 
 
 def test_weights_that_one_rank_sets_after_the_broadcast_are_found() -> None:
-    check = ranks.broadcast(run([optimizer(1.0)], [optimizer(2.0)]))
+    check = start.broadcast(run([optimizer(1.0)], [optimizer(2.0)]))
     assert check.fault == "missing-broadcast"
     assert "weight was broadcast, and differs between the ranks at the first step" in check.finding
+
+
+def test_what_looks_ahead_with_one_ranks_gradient_is_told_from_weights_that_are_set_again() -> None:
+    def made(weight: float, *calls: Event) -> list[Event]:
+        return [optimizer(weight), event("backward", "a.py:7"), *calls, event("backward", "a.py:9"), step(1, 0.9)]
+
+    check = start.broadcast(run(made(1.0), made(2.0)))
+    assert (check.fault, check.where) == ("missing-average", "a.py:7")
+    assert "what backward() at a.py:7 made, one rank's gradient" in check.finding
+    averages = averaged(0.5, 0.5)
+    assert start.broadcast(run(made(1.0, averages), made(2.0, averages))).fault == "missing-broadcast"
 
 
 def test_a_condition_that_differs_between_ranks_is_found_before_anyone_leaves() -> None:

@@ -101,6 +101,15 @@ def test_a_constant_input_beside_shared_ones_is_no_fault() -> None:
     assert check.status == "passed"
 
 
+@pytest.mark.parametrize("fault", ["", "other-samples"])
+def test_points_that_each_rank_draws_for_itself_are_named_beside_others_that_are_shared(fault: str) -> None:
+    points, ends = [[1, 2, 3, 4]] * 3, [[8, 9]] * 3
+    theirs = [[12, 14]] * 3 if fault else [[2, 4]] * 3
+    check = coverage(pairs((points, ends)), pairs(([[1, 3]] * 3, [[8]] * 3), (theirs, [[9]] * 3)))
+    assert check is not None
+    assert check.fault == fault
+
+
 def test_a_full_batch_dealt_out_is_covered_in_every_step() -> None:
     serial = fed([[1, 2, 3, 4]] * 3)
     sharded = fed([[1, 3]] * 3, [[2, 4]] * 3)

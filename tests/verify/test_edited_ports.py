@@ -8,7 +8,7 @@ import pytest
 from by_hand import epoch, event, optimizer, run, step
 
 from dlrun.verify.checks import data, metrics, rate, repeat
-from dlrun.verify.checks.contents import contents
+from dlrun.verify.checks.contents import contents, made_otherwise
 from dlrun.verify.checks.coverage import coverage
 from dlrun.verify.checks.options import options
 from dlrun.verify.checks.same import same
@@ -34,6 +34,35 @@ def test_data_that_each_rank_makes_for_itself_are_told_from_noise(offset, noise,
     check = contents(run(reading(0, noise)), run(reading(0, 2 * noise), reading(offset, 3 * noise)), "shards")
     assert (check.fault if check else "") == fault
     assert check is None or "sample 0 is another one on rank 1" in check.finding
+
+
+@pytest.mark.parametrize(
+    ("rows", "targets", "fault"),
+    [
+        (([1, 3], [2, 4]), ([5, 7], [6, 8]), ""),
+        (([11, 13], [12, 14]), ([5, 7], [6, 8]), "data-differs"),  # each scaled by the mean of its share
+        (([11, 12, 13, 14], [21, 22, 23, 24]), ([5, 6, 7, 8],) * 2, "data-differs"),
+        (([11, 13], [12, 14]), ([5, 5], [6, 6]), ""),  # what each rank has played by itself
+        (([1], [2]), ([5], [6]), ""),
+    ],
+)
+def test_rows_that_each_rank_computes_from_its_own_share_are_told_by_their_targets(rows, targets, fault) -> None:
+    def held(x: list[int], y: list[int]) -> list[Event]:
+        return [*epoch([[0]]), event("held rows", rows={"tensors[0]": x, "tensors[1]": y})]
+
+    ranks = [held(x, y) for x, y in zip(rows, targets, strict=True)]
+    check = made_otherwise(run(held([1, 2, 3, 4], [5, 6, 7, 8])), run(*ranks), "shards")
+    assert (check.fault if check else "") == fault
+
+
+def test_a_data_set_is_asked_for_what_it_holds_a_row_of_for_each_sample() -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+    from dlrun.verify.tracer.tensors import held_by
+
+    whole = torch.utils.data.TensorDataset(torch.zeros(4, 2), torch.zeros(4))
+    whole.names, whole.scale = ["a"] * 4, torch.zeros(2)
+    assert list(held_by(whole)) == ["tensors[0]", "tensors[1]"]
+    assert held_by([1, 2]) == {}
 
 
 @pytest.mark.parametrize(("rest", "says"), [([[4, 5]], ""), ([[4, 5], [6]], "has 3 batches, 2"), ([[5, 4]], "batch 2")])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 from dlrun.verify.trace import Run, Trace
 from dlrun.verify.verdict import Check, failed
@@ -31,6 +31,35 @@ def contents(identity: Run, run: Run, name: str) -> Check | None:
                 where = next(epoch.at for epoch in run.root.epochs if epoch.trains)
                 return failed(name, finding, todo, "data-differs", where=where, rank=rank)
     return None
+
+
+def made_otherwise(identity: Run, run: Run, name: str) -> Check | None:
+    """Return a check that failed because ranks hold rows that 1 rank does not, beside parts that are its own.
+
+    As where each has scaled its samples by the mean of its share; the targets tell that they are the same samples.
+    """
+    for one, *others in zip(*(trace.all("held rows") for trace in (identity.root, *run.traces)), strict=False):
+        parts = {key: [each["rows"].get(key, []) for each in others] for key in one["rows"]}
+        alike = [
+            key for key, ranks in parts.items() if len(set(one["rows"][key])) > 1 and _shares(one["rows"][key], ranks)
+        ]
+        for key, ranks in parts.items():
+            new = {row for rows in ranks for row in rows} - set(one["rows"][key])
+            if alike and new and all(ranks):
+                finding = f"{len(new)} rows of {key} in the ranks' data sets are none that 1 rank has, though those "
+                finding += (
+                    f"of {alike[0]} are: each rank has computed them from its own share, as with the mean of that"
+                )
+                todo = "compute what samples are scaled by, or encoded with, from all of them, before sharing"
+                where = next(epoch.at for epoch in run.root.epochs if epoch.trains)
+                return failed(name, finding, todo, "data-differs", where=where)
+    return None
+
+
+def _shares(whole: list[int], ranks: list[list[int]]) -> bool:
+    """Whether the ranks' rows together are all, each once, or each rank has all."""
+    together = Counter(row for rows in ranks for row in rows)
+    return together == Counter(whole) or all(Counter(rows) == Counter(whole) for rows in ranks)
 
 
 def read_otherwise(serial: Run, run: Run) -> bool:

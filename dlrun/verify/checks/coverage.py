@@ -79,10 +79,10 @@ class Given:
     def _together(self, begin: int, end: int) -> Counter[int]:
         return Counter(row for rank in self.ranks for rows in rank[begin:end] for row in rows)
 
-    def others(self) -> str:
-        """Say which of the serial samples no rank is given, and how many else; empty where there are none."""
+    def others(self) -> tuple[int, int]:
+        """Return how many of the serial samples no rank is given, and how many others the ranks are."""
         mine, theirs = {row for rows in self.serial for row in rows}, set(self._together(0, self.steps))
-        return f"{len(mine - theirs)} of them reach no rank, {len(theirs - mine)} others do" if mine != theirs else ""
+        return len(mine - theirs), len(theirs - mine)
 
     def twice(self) -> tuple[int, int]:
         """Return how many samples more than one rank is given in these steps, and how many there are."""
@@ -128,16 +128,17 @@ def coverage(identity: Run, run: Run) -> Check | None:
             "unsharded-loader",
             **where,
         )
+    for given in inputs:  # an input of another length, such as the places in a sequence, has no others
+        if not (given.changes or given.alike or covered[given.name]) and all(given.others()):
+            return _of_others(given, where)
     shared = [given for given, n in _with(inputs, covered) if n and not given.alike]
     changing = [given for given in inputs if given.changes]
     telling = max(changing, key=lambda given: given.distinct, default=None)  # a few labels are covered by chance
     if shared and (telling is None or telling in shared or telling.alike):
         return _apart(inputs, shared, where) or passed(NAME, _told(shared[0], covered[shared[0].name]))
     for given in inputs:
-        if not given.changes and (lost := given.others()):
-            finding = f"each step of the serial script takes the same {len(given.serial[0])} samples, and {lost}"
-            return failed(NAME, finding, "cut out what the serial script trains on, then share that", "other-samples",
-                          **where)  # fmt: skip
+        if not given.changes and any(given.others()):
+            return _of_others(given, where)
     if same := next((given for given in inputs if given.alike and given.renewed), None):
         finding = f"all {len(run.traces)} ranks give the model the same {same.name}, {len(same.serial[0])} rows, "
         return failed(NAME, f"{finding}another one in each step: what else they are given is each one's own", SHARE,
@@ -149,6 +150,13 @@ def coverage(identity: Run, run: Run) -> Check | None:
 
 def _with(inputs: list[Given], covered: dict[str, int]) -> list[tuple[Given, int]]:
     return [(given, covered[given.name]) for given in inputs]
+
+
+def _of_others(given: Given, where: dict[str, str]) -> Check:
+    lost, others = given.others()
+    finding = f"each step of the serial script takes the same {len(given.serial[0])} samples, and {lost} of them reach "
+    finding += f"no rank, {others} others do"
+    return failed(NAME, finding, "cut out what the serial script trains on, then share that", "other-samples", **where)
 
 
 def _told(given: Given, batches: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from dlrun.verify.checks.contents import contents
+from dlrun.verify.checks.contents import contents, made_otherwise
 from dlrun.verify.checks.coverage import NAME, coverage
 from dlrun.verify.checks.gradients import uses
 from dlrun.verify.checks.orders import other_order
@@ -48,6 +48,8 @@ def _made_at(run: Run, epoch: Epoch) -> str:
 def _judged(identity: Run, run: Run, expected: Epoch, first: list[Epoch]) -> Check:
     """Judge an epoch: disjoint shards that cover what 1 rank reads, ``expected``, with as many batches each."""
     n, place = len(run.traces), {"where": _made_at(run, first[0]) or first[0].at}
+    if own := made_otherwise(identity, run, NAME):
+        return own
     whole, parts = expected.samples, [epoch.samples for epoch in first]
     if any(epoch.size != expected.size for epoch in first):
         return _of_their_own(expected, first, _to_have_all(run, first)) or _without_loader(identity, run)

@@ -50,7 +50,8 @@ def other_length(serial: Run, run: Run, promised: float, name: str) -> Check | N
             todo = "divide what it counts once: by dl.steps(count), or as len() of the sharded loader"
             return failed(name, f"{finding}make 1/{n} of the steps", todo, "schedule-too-short", where=where)
         by_epoch = told or (not each_step and a["made"] in epochs[0])
-        if by_epoch and _is(b["ahead"], a["ahead"][::n], a["ahead"], promised):
+        one, other = _by_epoch(serial.root, a), _by_epoch(run.root, b)
+        if by_epoch and (_is(other, one[::n], one, promised) or _is(b["ahead"], a["ahead"][::n], a["ahead"], promised)):
             how = "is told the epochs" if told else "steps with every epoch"
             finding = f"a schedule that {how} is {n} times as fast as the serial one"
             return failed(name, finding, EPOCHS, "schedule-too-short", where=where)
@@ -66,12 +67,22 @@ def _epochs(trace: Trace) -> set[int]:
     return {sum(epoch.complete for epoch in begun), len(begun)} - {0, 1}
 
 
+def _by_epoch(trace: Trace, event: Event) -> list[float]:
+    """Return the rates of a schedule that steps with every epoch: those that epochs began with, and those to come."""
+    begun = [steps[0].lr[0] for steps in in_epochs(trace) if steps and steps[0].lr]
+    known = not event.facts.get("told") and len(begun) >= event["made"]
+    return [*(begun[: event["made"]] if known else ()), *event["ahead"]]
+
+
 def _half(trace: Trace, event: Event) -> int:
-    """Return after how many steps the rate is less than half of its highest one for good; 0 where it is not seen."""
-    rates = _all_rates(trace, event)
+    """Return after how many steps the rate has fallen to half of its highest one; 0 where it is not seen.
+
+    A cosine that goes on beyond its end rises again.
+    """
+    rates, top = _all_rates(trace, event), _top(trace, event)
     half = max(rates, default=0.0) / 2
-    high = [k for k, rate in enumerate(rates, 1) if rate > half]
-    return high[-1] if high and SHORT <= high[-1] < 0.9 * len(rates) else 0
+    fallen = next((k for k, rate in enumerate(rates) if k > top and rate <= half), 0)
+    return fallen if SHORT <= fallen < 0.9 * len(rates) else 0
 
 
 def _top(trace: Trace, event: Event) -> int:
@@ -101,8 +112,9 @@ def _is(rates: Sequence[float], like: Sequence[float], unlike: Sequence[float], 
     if math.isclose(floor, low, rel_tol=near) and high > low > 0:
         scaled = [floor + (x - low) * (promised * high - floor) / (high - low) for x in like]
     alike = all(math.isclose(y, z, rel_tol=near) for x, y, z in zip(like, rates, scaled, strict=False) if x > top)
-    pairs = [(x, z) for x, z in zip(like, unlike, strict=False) if x > top]
-    return alike and any(not math.isclose(x, z, rel_tol=far) for x, z in pairs[: len(rates)])
+    together = list(zip(like, unlike, rates, strict=False))
+    low = all(y <= promised * top * (1 + near) for x, z, y in together if x <= top < z)
+    return alike and low and any(not math.isclose(x, z, rel_tol=far) for x, z, _ in together if max(x, z) > top)
 
 
 def fewer_steps(serial: Run, run: Run) -> bool:

@@ -1,4 +1,4 @@
-"""Do the ranks stay together: same start, same parameters, same steps and decisions, own random numbers, one writer?"""
+"""Do the ranks stay together: same parameters, same steps and decisions, own random numbers, one writer?"""
 
 from __future__ import annotations
 
@@ -11,29 +11,7 @@ from dlrun.verify.trace import Epoch, Event, Run, Step, Trace
 from dlrun.verify.tracer.conditions import TURNS
 from dlrun.verify.verdict import Check, distance, each_step, failed, passed, skipped
 
-START, EQUAL, STEPS, NOISE, FILES = "broadcast", "same parameters", "same steps", "own random numbers", "one writer"
-
-
-def broadcast(run: Run) -> Check:
-    """Every parameter of every optimizer was broadcast before the optimizer's first step."""
-    count = 0
-    for event in run.root.all("optimizer"):
-        left = [name for name, sent in zip(event["names"], event["broadcast"], strict=True) if not sent]
-        count += len(event["names"])
-        others = [e for t in run.traces[1:] for e in t.all("optimizer") if e["optimizer"] == event["optimizer"]]
-        apart = [name for e in others for name, p, q in zip(event["names"], event["params"], e["params"], strict=False)
-                 if p["hash"] != q["hash"]]  # fmt: skip
-        if not left and not apart:
-            continue
-        todo = "call dl.broadcast(model, optimizer) before the training loop, after all weights are set"
-        if not left:
-            finding = f"{apart[0]} was broadcast, and differs between the ranks at the first step: it was set again"
-            return failed(START, finding, todo, "missing-broadcast", where=event.at, step=1, parameter=apart[0])
-        what = f"{len(left)} of {len(event['names'])} parameters ({left[0]}, ...)" if len(left) > 1 else left[0]
-        now = "the ranks start from different weights" if apart else "the ranks start alike by their equal seeds alone"
-        return failed(START, f"{what} never broadcast: {now}", todo, "missing-broadcast", where=event.at, step=1,
-                      parameter=left[0])  # fmt: skip
-    return passed(START, f"{count} parameters come from rank 0 before the first step")
+EQUAL, STEPS, NOISE, FILES = "same parameters", "same steps", "own random numbers", "one writer"
 
 
 def equal(run: Run, cause: str = "") -> Check:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dlrun.verify.checks.lengths import loops
 from dlrun.verify.checks.output import first_difference, shown
-from dlrun.verify.trace import Run, Step, Trace
+from dlrun.verify.trace import Event, Run, Step, Trace
 from dlrun.verify.tracer.conditions import TURNS
 from dlrun.verify.verdict import Check, distance, each_step, failed, passed
 
@@ -57,6 +57,8 @@ def _parameters(name: str, serial: Trace, again: Trace, trace: Trace) -> Check |
                 size = distance(p, q)
                 if fault == "other-data":
                     finding, todo = _order_of_sampler(serial, trace) or (finding, todo)
+                if fault in ("other-data", "other-randomness"):
+                    finding, todo, where = _seeded_again(serial, trace, a.number) or (finding, todo, where)
                 if fault in ("other-data", "other-randomness"):
                     finding, todo, fault, where = _other_turns(serial, trace) or (finding, todo, fault, where)
                 if fault == "other-rate":
@@ -138,7 +140,9 @@ def _cause(a: Step, b: Step, loose: set[str]) -> tuple[str, str, str, str]:
 
 def _order_of_sampler(serial: Trace, trace: Trace) -> tuple[str, str] | None:
     """Return (finding, todo) where a DistributedSampler of the port's own decides the order; None elsewhere."""
-    if all(event.facts.get("sampler") != "DistributedSampler" for event in trace.all("loader")):
+    trained = {epoch.loader for epoch in trace.epochs if epoch.trains}
+    samplers = [event.facts.get("sampler") for event in trace.all("loader") if event["loader"] in trained]
+    if "DistributedSampler" not in samplers:
         return None
     finding = "it read other samples: DistributedSampler has an order of its own, drawn from its seed and set_epoch()"
     orders = [epoch.samples for epoch in trace.epochs if epoch.trains and epoch.complete]
@@ -147,6 +151,26 @@ def _order_of_sampler(serial: Trace, trace: Trace) -> tuple[str, str] | None:
     if not any(event.facts.get("shuffle") or event["custom"] for event in serial.all("loader")):
         return finding, "give it shuffle=False, as the serial script does not shuffle, or dl.shard(loader) in its place"
     return finding, "dl.shard(loader) in its place takes the serial order, without set_epoch(): that can be proved"
+
+
+def _seeded_again(serial: Trace, trace: Trace, number: int) -> tuple[str, str, str] | None:
+    """Return (finding, todo, line) where the port seeds a generator once more, before a step; None where it does not.
+
+    A DistributedSampler's order does not depend on it.
+    """
+    before, now = ([e for e in _until(t, number) if e.kind == "seed" and e["fixed"]] for t in (serial, trace))
+    for generator in dict.fromkeys(event["generator"] for event in now):
+        one, other = ([event for event in each if event["generator"] == generator] for each in (before, now))
+        if len(other) > len(one) and not _order_of_sampler(serial, trace):
+            finding = f"{generator} is seeded at {other[-1].at}, where the serial script goes on drawing as before"
+            todo = "dl.reseed() in its place gives each rank its own, and leaves those of 1 rank as they are"
+            return finding, todo, other[-1].at
+    return None
+
+
+def _until(trace: Trace, number: int) -> list[Event]:
+    """Return the events before a step."""
+    return [event for step in trace.steps[:number] for event in step.before]
 
 
 def _other_turns(serial: Trace, trace: Trace) -> tuple[str, str, str, str] | None:

@@ -24,6 +24,7 @@ TODO = (
 FAR = 10.0  # times its own size: a parameter that moves further without batch norm tells nothing
 # Optimizers whose steps are divided by the gradients' own size: rounding decides those of the smallest.
 NORMALISES = re.compile(r"Ada|RMSprop|Rprop|Lion|LAMB|LARS|Sign|Shampoo|Muon|Novo", re.IGNORECASE)
+GRADIENTS = {"float16": 5e-3, "bfloat16": 4e-2}  # how far rounding takes those of less precise numbers, relative
 TOLERANCE = {"float64": 1e-6, "float32": 2e-3, "float16": 5e-2, "bfloat16": 1e-1}
 
 
@@ -154,10 +155,11 @@ def _no_fault(serial: Run, run: Run, number: int, quiet: bool, grown: bool) -> s
     if not (first or others):
         return augmented
     times, apart = _times(serial, run, number)
-    if apart < 1e-3:
+    near = max([1e-3, *(GRADIENTS.get(event["type"], 0.0) for event in serial.root.all("autocast"))])
+    if apart < near:
         mine, other = (r.root.steps[number - 1] for r in (serial, run))
         kind = _kind(serial, number)
-        excused = abs(times - 1) <= 1e-2 and mine.lr == other.lr and NORMALISES.search(kind)
+        excused = abs(times - 1) <= max(near, 1e-2) and mine.lr == other.lr and NORMALISES.search(kind)
         return f"the gradients agree to {apart:.0e}, and {kind} makes much of the smallest" if excused else ""
     if augmented:
         return augmented

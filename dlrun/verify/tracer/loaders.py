@@ -17,7 +17,7 @@ from dlrun.verify.tracer import workers
 from dlrun.verify.tracer.loops import is_gone_through
 from dlrun.verify.tracer.randomness import Draws
 from dlrun.verify.tracer.recorder import UNCUT, Recorder, called_by_dl_comm
-from dlrun.verify.tracer.tensors import batch_digest
+from dlrun.verify.tracer.tensors import batch_digest, held_by, rows
 from dlrun.verify.tracer.totals import Totals
 
 ENDLESS = 10  # times the data set: a sampler that gives more indices has no epochs
@@ -30,6 +30,7 @@ class Epoch:
     number: int
     loader: int
     began: int  # optimizer steps made before it
+    dataset: Any = None  # the one under Subsets
     waiting: deque[Any] = field(default_factory=deque)  # indices fetched, whose batch was not delivered yet
     trains: bool = False  # a backward followed one of its batches
     over: bool = False
@@ -43,6 +44,7 @@ class Loaders:
         self.totals = Totals(recorder)
         self._made = self._epochs = 0
         self._known: dict[int, tuple[int, Any]] = {}  # id -> (number, the object, kept alive so that ids stay unique)
+        self._noted: set[int] = set()  # data sets whose rows were
         self._latest: Epoch | None = None  # whose batch came last
         # The iterators, by loader, whose batches came since the last backward, and those of the turn before.
         self._since: dict[int, Any] = {}
@@ -84,12 +86,12 @@ class Loaders:
     def begin(self, iterator: Any, loader: DataLoader[Any]) -> None:
         """An epoch over a loader begins."""
         waiting = iterator.__dict__.setdefault("_dlrun_waiting", deque())
-        iterator._dlrun = Epoch(self._epochs, self.number(loader), self.recorder.steps, waiting)
-        self._epochs += 1
+        number, self._epochs = self._epochs, self._epochs + 1
         self.draws.collect()  # what was drawn before, to build the model for instance, is no noise in the training
         base = loader.dataset
         while isinstance(base, Subset):
             base = base.dataset
+        iterator._dlrun = Epoch(number, self.number(loader), self.recorder.steps, base, waiting)
         self.totals.begin()
         facts = {"loader": self.number(loader), "data": self.number(base), "size": _length(base)}
         facts |= {"loops": is_gone_through(), "dataset": id(iterator._dataset)}
@@ -113,6 +115,9 @@ class Loaders:
             if epoch is not None and not epoch.trains:
                 epoch.trains = True
                 self.totals.trained.add(epoch.loader)
+                if self.number(epoch.dataset) not in self._noted:
+                    self._noted.add(self.number(epoch.dataset))
+                    self.recorder.note("held rows", rows=rows((), held_by(epoch.dataset)))
                 self.recorder.note("trains", epoch=epoch.number)
         if self._since:
             self._before, self._since = self._since, {}

@@ -7,10 +7,12 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Any
 
+import numpy as np
 import torch
 
 SAMPLE = 1024  # elements kept of each tensor, at an even stride
 ROWS = 20_000  # of a model's input that are told apart at most
+PARTS, LARGE = 8, 20_000_000  # tensors of a data set that are looked at, and elements of one, at most
 
 
 def digest(tensor: torch.Tensor) -> str:
@@ -73,6 +75,21 @@ def rows(args: Any, kwargs: Any) -> dict[str, list[int]]:
     computed = {name for name, value in found.items() if any(isinstance(p, torch.nn.Parameter) for p in leaves(value))}
     tensors = {name: _plain(value) for name, value in found.items() if name not in computed}
     return {name: [_number(row) for row in tensor] for name, tensor in tensors.items() if len(tensor) <= ROWS}
+
+
+def held_by(dataset: Any) -> dict[str, torch.Tensor]:
+    """Return the tensors and arrays in which a data set holds a row for each sample, by name; none of large ones."""
+    found: dict[str, torch.Tensor] = {}
+    for name, value in getattr(dataset, "__dict__", {}).items():
+        parts = value if isinstance(value, (tuple, list)) and len(value) <= PARTS else [value]
+        for number, part in enumerate(parts):
+            numbers = isinstance(part, np.ndarray) and part.dtype.kind in "biuf" and part.dtype.isnative
+            tensor = torch.tensor(part) if numbers and part.size <= LARGE else part
+            if isinstance(tensor, torch.Tensor) and tensor.dim() and tensor.numel() <= LARGE:
+                found |= (
+                    {f"{name}[{number}]" if len(parts) > 1 else name: tensor} if len(tensor) == len(dataset) else {}
+                )
+    return found
 
 
 def leaves(roots: Any) -> Iterable[torch.Tensor]:
