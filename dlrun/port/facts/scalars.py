@@ -16,6 +16,7 @@ _FUNCTIONS = {
     "numpy.average", "numpy.sum", "numpy.sqrt", "numpy.exp", "math.sqrt", "math.exp", "math.log", "statistics.mean",
     "time.time", "time.perf_counter", "random.random", "random.uniform", "random.randint", "random.betavariate",
 }  # fmt: skip
+_ROWS = ("numpy.zeros", "torch.zeros")
 _WHOLE = ("torch.sum", "torch.mean", "torch.max", "torch.min")  # of one tensor: one number
 _DRAWS = ("numpy.random.beta", "numpy.random.uniform")  # one number, with no more than its two parameters
 _SAME = {"data", "detach", "cpu", "numpy", "cuda", "clone", "float", "double", "to"}
@@ -81,6 +82,16 @@ class Scalars:
         return bool(returned) and all(
             isinstance(r, cst.Tuple) and all(self(e.value) for e in r.elements) for r in returned
         )
+
+    def row(self, node: cst.CSTNode) -> bool:
+        """Tell whether ``node`` is a row of sums divided by one number: ``sums / k`` after ``sums = np.zeros(3)``."""
+        if not (isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Divide) and self(node.right)):
+            return False
+        made = self.script.bindings_of(node.left) if isinstance(node.left, cst.Name) else []
+        begins = [b.written for b in made if not isinstance(b.node, cst.AugAssign)]
+        return len(begins) < len(made) and bool(begins) and all(
+            isinstance(v, cst.Call) and self.script.name_of(v.func) in _ROWS and len(v.args) == 1
+            and isinstance(v.args[0].value, cst.Integer) for v in begins)  # fmt: skip
 
     def _of_name(self, node: cst.Name, depth: int) -> bool:
         bindings, scope = self.script.scopes[node].lookup(node.value)

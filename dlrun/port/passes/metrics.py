@@ -129,11 +129,12 @@ class Metrics:
         if isinstance(node, cst.Call) and extreme and len(node.args) == 1 and self.listed(node.args[0].value):
             return self.values(node.args[0].value)  # the least of the means, not the mean of the least
         mine = isinstance(node, cst.BaseExpression) and self.trained(node)
-        number = mine and (node in self.formatted or self.scalar(node) or self.scalar.several(node))
+        known = self.scalar(node) or self.scalar.several(node) or self.scalar.row(node) if mine else False
+        number = mine and (node in self.formatted or known)
         number = number or (mine and self.listed(node))
         if isinstance(node, cst.BaseExpression) and number:
             return [] if self.sums.elsewhere(node) or self.is_averaged(node) else [node]
-        if isinstance(node, (cst.ListComp, cst.GeneratorExp)):
+        if isinstance(node, (cst.ListComp, cst.GeneratorExp, cst.DictComp)):
             return [value for part in self._each(node) for value in self.values(part)]
         if isinstance(node, (cst.Comparison, cst.Lambda, cst.IfExp)):
             return []
@@ -153,7 +154,7 @@ class Metrics:
             return self.bent(node.func.value)
         return node.func.value if node.func.attr.value in _CURVES else None
 
-    def _each(self, made: cst.ListComp | cst.GeneratorExp) -> list[cst.BaseExpression]:
+    def _each(self, made: cst.ListComp | cst.GeneratorExp | cst.DictComp) -> list[cst.BaseExpression]:
         """Return that in ``made`` which holds its numbers, if all ranks make as many: ``str(v) for v in (a, b)``."""
         turns, entries = made.for_in, made.for_in.iter
         if turns.ifs or turns.inner_for_in is not None:
@@ -167,7 +168,7 @@ class Metrics:
             boxes = [entries.func.value] if entries.func.attr.value in ("items", "values") else []
         tables = [o.node for box in boxes for o in self.facts.flow.origins(box)]
         fixed = all(isinstance(t, (cst.Dict, cst.List, cst.Tuple)) and t.elements for t in tables)
-        return [made.elt] if fixed and tables else []
+        return [made.value if isinstance(made, cst.DictComp) else made.elt] if fixed and tables else []
 
     def listed(self, node: cst.CSTNode) -> bool:
         """Tell whether ``node`` is a list of numbers to which all ranks add together."""

@@ -1,0 +1,45 @@
+"""Rows of sums, and tables of means, that are shown as they are."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlrun.port import port
+
+SCRIPT = """
+import numpy as np, torch
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(8, 2)
+opt = torch.optim.SGD(model.parameters(), 0.1)
+loader = DataLoader(data, batch_size=16, shuffle=True)
+for epoch in range(4):
+    sums, parts, places = np.zeros(2), torch.zeros(2), np.zeros(n_classes)
+    stats = {{"loss": 0.0, "near": 0.0}}
+    for k, (x, y) in enumerate(loader, 1):
+        out = model(x)
+        loss, near = torch.nn.functional.cross_entropy(out, y), out.pow(2).mean()
+        (loss + near).backward()
+        opt.step()
+        sums += [loss.item(), near.item()]
+        parts += torch.tensor([loss.item(), near.item()])
+        places += out.detach().numpy().sum(0)
+        stats["loss"] += loss.item()
+        stats["near"] += near.item()
+    print(epoch, {shown})
+"""
+
+
+@pytest.mark.parametrize(
+    ("shown", "written"),
+    [
+        ("*(sums / k)", "*dl.average(sums / k)"),
+        ("sums / k", "dl.average(sums / k)"),
+        ("(parts / k).tolist()", "dl.average(parts / k).tolist()"),
+        ("sums / len(data)", "dl.total(sums) / len(data)"),
+        ("places / k", "places / k"),  # may be anything
+        ("{n: v / k for n, v in stats.items()}", "{n: dl.average(v / k) for n, v in stats.items()}"),
+        ("{n: 1 for n, v in stats.items()}", "{n: 1 for n, v in stats.items()}"),
+    ],
+)
+def test_rows_and_tables_that_are_shown_are_means_over_the_ranks(shown, written) -> None:
+    assert f"print(epoch, {written})" in port(SCRIPT.format(shown=shown)).text
