@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=WithDefaults, context_settings={"allow_interspersed_args": False})
-@click.option("-n", "--ranks", type=int, help="How many ranks; inside a batch job the job's own number.")
+@click.option("-n", "--ranks", type=int, help="How many ranks; else what the hosts take, or a batch job's number.")
 @click.option("--per-node", "--ppn", type=int, help="Ranks on each node.")
 @click.option("--hosts", default="", metavar="HOSTS", help="Run on these: n1,n2 or n1:4,n2:2 (ranks on each).")
 @click.option("--hostfile", default="", metavar="FILE", help="The same, one on each line: n1, n1:4, n1 slots=4.")

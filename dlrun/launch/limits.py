@@ -18,9 +18,10 @@ def make_room(ranks: int) -> tuple[int, int]:
     needed = ranks + _OWN
     if soft != resource.RLIM_INFINITY and soft < needed:
         if hard != resource.RLIM_INFINITY and hard < needed:
+            fewer = f", or give -n {hard - _OWN} or less" if hard > _OWN else ""
             raise DlrunError(
                 f"{ranks} ranks need {needed} open files here, one for each rank, and no more than {hard} are allowed",
-                f"have that limit raised (ulimit -Hn; nofile in limits.conf), or give -n {max(hard - _OWN, 1)} or less",
+                f"have that limit raised (ulimit -Hn; nofile in limits.conf){fewer}",
             )
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
     return before

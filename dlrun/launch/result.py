@@ -33,6 +33,8 @@ class Failure:
         """What to do about it, where that is known, or ""."""
         if re.search(_NOT_CONNECTED, self.what):
             return "torch.distributed connects ranks by variables that torchrun sets: dlrun launch --torchrun sets them"
+        if self.what == "killed by SIGKILL":
+            return "so ends what takes too much memory (the kernel tells: dmesg), or a batch system's time"
         return ""
 
 

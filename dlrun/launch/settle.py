@@ -22,7 +22,9 @@ _SOURCES = (".c", ".cc", ".cpp", ".cxx", ".cu", ".f", ".f90", ".go", ".rs")  # o
 def settle(plan: LaunchPlan, site: Site) -> LaunchPlan:
     """Return ``plan`` with everything decided, judging by ``site``; raises :class:`DlrunError` for what cannot be."""
     kind = kind_of(plan)
-    ranks = plan.ranks if plan.ranks is not None else site.allocation.ranks or site.gpus or None
+    slots = [host.slots or 0 for host in plan.hosts]
+    ranks = sum(slots) if plan.ranks is None and slots and all(slots) else plan.ranks
+    ranks = ranks if ranks is not None else site.allocation.ranks or site.gpus or None
     if ranks is None:
         said = next((word for word in plan.program[1:] if word in ("-n", "--ranks", "-np")), "")
         why = f"; {said} after {plan.program[0]} is that script's own" if said else ""

@@ -11,6 +11,7 @@ import pytest
 
 from dlrun.launch.blame import Blame, doubt
 from dlrun.launch.home import Call
+from dlrun.launch.result import Failure
 
 LEFT = "CommError: rank 2 has left: it called finalize or ended"
 
@@ -20,6 +21,12 @@ def failed(rank: int, what: str, code: int = 1) -> dict[str, object]:
 
 
 GLOO = "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer"
+
+
+def test_a_rank_that_the_system_killed_is_told_of_memory_and_time():
+    failure = Failure(1, "n1", 7, "killed by SIGKILL", "", 137)
+    assert "memory" in failure.hint
+    assert not Failure(1, "n1", 7, "exit code 7", "", 7).hint
 
 
 @pytest.mark.parametrize("what", [LEFT, "Exception: MPI_ERR_OTHER", "killed by SIGSEGV", GLOO])

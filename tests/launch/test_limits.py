@@ -28,3 +28,6 @@ def test_a_limit_that_cannot_be_raised_is_told_with_the_numbers(dlrun, any_mpiex
     assert done.returncode == 1
     assert "100 ranks need 164 open files here, one for each rank, and no more than 150 are allowed" in done.stderr
     assert "-n 86 or less" in done.stderr
+    done = dlrun("-n", "2", "--no-bind", "--mpiexec", any_mpiexec, "rank.py", **with_limits(40, 40))
+    assert "2 ranks need 66 open files here" in done.stderr
+    assert "-n 1" not in done.stderr, "one rank does not fit either"

@@ -70,6 +70,13 @@ def test_a_wrong_option_is_named(said, words, what, todo):
     assert todo in "".join(lines[1:]) and len(lines) <= 2
 
 
+@pytest.mark.parametrize(("words", "ranks"), [((), 3), (("-n", "2"), 2)])
+def test_as_many_ranks_as_the_hosts_take_unless_said(said, words, ranks):
+    code, lines = said("launch", *words, "--hosts", "n1:1,n2:2", "--backend", "mpich", "--as", "slurm", "train.py")
+    assert code == 0, lines
+    assert any(f" -n {ranks} " in line for line in lines), lines
+
+
 @pytest.mark.parametrize(
     "words",
     [
