@@ -71,6 +71,12 @@ with tf.Session() as sess:
 """
 
 
+def test_a_weight_that_a_run_is_fed_follows_the_serial_steps() -> None:
+    weight = FED.replace("Optimizer(rate)", "Optimizer(1e-3)").replace("a, 1)))", "a, 1)) * rate)")
+    assert "lr = 0.1 * math.exp(-dl.serial_steps(done) / 20)" in port(weight).text
+    assert "serial_steps" not in port(weight.replace("(-done", "(-epoch")).text
+
+
 def test_a_rate_that_a_run_is_fed_follows_the_serial_steps() -> None:
     assert "lr = 0.1 * math.exp(-dl.serial_steps(done) / 20)" in port(FED).text
     assert "serial_steps" not in port(FED.replace("(-done", "(-epoch")).text

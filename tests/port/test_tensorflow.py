@@ -436,3 +436,49 @@ with tf.Session() as sess:
 """).text
     assert "batches = dl.steps(count // 32)" in text
     assert "epochs = int(dl.steps(900) / batches)" in text
+
+
+ANNEALED = """import tensorflow as tf
+train = tf.data.Dataset.from_tensor_slices(samples).batch(16)
+net = tf.keras.Sequential([tf.keras.layers.Dense(4)])
+opt = tf.keras.optimizers.Adam(1e-3)
+done, seen, best = 0, tf.Variable(0.0), 0
+def losses(x, weight):
+    rest = tf.reduce_mean((net(x) - x) ** 2)
+    size = tf.reduce_mean(net(x) ** 2)
+    return rest + weight * size, rest
+@tf.function
+def train_step(x, weight):
+    with tf.GradientTape() as tape:
+        loss, rest = losses(x, weight)
+    opt.apply_gradients(zip(tape.gradient(loss, net.trainable_variables), net.trainable_variables))
+    return loss
+for epoch in range(3):
+    for i, x in enumerate(train):
+        loss = train_step(x, WEIGHT)
+        done += 1
+        seen.assign_add(1.0)
+        if done % 20 == 0:
+            print(f"step {done} loss {loss.numpy():.3f}")
+    print(losses(x, 1.0)[0])
+"""
+
+
+@pytest.mark.parametrize(
+    ("weight", "written"),
+    [
+        ("min(1.0, done / 500)", "min(1.0, dl.serial_steps(done) / 500)"),
+        ("tf.minimum(1.0, seen / 500)", "tf.minimum(1.0, dl.serial_steps(seen) / 500)"),
+        ("tf.cast(opt.iterations, tf.float32) / 9", "tf.cast(dl.serial_steps(opt.iterations), tf.float32) / 9"),
+        ("0.99 ** i", "0.99 ** dl.serial_steps(i)"),
+        ("table[done]", "table[done]"),
+        ("0.99 ** epoch", "0.99 ** epoch"),
+    ],
+)
+def test_weights_of_a_tape_loops_losses_follow_the_serial_steps(weight, written):
+    text = port(ANNEALED.replace("WEIGHT", weight)).text
+    assert f"train_step(x, {written})" in text and text.count("serial_steps") == ("serial_steps" in written)
+
+
+def test_a_loss_that_a_function_of_the_samples_makes_beside_others_is_averaged_where_it_is_shown():
+    assert "loss {dl.average(loss.numpy()):.3f}" in port(ANNEALED.replace("WEIGHT", "1.0")).text

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from itertools import chain, islice
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from dl_comm.drawing import undone
 from dl_comm.keras.backend import (
     average,
     average_gradients,
     backend,
     broadcast,
     own_noise,
-    read,
-    seeds,
     stateful_layers,
 )
+from dl_comm.keras.building import build
 from dl_comm.keras.callbacks import AverageMetrics, Broadcast, on_this_rank, stop_together
-from dl_comm.keras.data import each_array, shard, split, stretches
+from dl_comm.keras.data import shard, split, stretches
 from dl_comm.keras.lars import lars
 from dl_comm.output import print
 from dl_comm.overflow import averaged_outside
@@ -35,6 +29,7 @@ Opt = TypeVar("Opt")
 
 # The first parameters of keras.Model.fit, for a subclass whose own fit(*args, **kwargs) passes them on.
 _BY_PLACE = ("x", "y", "batch_size", "epochs", "verbose", "callbacks", "validation_split", "validation_data")
+_OF_A_BATCH = ("x", "y", "sample_weight", "class_weight")  # and of train_on_batch
 
 
 def distribute(model: M, shard_data: bool = True, callbacks: Sequence[Any] = (), use_lars: bool = False) -> M:
@@ -119,7 +114,7 @@ def _distributed_fit(model: Any, shard_data: bool, callbacks: Sequence[Any], use
     def fit(*args: Any, **kwargs: Any) -> Any:
         options = dict(zip(by_place, args, strict=False)) | kwargs
         _divide(options, shard_data, bool(stateful_layers(model)))
-        options["x"] = _build(model, options.get("x"))
+        build(model, options)
         if use_lars:  # compiled again
             lars(model.optimizer)
         DistributedOptimizer(model.optimizer)
@@ -142,7 +137,7 @@ def _by_hand(model: Any) -> Any:
         nonlocal begun
         if not begun:
             begun = True
-            _build(model, args[0] if args else kwargs["x"])
+            build(model, dict(zip(_OF_A_BATCH, args, strict=False)) | kwargs)
             broadcast(model)
             own_noise(model)
         return average(plain(*args, **kwargs))
@@ -165,45 +160,6 @@ def _divide(options: dict[str, Any], shard_data: bool, stateful: bool) -> None:
         if options.get("steps_per_epoch") is not None:
             options["steps_per_epoch"] = steps(options["steps_per_epoch"])
     options.update(samples)
-
-
-def _build(model: Any, x: Any) -> Any:
-    """Build a model that waits for its first batch, so that its weights can be broadcast before that; return ``x``."""
-    if getattr(model, "built", False):
-        return x
-    first: Any = None
-    if hasattr(x, "take") and hasattr(x, "element_spec"):
-        first = _like(x.element_spec)
-        first = next(iter(x.take(1)), None) if first is None else first
-        first = first[0] if isinstance(first, tuple) else first
-    elif isinstance(x, Iterator):
-        begin = list(islice(x, 1))
-        first = begin[0][0] if begin and isinstance(begin[0], tuple) else None
-        x = (batch for batch in chain(begin, x))  # Keras 3 wants a generator
-    elif hasattr(x, "__getitem__") and not hasattr(x, "shape") and not isinstance(x, (dict, list, tuple)):
-        with undone():  # the serial script reads its first batch once
-            first = copy.copy(x)[0][0]
-    elif x is not None and (hasattr(x, "shape") or isinstance(x, (dict, list, tuple))):
-        first = each_array(lambda array: array[:1], x)
-    if first is not None:
-        drawn = [(state, read(state)) for state in seeds(model)]
-        with suppress(NotImplementedError):  # a model that only has a train_step(): its parts are built
-            model(first)
-        for state, value in drawn:  # Keras builds a model without drawing
-            state.assign(value)
-    return x
-
-
-def _like(specs: Any) -> Any:
-    """Return zeros like a data set's elements, none of which is read: its order stays. None of unknown shapes."""
-    tf: Any = sys.modules["tensorflow"]
-
-    def zeros(spec: Any) -> Any:
-        return tf.zeros([spec.shape[0] or 1, *spec.shape[1:]], spec.dtype)
-
-    flat = tf.nest.flatten(specs)
-    known = all(isinstance(s, tf.TensorSpec) and s.shape.rank and None not in s.shape.as_list()[1:] for s in flat)
-    return tf.nest.map_structure(zeros, specs) if known else None
 
 
 def DistributedOptimizer(opt: Opt) -> Opt:  # noqa: N802

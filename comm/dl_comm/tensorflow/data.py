@@ -79,4 +79,7 @@ def _shard_dataset(dataset: Any, rank: int, n: int) -> Any:
         parts = [tf.nest.map_structure(lambda one: one.skip(rank).take(1), part) for part in window]
         return tf.data.Dataset.zip(tuple(parts) if len(parts) > 1 else parts[0])
 
-    return dataset.window(n, shift=n, drop_remainder=True).flat_map(mine)
+    shared = dataset.window(n, shift=n, drop_remainder=True).flat_map(mine)
+    if tf.executing_eagerly() and length > 0:  # else fit() goes on until a step finds no batch, and counts that one too
+        shared = shared.apply(tf.data.experimental.assert_cardinality((length + missing) // n))
+    return shared

@@ -14,11 +14,11 @@ from dlrun.port.facts.keras_models import beside_loops
 from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.session import SESSIONS, SessionGradients, runs_session
-from dlrun.port.facts.taint import Taint, chances
+from dlrun.port.facts.taint import Taint, chances, made_of
 from dlrun.port.facts.tape import TapeGradients
 from dlrun.port.facts.tops import Tops
 from dlrun.port.facts.torch import calls_method
-from dlrun.port.feeds import Feeds
+from dlrun.port.feeds import Feeds, own
 from dlrun.port.feeds.tensorflow import SessionFeeds, TapeFeeds
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Script, argument, dotted
@@ -156,6 +156,8 @@ def gather(
     optimizers = {o.node: None for _, opt in gradients.builders for o in flow.origins(opt) if o.node not in updates}
     local = _forwards(gradients, loops, everywhere=True)
     estimators = Estimators(script, flow, kinds) if style == "estimator" else None
+    samples = own.samples(feeds) if isinstance(feeds, TapeFeeds) else ()
+    made = made_of(script, Taint(script, kinds, samples), loops.in_training) if loops is not None else []
     dealt = [feed.node for feed in (feeds.found.values() if feeds is not None else ()) if feed.how == "iterable"]
     return TensorFlowFacts(
         kinds=kinds,
@@ -178,7 +180,7 @@ def gather(
         episodes=feeds.episodes if feeds is not None else False,
         local=Taint(script, kinds, local),
         unequal=Taint(script, kinds, [*local, *chances(script), *dealt]),
-        trained=Taint(script, kinds, _forwards(gradients, loops, everywhere=False)),
+        trained=Taint(script, kinds, [*_forwards(gradients, loops, everywhere=False), *made]),
         style=style,
         averages=gradients.averages,
         wrapped=gradients.wrapped(),

@@ -10,7 +10,9 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import Tells, computed, given
+from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.facts.taint import chances
+from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.insert import expression
 from dlrun.port.passes import milestones, steps
 from dlrun.port.passes.bounds import compared
@@ -18,8 +20,11 @@ from dlrun.port.passes.counters import attributes, counters, each_update, tells
 from dlrun.port.passes.counts import is_length_of_share
 from dlrun.port.passes.decisions import ORDER
 from dlrun.port.passes.milestones import numbers
+from dlrun.port.passes.so_far import steps_so_far
 from dlrun.port.program.script import dotted, walk
 
+FOLLOWS = "what is made of a batch follows the serial steps, of which n ranks take 1/n"
+_TAKES = ("torch.nn.functional.", "tensorflow.nn.", "tensorflow.random.")
 _GROWS = (cst.Divide, cst.Power)
 
 
@@ -39,26 +44,44 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             opt.step()
     """
     if not facts.keeps_steps:
-        followed = dict.fromkeys(_followed(facts))
+        counted = tells(facts, {*counters(facts), *attributes(facts)})
+        followed = dict.fromkeys(_followed(facts, counted, {e.node for e in steps.torch(facts) if isinstance(e, Edit)}))
         for read in followed:
-            yield Edit(read, "what is made of a batch follows the serial steps, of which n ranks take 1/n",
-                       lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))  # fmt: skip
+            yield Edit(read, FOLLOWS, lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))
         yield from list(_turns(facts, followed))[:3]
 
 
-def _followed(facts: Facts) -> Iterator[cst.BaseExpression]:
+def tensorflow(facts: TensorFlowFacts, divided: Collection[cst.CSTNode]) -> Iterator[Edit]:
+    """Likewise for TensorFlow, what a session is fed included; ``divided`` are nodes that follow the ranks already.
+
+    Before:
+        for step, x in enumerate(tf.data.Dataset.from_tensor_slices(data).batch(8)):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(x)) + min(1.0, step / 500) * tf.reduce_mean(model(x) ** 2)
+            opt.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
+
+    After:
+        for step, x in enumerate(tf.data.Dataset.from_tensor_slices(data).batch(8)):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(x)) + min(1.0, dl.serial_steps(step) / 500) * tf.reduce_mean(model(x) ** 2)
+            opt.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
+    """
+    for read in dict.fromkeys(() if facts.keeps_steps else _followed(facts, steps_so_far(facts), divided)):
+        yield Edit(read, FOLLOWS, lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))
+
+
+def _followed(facts: Facts, counted: Tells, divided: Collection[cst.CSTNode]) -> Iterator[cst.BaseExpression]:
     """Yield the counts of steps that a part of the loss, or a chance, follows: not those that are told by fewer."""
-    counted = tells(facts, {*counters(facts), *attributes(facts)})
+    done = set(divided)
     turns = [loop for loop, _ in facts.counted if isinstance(loop, cst.For)]
 
     def reads(node: cst.CSTNode) -> bool:
         named = (dotted(loop.target) == dotted(node) and facts.script.inside(node, loop.body) for loop in turns)
         return counted(node) or (isinstance(node, cst.Name) and any(named))
 
-    divided = {edit.node for edit in steps.torch(facts) if isinstance(edit, Edit)}
     for value in _steered(facts):
         made = computed(facts.flow, [value], reads) if not facts.local(value) else None
-        if made is None or not any(map(_grows, made.nodes)) or not divided.isdisjoint(made.nodes):
+        if made is None or not any(map(_grows, made.nodes)) or not done.isdisjoint(made.nodes):
             continue
         if not any(is_length_of_share(facts, n) for n in made.nodes):
             yield from (read for read in made.reads if not _picks(facts, read))
@@ -83,7 +106,7 @@ def _steered(facts: Facts) -> Iterator[cst.BaseExpression]:
     drawn = set(chances(facts.script))
     for node in facts.script.nodes:
         match node:
-            case cst.BinaryOperation(operator=cst.Multiply()) if each_update(facts, node):
+            case cst.BinaryOperation(operator=cst.Multiply()) if each_update(facts, node, which=any):
                 for weight, part in ((node.left, node.right), (node.right, node.left)):
                     if facts.local(part) and not _is_number(facts, part):
                         yield weight
@@ -93,8 +116,9 @@ def _steered(facts: Facts) -> Iterator[cst.BaseExpression]:
                 yield from (arg.value for arg in node.args)
             case cst.Call() if facts.kinds.of(node.func) in ("module", "loss") and each_update(facts, node):
                 yield from (arg.value for arg in node.args)
-            case cst.Call() if facts.script.name_of(node.func).startswith("torch.nn.functional."):
+            case cst.Call() if plain(facts.script.name_of(node.func)).startswith(_TAKES):
                 yield from (arg.value for arg in node.args)
+    yield from (value for _, value in getattr(facts, "fed", ()))
 
 
 def _grows(node: cst.CSTNode) -> bool:
@@ -201,4 +225,4 @@ def _is_serial(facts: Facts, count: cst.CSTNode) -> bool:
 def _is_number(facts: Facts, node: cst.BaseExpression) -> bool:
     """Tell whether ``node`` is a number that is kept for show, as a mean so far, and no part of a loss."""
     calls = [n.func for n in computed(facts.flow, [node]).nodes if isinstance(n, cst.Call)]
-    return any(isinstance(func, cst.Attribute) and func.attr.value == "item" for func in calls)
+    return any(isinstance(func, cst.Attribute) and func.attr.value in ("item", "numpy") for func in calls)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import libcst as cst
 
@@ -99,13 +99,18 @@ def innermost(facts: Facts, node: cst.CSTNode) -> cst.CSTNode | None:
     return next((u for u in facts.script.above(node) if isinstance(u, (cst.For, cst.While, cst.FunctionDef))), None)
 
 
-def each_update(facts: Facts, node: cst.CSTNode, depth: int = _DEPTH) -> bool:
-    """Tell whether ``node`` runs once with every batch: in the loop over them, or in a function called there."""
+def each_update(
+    facts: Facts, node: cst.CSTNode, depth: int = _DEPTH, which: Callable[[Iterable[bool]], bool] = all
+) -> bool:
+    """Tell whether ``node`` runs once with every batch: in the loop over them, or in a function called there.
+
+    Of the calls of the function ``all`` are there, or, for ``any``, one is.
+    """
     around = innermost(facts, node)
     if isinstance(around, (cst.For, cst.While)):
         return around in facts.loops and not runs_inside(facts, around.body)
     calls = facts.flow.callers(around) if around is not None and depth else []
-    return bool(calls) and all(each_update(facts, call, depth - 1) for call in calls)
+    return bool(calls) and which(each_update(facts, call, depth - 1, which) for call in calls)
 
 
 def attributes(facts: Facts) -> Iterator[tuple[cst.CSTNode, str]]:
@@ -121,7 +126,7 @@ def variables(facts: Facts) -> Iterator[tuple[cst.CSTNode, str]]:
     for call in facts.script.calls:
         if isinstance(call.func, cst.Attribute) and call.func.attr.value == "assign_add" and len(call.args) == 1:
             one, owner = call.args[0].value, call.func.value
-            if isinstance(one, cst.Integer) and one.value == "1" and each_update(facts, call):
+            if _is_one(one) and each_update(facts, call):
                 yield from _held(facts, owner)
 
 
@@ -139,7 +144,11 @@ def _held(facts: Facts, count: cst.BaseExpression) -> Iterator[tuple[cst.CSTNode
 def is_one_more(node: cst.CSTNode) -> bool:
     """Tell whether ``node`` adds 1: ``step += 1``, ``step = step + 1``."""
     found = added(node)
-    return found is not None and isinstance(found[1], cst.Integer) and found[1].value == "1"
+    return found is not None and _is_one(found[1])
+
+
+def _is_one(node: cst.CSTNode) -> bool:
+    return isinstance(node, (cst.Integer, cst.Float)) and node.evaluated_value == 1
 
 
 def tells(facts: Facts, known: Collection[tuple[cst.CSTNode, str]]) -> Tells:

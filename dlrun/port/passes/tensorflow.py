@@ -12,6 +12,7 @@ from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.insert import expression, statements
 from dlrun.port.passes import (
+    annealing,
     averages,
     devices,
     estimator,
@@ -251,6 +252,7 @@ def metrics(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     if played.uneven(facts) is None:  # else the ranks do not come to the same places together
         yield from averages.numbers(Metrics(facts), histories=False)
     yield from sessions.parts(facts)
+    yield from annealing.tensorflow(facts, {edit.node for edit in steps(facts) if isinstance(edit, Edit)})
     yield from played.torch(facts)
     yield from own_variables.tensorflow(facts)
 

@@ -304,3 +304,52 @@ def generators_end_together_and_only_rank_0_shows_progress():
     assert len(steps) == 3  # the last round is padded
     assert ("loss" in shown.getvalue()) == (r == 0)
     same_bits(model)
+
+
+def a_data_set_of_known_length_is_as_long_on_all_ranks_and_no_step_is_counted_beside():
+    if backend() != "tensorflow":
+        return
+    import tensorflow as tf
+
+    x, y = make_data(4 * (3 * n + 1))
+    model = dl.distribute(make_model())
+    model.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(4), epochs=2, verbose=0)
+    assert int(model.optimizer.iterations) == 2 * 4  # the last round is padded
+
+
+def layers_that_a_train_step_alone_calls_begin_alike():
+    if backend() != "tensorflow":
+        return
+    import tensorflow as tf
+
+    class Net(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.hidden, self.mean = _layers.Dense(4, activation="tanh"), _layers.Dense(1)
+            self.deviation, self.never_called = _layers.Dense(1), _layers.Dense(1)
+
+        def call(self, x):
+            return self.mean(self.hidden(x))
+
+        def train_step(self, data):
+            with tf.GradientTape() as tape:
+                hidden = self.hidden(data[0])
+                wide = self.deviation(hidden)
+                loss = tf.reduce_mean((self.mean(hidden) - data[1]) ** 2 * tf.exp(-wide) + wide)
+            grads = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(grads, self.trainable_variables, strict=True))
+            return {"loss": loss}
+
+    def make(seed):
+        set_seed(seed)
+        model = Net()
+        model.compile(keras.optimizers.SGD(0.1, momentum=0.9))
+        return model
+
+    x, y = make_data(4 * n * 2)
+    assert_fits_like_one_process(make, lambda model, batch: model.fit(x, y, batch, shuffle=False, verbose=0))
+    rows = tf.data.Dataset.from_tensor_slices((x, y)).batch(4)
+    for feed in (rows, ((x[i : i + 4], y[i : i + 4]) for i in range(0, len(x), 4))):
+        model = dl.distribute(make(r))
+        model.fit(feed, verbose=0)
+        same_bits(model)
