@@ -8,10 +8,11 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, Options
+from dlrun.port.facts.keywords import keywords, starred
 from dlrun.port.facts.rates import is_zero, resets, scaled_already, text_of
 from dlrun.port.insert import expression
 from dlrun.port.passes import own_rates, recipe
-from dlrun.port.program.script import argument, dotted, walk
+from dlrun.port.program.script import argument, walk
 
 # Learning rates that torch.optim takes when none is given.
 DEFAULTS = {
@@ -65,10 +66,8 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             done.add(value)
             yield Edit(value, "the linear scaling rule (a group's own rate)", scale)
     for call in facts.script.calls:
-        for position, keyword in ABSOLUTE.get(facts.script.name_of(call.func).rsplit(".", 1)[-1], ()):
-            given = argument(call, keyword, position)
-            given = None if given is None or is_zero(given) else given
-            if given is not None and given not in done and not own_rates.read(facts, given, done):
+        for given in _absolute(facts, call):
+            if given not in done and not is_zero(given) and not own_rates.read(facts, given, done):
                 done.add(given)
                 yield Edit(given, "the scheduler sets this rate itself", scale)
     for value in resets(facts):
@@ -86,6 +85,14 @@ def suits(options: Options, optimizers: Iterable[tuple[cst.CSTNode, str]]) -> It
             yield Doubt(node, f"the linear scaling rule was found for SGD; {last} mostly wants less", "low",
                         "port with --lr-scaling sqrt (or none), and compare the accuracy")  # fmt: skip
             return
+
+
+def _absolute(facts: Facts, call: cst.Call) -> Iterator[cst.BaseExpression]:
+    """Yield the rates that the scheduler which ``call`` makes sets itself."""
+    for name in facts.kinds.names(call.func) or [facts.script.name_of(call.func)]:
+        own = ABSOLUTE.get(name.rsplit(".", 1)[-1], ())
+        yield from (v for position, keyword in own if (v := argument(call, keyword, position)) is not None)
+        yield from (value for given, value in keywords(facts, call) if given in {keyword for _, keyword in own})
 
 
 def _constructor(facts: Facts, call: cst.Call, scale) -> Iterator[Edit | Doubt]:  # type: ignore[no-untyped-def]
@@ -111,8 +118,8 @@ def _constructor(facts: Facts, call: cst.Call, scale) -> Iterator[Edit | Doubt]:
         if not scaled_already(facts, value) and not is_zero(value):
             yield Edit(value, why, scale)
         return
-    if any(a.star == "**" for a in call.args):
-        rates = list(_in_keywords(facts, call))
+    if starred(call):
+        rates = [rate for name, rate in keywords(facts, call) if name == "lr"]
         yield from (Edit(rate, why, scale) for rate in rates)
         if not rates:
             yield Doubt(call, "the learning rate is somewhere in these keyword arguments, and is not scaled", "high",
@@ -138,31 +145,6 @@ def _constructor(facts: Facts, call: cst.Call, scale) -> Iterator[Edit | Doubt]:
         yield Doubt(
             call, f"{made}: no learning rate to scale was found here", "medium", f"lr={facts.alias}.lr_scale(...)"
         )
-
-
-def _in_keywords(facts: Facts, call: cst.Call) -> Iterator[cst.BaseExpression]:
-    """Yield the rates in what ``call`` is given as keyword arguments: ``**options``, of a dict or a call of dict().
-
-    Of a function that hands its own keyword arguments on, those of its calls: ``SAM(model.parameters(), SGD, lr=0.1)``.
-    """
-    for given in (arg.value for arg in call.args if arg.star == "**"):
-        for made in [*(origin.node for origin in facts.flow.origins(given)), *_of_callers(facts, given)]:
-            pairs = [(text_of(e.key), e.value) for e in getattr(made, "elements", ()) if isinstance(e, cst.DictElement)]
-            pairs += [(a.keyword.value, a.value) for a in getattr(made, "args", ()) if a.keyword is not None]
-            yield from (rate for name, rate in pairs if name == "lr")
-
-
-def _of_callers(facts: Facts, given: cst.BaseExpression) -> list[cst.Call]:
-    """Return the calls of the function whose own keyword arguments are ``given`` on, and of those that call it so."""
-    found: dict[cst.Call, None] = {}
-    for value in (todo := [given]):
-        function = facts.script.function_of(value)
-        own = function.params.star_kwarg if isinstance(function, cst.FunctionDef) else None
-        if own is not None and own.name.value == dotted(value):
-            new = [call for call in facts.flow.callers(function) if call not in found]
-            found.update(dict.fromkeys(new))
-            todo += [arg.value for call in new for arg in call.args if arg.star == "**"]
-    return list(found)
 
 
 _EQUAL = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))

@@ -10,6 +10,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import computed, leaves
+from dlrun.port.facts.keywords import keywords, starred
 from dlrun.port.insert import expression, with_argument
 from dlrun.port.passes import milestones, moving, own_schedules, step_rates
 from dlrun.port.passes.bounds import bars, bounds, lasts
@@ -42,6 +43,7 @@ COUNTS = {
     f"Warmup{kind}Schedule": ((1, "warmup_steps"), (2, "t_total"))
     for kind in ("Linear", "Cosine", "CosineWithHardRestarts")
 }
+_ANY = "?"  # a class by any name: getattr(torch.optim.lr_scheduler, name)
 FACTORS = {"ExponentialLR": 1, "CyclicLR": 6}  # where the schedulers take what multiplies the rate at every step
 _COUNTED = re.compile(r"^(num_)?((warm_?up|total|max|train|training|decay)_(steps|iters|iterations|updates)|t_total)$")
 
@@ -141,12 +143,19 @@ def _is_divided(facts: Facts, value: cst.BaseExpression, divided: Collection[cst
 
 def _scheduler_counts(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
     for call, name in _batchwise(facts):
-        for position, keyword in COUNTS.get(name, ()):
-            if (value := argument(call, keyword, position)) is not None:
-                yield value, f"{keyword} counts batches, and each rank sees 1/n of them"
+        for keyword, count in _given_counts(facts, call, name):
+            yield count, f"{keyword} counts batches, and each rank sees 1/n of them"
     for call in facts.optimizers:
         if (value := argument(call, "t_total")) is not None:
             yield value, "t_total counts steps, and n ranks take 1/n of them"
+
+
+def _given_counts(facts: Facts, call: cst.Call, name: str) -> list[tuple[str, cst.BaseExpression]]:
+    """Return the counts of batches that ``call`` makes the scheduler ``name`` with; of one by any name, by keywords."""
+    known = COUNTS.get(name, ()) if name != _ANY else [(-1, keyword) for own in COUNTS.values() for _, keyword in own]
+    written = [(keyword, argument(call, keyword, position)) for position, keyword in dict.fromkeys(known)]
+    handed = [(given, value) for given, value in keywords(facts, call) if any(given == k for _, k in known)]
+    return [*((keyword, value) for keyword, value in written if value is not None), *handed]
 
 
 def _out_of_sight(facts: Facts, found: Collection[cst.CSTNode]) -> Iterator[Doubt]:
@@ -178,6 +187,11 @@ def _doubts(facts: Facts) -> Iterator[Doubt]:
             yield Doubt(loop.test, "each rank makes the serial run's steps, on samples that it draws itself: together "
                         "they take n times as many", "medium", "let it end after 1/n of the steps")  # fmt: skip
     for call, name in _batchwise(facts):
+        hidden = starred(call) or name == _ANY
+        if hidden and (name == _ANY or name in COUNTS) and not _given_counts(facts, call, name):
+            least = COUNTS[name][0][1] if name in COUNTS else "T_max"
+            yield Doubt(call, "what counts batches is somewhere in these arguments, and is not divided: each rank sees "
+                        "1/n of them", "high", f"{least}={facts.alias}.steps(...)")  # fmt: skip
         if name == "MultiplicativeLR":
             yield Doubt(call, f"{name} multiplies the rate at every batch, and n ranks take 1/n of the batches: the "
                         "rate falls n times more slowly", "high",
