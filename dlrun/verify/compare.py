@@ -17,7 +17,7 @@ from dlrun.verify.checks.shown import numbers_shown
 from dlrun.verify.checks.start import broadcast
 from dlrun.verify.checks.sums import sums
 from dlrun.verify.checks.turns import turns
-from dlrun.verify.checks.weights import weights
+from dlrun.verify.checks.weights import classes, weights
 from dlrun.verify.trace import Run
 from dlrun.verify.verdict import Check, failed, skipped
 
@@ -62,7 +62,7 @@ def _sharded(serial: Run, again: Run, identity: Run, sharded: Run) -> list[Check
     checks += [ranks.own_noise(sharded), steps, ranks.one_writer(sharded)]
     remarks = [None, None] if cause else [choices(serial, again, sharded), numbers_shown(sharded)]
     parts = [options(identity, sharded, bool(rated.fault)), sums(identity, sharded)]
-    parts += [evaluated_whole(identity, sharded), turns(serial, sharded), weights(identity, sharded)]
+    parts += [evaluated_whole(identity, sharded), turns(serial, sharded), weights(identity, sharded), classes(sharded)]
     checks += [check for check in (*parts, *remarks, reached(sharded)) if check]
     if sharded.error and not sharded.hung:
         rank, event = sharded.error

@@ -9,6 +9,7 @@ import pytest
 from by_hand import averaged, epoch, event, optimizer, run, step
 
 from dlrun.verify.checks import data, ranks, rate, start
+from dlrun.verify.checks.weights import classes
 from dlrun.verify.trace import Event
 
 
@@ -305,6 +306,16 @@ def test_a_warm_up_starts_at_the_serial_rate() -> None:
     check = rate.learning_rate(serial, run([*calls, *epoch([[0, 1]]), step(1, 0.9, lr=0.1)], epoch([[2, 3]])))
     assert check.status == "passed"
     assert "warm-up" in check.finding
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "fault"), [("aa", "aa", ""), ("aa", "bb", "weights-differ"), ("ab", "cd", ""), ("", "", "")]
+)
+def test_class_weights_that_each_rank_counted_for_itself_are_told_from_those_of_batches(one, other, fault) -> None:
+    ranks = [[e for k, made in enumerate(made_of, 1) for e in (event("weighs", "t.py:4", classes=made), step(k, 0.9))]
+             for made_of in (one, other)]  # fmt: skip
+    check = classes(run(*ranks))
+    assert ((check.fault, check.where) if check else ("", "")) == (fault, "t.py:4" if fault else "")
 
 
 def test_weights_that_agree_by_their_seeds_alone_are_no_broadcast() -> None:

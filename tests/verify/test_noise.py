@@ -30,7 +30,7 @@ def draws(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setenv("DLRUN_SIZE", str(ranks))
         recorder = SimpleNamespace(rank=rank, inside=0, note=lambda kind: None, aside=nullcontext)
         watch = SimpleNamespace(mark=lambda count=True: None)
-        loaders = SimpleNamespace(local=BATCH // ranks, reading=reading)
+        loaders = SimpleNamespace(local=BATCH // ranks, sizes={0: BATCH // ranks, 1: 24 // ranks}, reading=reading)
         noise.Noise(recorder, watch, loaders).install()  # type: ignore[arg-type]
         torch.manual_seed(1)
         np.random.seed(1)
@@ -69,6 +69,13 @@ def test_each_rank_draws_the_rows_of_its_samples(text, axis, draws) -> None:
         for rank in range(RANKS):
             rows = np.take(serial, range(rank, BATCH, RANKS), axis)
             assert np.array_equal(parts[rank][turn], rows)
+
+
+def test_samples_of_each_of_two_loaders_have_their_noise(draws) -> None:
+    serial = draws("torch.randn(24, 5)")
+    for rank in range(RANKS):
+        mine = draws("torch.randn(8, 5)", rank, RANKS)
+        assert all(np.array_equal(a[rank::RANKS], b) for a, b in zip(serial, mine, strict=True))
 
 
 @pytest.mark.parametrize("text", ["torch.randn(B, 4)", "torch.rand(())", "np.random.rand()", "torch.randn(5)"])

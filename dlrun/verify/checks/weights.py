@@ -1,4 +1,4 @@
-"""Do the parts of a loss weigh as much as they do at that place of the serial training?"""
+"""Do the parts of a loss, and the classes in it, weigh as much as in the serial training, and alike on all ranks?"""
 
 from __future__ import annotations
 
@@ -35,6 +35,31 @@ def weights(identity: Run, run: Run) -> Check | None:
             todo = "compute the weight from dl.serial_steps(step), which counts the serial script's"
             return failed(NAME, finding, todo, "schedule-too-long", where=line)
     return None
+
+
+def classes(run: Run) -> Check | None:
+    """Return a check that failed because a loss weighs classes otherwise on each rank, by numbers that stay; else None.
+
+    Weights made anew of each batch are a rank's own, as its batches are.
+    """
+    mine, *others = (_of_classes(trace) for trace in run.traces)
+    for line, weight in mine.items():
+        rank = next((rank for rank, theirs in enumerate(others, 1) if theirs.get(line, weight) != weight), None)
+        if rank is not None:
+            finding = f"the loss weighs the classes otherwise on rank {rank} than on rank 0, by numbers that stay: as "
+            finding += "where each rank counts those of its own share"
+            todo = "count on all samples, before they are shared out"
+            return failed(NAME, finding, todo, "weights-differ", where=line, rank=rank)
+    return None
+
+
+def _of_classes(trace: Trace) -> dict[str, str]:
+    """Return, by line, the hash of a loss's class weights that are the same in its first two steps."""
+    found: dict[str, list[str]] = {}
+    for step in trace.steps:
+        for line, made in {e.at: e.facts.get("classes", "") for e in step.before if e.kind == "weighs"}.items():
+            found.setdefault(line, []).append(made)
+    return {line: every[0] for line, every in found.items() if every[0] and every[:2] == [every[0]] * 2}
 
 
 def _by_place(trace: Trace) -> dict[tuple[str, int], list[tuple[float, int, bool]]]:

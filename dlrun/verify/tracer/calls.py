@@ -12,9 +12,11 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from dlrun.verify.tracer.importing import number_of
 from dlrun.verify.tracer.recorder import Recorder
+from dlrun.verify.tracer.tensors import digest
 
 LOSSES = ("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy",
           "binary_cross_entropy_with_logits", "kl_div", "poisson_nll_loss")  # fmt: skip
+CLASSES = ("cross_entropy", "nll_loss")  # whose weights are those of classes, not of samples
 
 
 def note(recorder: Recorder, owner: Any, name: str, kind: str, then: Callable[[], None] = lambda: None) -> None:
@@ -66,16 +68,20 @@ def note_targets(recorder: Recorder, compared: Callable[[Any], None]) -> None:
         def noted(*args: Any, function: Callable[..., Any] = function, **kwargs: Any) -> Any:
             target = args[1] if len(args) > 1 else kwargs.get("target")
             compared(target)
-            if torch.is_grad_enabled() and _weighs(target, args[2] if len(args) > 2 else kwargs.get("weight"), kwargs):
-                recorder.note("weighs")
+            weight = args[2] if len(args) > 2 else kwargs.get("weight")
+            if torch.is_grad_enabled() and _weighs(target, weight, kwargs):
+                classes = kwargs.get("pos_weight", weight if function.__name__ in CLASSES else None)
+                known = isinstance(classes, torch.Tensor) and not classes.requires_grad
+                recorder.note("weighs", classes=digest(classes) if known and classes is not None else "")
             return function(*args, **kwargs)
 
         setattr(nn.functional, name, noted)
 
 
 def _weighs(target: Any, weight: Any, kwargs: dict[str, Any]) -> bool:
-    ignored = kwargs.get("ignore_index", -100)
-    return isinstance(weight, torch.Tensor) or (isinstance(target, torch.Tensor) and bool((target == ignored).any()))
+    ignored, given = kwargs.get("ignore_index", -100), (weight, kwargs.get("pos_weight"))
+    weighed = any(isinstance(each, torch.Tensor) for each in given)
+    return weighed or (isinstance(target, torch.Tensor) and bool((target == ignored).any()))
 
 
 def note_metric(recorder: Recorder) -> None:

@@ -50,6 +50,7 @@ class Loaders:
         self._since: dict[int, Any] = {}
         self._before: dict[int, Any] = {}
         self.local = 0  # samples in that batch, if it is one to train on
+        self.sizes: dict[int, int] = {}  # samples in the batches to train on since the last backward, by loader
         self.reading = False  # a batch is being made
 
     @property
@@ -106,6 +107,7 @@ class Loaders:
             self._since[epoch.loader] = weakref.ref(iterator)
         trained = self.totals.trained
         self.local = len(index or ()) if not trained or epoch.loader in trained else 0
+        self.sizes |= {epoch.loader: self.local} if self.local else {}
         self.recorder.note("batch", epoch=epoch.number, indices=index, hash=batch_digest(batch))
 
     def backward(self) -> None:

@@ -67,10 +67,12 @@ class Noise:
 
     def _axis(self, shape: Sequence[int]) -> int | None:
         """Return the axis along which the samples of a rank's batch are, None of what is not drawn for samples."""
-        local = self._loaders.local
-        if self._n == 1 or local < 2 or (shape and shape[0] == local * self._n):  # that size is the script's constant
+        local, sizes = self._loaders.local, {size for size in self._loaders.sizes.values() if size > 1}
+        if self._n == 1 or local < 2:
             return None
-        return next((axis for axis, length in enumerate(shape) if length == local), None)
+        if shape and shape[0] not in sizes and shape[0] in {size * self._n for size in sizes}:
+            return None  # that size is the script's constant
+        return next((axis for axis, length in enumerate(shape) if length in sizes), None)
 
     def _sized(self, position: int, draw: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         words, place = list(args), position
@@ -99,21 +101,24 @@ class Noise:
     def _like(self, draw: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         first = next((value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)), None)
         axis = None if first is None else self._axis(first.shape)
-        if axis is None:
+        if first is None or axis is None:
             return draw(*args, **kwargs)
-        words = [self._grown(value, axis) for value in args]
-        return self._taken(draw(*words, **{name: self._grown(value, axis) for name, value in kwargs.items()}), axis)
+        size = first.shape[axis]
+        words = [self._grown(value, axis, size) for value in args]
+        given = {name: self._grown(value, axis, size) for name, value in kwargs.items()}
+        return self._taken(draw(*words, **given), axis)
 
     def _in_place(self, draw: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         tensor, *rest = args
         axis = self._axis(tensor.shape)
         if axis is None:
             return draw(*args, **kwargs)
-        return tensor.copy_(self._taken(draw(self._grown(tensor.detach(), axis), *rest, **kwargs), axis))
+        every = draw(self._grown(tensor.detach(), axis, tensor.shape[axis]), *rest, **kwargs)
+        return tensor.copy_(self._taken(every, axis))
 
-    def _grown(self, value: Any, axis: int) -> Any:
+    def _grown(self, value: Any, axis: int, size: int) -> Any:
         """Return a tensor with each of its samples n times; anything else as it is."""
-        alike = isinstance(value, torch.Tensor) and value.dim() > axis and value.shape[axis] == self._loaders.local
+        alike = isinstance(value, torch.Tensor) and value.dim() > axis and value.shape[axis] == size
         return value.repeat_interleave(self._n, axis) if alike else value
 
     def _taken(self, every: Any, axis: int, differentiable: bool = False) -> Any:
