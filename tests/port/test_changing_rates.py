@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from dlrun.port import port
@@ -54,3 +56,19 @@ def test_what_changes_a_rate_by_what_changes_itself_is_doubted() -> None:
     change = "part = 1e-3 * x.size(0)\n        lr -= part"
     ported = port(SCRIPT.format(change=change, sets=SET))
     assert [d.write for d in ported.doubts if "times more slowly" in d.why] == ["dl.serial_steps(part)"]
+
+
+@pytest.mark.parametrize(
+    ("rate", "divided"),
+    [
+        ("0.1 * (1 + math.cos(math.pi * step / (4 * len(loader)))) / 2", []),
+        ("0.1 / (1 + 10 * step / (4 * len(loader))) ** 0.75 / 3", []),
+        ("0.1 if step / (4 * len(loader)) < args.part else 0.01", []),
+        ("0.1 * float(step) / 30 * (1 - step / (4 * len(loader)))", ["dl.steps(30)"]),
+        ("0.1 * (step - 9) / (4 * len(loader) - 9)", ["dl.steps(9)", "dl.steps(9)"]),
+    ],
+)
+def test_of_a_rate_only_counts_are_divided_and_no_shares_of_all(rate, divided) -> None:
+    ported = port("import math" + SCRIPT.format(change="step += 1", sets=f"group['lr'] = {rate}"))
+    assert re.findall(r"dl\.steps\([^)]*\)", ported.text) == divided
+    assert "serial_steps" not in ported.text

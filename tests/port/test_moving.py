@@ -99,3 +99,9 @@ def test_averages_between_epochs_at_divided_counts_or_with_the_serial_steps_stay
     assert len(lines(f"if step > 10:\n            {inner}")[0]) == 1
     assert len(lines(f"if step % 10 == 0:\n            {inner}")[0]) == 1  # at every 10th step of n ranks
     assert lines(average, batch="global")[0] == []
+
+
+@pytest.mark.parametrize("turns", ["(loader if opt else held)", "[opt, mean]"])
+def test_a_mixture_of_samples_is_no_average_of_weights(turns) -> None:
+    mixed = f"for x, y in {turns}:\n            x = seen * x + (1 - seen) * x.flip(0)\n            "
+    assert lines(mixed + "model(x).mean().backward()\n            opt.step()")[0] == []

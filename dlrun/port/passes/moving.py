@@ -10,8 +10,9 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.insert import expression
+from dlrun.port.passes.changing_rates import is_told
 from dlrun.port.passes.counters import each_update, innermost
-from dlrun.port.passes.step_rates import StepRates, is_told, ways
+from dlrun.port.passes.step_rates import StepRates, ways
 from dlrun.port.program.script import argument, dotted, walk
 
 WHY = "an average of the weights forgets with every step, and n ranks take 1/n of them (arXiv 2307.13813)"
@@ -224,7 +225,7 @@ def _of_weights(facts: Facts, node: cst.CSTNode, depth: int = 3) -> bool:
     for up in facts.script.above(node):
         if up is function:
             break
-        if isinstance(up, cst.For) and any(_gives_weights(facts, n) for n in walk(up.iter)):
+        if isinstance(up, cst.For) and up not in facts.loops and any(_gives_weights(facts, n) for n in walk(up.iter)):
             return True
     calls = facts.flow.callers(function) if depth and isinstance(function, cst.FunctionDef) else []
     return bool(calls) and all(_of_weights(facts, call, depth - 1) for call in calls)
@@ -236,7 +237,8 @@ def _gives_weights(facts: Facts, node: cst.CSTNode) -> bool:
     if not isinstance(node, (cst.Name, cst.Attribute)):
         return False
     made = (o.node for o in facts.flow.origins(node) if o.node is not node)
-    return any(isinstance(n, cst.Call) and _gives_weights(facts, n) for m in made for n in walk(m))
+    kept = (m for m in made if facts.kinds.of(m) not in ("optimizer", "loader", "module"))  # no weights one by one
+    return any(isinstance(n, cst.Call) and _gives_weights(facts, n) for m in kept for n in walk(m))
 
 
 def _plain(facts: Facts, node: cst.BaseExpression) -> str:

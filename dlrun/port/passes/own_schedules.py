@@ -16,9 +16,10 @@ from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.insert import expression
 from dlrun.port.passes import keras_rate, schedules
 from dlrun.port.passes.bounds import AFTER, compared
+from dlrun.port.passes.changing_rates import compound
 from dlrun.port.passes.counters import is_one_more
 from dlrun.port.passes.so_far import bare, steps_so_far
-from dlrun.port.passes.step_rates import StepRates, compound, ways
+from dlrun.port.passes.step_rates import StepRates, ways
 from dlrun.port.program.script import argument, dotted, walk
 
 _STEPS = ("last_epoch", "_step_count")  # what a scheduler of PyTorch counts its steps in

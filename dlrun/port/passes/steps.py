@@ -12,7 +12,7 @@ from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import computed, leaves
 from dlrun.port.facts.keywords import keywords, starred
 from dlrun.port.insert import expression, with_argument
-from dlrun.port.passes import milestones, moving, own_schedules, step_rates
+from dlrun.port.passes import changing_rates, milestones, moving, own_schedules, step_rates
 from dlrun.port.passes.bounds import bars, bounds, lasts
 from dlrun.port.passes.counters import attributes, counters, each_update, innermost, tells
 from dlrun.port.passes.counts import all_samples, is_own
@@ -84,13 +84,13 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     known |= milestones.numbers(facts, known)
     rates = StepRates(facts, tells(facts, known), done)
     yield from rates.told(step_rates.set_by_hand(facts))
-    yield from step_rates.compounded(facts, done)
+    yield from changing_rates.compounded(facts, done)
     yield from moving.torch(facts, rates, done)
     for call, name in _batchwise(facts):
         yield from own_schedules.torch(facts, call, name, done)
         gamma = argument(call, "gamma", FACTORS[name]) if name in FACTORS else None
         if gamma is not None:
-            yield step_rates.compound(facts, gamma)
+            yield changing_rates.compound(facts, gamma)
         if name == "CyclicLR" and argument(call, "step_size_up", 3) is None and not any(a.star for a in call.args):
             yield Edit(call, "half a cycle is 2000 batches where nothing is said, and each rank sees 1/n of them",
                        lambda c: with_argument(c, "step_size_up", divide(cst.Integer("2000"))))  # fmt: skip

@@ -1,0 +1,120 @@
+"""Part of step "steps": rates that a factor, or a step of their own, changes at every batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+
+import libcst as cst
+
+from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts import Facts, ScriptFacts
+from dlrun.port.facts.rates import is_groups_rate, sets_groups_rate
+from dlrun.port.insert import expression
+from dlrun.port.passes.counters import each_update, innermost
+from dlrun.port.passes.step_rates import TELLS_APART
+from dlrun.port.program.script import dotted, walk
+
+_ENDS = ("builtins.max", "builtins.min")
+_SCALES = (cst.MultiplyAssign, cst.DivideAssign)
+
+
+def compound(facts: ScriptFacts, factor: cst.BaseExpression) -> Edit:
+    """Return the edit of a ``factor`` that the rate is multiplied by at every batch."""
+    return Edit(factor, "it multiplies the rate at every batch, and n ranks take 1/n of the batches",
+                lambda node: expression("torch/compound", {"factor": node}, dl=facts.alias))  # fmt: skip
+
+
+def compounded(facts: Facts, divided: Collection[cst.CSTNode]) -> Iterator[Edit | Doubt]:
+    """Raise the factor that the rate is multiplied by at every update, and multiply what it grows or falls by.
+
+    ``group["lr"] *= 0.999``, also by a name that is written there. Not so under a test with one of the counts that are
+    ``divided``, or with values of the training. A factor that changes is only doubted.
+    """
+    for node in facts.script.nodes:
+        found = _change(facts, node)
+        if found is None:
+            continue
+        by, adds = found
+        around = innermost(facts, node)
+        over_groups = isinstance(around, cst.For) and around not in facts.loops
+        at = around if around is not None and over_groups else node
+        if not each_update(facts, at) or is_told(facts, at, divided) or _is_judged(facts, at):
+            continue
+        bindings = [b for n in walk(by) if isinstance(n, cst.Name) and n in facts.script.scopes
+                    for b in facts.script.scopes[n].lookup(n.value)[0]]  # fmt: skip
+        loop = innermost(facts, at)
+        if any(loop is not None and facts.script.inside(b.node, loop) for b in bindings):
+            how = "serial_steps" if adds else "compound"
+            yield Doubt(node, "changes the rate at every batch, and n ranks take 1/n of the batches: it changes n "
+                        "times more slowly", "high", f"{facts.alias}.{how}({facts.script.code(by)})")  # fmt: skip
+        elif adds:
+            yield Edit(by, "the rate changes by it at every batch, and n ranks take 1/n of the batches",
+                       _grown(facts, node))  # fmt: skip
+        else:
+            yield compound(facts, by)
+
+
+def _grown(facts: Facts, node: cst.CSTNode) -> Callable[[cst.BaseExpression], cst.BaseExpression]:
+    """Return what multiplies that by which ``node`` changes a rate; a group's, which is scaled, by as much again."""
+    target = node.target if isinstance(node, cst.AugAssign) else node.targets[0].target  # type: ignore[attr-defined]
+    rule = facts.options.lr_scaling
+
+    def more(by: cst.BaseExpression) -> cst.BaseExpression:
+        steps = expression("torch/serial_steps", {"step": by}, dl=facts.alias)
+        if rule == "none" or not is_groups_rate(facts, target):
+            return steps
+        return expression("torch/rate", {"lr": steps}, dl=facts.alias, rule=rule)
+
+    return more
+
+
+def _is_judged(facts: Facts, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` runs where values of the training are so: ``if loss.item() > 2``."""
+    tests = [up.test for up in facts.script.above(node) if isinstance(up, cst.If)]
+    return any(facts.local(n) for test in tests for n in walk(test))
+
+
+def is_told(facts: Facts, node: cst.CSTNode, divided: Collection[cst.CSTNode], depth: int = 3) -> bool:
+    """Tell whether ``node`` runs once in as many steps as one of the counts that are ``divided``, or at that step."""
+    tests = [n for up in facts.script.above(node) if isinstance(up, cst.If) for n in walk(up.test)
+             if isinstance(n, cst.Comparison) and isinstance(n.comparisons[0].operator, TELLS_APART)]  # fmt: skip
+    function = facts.script.function_of(node)
+    calls = facts.flow.callers(function) if depth and isinstance(function, cst.FunctionDef) else []
+    return any(facts.script.inside(n, test) for n in divided for test in tests) or (
+        bool(calls) and all(is_told(facts, call, divided, depth - 1) for call in calls))  # fmt: skip
+
+
+def _change(facts: Facts, node: cst.CSTNode) -> tuple[cst.BaseExpression, bool] | None:
+    """Return what ``node`` multiplies a rate with, or adds to it, and whether it adds.
+
+    ``f`` in ``g["lr"] *= f``, in ``g["lr"] = f * g["lr"]`` and in ``lr = max(low, lr * f)``.
+    """
+    if isinstance(node, cst.AugAssign) and _is_rate(facts, node.target):
+        adds = isinstance(node.operator, (cst.AddAssign, cst.SubtractAssign))
+        return (node.value, adds) if adds or isinstance(node.operator, _SCALES) else None
+    if not (isinstance(node, cst.Assign) and _is_rate(facts, target := node.targets[0].target)):
+        return None
+    kept = [node.value]
+    if isinstance(node.value, cst.Call) and facts.script.name_of(node.value.func) in _ENDS:
+        kept = [arg.value for arg in node.value.args]
+    for value in (v for v in kept if isinstance(v, cst.BinaryOperation)):
+        same = [facts.script.code(side) == facts.script.code(target) for side in (value.left, value.right)]
+        other = value.right if same[0] else value.left
+        turned = isinstance(value.operator, (cst.Multiply, cst.Add))
+        if same == [True, False] or (same == [False, True] and turned):
+            if isinstance(value.operator, (cst.Add, cst.Subtract)):
+                return other, True
+            return (other, False) if isinstance(value.operator, (cst.Multiply, cst.Divide)) else None
+    return None
+
+
+def _is_rate(facts: Facts, target: cst.CSTNode) -> bool:
+    """Tell whether ``target`` is a group's rate, or what one is set to as it is: ``group["lr"] = lr``."""
+    if is_groups_rate(facts, target):
+        return True
+    if not isinstance(target, (cst.Name, cst.Attribute)):
+        return False
+    written = (n.value for n in facts.script.of(cst.Assign) if sets_groups_rate(facts, n))
+    return any(type(value) is type(target) and dotted(value) == dotted(target) and (
+        facts.script.bindings_of(value) == facts.script.bindings_of(target) if isinstance(target, cst.Name)
+        else facts.script.class_of(value) is facts.script.class_of(target)) for value in written)  # fmt: skip
