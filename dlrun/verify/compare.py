@@ -21,6 +21,7 @@ from dlrun.verify.checks.weights import classes, weights
 from dlrun.verify.trace import Run
 from dlrun.verify.verdict import Check, failed, skipped
 
+SHARDED = "sharded run"
 # With data of its own, or another copy of a model that it evaluates, a rank finds other numbers, and decides otherwise.
 OTHERS = ("copies-differ", "data-differs", "leaking-split", "overlapping-shards")
 
@@ -46,7 +47,7 @@ def compare(serial: Run, again: Run, identity: Run, replicate: Run, sharded: Run
 def _sharded(serial: Run, again: Run, identity: Run, sharded: Run) -> list[Check]:
     """Return the checks of the sharded run."""
     if not sharded.root.steps:
-        return [ran(sharded, "sharded run") or failed("sharded run", "rank 0 makes no step", "", "fails")]
+        return [ran(sharded, SHARDED) or failed(SHARDED, "rank 0 makes no step", "", "fails")]
     start, mean = broadcast(sharded), gradients.mean_gradients(sharded)
     cause = next((check.name for check in (mean, start) if check.status == "failed"), "")
     state = held(sharded, cause)
@@ -69,12 +70,12 @@ def _sharded(serial: Run, again: Run, identity: Run, sharded: Run) -> list[Check
         told = next((check.name for check in checks if check.fault), "")
         said = f"rank {rank} fails: {event['type']}: {event['message']}".splitlines()[0][:300]
         todo = f"see {told}" if told else "it runs on 1 rank"
-        checks.append(failed("sharded run", said, todo, "" if told else "fails", where=event["line"], rank=rank))
+        checks.append(failed(SHARDED, said, todo, "" if told else "fails", where=event["line"], rank=rank))
     elif not sharded.whole and not sharded.hung:
         told = next((check.name for check in checks if check.fault), "")
         said = " ".join(sharded.log.strip().splitlines()[-3:])
         said, todo = f"ended with code {sharded.code}: {said}"[:500], f"see {told}" if told else ""
-        checks.append(failed("sharded run", said, todo, "" if told else "fails"))
+        checks.append(failed(SHARDED, said, todo, "" if told else "fails"))
     return checks
 
 
@@ -90,6 +91,8 @@ def _own(repeated: Check, found: list[Check]) -> Check:
 
 def ran(run: Run, name: str) -> Check | None:
     """Return a failed check where a run did not come to its end."""
+    if run.error and len(run.traces) > 1 and ranks.of_dl_comm(run.error[1]):  # they called different things
+        return replace(ranks.steps(run), name=name)
     if run.error:
         rank, event = run.error
         said = f"the port fails on rank {rank} of {len(run.traces)}: {event['type']}: {event['message']}"

@@ -15,7 +15,7 @@ from dlrun.errors import DlrunError
 from dlrun.verify.checks import data, metrics, ranks, repeat, whole
 from dlrun.verify.checks.same import ALONE, same
 from dlrun.verify.checks.sizes import repeats
-from dlrun.verify.compare import compare, ran
+from dlrun.verify.compare import SHARDED, compare, ran
 from dlrun.verify.refusals import framework_of, refuse
 from dlrun.verify.runs import Task, execute, orders
 from dlrun.verify.trace import Run
@@ -26,7 +26,7 @@ from dlrun.verify.verdict import Check, Verdict, failed, skipped
 BY_NUMBERS = {"other-data", "other-gradient", "other-randomness", "other-rate", "other-steps"}
 COUNTS = ("StopIteration", "RuntimeError")  # what next() raises where an epoch was cut short
 ITSELF = ("SystemExit", "ImportError", "ModuleNotFoundError")  # no cut brings those about
-SHARES = "the port shares its data by the ranks' numbers itself"
+SHARES = "the port shares data, or scales, by the ranks' numbers: dl.shard() and dl.lr_scale() let this be judged"
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def verify(
     sharded = runs.sharded()
     add(*compare(serial, again, identity, replicate, sharded))
     by_itself = replicate.name == ALONE
-    broken = _any(checks, "identity") or _any(checks, ranks.STEPS)
+    broken = any(_any(checks, name) for name in ("identity", ranks.STEPS, SHARDED))
     add(skipped(metrics.NAME, SHARES) if by_itself else runs.metrics(serial, again, identity, broken))
     if by_itself and not whole.same_batches(serial, sharded):
         add(skipped(whole.NAME, SHARES))

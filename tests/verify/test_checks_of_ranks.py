@@ -10,6 +10,7 @@ from by_hand import averaged, epoch, event, optimizer, run, step
 
 from dlrun.verify.checks import data, ranks, rate, start
 from dlrun.verify.checks.weights import classes
+from dlrun.verify.compare import ran
 from dlrun.verify.trace import Event
 
 
@@ -345,6 +346,24 @@ def test_a_condition_that_differs_between_ranks_is_found_before_anyone_leaves() 
     both = [[event("decision", "t.py:5", what="bad > 3", values={"bad": bad}), step(1, 0.9)] for bad in (1.0, 2.0)]
     check = ranks.steps(run(*both))
     assert (check.fault, check.where) == ("rank-dependent-exit", "t.py:5")
+
+
+def test_ranks_that_call_different_things_before_the_first_step_are_named_with_both_lines() -> None:
+    def waits(fn: str, at: str) -> list[Event]:
+        return [
+            event("face"),
+            optimizer(),
+            event("call", at, fn=fn),
+            event("error", at, type="CommError", message="x", line=at),
+        ]
+
+    check = ran(run(waits("gradients", "t.py:4"), waits("total", "t.py:9"), code=1), "sharded run")
+    assert check is not None
+    assert (check.name, check.fault) == ("sharded run", "uneven-steps")
+    assert (
+        "rank 0 waits in dl.gradients() at t.py:4 after 0 steps and rank 1 waits in dl.total() at t.py:9"
+        in check.finding
+    )
 
 
 def test_a_plateau_on_one_ranks_metric_is_found() -> None:

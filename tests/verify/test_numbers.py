@@ -58,6 +58,18 @@ def test_what_is_saved_is_chosen_by_what_all_ranks_share(one, two, again, fault)
     assert (check.fault if check else "") == fault
 
 
+def test_the_number_that_differs_first_is_named_and_not_the_best_one_so_far() -> None:
+    def made(*pairs: tuple[float, float]) -> list[Event]:
+        values = [{"best": best, "now": now} for best, now in pairs]
+        return [event("choice", "t.py:9", what="now > best", values=v, statistics="") for v in values]
+
+    alone = run(made((0.0, 0.5), (0.5, 0.6)))
+    check = choices(alone, alone, run(made((0.0, 0.5), (0.5, 0.6)), made((0.0, 0.7), (0.7, 0.8))))
+    assert check is not None
+    assert "now in `now > best` at t.py:9 is 0.5 on rank 0 and 0.7 on rank 1" in check.finding
+    assert "dl.average(now)" in check.todo
+
+
 def test_a_choice_with_each_ranks_own_statistics_of_batch_norm_is_remarked_on() -> None:
     ranks = [chosen(1.0, 0.5, statistics="a"), chosen(1.5, 0.7, statistics="b")]
     check = choices(run(chosen(1.0, 0.5)), run(chosen(1.0, 0.5)), run(*ranks))

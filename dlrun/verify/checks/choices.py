@@ -10,6 +10,7 @@ from dlrun.verify.verdict import Check, failed, skipped
 
 NAME = "choices"
 Key = tuple[str, str, str]  # line, condition, operand
+Use = tuple[float, str, int]
 
 
 def choices(serial: Run, again: Run, run: Run) -> Check | None:
@@ -18,31 +19,42 @@ def choices(serial: Run, again: Run, run: Run) -> Check | None:
     Whole numbers that never change, such as a rank's, and operands that two serial runs have differently, such as a
     time, choose nothing by samples. Where batch norm's statistics are each rank's own, an evaluation is, too.
     """
-    one, two = _operands(serial.root), _operands(again.root)
-    loose = {key[1:] for key, values in one.items() if values != two.get(key, values)}
+    before, after = _operands(serial.root), _operands(again.root)
+    loose = {key[1:] for key, uses in before.items() if key in after and _plain(uses) != _plain(after[key])}
     mine = _operands(run.root)
     for rank, trace in enumerate(run.traces[1:], 1):
+        apart: list[tuple[int, Key, Use, Use]] = []  # of each operand, its first difference, and when that was
         for key, uses in _operands(trace).items():
             pairs = list(zip(mine.get(key, []), uses, strict=False))
-            apart = [(a, b) for a, b in pairs if a[0] != b[0] and not (math.isnan(a[0]) and math.isnan(b[0]))]
-            changes = any(len({number for number, _ in side}) > 1 for side in zip(*pairs, strict=True))
-            known = changes or any(not number.is_integer() for pair in apart for number, _ in pair)
-            if not apart or not known or key[1:] in loose:
-                continue
-            ((x, statistics), (y, others)), (at, what, name) = apart[0], key
-            finding = f"{name} in `{what}` at {at} is {x:.6g} on rank 0 and {y:.6g} on rank {rank}"
-            if statistics != others:
-                return skipped(NAME, f"{finding}: what is saved is chosen with rank 0's statistics of batch norm")
-            todo = f"decide on what all ranks share: dl.average({name})"
-            return failed(NAME, f"{finding}: rank 0 chooses what is saved by its own samples", todo,
-                          "rank-dependent-choice", where=at, rank=rank, size=abs(x - y))  # fmt: skip
+            found = [(a, b) for a, b in pairs if a[0] != b[0] and not (math.isnan(a[0]) and math.isnan(b[0]))]
+            changes = any(len({number for number, *_ in side}) > 1 for side in zip(*pairs, strict=True))
+            known = changes or any(not number.is_integer() for a, b in found for number in (a[0], b[0]))
+            if found and known and key[1:] not in loose:
+                apart.append((found[0][0][2], key, *found[0]))
+        if apart:
+            _, key, one, other = min(apart)
+            return _judged(key, one, other, rank)
     return None
 
 
-def _operands(trace: Trace) -> dict[Key, list[tuple[float, str]]]:
-    """Return the values of each operand, with a hash of batch norm's statistics at that time."""
-    found: dict[Key, list[tuple[float, str]]] = defaultdict(list)
-    for event in trace.all("choice"):
+def _judged(key: Key, one: Use, other: Use, rank: int) -> Check:
+    ((x, statistics, _), (y, others, _)), (at, what, name) = (one, other), key
+    finding = f"{name} in `{what}` at {at} is {x:.6g} on rank 0 and {y:.6g} on rank {rank}"
+    if statistics != others:
+        return skipped(NAME, f"{finding}: what is saved is chosen with rank 0's statistics of batch norm")
+    todo = f"decide on what all ranks share: dl.average({name})"
+    return failed(NAME, f"{finding}: rank 0 chooses what is saved by its own samples", todo,
+                  "rank-dependent-choice", where=at, rank=rank, size=abs(x - y))  # fmt: skip
+
+
+def _plain(uses: list[Use]) -> list[tuple[float, str]]:
+    return [(number, statistics) for number, statistics, _ in uses]
+
+
+def _operands(trace: Trace) -> dict[Key, list[Use]]:
+    """Return the values of each operand, with a hash of batch norm's statistics at that time, and the turn."""
+    found: dict[Key, list[Use]] = defaultdict(list)
+    for turn, event in enumerate(trace.all("choice")):
         for name, value in event["values"].items():
-            found[event.at, event["what"], name].append((value, event["statistics"]))
+            found[event.at, event["what"], name].append((value, event["statistics"], turn))
     return found

@@ -145,7 +145,7 @@ def coverage(identity: Run, run: Run) -> Check | None:
                       "unsharded-loader", **where)  # fmt: skip
     still = [step for step in run.root.steps if not step.drew and not step.count("draw")]
     torn = _torn(inputs, where) if 2 * len(still) > len(run.root.steps) else None  # not of targets drawn at random
-    return torn or _unknown(changing or inputs, len(run.traces))
+    return torn or _unknown(changing or inputs, len(run.traces), where)
 
 
 def _with(inputs: list[Given], covered: dict[str, int]) -> list[tuple[Given, int]]:
@@ -208,21 +208,21 @@ def _paired(one: Given, two: Given) -> Given:
     return Given(one.name, paired(one.serial, two.serial), ranks)
 
 
-def _unknown(inputs: list[Given], n: int) -> Check:
+def _unknown(inputs: list[Given], n: int, where: dict[str, str]) -> Check:
     """Judge by what is read twice, where the ranks' samples are not those of the serial script's first steps."""
     given = min(inputs, key=lambda each: each.twice()[0] / max(1, each.twice()[1]))
     twice, every = given.twice()
     serial = len({row for rows in given.serial[: given.steps] for row in rows})
     if every < 0.75 * serial:
         finding = f"{n} ranks read {every} samples in {given.steps} steps, and the serial script {serial}"
-        return failed(NAME, finding, "let the ranks' shares cover all that it reads", "lost-samples")
+        return failed(NAME, finding, "let the ranks' shares cover all that it reads", "lost-samples", **where)
     if twice == 0:
         return passed(NAME, f"{n} ranks read {every} samples in {given.steps} steps, none of them twice")
     if (both := given.too_often()) and not given.repeats:
         finding = f"{both} samples are read by more than one rank in as many steps as the serial script makes with "
         finding += f"{given.first} batches, which have no sample twice"
         todo = "let all ranks use the order that rank 0 draws: order = dl.broadcast(order)"
-        return failed(NAME, finding, todo, "overlapping-shards")
+        return failed(NAME, finding, todo, "overlapping-shards", **where)
     how = "as draws at random do" if given.repeats else "each rank shuffles, or draws, by itself"
     return skipped(NAME, f"{twice} of {every} samples are read by more than one rank in {given.steps} steps: {how}")
 

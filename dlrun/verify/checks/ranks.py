@@ -40,7 +40,7 @@ def steps(run: Run) -> Check:
         return decision
     counts = [len(trace.steps) for trace in run.traces]
     failure = run.error[1] if run.error else None
-    if failure and not _of_dl_comm(failure):
+    if failure and not of_dl_comm(failure):
         return skipped(STEPS, f"a rank failed after {min(counts)} steps")
     left_alone = not run.whole and len({trace.ended for trace in run.traces}) > 1
     if len(set(counts)) > 1 or run.hung or left_alone or failure:  # dl_comm's: the ranks called different things
@@ -54,7 +54,7 @@ def steps(run: Run) -> Check:
     return passed(STEPS, f"{len(counts)} ranks make {made}, and leave the loop together")
 
 
-def _of_dl_comm(error: Event) -> bool:
+def of_dl_comm(error: Event) -> bool:
     """Whether an error is dl_comm's: under its own name, or in its words where TensorFlow's op raised it."""
     return error["type"] == "CommError" or re.search(r"\bteam \d+, call \d+, ", error["message"]) is not None
 
