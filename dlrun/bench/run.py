@@ -54,7 +54,7 @@ def measure(
     launch options (backend, hosts); `env` is added to the ranks' environment.
     """
     spec = {"cases": [[c.name, c.counts] for c in cases], "dtype": dtype, "seconds": seconds, "ways": list(ways)}
-    base = replace(plan or LaunchPlan(()), tuned=False)
+    base = replace(plan or LaunchPlan(()), tuned=False, module=False, apart=False)
     program = (str(PROGRAMS / ("allreduce_cuda.py" if device == "cuda" else "allreduce.py")), json.dumps(spec))
     settled = replace(base, program=program, ranks=ranks, show=(0,), env=base.env + tuple((env or {}).items()))
     known = {c.name: c for c in cases}

@@ -32,12 +32,13 @@ from dlrun.cli.values import counts
 @click.option("--out", type=NewFolder(), default="dlrun-scale", show_default=True,
               metavar="FOLDER", help="Where the results, the plots and a page with all of them go.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+@click.option("-m", "--module", is_flag=True, help="SCRIPT names a module, as in python -m.")
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def command(
     script: str, args: tuple[str, ...], ranks: tuple[int, ...], divided: tuple[str, ...], repeats: int,
     target: float | None, rate: str | None, accuracy: str | None, loss: str | None, backend: str,
-    per_node: int | None, out: Path, as_json: bool,
+    per_node: int | None, out: Path, as_json: bool, module: bool,
 ) -> None:  # fmt: skip
     """Run a script on 1, 2 and 4 ranks, and say how it scales.
 
@@ -59,7 +60,7 @@ def command(
     from dlrun.scale.run import Experiment, run_all
 
     patterns = Patterns(rate or RATE, accuracy or ACCURACY, loss or LOSS)
-    plan = LaunchPlan((script, *args), max(ranks), backend=backend, per_node=per_node, apart=True)
+    plan = LaunchPlan((script, *args), max(ranks), module=module, backend=backend, per_node=per_node, apart=True)
     cores = usable_cores() * prepare(plan)[0].nodes
     # A rank alone must not compute with more threads than one of many, or it is another program that is compared.
     threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, cores // max(ranks)))

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 @click.option("--journal", type=NewFile(), help="Trials as JSON lines; an interrupted search goes on.")
 @click.option("--validate", is_flag=True, help="Set the profile that fits against the default, in turns.")
 @click.option("--profile/--no-profile", default=True, help="Write what is a gain as a profile for dlrun launch.")
+@click.option("-m", "--module", is_flag=True, help="SCRIPT names a module, as in python -m.")
 @click.argument("script", metavar="[SCRIPT [ARGS]...]", nargs=-1, type=click.UNPROCESSED)
 def command(ranks: int, budget: str, validate: bool, profile: bool, script: tuple[str, ...], **options: Any) -> None:
     """Find the settings of dl_comm that average gradients fast.
@@ -67,13 +68,16 @@ def command(ranks: int, budget: str, validate: bool, profile: bool, script: tupl
     from dlrun.tune.search import Goal, propose, propose_pair
     from dlrun.tune.trial import carry_out
 
+    module = options.pop("module")
     if bool(script) + bool(options["model"]) + bool(options["sizes_file"]) != 1:
         raise click.UsageError("give one of SCRIPT, --model and --sizes-file")
+    if module and not script:
+        raise click.UsageError("-m needs a SCRIPT")
     words = program(*(script or (str(PROGRAMS / "allreduce.py"),)))
-    plan = LaunchPlan(words, ranks, backend=options["backend"], per_node=options["per_node"], tuned=False,
+    plan = LaunchPlan(words, ranks, module, options["backend"], per_node=options["per_node"], tuned=False,
                       apart=bool(script))  # fmt: skip
     settled, _ = prepare(plan)
-    name = Path(script[0]).stem if script else options["model"] or options["sizes_file"].stem
+    name = plan.name if script else options["model"] or options["sizes_file"].stem
     path = options["journal"] or Path(f"dlrun-tune-{name}-n{ranks}{'-validate' if validate else ''}.jsonl")
     prints = bool(options["metric"] or options["params"])  # then the script's own words are compared, not its steps
     seen = _look(plan, path) if script and not prints else None
@@ -160,7 +164,7 @@ def _job(
     from dlrun.tune.trial import Metric, ModelJob, ScriptJob
 
     if seen:
-        return job_of(space, plan, seen, options["seconds"], Path(script[0]).stem)
+        return job_of(space, plan, seen, options["seconds"], plan.name)
     if script:
         metric = Metric(maximize=not options["minimize"])
         if options["metric"]:

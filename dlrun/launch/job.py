@@ -65,7 +65,7 @@ def script(plan: LaunchPlan, job: Job, words: Sequence[str]) -> str:
     per_node = plan.per_node or plan.ranks
     facts = {
         **asdict(job),
-        "name": re.sub(r"[^\w.-]+", "-", Path(plan.program[0]).stem),
+        "name": re.sub(r"[^\w.-]+", "-", plan.name),
         "nodes": -(-plan.ranks // per_node),
         "ranks": plan.ranks,
         "per_node": per_node,

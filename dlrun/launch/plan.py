@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 from dlrun.launch.site import Launcher
@@ -69,6 +70,11 @@ class LaunchPlan:
     kind: str = "script"
     local: bool = True
     notes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What the program is called, without folders, packages and ending: "train" of ``runs/train.py``."""
+        return self.program[0].rpartition(".")[2] if self.module else Path(self.program[0]).stem
 
     @property
     def patience(self) -> float:

@@ -48,10 +48,12 @@ def run(program: list[str], kind: str, report: int, apart: str = "") -> NoReturn
     record: dict[str, Any] = {}
     status: object = None
     try:
+        if apart:
+            program = [_into(apart, program[0]), *program[1:]]
         if kind == "module":
             _run_module(program)
         else:
-            _run_file([_into(apart, program[0]), *program[1:]] if apart else program)
+            _run_file(program)
     except SystemExit as end:
         status = end.code
         if status not in (None, 0):

@@ -189,6 +189,20 @@ def test_no_run_writes_over_the_users_files_or_goes_on_from_what_another_has_sav
         assert not (root.parent / "outside").exists()
 
 
+def test_a_module_of_a_package_is_measured_apart_too(folder: Path) -> None:
+    package = folder / "trains"
+    package.mkdir()
+    (folder / "train_dist.py").rename(package / "main.py")
+    (package / "__init__.py").write_text("")
+    (package / "name.py").write_text("NAME = 'made.txt'\n")
+    text = (package / "main.py").read_text()
+    (package / "main.py").write_text("from .name import NAME\nopen(NAME, 'w').close()\n" + text)
+    done = scale(folder, "-n", "1", "-m", "trains.main")
+    assert done.returncode == 0, done.stderr
+    assert len(list(folder.glob("dlrun-runs/*/files/**/made.txt"))) == 1
+    assert not (folder / "made.txt").exists()
+
+
 LISTENS = """
 import os, time
 run = os.environ["DLRUN_RUN_DIR"]

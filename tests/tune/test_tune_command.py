@@ -123,11 +123,16 @@ def test_a_script_that_prints_no_rate_is_an_error_that_says_what_to_do(folder: P
     assert "the script's output holds nothing like" in done.stderr
 
 
-def test_a_scripts_own_gradients_are_looked_at_and_its_own_steps_prove_the_gain(folder: Path) -> None:
+@pytest.mark.parametrize("words", [("steps.py",), ("-m", "work.steps")])
+def test_a_scripts_own_gradients_are_looked_at_and_its_own_steps_prove_the_gain(
+    folder: Path, words: tuple[str, ...]
+) -> None:
     pytest.importorskip("torch")
-    (folder / "steps.py").write_text(STEPS)
+    (folder / "work").mkdir()
+    for place in (folder, folder / "work"):
+        (place / "steps.py").write_text(STEPS)
     options = ("--set", "DL_COMM_STAGE_KB=64", "--seconds", "0.02", "--no-profile", "--budget", "10m")
-    done = interrupted(folder, 5, "tune", "-n", "2", *options, "steps.py")
+    done = interrupted(folder, 5, "tune", "-n", "2", *options, *words)
     assert "averages 3 gradients, 4.2 KB of float32; a step takes" in done.stderr
     head, *lines = [json.loads(line) for line in (folder / "dlrun-tune-steps-n2.jsonl").read_text().splitlines()]
     assert head["seen"]["counts"] == [1000, 20, 60]
@@ -139,7 +144,7 @@ def test_a_scripts_own_gradients_are_looked_at_and_its_own_steps_prove_the_gain(
     assert not final["64"]["facts"]
     assert not (folder / "finished").exists()
     assert "averaging the gradients of steps" in done.stdout
-    assert "a step of steps.py" in done.stdout
+    assert f"a step of {words[-1]}" in done.stdout
 
 
 def test_a_real_search_on_gradient_sizes_measures_and_judges(folder: Path) -> None:
