@@ -411,3 +411,24 @@ def test_the_ranks_meet_where_rank_0_has_removed_what_they_would_list() -> None:
     looked = removes.replace("shutil", "if os.path.exists(folder):\n    shutil")
     assert port(head + looked + lists + SERIAL).text.count("dl.barrier()") == 1  # not all ranks find it
     assert "dl.barrier()" not in port(head + lists + removes + SERIAL).text
+
+
+@pytest.mark.parametrize(
+    ("written", "listed", "waits"),
+    [
+        ("f'data/{i}.npy'", "glob.glob('data/*.npy')", True),
+        ("f'data/{i}.npy'", "os.listdir('data')", True),
+        ("f'data/{i}.npy'", "os.listdir('data/')", True),
+        ("'data/a.npy'", "glob.glob('data/*.npy')", True),
+        ("f'{folder}/{i}.npy'", "glob.glob(f'{folder}/*.npy')", True),
+        ("f'{folder}/{i}.npy'", "glob.glob(f'{other}/*.npy')", False),
+        ("'made/a.npy'", "glob.glob('data/*.npy')", False),
+        ("'a.npy'", "glob.glob('*.npy')", False),
+    ],
+)
+def test_a_folder_that_rank_0_has_filled_is_listed_after_it(written, listed, waits):
+    made = f"for i in range(9):\n    np.save({written}, np.ones(3))\nnames = {listed}\n"
+    text = port(f"{SERIAL}import glob, os\nimport numpy as np\n{made}").text
+    lists, _, rest = listed.partition("(")
+    assert (f"names = dl.rank0_first({lists})({rest}" in text) == waits
+    assert waits or f"names = {listed}" in text

@@ -18,7 +18,8 @@ _READS = re.compile(
     r"^(os\.(stat|path\.(exists|isfile|getsize))|numpy\.(load|loadtxt|genfromtxt)|pandas\.read_\w+|(builtins|io)\.open|"
     r"tensorflow\.(io\.read_file|data\.(experimental\.)?(TextLineDataset|TFRecordDataset|CsvDataset|make_csv_dataset)))$"
 )
-_LISTS = ("os.listdir", "os.scandir", "glob.glob", "glob.iglob")
+_WHOLE = ("os.listdir", "os.scandir")  # of a folder
+_LISTS = (*_WHOLE, "glob.glob", "glob.iglob")
 
 
 def back(facts: ScriptFacts) -> Iterator[Edit]:
@@ -86,4 +87,21 @@ def _folder(facts: ScriptFacts, call: cst.Call, path: cst.BaseExpression) -> set
     joins = isinstance(path, cst.Call) and facts.script.name_of(path.func) == "os.path.join" and bool(path.args)
     folder = path.args[0].value if isinstance(path, cst.Call) and joins else path
     listed = joins or facts.script.name_of(call.func) in _LISTS
-    return {(facts.script.function_of(call), f"{facts.script.code(folder)}/")} if listed else set()
+    written = {(facts.script.function_of(call), f"{facts.script.code(folder)}/")} if listed else set()
+    return written | _spelt(facts, call, path)
+
+
+def _spelt(facts: ScriptFacts, call: cst.Call, path: cst.BaseExpression) -> set[tuple[cst.CSTNode | None, str]]:
+    """Return what tells the folder of ``"data/*.npy"``, ``f"data/{i}.npy"`` or ``f"{folder}/{i}.npy"`` from others."""
+    match path:
+        case cst.SimpleString():
+            text = str(path.evaluated_value)
+            whole = facts.script.name_of(call.func) in _WHOLE
+            folder = text.rstrip("/") if whole else text.rpartition("/")[0]
+            return {(None, f"{folder}/")} if folder else set()
+        case cst.FormattedString(parts=[cst.FormattedStringText(value=text), *_]) if "/" in text:
+            return {(None, f"{text.rpartition('/')[0]}/")}
+        case cst.FormattedString(parts=[cst.FormattedStringExpression(expression=at), cst.FormattedStringText() as text,
+                                        *_]) if text.value.startswith("/"):  # fmt: skip
+            return {(facts.script.function_of(call), f"{facts.script.code(at)}/")}
+    return set()
