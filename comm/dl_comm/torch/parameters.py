@@ -22,6 +22,9 @@ DONE, ABSENT, DENSE, SPARSE = -1, 0, 1, 1
 # Names of parameters met in modules, so that an error about an optimizer's parameter can say which one it is.
 _names: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
+# Plain tensors that an optimizer steps: their gradient is their .grad, also while they are frozen and have none.
+_stepped: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
 
 @dataclass(frozen=True)
 class Held:
@@ -76,7 +79,8 @@ def kind_of(tensor: Tensor) -> int:
 
 def holds_gradient(tensor: Tensor) -> bool:
     """Whether the gradient is ``tensor.grad``; otherwise ``tensor`` itself is one."""
-    return tensor.is_leaf and (tensor.requires_grad or isinstance(tensor, nn.Parameter) or tensor.grad is not None)
+    known = tensor.requires_grad or isinstance(tensor, nn.Parameter) or tensor.grad is not None
+    return tensor.is_leaf and (known or tensor in _stepped)
 
 
 def holders(what: Any) -> list[tuple[str, Tensor]]:
@@ -103,6 +107,8 @@ def _walk(what: Any) -> Iterator[tuple[str, Any]]:
         for g, group in enumerate(what.param_groups):
             given = group.get("param_names")
             for i, parameter in enumerate(group["params"]):
+                if isinstance(parameter, Tensor) and not isinstance(parameter, nn.Parameter):
+                    _stepped[parameter] = True
                 yield (given[i] if given else f"parameter {i} of group {g}"), parameter
     elif isinstance(what, Mapping):
         yield from what.items()

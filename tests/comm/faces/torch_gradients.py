@@ -191,6 +191,16 @@ def gradients_as_autograd_returns_them_are_averaged_themselves():
     torch.testing.assert_close(grads[0].detach(), torch.full((4,), 2 * sum(r * r for r in range(_n)) / _n))
 
 
+def a_plain_tensor_that_an_optimizer_steps_keeps_its_values_while_it_is_frozen():
+    trained, frozen = torch.zeros(3, requires_grad=True), torch.full((3,), float(_r), requires_grad=True)
+    optimizer = torch.optim.SGD([trained, frozen], 1.0)
+    frozen.requires_grad_(False)
+    (trained.sum() * _r).backward()
+    dl.gradients(optimizer)
+    assert (trained.grad == (_n - 1) / 2).all()
+    assert (frozen == _r).all() and frozen.grad is None
+
+
 def gradients_of_sums_are_averaged_whose_elements_are_one_in_memory():
     w = torch.ones(4, 3, requires_grad=True)
     (grad,) = torch.autograd.grad(w.sum() * _r, [w])
