@@ -90,6 +90,11 @@ def test_where_it_is_not_known_which_weights_are_the_old_ones_the_average_is_dou
     assert [d.write for d in doubts if "averages weights" in d.why] == ["dl.compound(d), where d weighs the old ones"]
 
 
+def test_an_average_in_a_function_that_nothing_is_seen_to_call_is_doubted():
+    written, doubts = lines("registry['soft'](mean, model, 0.01)", SOFT)
+    assert not written and [d.danger for d in doubts if "averages weights" in d.why] == ["low"]
+
+
 def test_averages_between_epochs_at_divided_counts_or_with_the_serial_steps_stay():
     average = f"{PAIRS}m.data.mul_(0.99).add_(p.data, alpha=1 - 0.99)"
     inner = average.replace("            ", "                ")

@@ -282,3 +282,24 @@ model = keras.Sequential([keras.layers.Dense(1)])
 model.compile("sgd", "mse")
 model.fit(x, y, callbacks=[Stop()])
 """).text
+
+
+@pytest.mark.parametrize(
+    ("test", "body", "written"),
+    [
+        ("done % 1000 == 0", "torch.save(model.state_dict(), 'last.pt')", "if done % dl.steps(1000) == 0:"),
+        ("not done % k", "keep(model)", "if not done % dl.steps(k):"),
+        ("done % k == k - 1", "keep(model)", "if done % dl.steps(k) == dl.steps(k) - 1:"),
+        ("done == 500 or done % k == 0", "keep(model)", "if done == dl.steps(500) or done % dl.steps(k) == 0:"),
+        ("(done + 1) % 10 == 0", "if valued(model) > 1:\n                break", "if (done + 1) % dl.steps(10) == 0:"),
+        ("done % 10 == 0", "plateau.step(valued(model))", "if done % dl.steps(10) == 0:"),
+        ("done % 10 == 0", "print(done, loss.item())", "if done % 10 == 0:"),
+        ("done % 10 == 0", "for x in range(9):\n                break", "if done % 10 == 0:"),
+        ("done % 100 == 99", "keep(model)", "if done % 100 == 99:"),
+    ],
+)
+def test_what_saves_or_decides_does_so_as_often_as_in_the_serial_run(test, body, written):
+    made = "k = 50\nplateau = torch.optim.lr_scheduler.ReduceLROnPlateau(opt)\n"
+    made += "def keep(what):\n    torch.save(what.state_dict(), 'last.pt')\n"
+    source = LOOP.replace("MADE", made).replace("sched.step()", f"if {test}:\n            {body}")
+    assert written in ported(source, "if .*done")

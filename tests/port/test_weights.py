@@ -132,3 +132,26 @@ def test_balances_of_gradients_are_averaged_once_and_nothing_is_doubted():
     ported = port(HEAD + script.replace("seen, weight, history = ", "by, seen, weight, history = 1.0, "))
     assert "by = dl.average(max(" in ported.text and "first = torch.autograd.grad((" in ported.text
     assert not [d for d in ported.doubts if "weighs later" in d.why]
+
+
+PLAYED = """import gymnasium as gym
+import torch
+env = gym.make("CartPole-v1")
+model = torch.nn.Linear(4, 2)
+opt = torch.optim.Adam(model.parameters(), lr=1e-3)
+kept = []
+seen, _ = env.reset()
+for step in range(900):
+    action = model(torch.tensor(seen)).argmax().item()
+    after, reward, done, _, _ = env.step(action)
+    kept.append((seen, action, reward, after))
+    seen = after
+    loss = sum((model(torch.tensor(s))[a] - r) ** 2 for s, a, r, _ in kept[-32:])
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+
+
+def test_what_a_ranks_own_environment_is_in_is_no_weight_of_a_loss():
+    assert not [d for d in port(PLAYED).doubts if "weighs later" in d.why]

@@ -42,6 +42,8 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
         elif metrics.plain(value) and metrics.leads_back(value):
             yield Edit(value, "weighs later losses: the same on all ranks", metrics.wrapped)
             metrics.cut([value])
+    if metrics.facts.episodes:
+        return  # what a rank's own environment is in
     for node, box, value in left:  # of which no number that is averaged by now is made
         if metrics.plain(value) and metrics.leads_back(value):
             name = metrics.script.code(box)

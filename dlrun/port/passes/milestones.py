@@ -1,4 +1,4 @@
-"""Part of step "steps": a rate that changes once a certain number of steps is reached."""
+"""Part of step "steps": what changes the rate, saves, or ends the training at certain numbers of steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def torch(facts: Facts, counters: Counters) -> Iterator[cst.BaseExpression]:
     """Yield what a count of steps is compared with, where that changes the rate: ``if step in (8000, 12000):``.
 
     And where it is a part of an epoch: ``if step % (len(data) // 5) == 0:``. What is compared is yielded also where the
-    change is computed with it: ``if step < ramp: lr *= step / ramp``.
+    change is computed with it: ``if step < ramp: lr *= step / ramp``. So are the steps at which the script saves, or
+    decides whether to go on: 64 ranks might not make 1000 steps, and save nothing. What is only shown is left.
     """
     script = facts.script
     known = numbers(facts, counters)
@@ -29,7 +30,9 @@ def torch(facts: Facts, counters: Counters) -> Iterator[cst.BaseExpression]:
         inside = any(up in facts.loops for up in script.above(node))
         for count, number in _asked(node.test) if inside else ():
             counts = (script.function_of(node), count_name(facts, count)) in known
-            if counts and (_of_all(facts, number) or _sets_rate(facts, node.body, places)):
+            if not counts:
+                continue
+            if _of_all(facts, number) or _sets_rate(facts, node.body, places) or _acts(facts, node):
                 yield from _serial(facts, node, number)
 
 
@@ -39,14 +42,23 @@ def _asked(test: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpression, cst.B
         case cst.BooleanOperation(operator=cst.And()):
             yield from _asked(test.left)
             yield from _asked(test.right)
+        case cst.BooleanOperation(operator=cst.Or()):  # the last step is the loop's to tell
+            sides = [*_asked(test.left), *_asked(test.right)]
+            yield from ((count, n) for count, n in sides if isinstance(n, cst.Integer) or _is_divisor(n, test))
         case cst.UnaryOperation(operator=cst.Not(), expression=cst.BinaryOperation(operator=cst.Modulo()) as rest):
             yield _before(rest.left), rest.right
         case cst.Comparison(left=left, comparisons=[cst.ComparisonTarget(operator=operator, comparator=number)]):
             if isinstance(left, cst.BinaryOperation) and isinstance(left.operator, cst.Modulo):
-                if isinstance(operator, cst.Equal):
+                same = any(n.deep_equals(left.right) for n in walk(number))  # step % n == n - 1
+                if isinstance(operator, cst.Equal) and (is_zero(number) or same):
                     yield _before(left.left), left.right
             elif isinstance(operator, _COMPARES) and not is_zero(number):
                 yield left, number
+
+
+def _is_divisor(number: cst.BaseExpression, test: cst.BaseExpression) -> bool:
+    return any(isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Modulo) and n.right is number
+               for n in walk(test))  # fmt: skip
 
 
 def _before(count: cst.BaseExpression) -> cst.BaseExpression:
@@ -60,7 +72,9 @@ def _serial(facts: Facts, node: cst.If, number: cst.BaseExpression) -> Iterator[
     if _of_all(facts, number) or not from_length(facts, number):
         yield number
         named = facts.script.code(number) if dotted(number) or _is_entry(number) else ""
-        same = [n for n in walk(node.body) if named and facts.script.code(n) == named]
+        asked = next((up for up in facts.script.above(number) if isinstance(up, cst.Comparison)), node.body)
+        same = [n for part in dict.fromkeys((asked, node.body)) for n in walk(part)
+                if named and n is not number and facts.script.code(n) == named]  # fmt: skip
         if not any(getattr(facts.script.parents[n], "target", None) is n for n in same):  # counted on in serial steps
             yield from same  # type: ignore[misc]
 
@@ -95,6 +109,31 @@ def _sums(facts: Facts, known: set[tuple[cst.CSTNode, str]]) -> Iterator[tuple[c
             function, name = facts.script.function_of(node), count_name(facts, node.targets[0].target)
             if name and any((function, n.value) in known for n in walk(node.value) if isinstance(n, cst.Name)):
                 yield function, name
+
+
+def _acts(facts: Facts, node: cst.If) -> bool:
+    """Tell whether ``node`` saves or decides, beside the steps: a body that updates is one of several batches."""
+    updates = any(facts.script.inside(step.node, node.body) for step in facts.steps)
+    return not updates and _saves_or_decides(facts, node.body)
+
+
+def _saves_or_decides(facts: Facts, body: cst.CSTNode, depth: int = 3) -> bool:
+    """Tell whether running ``body`` saves, tells a scheduler a metric, or leaves the loop around it."""
+    for n in walk(body):
+        if isinstance(n, cst.Break) and not any(
+            isinstance(up, (cst.For, cst.While)) and facts.script.inside(up, body) for up in facts.script.above(n)
+        ):
+            return True
+        if not isinstance(n, cst.Call):
+            continue
+        told = isinstance(n.func, cst.Attribute) and n.func.attr.value == "step" and n.args
+        if told and facts.kinds.of(n.func.value) == "scheduler":  # type: ignore[attr-defined]
+            return True
+        if facts.script.name_of(n.func) == "torch.save":
+            return True
+        if depth and any(_saves_or_decides(facts, t.body, depth - 1) for t in facts.flow.targets(n)):
+            return True
+    return False
 
 
 def _sets_rate(facts: Facts, body: cst.CSTNode, places: set[cst.CSTNode], depth: int = 3) -> bool:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import libcst as cst
 
-from dlrun.port.edits import Doubt, Edit
+from dlrun.port.edits import Danger, Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.insert import expression
 from dlrun.port.passes.changing_rates import is_told
@@ -58,14 +58,17 @@ def torch(facts: Facts, rates: StepRates, divided: Collection[cst.CSTNode]) -> I
     weights: list[cst.BaseExpression] = []
     for average in _found(facts):
         node = average.node
-        if not _of_weights(facts, node) or not _each_step(facts, node, divided):
+        if not _of_weights(facts, node):
+            continue
+        function = facts.script.function_of(node)
+        if isinstance(function, cst.FunctionDef) and not facts.flow.callers(function):
+            yield _doubt(facts, node, "perhaps in every step", "low")
+        if not _each_step(facts, node, divided):
             continue
         if isinstance(node, cst.BinaryOperation):
             average = _told_apart(facts, node)
             if average.old is None:
-                yield Doubt(node, "averages weights in every step, and n ranks take 1/n of the steps: it forgets n "
-                            "times more slowly", "medium", f"{facts.alias}.compound(d), where d weighs the old ones"
-                            )  # fmt: skip
+                yield _doubt(facts, node, "in every step", "medium")
                 continue
         yield from _edits(facts, average)
         weights += [way for weight in average[1:] if weight is not None for way in ways(facts, weight)]
@@ -76,6 +79,11 @@ def torch(facts: Facts, rates: StepRates, divided: Collection[cst.CSTNode]) -> I
         kept = argument(call, at[1], at[0]) if at is not None else None
         if kept is not None:
             yield Edit(kept, WHY, lambda n: expression("torch/compound", {"factor": n}, dl=facts.alias))
+
+
+def _doubt(facts: Facts, node: cst.CSTNode, when: str, danger: Danger) -> Doubt:
+    why = f"averages weights {when}, and n ranks take 1/n of the steps: it forgets n times more slowly"
+    return Doubt(node, why, danger, f"{facts.alias}.compound(d), where d weighs the old ones")
 
 
 def _found(facts: Facts) -> Iterator[Average]:
@@ -200,7 +208,7 @@ def _rest(facts: Facts, one: cst.BaseExpression, other: cst.BaseExpression) -> b
     return False
 
 
-def _each_step(facts: Facts, node: cst.CSTNode, divided: Collection[cst.CSTNode], depth: int = 3) -> bool:
+def _each_step(facts: Facts, node: cst.CSTNode, divided: Collection[cst.CSTNode], depth: int = 5) -> bool:
     """Tell whether ``node`` runs in every step, in loops over the weights or in functions that are called there."""
     if is_told(facts, node, divided, 0):
         return False
@@ -219,7 +227,7 @@ def _from_one(facts: Facts, node: cst.CSTNode) -> cst.BaseExpression | None:
     return node.right if takes and _number(facts, node.left) == 1 else None  # type: ignore[attr-defined]
 
 
-def _of_weights(facts: Facts, node: cst.CSTNode, depth: int = 3) -> bool:
+def _of_weights(facts: Facts, node: cst.CSTNode, depth: int = 5) -> bool:
     """Tell whether ``node`` runs for each of a model's weights."""
     function = facts.script.function_of(node)
     for up in facts.script.above(node):
