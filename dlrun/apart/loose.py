@@ -43,7 +43,7 @@ def watch(root: str, tell: OnWrite) -> None:
         if busy or not isinstance(path, (str, bytes, os.PathLike)):
             return
         name = os.path.abspath(os.fsdecode(path))  # noqa: PTH100 - links stay unresolved on purpose
-        if name.startswith(IGNORED) or "__pycache__" in name:
+        if name.startswith(IGNORED) or "__pycache__" in name or name == f"{root}.lock":
             return
         busy = True
         try:

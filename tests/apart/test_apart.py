@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,3 +47,20 @@ def test_nothing_is_left_of_a_run_that_wrote_nothing(source: Path) -> None:
     root = source / "runs" / "files"
     clear(source, lay_out(source, root, source / "runs"), root)
     assert not root.exists()
+
+
+WATCHED = """import sys
+from dlrun.apart import loose
+root, told = sys.argv[1], []
+loose.watch(root, lambda name, how, was: told.append(name.rpartition("/")[2]))
+loose.own(f"{root}/train.py", root)
+open(f"{root}/made.txt", "w").close()
+print(*told)
+"""
+
+
+def test_the_lock_of_a_scratch_folder_is_no_file_that_a_run_wrote(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    scratch(source, target, source / "runs")
+    told = subprocess.run([sys.executable, "-c", WATCHED, str(target)], capture_output=True, text=True, check=True)
+    assert "made.txt" in told.stdout and ".lock" not in told.stdout

@@ -303,3 +303,33 @@ def test_what_saves_or_decides_does_so_as_often_as_in_the_serial_run(test, body,
     made += "def keep(what):\n    torch.save(what.state_dict(), 'last.pt')\n"
     source = LOOP.replace("MADE", made).replace("sched.step()", f"if {test}:\n            {body}")
     assert written in ported(source, "if .*done")
+
+
+WAITED = """class Trainer:
+    def __init__(self, model):
+        self.model, self.opt = model, torch.optim.SGD(model.parameters(), lr=0.1)
+        self.step = self.bad = 0
+    def update(self, x):
+        self.model(x).mean().backward()
+        self.opt.step()
+    def fit(self, batches):
+        while self.step < 900:
+            self.update(next(batches))
+            self.step += 1
+            if self.step % 10 == 0:
+                if valued(self.model) > 1:
+                    self.bad += 1
+                    if self.bad >= 5:
+                        break
+def forever():
+    while True:
+        yield from loader
+Trainer(model).fit(forever())
+"""
+
+
+def test_a_count_of_evaluations_is_none_of_steps():
+    source = LOOP[: LOOP.index("MADE")] + WAITED
+    assert ported(source, "if self|while self") == [
+        "while self.step < dl.steps(900):", "if self.step % dl.steps(10) == 0:", "if self.bad >= 5:"
+    ]  # fmt: skip

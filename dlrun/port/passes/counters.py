@@ -51,6 +51,15 @@ def _varies(facts: Facts, test: cst.BaseExpression, loop: cst.CSTNode) -> bool:
                for b in facts.script.scopes[n].lookup(n.value)[0])  # fmt: skip
 
 
+def _sometimes(facts: Facts, node: cst.CSTNode, depth: int = _DEPTH) -> bool:
+    """Tell whether ``node`` runs in some turns alone of the loop around it, or of that in which its function is called."""
+    around = innermost(facts, node)
+    if around is None or _at_times(facts, node, around):
+        return around is not None
+    calls = facts.flow.callers(around) if depth and isinstance(around, cst.FunctionDef) else []
+    return any(_sometimes(facts, call, depth - 1) for call in calls)
+
+
 def _updates(facts: Facts, node: cst.CSTNode, depth: int = _DEPTH) -> bool:
     """Tell whether running ``node`` may make an update."""
     if any(facts.script.inside(step.node, node) for step in facts.steps):
@@ -117,7 +126,7 @@ def attributes(facts: Facts) -> Iterator[tuple[cst.CSTNode, str]]:
     """Yield the classes and attributes of what goes up by 1 with every update: ``self.done += 1``."""
     for (owner, name), bindings in facts.script.attributes.items():
         adds = [b.node for b in bindings if is_one_more(b.node)]
-        if adds and all(each_update(facts, n) for n in adds):
+        if adds and all(each_update(facts, n) and not _sometimes(facts, n) for n in adds):
             yield owner, name
 
 
