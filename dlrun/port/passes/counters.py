@@ -52,7 +52,7 @@ def _varies(facts: Facts, test: cst.BaseExpression, loop: cst.CSTNode) -> bool:
 
 
 def _sometimes(facts: Facts, node: cst.CSTNode, depth: int = _DEPTH) -> bool:
-    """Tell whether ``node`` runs in some turns alone of the loop around it, or of that in which its function is called."""
+    """Tell whether ``node`` runs in some turns alone of its loop, or of that in which its function is called."""
     around = innermost(facts, node)
     if around is None or _at_times(facts, node, around):
         return around is not None
