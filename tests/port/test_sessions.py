@@ -245,3 +245,26 @@ def test_both_ends_of_a_range_that_goes_on_from_epoch_to_epoch_are_a_ranks_own_s
     text = spanning("epoch * self.n, epoch * self.n + self.n")
     assert "in range(epoch * dl.steps(self.n), epoch * dl.steps(self.n) + dl.steps(self.n)):" in text
     assert "for i in range(begin + 1, dl.steps(n)):" in spanning("begin + 1, n")
+
+
+BEHIND = """import tensorflow.compat.v1 as tf
+x = tf.placeholder(tf.float32, [None, 3])
+w = tf.Variable(tf.zeros([3, 1]))
+loss = tf.reduce_mean((x @ w - 1) ** 2)
+step = tf.train.get_or_create_global_step()
+last = tf.train.GradientDescentOptimizer(0.1).minimize(loss, global_step=step)
+means = tf.train.ExponentialMovingAverage(0.99, step)
+with tf.control_dependencies([last]):
+    fetched = FETCHED
+with tf.Session() as sess:
+    sess.run(tf.global_variables_initializer())
+    for i in range(1000):
+        sess.run(fetched, {x: data.next_batch(32)})
+"""
+
+
+@pytest.mark.parametrize("fetched", ["tf.no_op()", "means.apply(tf.trainable_variables())", "tf.identity(loss)"])
+def test_what_is_run_behind_an_update_is_the_step_and_means_of_weights_forget_as_in_the_serial_run(fetched) -> None:
+    text = port(BEHIND.replace("FETCHED", fetched)).text
+    assert "for i in range(dl.steps(1000)):" in text
+    assert "ExponentialMovingAverage(dl.compound(0.99), step)" in text

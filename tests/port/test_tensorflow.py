@@ -257,11 +257,12 @@ model = keras.Sequential()
 model.compile(tfa.optimizers.AdamW(lambda: 1e-4 * when(), learning_rate=0.1))
 model.fit(x, y)
 other = keras.Sequential()
-other.compile(keras.optimizers.SGD(lr=0.1, decay=0.1 / 50, momentum=0.9))
+other.compile(keras.optimizers.SGD(lr=0.1, decay=0.1 / 50, momentum=0.9, ema_momentum=0.99))
 other.fit(x, y)
 """
     text = port(source).text
-    assert "SGD(lr=dl.lr_scale(0.1), decay=dl.serial_steps(0.1 / 50), momentum=0.9)" in text
+    assert "SGD(lr=dl.lr_scale(0.1), decay=dl.serial_steps(0.1 / 50), momentum=0.9, " in text
+    assert "ema_momentum=dl.compound(0.99))" in text
     assert "AdamW(dl.lr_scale(lambda: 1e-4 * when()), learning_rate=dl.lr_scale(0.1))" in text
 
 

@@ -81,6 +81,9 @@ class SessionGradients(TapeGradients):
         if isinstance(fetched, cst.Dict):
             pairs = [e for e in fetched.elements if isinstance(e, cst.DictElement)]
             return any(self._trains(e.value, made, depth + 1, named) for e in pairs)
+        before = [first for node in self.flow.through(fetched) for first in self._before(node)]
+        if any(self._trains(first, made, depth + 1, named) for first in before):
+            return True
         for origin in self.flow.origins(fetched):
             node = origin.node
             if node in made:
@@ -99,6 +102,12 @@ class SessionGradients(TapeGradients):
             elif named and node is fetched and _TRAIN_OP.search(dotted(fetched)):
                 return True
         return False
+
+    def _before(self, node: cst.CSTNode) -> list[cst.BaseExpression]:
+        """Return what is run before the operation ``node``: ``with tf.control_dependencies([train]):`` around it."""
+        entered = [item.item for up in self.script.above(node) if isinstance(up, cst.With) for item in up.items]
+        return [call.args[0].value for call in entered if isinstance(call, cst.Call) and call.args
+                and plain(self.script.name_of(call.func)) == "tensorflow.control_dependencies"]  # fmt: skip
 
     def feeds_of(self, run: cst.Call) -> cst.Dict | None:
         """Return the dict that a run feeds, None where there is none in sight."""

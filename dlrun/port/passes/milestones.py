@@ -9,7 +9,7 @@ import libcst as cst
 from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import leaves
 from dlrun.port.facts.rates import changes, is_zero
-from dlrun.port.passes.counters import Counters, count_name
+from dlrun.port.passes.counters import Counters, count_name, innermost
 from dlrun.port.passes.counts import all_samples, from_length
 from dlrun.port.program.script import dotted, walk
 
@@ -113,8 +113,10 @@ def _sums(facts: Facts, known: set[tuple[cst.CSTNode, str]]) -> Iterator[tuple[c
 
 def _acts(facts: Facts, node: cst.If) -> bool:
     """Tell whether ``node`` saves or decides, beside the steps: a body that updates is one of several batches."""
+    around = innermost(facts, node)
     updates = any(facts.script.inside(step.node, node.body) for step in facts.steps)
-    return not updates and _saves_or_decides(facts, node.body)
+    trains = around in facts.loops or isinstance(around, cst.FunctionDef)
+    return trains and not updates and _saves_or_decides(facts, node.body)
 
 
 def _saves_or_decides(facts: Facts, body: cst.CSTNode, depth: int = 3) -> bool:

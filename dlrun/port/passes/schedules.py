@@ -38,6 +38,7 @@ SCHEDULES = {
     "CosineDecayRestarts": Schedule(_DECAY.rates, ((1, "first_decay_steps"),)),
     "PiecewiseConstantDecay": Schedule(((1, "values"),), ((0, "boundaries"),)),
 }
+_MOVING = re.compile(r"^tensorflow\.(compat\.v1\.)?train\.ExponentialMovingAverage$")
 # Optimizers of TensorFlow's add-ons that take the weight decay before the rate, and do not multiply it by that.
 _DECAY_FIRST = re.compile(r"^tensorflow(_addons\.optimizers\.(\w+\.)?(AdamW|SGDW)|\.contrib\.opt\.\w+WOptimizer)$")
 # TensorFlow 1's are functions of the global step. What they return is scaled as a whole.
@@ -91,10 +92,20 @@ def counts(facts: ScriptFacts, optimizers: Iterable[cst.Call]) -> Iterator[Edit]
         if falls is not None and not is_zero(falls):
             yield Edit(falls, "with each step the rate falls by it, and n ranks take 1/n of the steps",
                        lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))  # fmt: skip
+    for decay in _averages(facts, optimizers):
+        yield Edit(decay, "an average of the weights forgets with every step, and n ranks take 1/n of them (arXiv "
+                   "2307.13813)", lambda n: expression("torch/compound", {"factor": n}, dl=facts.alias))  # fmt: skip
     if facts.options.lr_scaling == "none":
         for value in values:
             if any(_is_schedule(facts, cls) for cls in facts.flow.classes(value)):
                 yield Edit(value, f"the schedule, {_COUNTS}", scaling(facts))
+
+
+def _averages(facts: ScriptFacts, optimizers: list[cst.Call]) -> Iterator[cst.BaseExpression]:
+    """Yield what moving averages of the weights keep of the old ones in every step."""
+    moving = [c for c in facts.script.calls if _MOVING.search(facts.script.name_of(c.func))]
+    given = [argument(call, "ema_momentum") for call in optimizers] + [argument(call, "decay", 0) for call in moving]
+    yield from (decay for decay in given if decay is not None)
 
 
 def scaling(facts: ScriptFacts) -> Callable[[cst.BaseExpression], cst.BaseExpression]:
