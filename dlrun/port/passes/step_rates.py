@@ -14,7 +14,7 @@ from dlrun.port.insert import expression
 from dlrun.port.passes.counts import is_length_of_share
 
 TELLS_APART = (cst.Equal, cst.NotEqual, cst.In, cst.NotIn)
-_ALIKE = ("builtins.float", "builtins.int", "builtins.max", "builtins.min")
+_ALIKE = ("builtins.float", "builtins.int", "builtins.max", "builtins.min", "numpy.maximum", "numpy.minimum")
 _JOINS = (cst.Divide, cst.FloorDivide, cst.Subtract)
 
 
