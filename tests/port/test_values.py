@@ -222,8 +222,8 @@ while step < 500:
         ("0.1 * (1 + math.cos(step / (9 * len(loader)))) / 2",
          "dl.lr_scale(0.1 * (1 + math.cos(step / (9 * len(loader)))) / 2)"),
         ("0.1 * (1 - step / (9 * len(loader)) / 2)", "dl.lr_scale(0.1 * (1 - step / (9 * len(loader)) / 2))"),
-        ("0.1 * (np.minimum(step, 50) / 50) * (1 - step / (9 * len(loader)))",
-         "dl.lr_scale(0.1 * (np.minimum(step, 50) / dl.steps(50)) * (1 - step / (9 * len(loader))))"),
+        ("0.1 * (min(step, 50) / 50) * (1 - step / (9 * len(loader)))",
+         "dl.lr_scale(0.1 * (min(step, 50) / dl.steps(50)) * (1 - step / (9 * len(loader))))"),
     ],
 )  # fmt: skip
 def test_a_rate_that_the_script_computes_from_its_steps_is_told_the_serial_ones_of_all_ranks(rate, told):
