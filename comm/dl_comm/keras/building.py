@@ -12,7 +12,7 @@ from typing import Any
 import keras
 
 from dl_comm.drawing import undone
-from dl_comm.keras.backend import backend, read, seeds
+from dl_comm.keras.backend import KERAS_3, backend, read, seeds
 from dl_comm.keras.data import each_array
 
 
@@ -30,7 +30,8 @@ def build(model: Any, options: dict[str, Any]) -> None:
         batch, options["x"] = _drawn(x)
     if batch is None:
         return
-    if _waits(model) and backend() == "tensorflow" and not model.run_eagerly:
+    eager = model.run_eagerly if KERAS_3 else getattr(model, "_run_eagerly", False)  # may do what no graph can
+    if _waits(model) and backend() == "tensorflow" and not eager:
         with suppress(Exception):  # fit() says it
             _trace(model, batch)
         model.train_function = None
@@ -49,7 +50,7 @@ def _waits(model: Any) -> bool:
 
 
 def _trace(model: Any, batch: Any) -> None:
-    """Let TensorFlow make a graph of the training function, which is never run: layers are built on the way."""
+    """Let TensorFlow make a graph of a training step, which is never run: layers are built on the way."""
     tf: Any = sys.modules["tensorflow"]
 
     def spec(array: Any) -> Any:
@@ -57,9 +58,12 @@ def _trace(model: Any, batch: Any) -> None:
         floating = tf.as_dtype(dtype).is_floating
         return tf.TensorSpec((None, *array.shape[1:]), keras.backend.floatx() if floating else dtype)
 
+    specs = tf.nest.map_structure(spec, batch)
+    if KERAS_3:
+        tf.function(model.train_step, autograph=False).get_concrete_function(specs)
+        return
     model.make_train_function()
-    batches = tf.data.IteratorSpec(tf.nest.map_structure(spec, batch))
-    tf.function(model.train_function, autograph=False).get_concrete_function(batches)
+    tf.function(model.train_function, autograph=False).get_concrete_function(tf.data.IteratorSpec(specs))
 
 
 def _batch(options: dict[str, Any]) -> Any:

@@ -65,6 +65,8 @@ class Tapes:
 
     def gradient(self, compute: Callable[..., Any], tape: Any, args: Any, kwargs: Any) -> Any:
         """Compute gradients; where they are those of variables, an update is being made."""
+        if not tf.executing_eagerly():  # dl_comm.keras builds a model so; nothing is computed
+            return compute(tape, *args, **kwargs)
         sources = tf.nest.flatten(args[1] if len(args) > 1 else kwargs["sources"])
         of_variables = bool(sources) and all(isinstance(native(s), tf.Variable) for s in sources)
         if not of_variables or self.recorder.inside:
@@ -87,7 +89,7 @@ class Tapes:
 
     def forward(self, call: Callable[..., Any], layer: Any, args: Any, kwargs: Any) -> Any:
         """Run a layer's call; of the outermost one under a tape note input, kinds of layers, random numbers."""
-        if self.depth or self.recorder.inside or not self.tapes:
+        if self.depth or self.recorder.inside or not self.tapes or not tf.executing_eagerly():
             return call(layer, *args, **kwargs)
         watched_models[id(layer)] = layer
         before, built, quiet = states(), getattr(layer, "built", True), self.recorder.orders.quiet
@@ -112,7 +114,7 @@ class Tapes:
 
     def step(self, apply: Callable[[], Any], optimizer: Any, gradients: list[Any], variables: list[Any]) -> Any:
         """Apply gradients, and note the step: rate, gradients used, variables reached."""
-        if self.stepping or self.recorder.inside:
+        if self.stepping or self.recorder.inside or not tf.executing_eagerly():
             return apply()
         self.stepping += 1
         try:
