@@ -333,3 +333,39 @@ def test_a_count_of_evaluations_is_none_of_steps():
     assert ported(source, "if self|while self") == [
         "while self.step < dl.steps(900):", "if self.step % dl.steps(10) == 0:", "if self.bad >= 5:"
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("weight", "written"),
+    [
+        ("tf.minimum(1.0, self.seen / 500)", "tf.minimum(1.0, dl.serial_steps(self.seen) / 500)"),
+        ("self.weight()", "min(1.0, 0.01 * dl.serial_steps(self.optimizer.iterations))"),
+        ("full", "K.set_value(full, 1 - 0.9 ** dl.serial_steps(self.batches))"),
+        ("self.seen", ""),
+        ("self.epochs / 9", ""),
+    ],
+)
+def test_weights_in_a_train_step_and_what_callbacks_put_there_follow_the_serial_steps(weight, written):
+    text = port(f"""import keras, tensorflow as tf
+from keras import backend as K
+full = K.variable(0.0)
+class Grow(keras.callbacks.Callback):
+    batches = 0
+    def on_train_batch_end(self, batch, logs=None):
+        self.batches += 1
+        {"K.set_value(full, 1 - 0.9 ** self.batches)" if weight == "full" else "pass"}
+class Net(keras.Model):
+    def weight(self):
+        return min(1.0, {"0.01 * self.optimizer.iterations" if weight == "self.weight()" else 1})
+    def train_step(self, data):
+        self.seen.assign_add(1.0)
+        with tf.GradientTape() as tape:
+            rest, size = self.losses_of(data)
+            loss = rest + {weight} * size
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, self.variables), self.variables))
+        return {{"loss": loss}}
+model = Net()
+model.compile("sgd")
+model.fit(x, y, callbacks=[Grow()])
+""").text
+    assert written in text and text.count("serial_steps") == bool(written)

@@ -81,7 +81,7 @@ def _followed(facts: Facts, counted: Tells, divided: Collection[cst.CSTNode]) ->
 
     for value in _steered(facts):
         made = computed(facts.flow, [value], reads) if not facts.local(value) else None
-        if made is None or not any(map(_grows, made.nodes)) or not done.isdisjoint(made.nodes):
+        if made is None or not any(map(grows, made.nodes)) or not done.isdisjoint(made.nodes):
             continue
         if not any(is_length_of_share(facts, n) for n in made.nodes):
             yield from (read for read in made.reads if not _picks(facts, read))
@@ -121,7 +121,7 @@ def _steered(facts: Facts) -> Iterator[cst.BaseExpression]:
     yield from (value for _, value in getattr(facts, "fed", ()))
 
 
-def _grows(node: cst.CSTNode) -> bool:
+def grows(node: cst.CSTNode) -> bool:
     """Tell whether ``node`` makes something gradual of a count: a part of it, a power, a multiple by a fraction."""
     if not isinstance(node, cst.BinaryOperation):
         return False

@@ -135,7 +135,7 @@ def variables(facts: Facts) -> Iterator[tuple[cst.CSTNode, str]]:
     for call in facts.script.calls:
         if isinstance(call.func, cst.Attribute) and call.func.attr.value == "assign_add" and len(call.args) == 1:
             one, owner = call.args[0].value, call.func.value
-            if _is_one(one) and each_update(facts, call):
+            if is_one(one) and each_update(facts, call):
                 yield from _held(facts, owner)
 
 
@@ -153,10 +153,11 @@ def _held(facts: Facts, count: cst.BaseExpression) -> Iterator[tuple[cst.CSTNode
 def is_one_more(node: cst.CSTNode) -> bool:
     """Tell whether ``node`` adds 1: ``step += 1``, ``step = step + 1``."""
     found = added(node)
-    return found is not None and _is_one(found[1])
+    return found is not None and is_one(found[1])
 
 
-def _is_one(node: cst.CSTNode) -> bool:
+def is_one(node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` is written as 1, or 1.0."""
     return isinstance(node, (cst.Integer, cst.Float)) and node.evaluated_value == 1
 
 

@@ -177,15 +177,7 @@ def keras(facts: KerasFacts) -> Iterator[Edit | Doubt]:
         model.fit(x, y, callbacks=[Ramp()])
     """
     script = facts.script
-    known = {
-        key for key, bindings in script.attributes.items()
-        if any(is_one_more(b.node) and _of_batches(facts, b.node)
-               for b in bindings)}  # fmt: skip
-
-    def counts(node: cst.CSTNode) -> bool:
-        owner = script.class_of(node)
-        return isinstance(node, cst.Attribute) and owner is not None and (owner, node.attr.value) in known
-
+    counts = batches(facts)
     yield from _stops(facts, counts)
     own = [n for n in script.of(cst.Attribute) if dotted(n) == "self.params"]  # a rank's steps
     given = [found.node for found in (*keras_rate.assigned(facts), *keras_rate.resets(facts))]
@@ -205,6 +197,21 @@ def keras(facts: KerasFacts) -> Iterator[Edit | Doubt]:
         else:
             yield Doubt(node, "makes a rate of the one before at every batch, and n ranks take 1/n of the batches: it "
                         "changes n times more slowly", "high", f"{facts.alias}.compound(factor)")  # fmt: skip
+
+
+def batches(facts: KerasFacts) -> Tells:
+    """Return what tells whether a node is a callback's count of the training batches."""
+    script = facts.script
+    known = {
+        key for key, bindings in script.attributes.items()
+        if any(is_one_more(b.node) and _of_batches(facts, b.node)
+               for b in bindings)}  # fmt: skip
+
+    def counts(node: cst.CSTNode) -> bool:
+        owner = script.class_of(node)
+        return isinstance(node, cst.Attribute) and owner is not None and (owner, node.attr.value) in known
+
+    return counts
 
 
 def _factor(facts: KerasFacts, made: cst.CSTNode | None) -> cst.BaseExpression | None:
