@@ -48,7 +48,7 @@ def _sharded(serial: Run, again: Run, identity: Run, sharded: Run) -> list[Check
     """Return the checks of the sharded run."""
     if not sharded.root.steps:
         return [ran(sharded, SHARDED) or failed(SHARDED, "rank 0 makes no step", "", "fails")]
-    start, mean = broadcast(sharded), gradients.mean_gradients(sharded)
+    start, mean = broadcast(sharded), gradients.mean_gradients(sharded, identity)
     cause = next((check.name for check in (mean, start) if check.status == "failed"), "")
     state = held(sharded, cause)
     equal, shards, steps = ranks.equal(sharded, cause), data.shards(identity, sharded), ranks.steps(sharded)

@@ -53,3 +53,28 @@ def test_the_state_of_an_environment_is_a_ranks_own() -> None:
     script = PLAYED.format(made="", own="None", draw="np.random.uniform(size=2)")
     script = script.replace("self.x, self.rng = np.zeros(2), None", "self.x = np.zeros(2)")
     assert "each rank trains with another" not in port(script).report()
+
+
+def test_what_a_rollout_keeps_for_the_minibatches_of_an_update_is_a_ranks_own() -> None:
+    script = PLAYED.format(made="", own="None", draw="np.random.randn(2)")
+    script = (
+        script[: script.index("for episode")]
+        + """
+state = env.reset()
+for update in range(9):
+    kept, rewards = [], []
+    for _ in range(64):
+        kept.append(state)
+        state, reward, done = env.step(policy(state).item())
+        rewards.append(float(reward))
+    late = torch.tensor(rewards).flip(0).cumsum(0).flip(0)
+    for some in torch.randperm(64).split(16):
+        loss = (policy(torch.stack(kept)[some]).squeeze(1) * late[some]).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+"""
+    )
+    ported = port(script)
+    assert "weighs later losses" not in ported.report()
+    assert "rewards.append(float(reward))" in ported.text

@@ -135,6 +135,18 @@ def test_a_sum_in_place_of_the_mean_is_named_by_its_factor() -> None:
     assert "2 times" in check.finding
 
 
+@pytest.mark.parametrize(
+    ("alone", "used", "fault"), [(0.5, 0.5, ""), (0.5, 1.0, "no-mean"), (0.25, 1.0, "no-mean"), (0.75, 1.0, "")]
+)
+def test_a_mean_that_is_multiplied_by_the_ranks_is_told_from_one_that_is_clipped(alone, used, fault) -> None:
+    def made(own: float, grad: float) -> list[Event]:
+        return [optimizer(), event("backward"), averaged(own, 0.5), step(1, 0.9, grad=grad)]
+
+    check = gradients.mean_gradients(run(made(0.2, used), made(0.8, used)), run(made(0.5, alone)))
+    assert check.fault == fault
+    assert not fault or "takes 2 times the mean of 2 ranks' gradients" in check.finding
+
+
 def test_rounding_is_measured_by_the_ranks_gradients_where_their_mean_cancels() -> None:
     both = [[optimizer(), event("backward"), averaged(g, 1e-8), step(1, 0.9, grad=1e-8)] for g in (0.3, -0.3)]
     assert gradients.mean_gradients(run(*both)).status == "passed"

@@ -48,11 +48,32 @@ def test_data_that_each_rank_makes_for_itself_are_told_from_noise(offset, noise,
 )
 def test_rows_that_each_rank_computes_from_its_own_share_are_told_by_their_targets(rows, targets, fault) -> None:
     def held(x: list[int], y: list[int]) -> list[Event]:
-        return [*epoch([[0]]), event("held rows", rows={"tensors[0]": x, "tensors[1]": y})]
+        return [*epoch([[0]]), event("held rows", data=0, rows={"tensors[0]": x, "tensors[1]": y})]
 
     ranks = [held(x, y) for x, y in zip(rows, targets, strict=True)]
     check = made_otherwise(run(held([1, 2, 3, 4], [5, 6, 7, 8])), run(*ranks), "shards")
     assert (check.fault if check else "") == fault
+
+
+@pytest.mark.parametrize(
+    ("own", "dealt", "late", "fault", "says"),
+    [
+        (False, False, True, "unsharded-loader", "every rank reads all 20 samples"),
+        (True, False, True, "", "each rank reads 20 samples of its own, made after dl.reseed()"),
+        (True, False, False, "unsharded-loader", "every rank reads all 20 samples"),
+        (True, True, False, "data-differs", "dl.shard() deals out one of them"),  # a seed of its own for the data
+    ],
+)
+def test_episodes_that_each_rank_plays_are_no_data_that_none_shares(own, dealt, late, fault, says) -> None:
+    def reads(first: int) -> list[Event]:
+        shards = [event("return", fn="shard", loaders=[0], shard=0)] * dealt
+        rows = {"tensors[0]": list(range(first, first + 20)), "done": [0, 1] * 10}
+        made = [event("return", fn="reseed"), event("loader", loader=0)][:: 1 if late else -1]
+        return [*made, *shards, *epoch([list(range(20))]), event("held rows", data=0, rows=rows), step(1, 0.9)]
+
+    ranks = [reads(100 * (rank + 1) if own else 0) for rank in range(2)]
+    check = data.shards(run(reads(0)), run(*ranks))
+    assert (check.fault, says in check.finding) == (fault, True), check
 
 
 def test_a_data_set_is_asked_for_what_it_holds_a_row_of_for_each_sample() -> None:

@@ -34,6 +34,8 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
             (error / seen + model.bias.abs().mean()).backward()
             opt.step()
     """
+    if metrics.facts.episodes:
+        return  # what is played between two updates, such as rewards and values, is a rank's own
     kept = [k for k in _kept(metrics) if metrics.plain(k[2]) and not metrics.graded(k[2])]
     left = []
     for node, box, value in sorted(kept, key=lambda k: len(_loops(metrics, k[0]))):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
+from itertools import pairwise
 
-from dlrun.verify.trace import Run, Trace
-from dlrun.verify.verdict import Check, failed
+from dlrun.verify.trace import Epoch, Run, Trace
+from dlrun.verify.verdict import Check, failed, passed
 
+ALIKE = "make the data alike on all ranks, under one seed: dl.reseed() comes after it"
 ENOUGH = 8  # samples that 1 rank and rank 0 were seen to read alike, so that noise of the training's is ruled out
 
 
@@ -27,9 +30,8 @@ def contents(identity: Run, run: Run, name: str) -> Check | None:
             if apart:
                 finding = f"sample {apart[0]} is another one on rank {rank} than on rank 0 ({given}), and so are "
                 finding += f"{len(apart) - 1} more of {len(shared)}: each rank shares out data of its own"
-                todo = "make the data alike on all ranks, under one seed: dl.reseed() comes after it"
                 where = next(epoch.at for epoch in run.root.epochs if epoch.trains)
-                return failed(name, finding, todo, "data-differs", where=where, rank=rank)
+                return failed(name, finding, ALIKE, "data-differs", where=where, rank=rank)
     return None
 
 
@@ -40,9 +42,7 @@ def made_otherwise(identity: Run, run: Run, name: str) -> Check | None:
     """
     for one, *others in zip(*(trace.all("held rows") for trace in (identity.root, *run.traces)), strict=False):
         parts = {key: [each["rows"].get(key, []) for each in others] for key in one["rows"]}
-        alike = [
-            key for key, ranks in parts.items() if len(set(one["rows"][key])) > 1 and _shares(one["rows"][key], ranks)
-        ]
+        alike = [key for key, ranks in parts.items() if _tells(one["rows"][key]) and _shares(one["rows"][key], ranks)]
         for key, ranks in parts.items():
             new = {row for rows in ranks for row in rows} - set(one["rows"][key])
             if alike and new and all(ranks):
@@ -54,6 +54,47 @@ def made_otherwise(identity: Run, run: Run, name: str) -> Check | None:
                 where = next(epoch.at for epoch in run.root.epochs if epoch.trains)
                 return failed(name, finding, todo, "data-differs", where=where)
     return None
+
+
+def own_samples(run: Run, first: Sequence[Epoch], name: str) -> Check | None:
+    """Judge data sets that are each rank's own, such as episodes that it plays; None of others."""
+    if not _of_their_own(run.traces, first):
+        return None
+    where = first[0].at
+    if any(first[0].loader in call["loaders"] for call in run.root.returns("shard")):
+        finding = "the ranks' data sets hold other samples each, and dl.shard() deals out one of them on all ranks"
+        return failed(name, finding, ALIKE, "data-differs", where=where)
+    kinds = [(event.kind, event.facts.get("fn"), event.facts.get("loader")) for event in run.root.events]
+    made, reseeded = ("loader", None, first[0].loader), ("return", "reseed", None)
+    if made not in kinds or reseeded not in kinds[: kinds.index(made)]:
+        return None
+    many = len(first[0].samples or ())
+    return passed(name, f"each rank reads {many} samples of its own, made after dl.reseed(), as of episodes")
+
+
+def _of_their_own(traces: Sequence[Trace], epochs: Sequence[Epoch]) -> bool:
+    """Whether the data sets that these epochs go through are known to hold other samples in each trace.
+
+    A part that some have not filled yet, as a cache, or that each draws, such as noise, is beside others.
+    """
+    first, *others = (
+        {key: set(rows) for key, rows in _held(*pair).items()} for pair in zip(traces, epochs, strict=True)
+    )
+    many = [key for key, rows in first.items() if len(rows) >= ENOUGH]
+    return bool(many) and all(10 * len(first[key] & rows.get(key, first[key])) < len(first[key])
+                              for key in many for rows in others)  # fmt: skip
+
+
+def _held(trace: Trace, epoch: Epoch) -> dict[str, list[int]]:
+    return next((e["rows"] for e in trace.all("held rows") if e["data"] == epoch.data), {})
+
+
+def _tells(rows: list[int]) -> bool:
+    """Whether rows are those of known samples if they are as many: not ends of episodes, which come regularly."""
+    counts = Counter(rows)
+    rarest = min(counts, key=lambda row: counts[row], default=0)
+    places = [place for place, row in enumerate(rows) if row == rarest]
+    return 2 * len(counts) > len(rows) > 1 or len({b - a for a, b in pairwise(places)}) > 1
 
 
 def _shares(whole: list[int], ranks: list[list[int]]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from dlrun.verify.checks.contents import contents, made_otherwise
+from dlrun.verify.checks.contents import contents, made_otherwise, own_samples
 from dlrun.verify.checks.coverage import NAME, coverage
 from dlrun.verify.checks.gradients import uses
 from dlrun.verify.checks.orders import other_order
@@ -58,6 +58,8 @@ def _judged(identity: Run, run: Run, expected: Epoch, first: list[Epoch]) -> Che
     counts = [len(epoch.batches) + len(epoch.rest) for epoch in first]
     shares = [part or [] for part in parts]
     complete = all(epoch.complete for epoch in first)
+    if own := own_samples(run, first, NAME):
+        return own
     if all(Counter(share) == Counter(whole) for share in shares):
         order = "in the same order" if all(share == shares[0] for share in shares) else "each in its own order"
         finding = f"every rank reads all {len(whole)} samples, {order}: {n} ranks do the same work"

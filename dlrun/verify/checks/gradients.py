@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,8 +36,8 @@ class Use:
     made: dict[str, Any] | None = None
 
 
-def mean_gradients(run: Run) -> Check:
-    """Judge every step of the sharded run."""
+def mean_gradients(run: Run, identity: Run | None = None) -> Check:
+    """Judge every step of the sharded run; ``identity``: that of 1 rank, which may change the mean, as by clipping."""
     ranks = [uses(trace) for trace in run.traces]
     if not ranks[0]:
         return skipped(NAME, "no step was made")
@@ -48,8 +49,28 @@ def mean_gradients(run: Run) -> Check:
         if problem:
             return problem
         worst = max(worst, _deviation([u.own for u in together], together[0].mean))
+    if identity is not None and (grown := _grown(uses(identity.root), ranks[0], len(ranks))):
+        return grown
     made = f"{len(run.root.steps)} update{'s' * (len(run.root.steps) != 1)}"
     return passed(NAME, f"{made} used the mean of {len(ranks)} ranks' gradients (to {worst:.0e})")
+
+
+def _grown(alone: list[Use], found: list[Use], n: int) -> Check | None:
+    """Return a check that failed because a step takes n times the mean, where 1 rank takes it as it is, or clips it."""
+    if any(ratio > 1 + 1e-3 for _, ratio in _ratios(alone)):
+        return None
+    for use, ratio in _ratios(found):
+        if math.isclose(ratio, n, rel_tol=1e-3):
+            finding = f"step {use.step} takes {n} times the mean of {n} ranks' gradients: it is multiplied after "
+            todo = "leave the mean as it is: the learning rate alone is scaled, by dl.lr_scale()"
+            place = {"where": use.at, "step": use.step, "parameter": use.name}
+            return failed(NAME, f"{finding}dl.gradients()", todo, "no-mean", **place)
+    return None
+
+
+def _ratios(found: list[Use]) -> list[tuple[Use, float]]:
+    """Return how many times the mean each use takes."""
+    return [(use, use.used["norm"] / use.mean["norm"]) for use in found if use.used and use.mean and use.mean["norm"]]
 
 
 def uses(trace: Trace) -> list[Use]:

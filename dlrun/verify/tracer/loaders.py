@@ -117,9 +117,9 @@ class Loaders:
             if epoch is not None and not epoch.trains:
                 epoch.trains = True
                 self.totals.trained.add(epoch.loader)
-                if self.number(epoch.dataset) not in self._noted:
-                    self._noted.add(self.number(epoch.dataset))
-                    self.recorder.note("held rows", rows=rows((), held_by(epoch.dataset)))
+                if (data := self.number(epoch.dataset)) not in self._noted:
+                    self._noted.add(data)
+                    self.recorder.note("held rows", data=data, rows=rows((), held_by(epoch.dataset)))
                 self.recorder.note("trains", epoch=epoch.number)
         if self._since:
             self._before, self._since = self._since, {}
