@@ -34,7 +34,7 @@ class Failure:
         if re.search(_NOT_CONNECTED, self.what):
             return "torch.distributed connects ranks by variables that torchrun sets: dlrun launch --torchrun sets them"
         if self.what == "killed by SIGKILL":
-            return "so ends what takes too much memory (the kernel tells: dmesg), or a batch system's time"
+            return "the kernel kills what takes too much memory (dmesg tells), a batch system what is out of time"
         return ""
 
 
