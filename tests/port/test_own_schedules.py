@@ -291,6 +291,7 @@ model.fit(x, y, callbacks=[Stop()])
         ("not done % k", "keep(model)", "if not done % dl.steps(k):"),
         ("done % k == k - 1", "keep(model)", "if done % dl.steps(k) == dl.steps(k) - 1:"),
         ("done == 500 or done % k == 0", "keep(model)", "if done == dl.steps(500) or done % dl.steps(k) == 0:"),
+        ("done > 1", "if valued(model) > 1:\n                break", "if done > 1:"),
         ("(done + 1) % 10 == 0", "if valued(model) > 1:\n                break", "if (done + 1) % dl.steps(10) == 0:"),
         ("done % 10 == 0", "plateau.step(valued(model))", "if done % dl.steps(10) == 0:"),
         ("done % 10 == 0", "print(done, loss.item())", "if done % 10 == 0:"),

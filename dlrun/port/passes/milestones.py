@@ -52,8 +52,13 @@ def _asked(test: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpression, cst.B
                 same = any(n.deep_equals(left.right) for n in walk(number))  # step % n == n - 1
                 if isinstance(operator, cst.Equal) and (is_zero(number) or same):
                     yield _before(left.left), left.right
-            elif isinstance(operator, _COMPARES) and not is_zero(number):
+            elif isinstance(operator, _COMPARES) and not is_zero(number) and not _is_one(number):
                 yield left, number
+
+
+def _is_one(number: cst.BaseExpression) -> bool:
+    """Tell whether ``number`` is 1, which is the first step of n ranks, too."""
+    return isinstance(number, cst.Integer) and number.evaluated_value == 1
 
 
 def _is_divisor(number: cst.BaseExpression, test: cst.BaseExpression) -> bool:
