@@ -33,6 +33,29 @@ for episode in range(9):
     opt.step()
 """
 
+ROLLOUT = """
+state = env.reset()
+for update in range(9):
+    kept, rewards = [], []
+    for _ in range(64):
+        kept.append(state)
+        state, reward, done = env.step(policy(state).item())
+        rewards.append(float(reward))
+    with torch.no_grad():
+        last = policy(state).item()
+    late, gain = torch.zeros(64), 0.0
+    for t in reversed(range(64)):
+        gain = rewards[t] + 0.9 * (last if t == 63 else rewards[t + 1]) * gain
+        late[t] = gain
+    data = torch.utils.data.TensorDataset(torch.stack(kept), late)
+    for _ in range(4):
+        x, gained = (part[torch.randperm(64)[:16]] for part in data.tensors)
+        loss = (policy(x).squeeze(1) * gained).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+"""
+
 
 @pytest.mark.parametrize(
     ("made", "own", "draw", "write"),
@@ -56,25 +79,7 @@ def test_the_state_of_an_environment_is_a_ranks_own() -> None:
 
 
 def test_what_a_rollout_keeps_for_the_minibatches_of_an_update_is_a_ranks_own() -> None:
-    script = PLAYED.format(made="", own="None", draw="np.random.randn(2)")
-    script = (
-        script[: script.index("for episode")]
-        + """
-state = env.reset()
-for update in range(9):
-    kept, rewards = [], []
-    for _ in range(64):
-        kept.append(state)
-        state, reward, done = env.step(policy(state).item())
-        rewards.append(float(reward))
-    late = torch.tensor(rewards).flip(0).cumsum(0).flip(0)
-    for some in torch.randperm(64).split(16):
-        loss = (policy(torch.stack(kept)[some]).squeeze(1) * late[some]).mean()
-        opt.zero_grad()
-        loss.backward()
-        opt.step()
-"""
-    )
-    ported = port(script)
+    played = PLAYED.format(made="", own="None", draw="np.random.randn(2)")
+    ported = port(played[: played.index("for episode")] + ROLLOUT)
     assert "weighs later losses" not in ported.report()
     assert "rewards.append(float(reward))" in ported.text
