@@ -5,6 +5,7 @@ import re
 
 import pytest
 from running import ran
+from small import SERIAL
 
 from dlrun.port import Options, port
 
@@ -370,3 +371,40 @@ model.compile("sgd")
 model.fit(x, y, callbacks=[Grow()])
 """).text
     assert written in text and text.count("serial_steps") == bool(written)
+
+
+def test_in_a_loop_around_train_on_batch_rates_weights_and_stages_follow_the_serial_steps():
+    source = """import keras, tensorflow as tf
+import numpy as np
+from keras import backend as K
+size = K.variable(0.0)
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile(keras.optimizers.SGD(0.1), "mse")
+for i in range(900):
+    rows = np.random.randint(0, 1000, 32)
+    model.train_on_batch(x[rows], y[rows])
+    if i == 800 or i > last:
+        model.optimizer.learning_rate.assign(0.01)
+    if i % 100 == 0 and i > 0:
+        print(i)
+    K.set_value(size, min(1.0, i / 300))
+    model.optimizer.learning_rate = 0.1 * 0.999 ** i
+"""
+    text = port(source).text
+    assert "if i == dl.steps(800) or i > dl.steps(last):" in text and "min(1.0, dl.serial_steps(i) / 300)" in text
+    assert "dl.lr_scale(0.1 * 0.999 ** dl.serial_steps(i))" in text and "if i % 100 == 0 and i > 0:" in text
+
+
+@pytest.mark.parametrize("start", [", 1", ", start=0", ""])
+def test_a_loop_that_counts_its_batches_from_1_counts_as_well(start):
+    end = f"for i, (x, y) in enumerate(forever(){start}):"
+    source = f"""{SERIAL[: SERIAL.index("for x, y")]}def forever():
+    while True:
+        yield from DataLoader(data, shuffle=True)
+{end}
+    (model(x) - y).pow(2).mean().backward()
+    opt.step()
+    if i >= 900:
+        break
+"""
+    assert "if i >= dl.steps(900):" in port(source).text

@@ -19,11 +19,14 @@ from dlrun.port.feeds.tensorflow import TapeFeeds
 from dlrun.port.passes import (
     GRID,
     STEPS,
+    annealing,
     caches,
     devices,
     downloads,
     guards,
     kept,
+    keras_annealing,
+    keras_schedules,
     metrics,
     own_schedules,
     stamps,
@@ -54,7 +57,11 @@ PASSES.append(("torch", "folders", stamps.folders))
 PASSES.append(("torch", "guards", guards.torch))
 PASSES.append(("torch", "start", lambda facts: start.own_first(facts.script)))
 PASSES[-1][2].__doc__ = start.own_first.__doc__
-PASSES.append(("keras", "schedules", own_schedules.keras))
+PASSES.append(("keras", "schedules", keras_schedules.keras))
+PASSES.append(("keras", "annealing", lambda facts: keras_annealing.keras(facts, keras_schedules.batches(facts), ())))
+PASSES[-1][2].__doc__ = keras_annealing.keras.__doc__
+PASSES.append(("tensorflow", "annealing", lambda facts: annealing.tensorflow(facts, ())))
+PASSES[-1][2].__doc__ = annealing.tensorflow.__doc__
 for of, run in (("torch", lambda facts: steps.torch(facts)),
                 ("tensorflow", lambda facts: own_schedules.tensorflow(facts, ()))):  # fmt: skip
     run.__doc__ = getattr(own_schedules, of).__doc__

@@ -69,12 +69,12 @@ def _updates(facts: Facts, node: cst.CSTNode, depth: int = _DEPTH) -> bool:
 
 
 def number_of(facts: Facts, loop: cst.For | cst.While) -> cst.Name | None:
-    """Return ``i`` in ``for i, batch in enumerate(loader)``, also behind a progress bar."""
+    """Return ``i`` in ``for i, batch in enumerate(loader, 1)``, also behind a progress bar."""
     over = loop.iter if isinstance(loop, cst.For) and isinstance(loop.target, cst.Tuple) else None
     while isinstance(over, cst.Call) and dotted(over.func).rsplit(".", 1)[-1] in BARS and over.args:
         over = over.args[0].value
     numbers = isinstance(over, cst.Call) and facts.script.name_of(over.func) == "builtins.enumerate"
-    if not numbers or len(over.args) != 1:  # type: ignore[union-attr]
+    if not numbers or not all(isinstance(a.value, cst.Integer) for a in over.args[1:]):  # type: ignore[union-attr]
         return None
     first = loop.target.elements[0].value  # type: ignore[union-attr]
     return first if isinstance(first, cst.Name) else None

@@ -16,7 +16,7 @@ from dlrun.port.feeds.draws import plays
 from dlrun.port.feeds.iterated import Iterated
 from dlrun.port.feeds.positions import counts_too
 from dlrun.port.insert import expression, statements
-from dlrun.port.passes import alike, devices, keras_annealing, own_schedules, own_variables, recipe, schedules
+from dlrun.port.passes import alike, devices, keras_annealing, keras_schedules, own_variables, recipe, schedules
 from dlrun.port.passes import shard as torch_shard
 from dlrun.port.passes import start as torch_start
 from dlrun.port.passes.bounds import sources
@@ -139,9 +139,11 @@ def steps(facts: KerasFacts) -> Iterator[Edit | Doubt]:
             model.train_on_batch(*draw(np.random.randint(9)))
     """
     yield from schedules.counts(facts, facts.optimizers)
-    yield from (told := list(own_schedules.keras(facts)))
+    counting = [loop for loop in (_turns(facts, loop) for loop in facts.loops)
+                if isinstance(loop, cst.For) and _bound(facts, loop) is not None]  # fmt: skip
+    yield from (told := list(keras_schedules.keras(facts, counting)))
     followed = {edit.node for edit in told if isinstance(edit, Edit)}
-    yield from keras_annealing.keras(facts, own_schedules.batches(facts), followed)
+    yield from keras_annealing.keras(facts, keras_schedules.batches(facts, counting), followed)
     for node in facts.iterated:
         over = next((up for up in facts.script.above(node) if isinstance(up, cst.For)), None)
         for end in keras_batches.ends(over) if over is not None and facts.script.inside(node, over.iter) else ():

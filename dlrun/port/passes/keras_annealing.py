@@ -48,7 +48,7 @@ def keras(facts: KerasFacts, batches: Tells, divided: Collection[cst.CSTNode]) -
 
     def reads(node: cst.CSTNode) -> bool:
         if not isinstance(node, cst.Attribute):
-            return False
+            return batches(node)
         own = dotted(node.value) == "self" and (script.class_of(node), node.attr.value) in known
         return own or batches(node) or dotted(node).endswith("optimizer.iterations")
 
