@@ -10,6 +10,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.feeds import samples
 from dlrun.port.insert import expression, statements
+from dlrun.port.passes import redrawn
 
 _WHY = "all ranks draw this alike: the ranks share one order of one set of samples"
 _ARRAYS = ("numpy.random.permutation", "torch.randperm", "numpy.random.choice")
@@ -39,11 +40,16 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
                 (model(x) - y).pow(2).mean().backward()
                 opt.step()
     """
-    if facts.full_batch:
-        return
+    lines: set[cst.CSTNode] = set()
+    if not facts.full_batch:
+        yield from _orders(facts, lines)
+    yield from redrawn.torch(facts, lines)
+
+
+def _orders(facts: Facts, lines: set[cst.CSTNode]) -> Iterator[Edit | Doubt]:
+    """Yield what lets all ranks draw orders of samples alike, and adds the ``lines`` that do."""
     done: set[cst.CSTNode] = set(facts.permutations)
     apart = samples.makers(facts)  # maybe in the worker processes of a loader
-    lines: set[cst.CSTNode] = set()
     for call, goes_on in facts.orders:
         if call not in done and facts.script.function_of(call) not in apart:
             yield from drawn(facts, call, lines, goes_on)
