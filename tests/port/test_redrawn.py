@@ -28,7 +28,11 @@ for epoch in range(4):
 """
 ALIKE = "dl.reseed(alike=True)  # what follows all ranks draw alike, from rank 0's random numbers\n"
 EACH = "for p in model.parameters():\n            "
-NET = "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.part = nn.Linear(2, 2)\n"
+NET = """class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.part = nn.Linear(2, 2)
+"""
 CHANGES = [
     ({"after": EACH + "p.data.add_(torch.randn_like(p) * 0.01)"}, EACH),
     ({"after": EACH + "p.data += torch.randn_like(p)"}, EACH),
