@@ -96,7 +96,7 @@ def launch(
         return run.run(line, os.environ)
     with apart:
         result = run.run(line, os.environ)
-        apart.failed = result.returncode != 0
+        apart.failed = result.returncode != 0 and not result.interrupted
     return result
 
 

@@ -213,6 +213,22 @@ while not os.path.exists(f"{run}/stop"):
 """
 
 
+def test_links_that_nobody_needs_do_not_stay_after_an_interruption(tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text("1")
+    text = "import time\nopen('begun', 'w').close()\nprint('epoch 0: 9 samples/s', flush=True)\ntime.sleep(100)\n"
+    (tmp_path / "train_dist.py").write_text(text)
+    line = [sys.executable, "-m", "dlrun", "scale", "-n", "1", "train_dist.py"]
+    process = subprocess.Popen(line, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    by = time.monotonic() + 120
+    while not list(tmp_path.glob("dlrun-runs/*/files/**/begun")):
+        assert process.poll() is None and time.monotonic() < by
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=120) == 1
+    left = [path.name for path in tmp_path.glob("dlrun-runs/*/files/**/*") if not path.is_dir()]
+    assert left == ["begun"]
+
+
 def test_a_run_that_saved_and_stopped_because_it_was_told_to_is_no_measurement(tmp_path: Path) -> None:
     (tmp_path / "train_dist.py").write_text(LISTENS)
     line = [sys.executable, "-m", "dlrun", "scale", "-n", "1", "train_dist.py"]
