@@ -79,6 +79,11 @@ def is_zero(rate: cst.CSTNode) -> bool:
     return isinstance(rate, (cst.Integer, cst.Float)) and rate.evaluated_value == 0
 
 
+def is_least(steps: cst.CSTNode) -> bool:
+    """Tell whether a number of steps is written as 0 or 1: the first step is that of n ranks, too."""
+    return isinstance(steps, cst.Integer) and steps.evaluated_value in (0, 1)
+
+
 def scaled_already(facts: Facts, value: cst.CSTNode, seen: frozenset[str] = frozenset()) -> bool:
     """Tell whether ``value`` is computed from a rate that an optimizer holds, and so is scaled."""
     for n in walk(value):

@@ -9,7 +9,7 @@ import libcst as cst
 
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.computed import computed, reaching
-from dlrun.port.facts.rates import is_zero
+from dlrun.port.facts.rates import is_least
 from dlrun.port.feeds.draws import DRAWS
 from dlrun.port.feeds.iterated import BARS
 from dlrun.port.passes.counters import count_name, counters, each_update, feeds_of, innermost, number_of, runs_inside
@@ -186,7 +186,7 @@ def _ends(facts: Facts) -> Iterator[cst.BaseExpression]:
             ends = issubclass(how, (*AFTER, cst.Equal) if leaves else _BEFORE)
             at_times = isinstance(node, cst.While) and _grows_at_times(facts, node, count_name(facts, left))
             told = (facts.script.function_of(node), count_name(facts, left)) in known or so_far(bare(facts, left))
-            if ends and told and not at_times and not is_zero(right):
+            if ends and told and not at_times and not is_least(right):
                 yield right
 
 

@@ -8,7 +8,7 @@ import libcst as cst
 
 from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import leaves
-from dlrun.port.facts.rates import changes, is_zero
+from dlrun.port.facts.rates import changes, is_least, is_zero
 from dlrun.port.passes.counters import Counters, count_name, innermost
 from dlrun.port.passes.counts import all_samples, from_length
 from dlrun.port.program.script import dotted, walk
@@ -52,13 +52,8 @@ def _asked(test: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpression, cst.B
                 same = any(n.deep_equals(left.right) for n in walk(number))  # step % n == n - 1
                 if isinstance(operator, cst.Equal) and (is_zero(number) or same):
                     yield _before(left.left), left.right
-            elif isinstance(operator, _COMPARES) and not is_zero(number) and not _is_one(number):
+            elif isinstance(operator, _COMPARES) and not is_least(number):
                 yield left, number
-
-
-def _is_one(number: cst.BaseExpression) -> bool:
-    """Tell whether ``number`` is 1, which is the first step of n ranks, too."""
-    return isinstance(number, cst.Integer) and number.evaluated_value == 1
 
 
 def _is_divisor(number: cst.BaseExpression, test: cst.BaseExpression) -> bool:
