@@ -483,3 +483,32 @@ def test_weights_of_a_tape_loops_losses_follow_the_serial_steps(weight, written)
 
 def test_a_loss_that_a_function_of_the_samples_makes_beside_others_is_averaged_where_it_is_shown():
     assert "loss {dl.average(loss.numpy()):.3f}" in port(ANNEALED.replace("WEIGHT", "1.0")).text
+
+
+@pytest.mark.parametrize(
+    ("compiled", "made", "written"),
+    [
+        ("first, keras.optimizers.Adam(0.2)", "second", "Net().compile(first, dl.DistributedOptimizer(keras."),
+        ("first, second=keras.optimizers.Adam(0.2)", "second", "second=dl.DistributedOptimizer(keras."),
+        ("first", "keras.optimizers.Adam(0.2)", "self.critics = dl.DistributedOptimizer(keras."),
+    ],
+)
+def test_what_a_train_step_applies_gradients_with_beside_the_models_optimizer_averages(compiled, made, written):
+    text = port(f"""import keras, tensorflow as tf
+first = keras.optimizers.SGD(0.1)
+class Net(keras.Model):
+    def compile(self, first, second=None):
+        super().compile(optimizer=first)
+        self.critics = {made}
+        self.size = 3
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self(data))
+        self.critics.apply_gradients(zip(tape.gradient(loss, self.variables), self.variables))
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, self.variables), self.variables))
+        return {{"loss": loss}}
+model = Net()
+model.compile({compiled})
+model.fit(x)
+""").text
+    assert written.replace("Net()", "model") in text and text.count("DistributedOptimizer") == 1

@@ -108,8 +108,29 @@ def read(script: Script, options: Options) -> KerasFacts:
         orders=tuple(dict.fromkeys(c for loop in (*drawn, *made) for c in keras_batches.orders(flow, loop))),
         moved=tuple(_moving(kinds, drawn, (*dealt, *iterated))),
         stateful=stateful,
-        own=tuple(a.value for c in compiled for a in c.args if a.keyword is not None and _OWN.search(a.keyword.value)),
+        own=tuple(dict.fromkeys(_own_optimizers(flow, compiled))),
     )
+
+
+def _own_optimizers(flow: Flow, compiled: Iterable[cst.Call]) -> Iterator[cst.BaseExpression]:
+    """Yield what models apply gradients with in methods of their own, beside ``self.optimizer``.
+
+    What their compile() or __init__() takes, and what these make.
+    """
+    for call in compiled:
+        yield from (a.value for a in call.args if a.keyword is not None and _OWN.search(a.keyword.value))
+    for call in flow.script.calls:
+        held = call.func.value if is_method(call, ("apply_gradients", "minimize")) else None  # type: ignore[attr-defined]
+        owner = flow.script.class_of(call)
+        if held is None or owner is None or not re.fullmatch(r"self\.(?!optimizer$)\w+", dotted(held)):
+            continue
+        for binding in flow.script.attributes.get((owner, held.attr.value), ()):
+            made, home = binding.written, flow.script.function_of(binding.node)
+            if isinstance(made, cst.Call):
+                yield made
+            elif isinstance(made, cst.Name) and isinstance(home, cst.FunctionDef):
+                handed = (flow.argument(c, home, made.value) for c in flow.callers(home))
+                yield from (value for value in handed if value is not None)
 
 
 def _around(flow: Flow, call: cst.Call, depth: int = 4) -> list[cst.For | cst.While]:

@@ -55,12 +55,14 @@ def tensorflow(facts: TensorFlowFacts, divided: Collection[cst.CSTNode]) -> Iter
     """Likewise for TensorFlow, what a session is fed included; ``divided`` are nodes that follow the ranks already.
 
     Before:
+        model, opt = keras.Sequential([keras.layers.Dense(1)]), keras.optimizers.SGD(0.1)
         for step, x in enumerate(tf.data.Dataset.from_tensor_slices(data).batch(8)):
             with tf.GradientTape() as tape:
                 loss = tf.reduce_mean(model(x)) + min(1.0, step / 500) * tf.reduce_mean(model(x) ** 2)
             opt.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
 
     After:
+        model, opt = keras.Sequential([keras.layers.Dense(1)]), keras.optimizers.SGD(0.1)
         for step, x in enumerate(tf.data.Dataset.from_tensor_slices(data).batch(8)):
             with tf.GradientTape() as tape:
                 loss = tf.reduce_mean(model(x)) + min(1.0, dl.serial_steps(step) / 500) * tf.reduce_mean(model(x) ** 2)
