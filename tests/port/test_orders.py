@@ -1,5 +1,6 @@
 """Splits and orders of the data are those of rank 0 on all ranks, whenever they are drawn."""
 
+import pytest
 from running import ran
 from small import HEAD
 
@@ -244,3 +245,29 @@ def test_samples_that_a_model_made_are_doubted_and_those_that_a_function_made_of
     for made, doubted in (("model(x).detach()", True), ("torch.nn.functional.normalize(x)", False)):
         found = port(FITTED.replace("TensorDataset(x)", f"TensorDataset({made})"))
         assert any("a model chose or made these samples" in doubt.why for doubt in found.doubts) == doubted
+
+
+HARD = """
+import torch
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(8, 2)
+opt = torch.optim.SGD(model.parameters(), 0.1)
+def update(x, y):
+    opt.zero_grad()
+    torch.nn.functional.cross_entropy(model(x), y).backward()
+    opt.step()
+for epoch in range(4):
+    kept = []
+    for x, y in DataLoader(data, batch_size=16, shuffle=True):
+        update(x, y)
+        kept.append(x[model(x).argmax(1) != y])
+    hard = TAKEN
+    for i in range(0, len(hard), 16):
+        update(hard[i:i + 16], labels[i:i + 16])
+"""
+
+
+@pytest.mark.parametrize(("taken", "doubted"), [("torch.cat(kept)", True), ("held_out", False)])
+def test_samples_that_each_rank_kept_of_its_share_are_doubted_where_they_are_dealt_out_again(taken, doubted):
+    found = [d for d in port(HARD.replace("TAKEN", taken)).doubts if "a model chose or made these samples" in d.why]
+    assert bool(found) == doubted

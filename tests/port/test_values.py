@@ -489,6 +489,14 @@ def test_tensors_that_each_rank_moves_with_its_own_samples_are_doubted_where_tra
     assert ("samples or chance" in report) == bool(doubted)
 
 
+def test_entries_of_an_array_that_each_rank_writes_for_its_own_samples_are_added_up() -> None:
+    script = "import numpy as np\n" + CENTERS.replace("torch.zeros(2, 3)", "np.ones(2)")
+    moves = "centers[y.numpy()] = features.detach().numpy()[:, 0]"
+    ported = port(script.replace("MOVES", moves).replace("ADDED", "torch.tensor(centers).mean()"))
+    (write,) = [d.write for d in ported.doubts if "samples or chance" in d.why]
+    assert write == "was = centers.copy() before this line, and centers = was + dl.total(centers - was) after it"
+
+
 @pytest.mark.parametrize(
     ("moves", "write"),
     [

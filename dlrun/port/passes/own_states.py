@@ -42,6 +42,8 @@ def _line(facts: Facts, node: cst.CSTNode, state: cst.BaseExpression, made: str)
     """Return what to write for ``state``, which is ``made`` as an array of NumPy's or a tensor."""
     name, dl = facts.script.code(state), facts.alias
     where = "before each update, to which all ranks come together" if facts.episodes else "after this line"
+    if made == "array" and _adds(facts, node, state):
+        return f"was = {name}.copy() before this line, and {name} = was + {dl}.total({name} - was) after it"
     if made == "array":
         return f"{name} = {dl}.average({name}) {where}"
     data = f"{name}.data" if _is_weight(facts, state) else name
