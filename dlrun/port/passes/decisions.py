@@ -16,7 +16,7 @@ from dlrun.port.program.script import dotted, names_in, walk
 ORDER = (cst.LessThan, cst.LessThanEqual, cst.GreaterThan, cst.GreaterThanEqual)
 _TURNS = (cst.For, cst.While, cst.ListComp, cst.GeneratorExp, cst.DictComp)
 _ENDS = ("builtins.max", "builtins.min")
-_STEERS = ("state_dict", "param_groups", "save", "step", "requires_grad", "requires_grad_")
+_STEERS = ("state_dict", "load_state_dict", "param_groups", "save", "step", "requires_grad", "requires_grad_")
 _DEPTH = 4
 _LEAVES = (cst.Break, cst.Continue, cst.Return, cst.Raise)
 
