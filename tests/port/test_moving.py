@@ -90,6 +90,19 @@ def test_where_it_is_not_known_which_weights_are_the_old_ones_the_average_is_dou
     assert [d.write for d in doubts if "averages weights" in d.why] == ["dl.compound(d), where d weighs the old ones"]
 
 
+@pytest.mark.parametrize(
+    "every",
+    [
+        f"{PAIRS}m.data.mul_(0.9).add_(p.grad, alpha=1 - 0.9)",
+        f"{PAIRS}g = p.grad.data\n            m.data.copy_(0.9 * m.data + 0.1 * g * g)",
+        "made = torch.autograd.grad(loss, model.parameters())\n        for m, p, g in zip("
+        "mean.parameters(), model.parameters(), made):\n            m.data.copy_(0.9 * m.data + 0.1 * g)",
+    ],
+)
+def test_the_momentum_of_an_optimizer_stays(every):
+    assert lines(every) == ([], ())
+
+
 def test_an_average_in_a_function_that_nothing_is_seen_to_call_is_doubted():
     written, doubts = lines("registry['soft'](mean, model, 0.01)", SOFT)
     assert not written and [d.danger for d in doubts if "averages weights" in d.why] == ["low"]

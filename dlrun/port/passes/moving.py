@@ -58,7 +58,7 @@ def torch(facts: Facts, rates: StepRates, divided: Collection[cst.CSTNode]) -> I
     weights: list[cst.BaseExpression] = []
     for average in _found(facts):
         node = average.node
-        if not _of_weights(facts, node):
+        if not _of_weights(facts, node) or _of_gradients(facts, node):
             continue
         function = facts.script.function_of(node)
         if isinstance(function, cst.FunctionDef) and not facts.flow.callers(function):
@@ -237,6 +237,13 @@ def _of_weights(facts: Facts, node: cst.CSTNode, depth: int = 5) -> bool:
             return True
     calls = facts.flow.callers(function) if depth and isinstance(function, cst.FunctionDef) else []
     return bool(calls) and all(_of_weights(facts, call, depth - 1) for call in calls)
+
+
+def _of_gradients(facts: Facts, node: cst.CSTNode) -> bool:
+    """Tell whether gradients are averaged, as an optimizer's own momentum does: that stays, as in PyTorch's."""
+    made = [n for part in walk(node) for n in (part, *(
+        o.node for o in (facts.flow.origins(part) if isinstance(part, cst.Name) else ())))]  # fmt: skip
+    return any(isinstance(n, cst.Attribute) and n.attr.value == "grad" for m in made for n in walk(m))
 
 
 def _gives_weights(facts: Facts, node: cst.CSTNode) -> bool:
