@@ -145,3 +145,28 @@ def test_rows_of_a_history_are_of_all_ranks(after):
     kept = script.replace("        out = ", "        history.append([i, model(x).sum().item()])\n        out = ")
     ported = port("import numpy as np\nhistory = []\n" + kept).text
     assert "dl.average(history)" in ported
+
+
+STEERED = """import numpy as np
+import torch
+model = torch.nn.Linear(3, 2)
+opt = torch.optim.SGD(model.parameters(), 0.1)
+length, step, window = 2, 0, []
+while length < 5 and step < 400:
+    x, y = draw(np.random.randint(9, size=8), length)
+    loss = torch.nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    opt.step()
+    step += 1
+    window.append(loss.item())
+    if len(window) >= 20 and np.mean(window[-20:]) < 0.1:
+        length += 1
+        window = []
+print("reached", length)
+"""
+
+
+def test_a_level_that_all_ranks_decide_alike_is_no_count_of_a_ranks_own_samples() -> None:
+    ported = port(STEERED)
+    assert "dl.average(np.mean(window[-20:])) < 0.1:" in ported.text
+    assert not [d for d in ported.doubts if "counts among" in d.why]

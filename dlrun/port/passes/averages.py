@@ -68,9 +68,9 @@ def numbers(metrics: Metrics, histories: bool) -> Iterator[Edit | Doubt]:
         yield from meters.fed(metrics)
         yield from kept.torch(metrics)
         yield from balances.torch(metrics)
-    yield from decisions.torch(metrics)
+    yield from (decided := list(decisions.torch(metrics)))
     yield from shown.torch(metrics)
     if histories:
         yield from curves.torch(metrics)
     yield from throughput.torch(metrics)
-    yield from tallies.both(metrics)
+    yield from tallies.both(metrics, {found.node for found in decided if isinstance(found, Edit)})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import libcst as cst
 
@@ -13,10 +13,11 @@ from dlrun.port.passes.metrics import Metrics
 from dlrun.port.program.script import Script, added, children, dotted, walk
 
 
-def both(metrics: Metrics) -> Iterator[Doubt]:
+def both(metrics: Metrics, decided: Collection[cst.CSTNode]) -> Iterator[Doubt]:
     """Yield a doubt where a count of a rank's own samples is read after the loop, as if it were that of all.
 
-    ``if predicted == label: correct += 1``: n ranks have n counts, each of 1/n of the samples.
+    ``if predicted == label: correct += 1``: n ranks have n counts, each of 1/n of the samples. Not so below tests of
+    what all ranks have ``decided`` alike.
     """
     facts = metrics.facts
     if facts.full_batch:
@@ -31,17 +32,19 @@ def both(metrics: Metrics) -> Iterator[Doubt]:
                 continue
             name, tests = dotted(found[0]), (up.test for up in facts.script.above(node)
                                              if isinstance(up, cst.If) and facts.script.inside(up, loop))  # fmt: skip
-            if name and any(_local(metrics, test) for test in tests) and (lines := _read(facts, loop, name)):
+            if name and any(_local(metrics, test, decided) for test in tests) and (lines := _read(facts, loop, name)):
                 places = ", ".join(map(str, lines[:3]))
                 yield Doubt(node, f"{name} counts among this rank's own samples, 1/n of all, and is read as a count of "
                             f"all in line {places}", "high", f"{facts.alias}.total({name}) there")  # fmt: skip
 
 
-def _local(metrics: Metrics, test: cst.CSTNode) -> bool:
+def _local(metrics: Metrics, test: cst.CSTNode, decided: Collection[cst.CSTNode]) -> bool:
     """Tell whether ``test`` asks for values of a rank's own, which are not averaged before."""
+    if test in decided:
+        return False
     if isinstance(test, (cst.Name, cst.Attribute, cst.Subscript, cst.Call)):
         return metrics.facts.local(test) and not metrics.is_averaged(test)
-    return any(_local(metrics, part) for part in children(test))
+    return any(_local(metrics, part, decided) for part in children(test))
 
 
 def _read(facts: Facts, loop: cst.CSTNode, name: str) -> list[int]:
