@@ -48,7 +48,7 @@ def watch(root: str, tell: OnWrite) -> None:
         busy = True
         try:
             tell(name, how, was)
-            own(name, root, keep)
+            own(name, root, keep, itself=how == "write")
         finally:
             busy = False
 
@@ -62,7 +62,7 @@ def watch(root: str, tell: OnWrite) -> None:
         elif event in ("os.truncate", "sqlite3.connect"):
             wrote(args[0], "write", keep=True)
         elif event in ("os.remove", "os.mkdir"):
-            wrote(args[0], event.removeprefix("os."))
+            wrote(_in_folder(args[0], args[-1]), event.removeprefix("os."))
 
     sys.addaudithook(audit)
     for name in WRITERS:
@@ -70,6 +70,15 @@ def watch(root: str, tell: OnWrite) -> None:
             _follow(module, wrote)
         else:
             sys.meta_path.insert(0, AfterImport(name, lambda module: _follow(module, wrote)))
+
+
+def _in_folder(path: Any, descriptor: int) -> Any:
+    """Return a path that is told from the folder of a descriptor, as ``shutil.rmtree`` does; None where unknown."""
+    if descriptor == -1:
+        return path
+    with suppress(OSError):
+        return os.path.join(os.readlink(f"/proc/self/fd/{descriptor}"), os.fsdecode(path))  # noqa: PTH115, PTH118
+    return None
 
 
 def _follow(module: ModuleType, wrote: Callable[[Any, str], None]) -> None:
@@ -91,10 +100,11 @@ def _notice(owner: Any, name: str, position: int, argument: str, wrote: Callable
     setattr(owner, name, noticed)
 
 
-def own(file: str | os.PathLike[str], under: str, keep: bool = False) -> None:
+def own(file: str | os.PathLike[str], under: str, keep: bool = False, itself: bool = True) -> None:
     """Replace links in the folder ``under``, down to ``file``, by files and folders of its own.
 
-    The user's files behind them stay as they are; ``keep``: what is in them is copied.
+    The user's files behind them stay as they are; ``keep``: what is in them is copied. What is removed, or is a folder
+    already where one is made, is not replaced ``itself``.
     """
     path, root = Path(os.path.abspath(file)), Path(under)  # noqa: PTH100 - links stay unresolved on purpose
     if not path.is_relative_to(root) or getattr(_here, "alone", False):
@@ -108,7 +118,7 @@ def own(file: str | os.PathLike[str], under: str, keep: bool = False) -> None:
                 for entry in behind:
                     with suppress(FileExistsError):  # what a rank has written since
                         (folder / entry.name).symlink_to(entry)
-        if path.is_symlink():
+        if itself and path.is_symlink():
             target = path.resolve()
             path.unlink(missing_ok=True)
             if keep and target.is_file() and not path.exists():

@@ -64,3 +64,32 @@ def test_the_lock_of_a_scratch_folder_is_no_file_that_a_run_wrote(source: Path, 
     scratch(source, target, source / "runs")
     told = subprocess.run([sys.executable, "-c", WATCHED, str(target)], capture_output=True, text=True, check=True)
     assert "made.txt" in told.stdout and ".lock" not in told.stdout
+
+
+TIDIES = """import os, shutil, sys
+from dlrun.apart import loose
+root, told = sys.argv[1], []
+loose.watch(root, lambda name, how, was: told.append((how, name.removeprefix(root + "/"))))
+os.chdir(root)
+os.makedirs("large", exist_ok=True)
+print(os.listdir("large"))
+open("large/new.txt", "w").close()
+os.remove("old.txt")
+shutil.rmtree("data")
+print(sorted(os.listdir("large")), os.path.exists("old.txt"), os.path.exists("data"), ("remove", "data/x.csv") in told)
+"""
+
+
+def test_a_folder_that_is_there_stays_one_and_what_a_run_removes_is_gone_for_it_alone(
+    source: Path, tmp_path: Path
+) -> None:
+    large, target = tmp_path / "large", tmp_path / "target"
+    large.mkdir()
+    (large / "a.txt").write_text("1")
+    (source / "large").symlink_to(large)
+    (source / "old.txt").write_text("1")
+    scratch(source, target, source / "runs")
+    done = subprocess.run([sys.executable, "-c", TIDIES, str(target)], capture_output=True, text=True, check=False)
+    assert done.stdout == "['a.txt']\n['a.txt', 'new.txt'] False False True\n", done.stderr
+    assert (source / "old.txt").exists() and (source / "data" / "x.csv").exists()
+    assert [entry.name for entry in large.iterdir()] == ["a.txt"]
