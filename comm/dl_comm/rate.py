@@ -34,10 +34,15 @@ def lr_scale(lr: Any = 1.0, rule: str = "linear") -> Any:
         return lr if parts() == 1 else _scaled_schedule(lr, rule)
     if callable(lr):
         return lr if parts() == 1 else lambda: lr_scale(lr(), rule)
-    if isinstance(lr, bool) or not (isinstance(lr, (int, float)) or hasattr(lr, "dtype")):
-        raise TypeError(f"lr_scale() got {type(lr).__name__} {lr!r}; a learning rate is a float, an int or a tensor")
+    _check_number(lr, "lr_scale", "a learning rate")
     n = parts()
     return lr if n == 1 else _RULES[rule](lr, n)
+
+
+def _check_number(value: Any, function: str, what: str) -> None:
+    if isinstance(value, bool) or not (isinstance(value, (int, float)) or hasattr(value, "dtype")):
+        kind = type(value).__name__
+        raise TypeError(f"{function}() got {kind} {value!r}; {what} is a float, an int or a tensor")
 
 
 def _scaled_schedule(schedule: Any, rule: str) -> Any:
@@ -106,7 +111,9 @@ def compound(factor: Any) -> Any:
 
     For exponential decays that step with every batch, and for moving averages of weights: with d ** n in place of d,
     ``ema = d * ema + (1 - d) * w`` forgets as in the serial run (the EMA scaling rule of Busbridge et al., arXiv
-    2307.13813). ``factor`` is a float, an int, a tensor or an array. On 1 rank it is returned unchanged.
+    2307.13813). ``factor`` is a float, an int, a tensor or an array. On 1 rank it is returned unchanged. Raises
+    ``TypeError`` for another type.
     """
+    _check_number(factor, "compound", "a factor")
     n = parts()
     return factor if n == 1 else factor**n

@@ -14,14 +14,15 @@ from dlrun.port.passes.counters import each_update, innermost
 from dlrun.port.passes.step_rates import TELLS_APART
 from dlrun.port.program.script import dotted, walk
 
+MULTIPLIES = "it multiplies the rate at every batch, and n ranks take 1/n of the batches"
+FORGETS = "an average of the weights forgets with every step, and n ranks take 1/n of them (arXiv 2307.13813)"
 _ENDS = ("builtins.max", "builtins.min")
 _SCALES = (cst.MultiplyAssign, cst.DivideAssign)
 
 
-def compound(facts: ScriptFacts, factor: cst.BaseExpression) -> Edit:
-    """Return the edit of a ``factor`` that the rate is multiplied by at every batch."""
-    return Edit(factor, "it multiplies the rate at every batch, and n ranks take 1/n of the batches",
-                lambda node: expression("torch/compound", {"factor": node}, dl=facts.alias))  # fmt: skip
+def compound(facts: ScriptFacts, factor: cst.BaseExpression, why: str = MULTIPLIES) -> Edit:
+    """Return the edit of a ``factor`` that something, such as the rate, is multiplied by at every batch."""
+    return Edit(factor, why, lambda node: expression("torch/compound", {"factor": node}, dl=facts.alias))
 
 
 def compounded(facts: Facts, divided: Collection[cst.CSTNode]) -> Iterator[Edit | Doubt]:

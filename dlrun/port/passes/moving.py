@@ -10,12 +10,11 @@ from dlrun.port.edits import Danger, Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.facts.moving import Average, averages, taken_from_one
 from dlrun.port.insert import expression
-from dlrun.port.passes.changing_rates import is_told
+from dlrun.port.passes.changing_rates import FORGETS, compound, is_told
 from dlrun.port.passes.counters import each_update, innermost
 from dlrun.port.passes.step_rates import StepRates, ways
 from dlrun.port.program.script import argument
 
-WHY = "an average of the weights forgets with every step, and n ranks take 1/n of them (arXiv 2307.13813)"
 # Libraries' averages of weights: where they take what stays of the old one.
 _LIBRARIES = {"ModelEma": (1, "decay"), "ModelEmaV2": (1, "decay"), "ModelEmaV3": (1, "decay"),
               "EMAModel": (1, "decay"), "ExponentialMovingAverage": (1, "decay"), "EMA": (2, "beta"),
@@ -64,7 +63,7 @@ def torch(facts: Facts, rates: StepRates, divided: Collection[cst.CSTNode]) -> I
         at = _LIBRARIES.get(name.rsplit(".", 1)[-1]) if name.startswith(_FROM) else None
         kept = argument(call, at[1], at[0]) if at is not None else None
         if kept is not None:
-            yield Edit(kept, WHY, lambda n: expression("torch/compound", {"factor": n}, dl=facts.alias))
+            yield compound(facts, kept, FORGETS)
 
 
 def _doubt(facts: Facts, node: cst.CSTNode, when: str, danger: Danger) -> Doubt:
@@ -73,22 +72,19 @@ def _doubt(facts: Facts, node: cst.CSTNode, when: str, danger: Danger) -> Doubt:
 
 
 def _edits(facts: Facts, average: Average) -> Iterator[Edit]:
-    def compound(node: cst.BaseExpression) -> cst.BaseExpression:
-        return expression("torch/compound", {"factor": node}, dl=facts.alias)
-
     old, new = average.old, average.new
     if old is not None:
-        yield Edit(old, WHY, compound)
+        yield compound(facts, old, FORGETS)
     if new is None:
         return
     if (taken := taken_from_one(facts, new)) is not None:
-        yield Edit(taken, WHY, compound)
+        yield compound(facts, taken, FORGETS)
         return
     rest = old if old is not None else expression("torch/rest", {"part": new})
     inner = isinstance(facts.script.parents[new], cst.BinaryOperation)
-    made = expression("torch/rest", {"part": compound(rest)})
+    made = expression("torch/rest", {"part": expression("torch/compound", {"factor": rest}, dl=facts.alias)})
     made = made.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()]) if inner else made
-    yield Edit(new, WHY, lambda _: made)
+    yield Edit(new, FORGETS, lambda _: made)
 
 
 def _each_step(facts: Facts, node: cst.CSTNode, divided: Collection[cst.CSTNode], depth: int = 5) -> bool:

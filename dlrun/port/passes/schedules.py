@@ -12,6 +12,7 @@ from dlrun.port.edits import Edit
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.rates import is_zero
 from dlrun.port.insert import expression
+from dlrun.port.passes.changing_rates import FORGETS, compound
 from dlrun.port.passes.counts import all_samples
 from dlrun.port.program.script import argument, dotted, walk
 
@@ -93,8 +94,7 @@ def counts(facts: ScriptFacts, optimizers: Iterable[cst.Call]) -> Iterator[Edit]
             yield Edit(falls, "with each step the rate falls by it, and n ranks take 1/n of the steps",
                        lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))  # fmt: skip
     for decay in _averages(facts, optimizers):
-        yield Edit(decay, "an average of the weights forgets with every step, and n ranks take 1/n of them (arXiv "
-                   "2307.13813)", lambda n: expression("torch/compound", {"factor": n}, dl=facts.alias))  # fmt: skip
+        yield compound(facts, decay, FORGETS)
     if facts.options.lr_scaling == "none":
         for value in values:
             if any(_is_schedule(facts, cls) for cls in facts.flow.classes(value)):

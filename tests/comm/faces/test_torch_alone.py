@@ -64,6 +64,8 @@ def test_one_rank_is_rank_0_of_1():
 
 
 def test_a_wrong_argument_is_an_error_on_one_rank_too():
+    with pytest.raises(TypeError, match=r"compound\(\) got str '0.9'; a factor is a float"):
+        dl.compound("0.9")
     with pytest.raises(TypeError, match="optimizer, a module"):
         dl.gradients("model")
     with pytest.raises(TypeError, match="DataLoader"):
