@@ -47,9 +47,7 @@ def made_otherwise(identity: Run, run: Run, name: str) -> Check | None:
             new = {row for rows in ranks for row in rows} - set(one["rows"][key])
             if alike and new and all(ranks):
                 finding = f"{len(new)} rows of {key} in the ranks' data sets are none that 1 rank has, though those "
-                finding += (
-                    f"of {alike[0]} are: each rank has computed them from its own share, as with the mean of that"
-                )
+                finding += f"of {alike[0]} are: each rank has computed them from its own share, as with its mean"
                 todo = "compute what samples are scaled by, or encoded with, from all of them, before sharing"
                 where = next(epoch.at for epoch in run.root.epochs if epoch.trains)
                 return failed(name, finding, todo, "data-differs", where=where)

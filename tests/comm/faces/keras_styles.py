@@ -12,6 +12,18 @@ from keras_nets import assert_fits_like_one_process, make_data, make_model, n, r
 _layers = keras.layers
 
 
+def _compiled(build):
+    """Return what makes a model from a seed, for a train_step() of its own."""
+
+    def make(seed):
+        set_seed(seed)
+        model = build()
+        model.compile(keras.optimizers.SGD(0.1, momentum=0.9))
+        return model
+
+    return make
+
+
 def several_outputs_with_weights_of_samples_classes_and_losses():
     x, y = make_data(4 * n * 3)
     generator = np.random.default_rng(4)
@@ -106,12 +118,7 @@ def a_train_step_of_ones_own_and_losses_that_layers_add():
         def fit(self, *args, **options):  # names none of the options that dl_comm changes
             return super().fit(*args, **options)
 
-    def make(seed):
-        set_seed(seed)
-        model = Net()
-        model.compile(keras.optimizers.SGD(0.1, momentum=0.9))
-        return model
-
+    make = _compiled(Net)
     x, y = make_data(4 * n * 2)
     assert_fits_like_one_process(make, lambda model, batch: model.fit(x, y, batch, shuffle=False, verbose=0))
 
@@ -340,12 +347,7 @@ def layers_that_a_train_step_alone_calls_begin_alike():
             self.optimizer.apply_gradients(zip(grads, self.trainable_variables, strict=True))
             return {"loss": loss}
 
-    def make(seed):
-        set_seed(seed)
-        model = Net()
-        model.compile(keras.optimizers.SGD(0.1, momentum=0.9))
-        return model
-
+    make = _compiled(Net)
     x, y = make_data(4 * n * 2)
     assert_fits_like_one_process(make, lambda model, batch: model.fit(x, y, batch, shuffle=False, verbose=0))
     rows = tf.data.Dataset.from_tensor_slices((x, y)).batch(4)
