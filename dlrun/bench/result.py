@@ -105,9 +105,7 @@ def cell_of(event: dict[str, Any], ranks: int, cases: dict[str, Case], width: in
 
 def to_json(bench: Bench) -> dict[str, Any]:
     """The whole value, samples included, with its medians (seconds) and bandwidths (bytes per second)."""
-    cells = [
-        {**asdict(c), "median": c.median, "p95": c.p95, "bus_bandwidth": c.bus_bandwidth} for c in bench.cells
-    ]
+    cells = [{**asdict(c), "median": c.median, "p95": c.p95, "bus_bandwidth": c.bus_bandwidth} for c in bench.cells]
     return {"format": FORMAT, "dtype": bench.dtype, "machine": bench.machine, "absent": bench.absent, "cells": cells}
 
 

@@ -24,24 +24,48 @@ def command() -> None:
 
 
 @command.command()
-@click.option("-n", "ranks", callback=counts, metavar="N,...",
-              help="Numbers of ranks; 2, and twice as many as cores, unless said.")
+@click.option(
+    "-n",
+    "ranks",
+    callback=counts,
+    metavar="N,...",
+    help="Numbers of ranks; 2, and twice as many as cores, unless said.",
+)
 @click.option("--sizes", default="4:256MB", show_default=True, help="Arrays of these sizes: 4,64KB or 4:256MB or none.")
 @click.option("--models", default="cnn,resnet50,gpt2", show_default=True, help="Gradient sets, or none.")
 @click.option("--dtype", default="float32", show_default=True, help="Element type: float32, bfloat16, float16, ...")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True,
-              help="Where the arrays lie; on cuda the memcpy is out to pinned memory and back.")
-@click.option("--seconds", default=1.0, show_default=True, type=click.FloatRange(0, min_open=True),
-              help="Time for each case, all ways together.")
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="Where the arrays lie; on cuda the memcpy is out to pinned memory and back.",
+)
+@click.option(
+    "--seconds",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(0, min_open=True),
+    help="Time for each case, all ways together.",
+)
 @click.option("--ways", default="", help="Only these, as dl_comm,MPI; all that can run here unless said.")
-@click.option("--by", type=click.Choice(["median", "best"]), default="median", show_default=True,
-              help="What ratios compare: the medians, or the best samples (less disturbed by a busy machine).")
+@click.option(
+    "--by",
+    type=click.Choice(["median", "best"]),
+    default="median",
+    show_default=True,
+    help="What ratios compare: the medians, or the best samples (less disturbed by a busy machine).",
+)
 @click.option("--backend", default="auto", show_default=True, help="Launcher, as in dlrun launch.")
 @click.option("--mpiexec", default="", help="Use this launcher program, and the MPI library beside it.")
 @click.option("--out", type=NewFile(), help="Write the results here as JSON, and a plot beside it.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
-@click.option("--compare", type=click.Path(exists=True, path_type=Path), metavar="FILE",
-              help="Set them against the results of an earlier run.")
+@click.option(
+    "--compare",
+    type=click.Path(exists=True, path_type=Path),
+    metavar="FILE",
+    help="Set them against the results of an earlier run.",
+)
 def allreduce(
     ranks: tuple[int, ...] | None, sizes: str, models: str, dtype: str, device: str, seconds: float, ways: str,
     by: str, backend: str, mpiexec: str, out: Path | None, as_json: bool, compare: Path | None,

@@ -29,8 +29,14 @@ if TYPE_CHECKING:
 @click.option("--gpus", type=int, help="GPUs for each rank; one unless said.")
 @click.option("--share-gpus", is_flag=True, envvar="DLRUN_SHARE_GPUS", help="Start more ranks than there are GPUs.")
 @click.option("--bind/--no-bind", default=True, help="Give each rank cores of its own (the default), or none.")
-@click.option("--backend", "--launcher", default="auto", metavar="NAME", show_default=True,
-              help="Launcher: mpich, openmpi, srun, aprun, pals, intel, jsrun, flux, spectrum; or the one here.")
+@click.option(
+    "--backend",
+    "--launcher",
+    default="auto",
+    metavar="NAME",
+    show_default=True,
+    help="Launcher: mpich, openmpi, srun, aprun, pals, intel, jsrun, flux, spectrum; or the one here.",
+)
 @click.option("--mpiexec", default="", metavar="PROGRAM", help="Use this launcher program.")
 @click.option("--native", default="", metavar="WORDS", help="More words for the launcher itself, as '--mpi=pmix'.")
 @click.option("--env", multiple=True, metavar="NAME=VALUE", help="Set a variable on every rank.")
@@ -41,20 +47,32 @@ if TYPE_CHECKING:
 @click.option("--timeline-steps", metavar="A:B", help="Record only from step A up to step B.")
 @click.option("--start-timeout", type=float, help="Seconds in which all ranks must have started; 120, more for many.")
 @click.option("--save-time", type=float, default=60.0, show_default=True, help="Seconds to save in, when told to stop.")
-@click.option("--stall-timeout", type=float, default=300.0, show_default=True,
-              help="Seconds without progress until that is told.")
-@click.option("--on-stall", type=click.Choice(["report", "abort"]), default="report", show_default=True,
-              help="Tell of a standstill only, or end the job, too.")
+@click.option(
+    "--stall-timeout", type=float, default=300.0, show_default=True, help="Seconds without progress until that is told."
+)
+@click.option(
+    "--on-stall",
+    type=click.Choice(["report", "abort"]),
+    default="report",
+    show_default=True,
+    help="Tell of a standstill only, or end the job, too.",
+)
 @click.option("--max-restarts", type=click.IntRange(0), default=0, help="Start again so often when a rank fails.")
 @click.option("--resume", default="", metavar="ARGS", help="Add these when starting again, as '--resume last.pt'.")
-@click.option("--silence", type=int, default=20, show_default=True,
-              help="Seconds after which a node that does not answer is gone.")
+@click.option(
+    "--silence",
+    type=int,
+    default=20,
+    show_default=True,
+    help="Seconds after which a node that does not answer is gone.",
+)
 @click.option("--torchrun", is_flag=True, help="Set what torchrun sets, for a script of torch.distributed.")
 @click.option("--check", is_flag=True, help="First average known numbers over these very ranks, and compare.")
 @click.option("--dry-run", is_flag=True, help="Print the command that would be run, and run nothing.")
 @click.option("--explain", is_flag=True, help="Like --dry-run, with a reason for each word and where each rank runs.")
-@click.option("--as", "as_", default="", metavar="SYSTEM",
-              help="Like --explain, as if on slurm, pbs, alps, cobalt, lsf or flux.")
+@click.option(
+    "--as", "as_", default="", metavar="SYSTEM", help="Like --explain, as if on slurm, pbs, alps, cobalt, lsf or flux."
+)
 @click.option("--job", type=NewFile(), metavar="FILE", help="Write a batch script instead; --as kubernetes and others.")
 @click.option("--time", "time_", default="1:00:00", show_default=True, metavar="H:MM:SS", help="For --job: how long.")
 @click.option("--account", default="", help="For --job: whom to charge.")

@@ -16,21 +16,41 @@ from dlrun.cli.values import counts
 
 
 @click.command()
-@click.option("-n", "ranks", callback=counts, metavar="N,...", default="1,2,4", show_default=True,
-              help="Numbers of ranks.")
-@click.option("--divide", "divided", multiple=True, metavar="NAME=VALUE",
-              help="Strong scaling too: the value of this option on one rank, to be divided by the ranks.")
-@click.option("--repeats", default=1, show_default=True, type=click.IntRange(1),
-              help="Runs of each, beside the epochs of the script.")
+@click.option(
+    "-n", "ranks", callback=counts, metavar="N,...", default="1,2,4", show_default=True, help="Numbers of ranks."
+)
+@click.option(
+    "--divide",
+    "divided",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Strong scaling too: the value of this option on one rank, to be divided by the ranks.",
+)
+@click.option(
+    "--repeats",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Runs of each, beside the epochs of the script.",
+)
 @click.option("--target", type=float, help="Time to this accuracy; the best that every run reached unless said.")
-@click.option("--rate", metavar="PATTERN",
-              help="Of the rate, samples per second over all ranks; '... samples/s' unless said, or epochs/s.")
+@click.option(
+    "--rate",
+    metavar="PATTERN",
+    help="Of the rate, samples per second over all ranks; '... samples/s' unless said, or epochs/s.",
+)
 @click.option("--accuracy", metavar="PATTERN", help="Of the accuracy; 'accuracy ...' unless said.")
 @click.option("--loss", metavar="PATTERN", help="Of the loss on the same line; 'loss ...' unless said.")
 @click.option("--backend", default="auto", show_default=True, help="Launcher, as in dlrun launch.")
 @click.option("--per-node", type=int, help="Ranks on each node.")
-@click.option("--out", type=NewFolder(), default="dlrun-scale", show_default=True,
-              metavar="FOLDER", help="Where the results, the plots and a page with all of them go.")
+@click.option(
+    "--out",
+    type=NewFolder(),
+    default="dlrun-scale",
+    show_default=True,
+    metavar="FOLDER",
+    help="Where the results, the plots and a page with all of them go.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @click.option("-m", "--module", is_flag=True, help="SCRIPT names a module, as in python -m.")
 @click.argument("script")

@@ -27,19 +27,33 @@ if TYPE_CHECKING:
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("-n", "--ranks", type=int, required=True, help="How many ranks.")
 @click.option("--model", default="", help="Tune on the gradient sizes of resnet50, gpt2 or cnn; no script is run.")
-@click.option("--sizes-file", type=click.Path(exists=True, path_type=Path), metavar="FILE",
-              help="The same, with the sizes that this file lists.")
+@click.option(
+    "--sizes-file",
+    type=click.Path(exists=True, path_type=Path),
+    metavar="FILE",
+    help="The same, with the sizes that this file lists.",
+)
 @click.option("--dtype", default="float32", show_default=True, help="Element type of --model and --sizes-file.")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True,
-              help="Where the arrays of --model and --sizes-file lie.")
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="Where the arrays of --model and --sizes-file lie.",
+)
 @click.option("--set", "chosen", multiple=True, metavar="NAME[=V1,V2]", help="Only this variable of dl_comm.")
 @click.option("--param", "params", multiple=True, metavar="NAME=V1,V2", help="Sweep this option of SCRIPT.")
 @click.option("--metric", default="", metavar="PATTERN", help="Its first group is the number in SCRIPT's output.")
 @click.option("--take", type=click.Choice(["median", "last", "best"]), help="Which match; last unless said.")
 @click.option("--minimize", is_flag=True, help="A lower --metric is better.")
 @click.option("--budget", default="5m", show_default=True, help="Time for all trials: 90s, 5m, 1h.")
-@click.option("--seconds", default=1.0, show_default=True, type=click.FloatRange(0, min_open=True),
-              help="Averaging time of one trial; steps take 3 times that.")
+@click.option(
+    "--seconds",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(0, min_open=True),
+    help="Averaging time of one trial; steps take 3 times that.",
+)
 @click.option("--backend", default="auto", show_default=True, help="Launcher, as in dlrun launch.")
 @click.option("--per-node", type=int, help="Ranks on each node.")
 @click.option("--journal", type=NewFile(), help="Trials as JSON lines; an interrupted search goes on.")
@@ -156,9 +170,7 @@ def _space(
     return Space(axes), None
 
 
-def _job(
-    space: Space, plan: LaunchPlan, script: tuple[str, ...], seen: Look | None, options: dict[str, Any]
-) -> Job:
+def _job(space: Space, plan: LaunchPlan, script: tuple[str, ...], seen: Look | None, options: dict[str, Any]) -> Job:
     from dlrun.bench.cases import model_case
     from dlrun.tune.steps import job_of
     from dlrun.tune.trial import Metric, ModelJob, ScriptJob

@@ -100,9 +100,7 @@ def launch(
     return result
 
 
-def launch_again(
-    plan: LaunchPlan, restarts: int, resume: tuple[str, ...], on_note: Callable[[str], None]
-) -> Result:
+def launch_again(plan: LaunchPlan, restarts: int, resume: tuple[str, ...], on_note: Callable[[str], None]) -> Result:
     """Run ``plan``, and up to ``restarts`` times again where a rank failed, each time with the words ``resume`` added.
 
     Each attempt has a run directory of its own, ``attempt-1`` and so on, inside the job's, and its number in

@@ -224,4 +224,3 @@ def _hosts(plan: LaunchPlan) -> str:
     """Return ``h1:2,h2:3``: the ranks that each host takes, an equal share where not said."""
     even = -(-(plan.ranks or 1) // len(plan.hosts))
     return ",".join(f"{host.name}:{host.slots or plan.per_node or even}" for host in plan.hosts)
-

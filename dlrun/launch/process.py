@@ -77,8 +77,15 @@ class Run:
         gone_at = float("inf")
         while True:
             now = time.monotonic()
-            deadline = min(self.end_by, gone_at + _PATIENCE, self._start_by(), self.signals.due, self.lookout.due,
-                           self.blame.due, self.roll.due)
+            deadline = min(
+                self.end_by,
+                gone_at + _PATIENCE,
+                self._start_by(),
+                self.signals.due,
+                self.lookout.due,
+                self.blame.due,
+                self.roll.due,
+            )
             for key, _ in self.selector.select(min(max(deadline - now, 0), 0.25 if gone_at < now else 5.0)):
                 key.data()
             now = time.monotonic()
@@ -131,8 +138,10 @@ class Run:
             self.silent.add(rank)
         if self.ranks > 1 and len(self.silent) == self.ranks:
             self.console.end_line()
-            self.on_note(f"after {self.plan.serial_after:g} s no rank has loaded anything to talk to the others with: "
-                         "if these are copies of a serial script, make it a data-parallel one first (dlrun port)")
+            self.on_note(
+                f"after {self.plan.serial_after:g} s no rank has loaded anything to talk to the others with: "
+                "if these are copies of a serial script, make it a data-parallel one first (dlrun port)"
+            )
 
     def _look_for_progress(self) -> None:
         """Ask all ranks twice where they stand; tell if nobody has moved in between."""

@@ -51,8 +51,11 @@ _CONNECTED = ("Accelerate", *(tool for tool in _RANKED.values() if "processing" 
 _TRAINERS = {
     "transformers.Trainer": "the Trainer of transformers",
     "transformers.Seq2SeqTrainer": "the Trainer of transformers",
-    **{f"{package}.{name}": "Lightning" for package in ("lightning", "lightning.pytorch", "pytorch_lightning")
-       for name in ("Trainer", "cli.LightningCLI")},  # not what scripts with loops of their own take: seed_everything
+    **{
+        f"{package}.{name}": "Lightning"
+        for package in ("lightning", "lightning.pytorch", "pytorch_lightning")
+        for name in ("Trainer", "cli.LightningCLI")
+    },  # not what scripts with loops of their own take: seed_everything
     "fastai": "fastai",
     "catalyst": "Catalyst",
     "ignite.engine": "Ignite",
@@ -140,7 +143,8 @@ def _makes_updates(script: Script, call: cst.Call) -> bool:
     """Tell whether ``call`` is ``optimizer.get_updates(...)``, for ``K.function``, and not in a method of that name."""
     name = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
     return name == "get_updates" and not any(
-        isinstance(up, cst.FunctionDef) and up.name.value == name for up in script.above(call))
+        isinstance(up, cst.FunctionDef) and up.name.value == name for up in script.above(call)
+    )
 
 
 def _under_guard(script: Script, node: cst.CSTNode) -> bool:
@@ -229,8 +233,13 @@ def works_before(script: Script, guard: cst.If) -> bool:
     Settings do not, nor does reading the command line.
     """
     lines = (s for s in script.module.body if s is not guard and not isinstance(s, (cst.FunctionDef, cst.ClassDef)))
-    return any(isinstance(n, cst.Call) and isinstance(script.function_of(n), cst.Module)
-               and not _SETTINGS.search(script.name_of(n.func) or dotted(n.func)) for s in lines for n in walk(s))
+    return any(
+        isinstance(n, cst.Call)
+        and isinstance(script.function_of(n), cst.Module)
+        and not _SETTINGS.search(script.name_of(n.func) or dotted(n.func))
+        for s in lines
+        for n in walk(s)
+    )
 
 
 def _is_guard(statement: cst.If) -> bool:

@@ -139,8 +139,14 @@ class Ported:
                 for e in sorted(self.edits, key=lambda e: (self.part_of(e), e.step))
             ],
             "doubts": [
-                {"step": d.step, "file": self.file_of(d), "line": self.line(d), "danger": d.danger, "why": d.why,
-                 "write": d.write}
+                {
+                    "step": d.step,
+                    "file": self.file_of(d),
+                    "line": self.line(d),
+                    "danger": d.danger,
+                    "why": d.why,
+                    "write": d.write,
+                }
                 for d in ranked(self.doubts, self.part_of)
             ],
             "files": [part.file for part in (self.script_part, *self.modules)],

@@ -58,7 +58,8 @@ def nothing_to_share(feeds: Feeds) -> DlrunError | None:
         return DlrunError(
             f"{script.place(feeds.loops.ends[0])}: found no samples to share among the ranks: the loop around this "
             "update runs over no data set, takes no slices of arrays and draws nothing at random. Nothing was written.",
-            missing(script) or "Every rank would compute the same update. Feed the loop from a data set (DataLoader, "
+            missing(script)
+            or "Every rank would compute the same update. Feed the loop from a data set (DataLoader, "
             "tf.data.Dataset), or from slices, x[i:i + size], and port again.",
         )
     return None

@@ -68,8 +68,10 @@ def no_loop(gradients: Gradients) -> DlrunError:
         looked += f", here and in what is used of {shown}"
     if gradients.backwards:
         place = script.place(gradients.backwards[0])
-        return DlrunError(f"{script.name}: gradients are computed ({place}) but no step that uses them was found.",
-                          f"{looked}; the update may be in another file: port that file. {missing(script)}".strip())
+        return DlrunError(
+            f"{script.name}: gradients are computed ({place}) but no step that uses them was found.",
+            f"{looked}; the update may be in another file: port that file. {missing(script)}".strip(),
+        )
     return nothing_trains(script, "no backward pass and no optimizer step",
                           f"{looked}; the loop may be in a module that this file imports: port that file.")  # fmt: skip
 
@@ -84,8 +86,11 @@ def nothing_trains(script: Script, what: str, looked: str) -> DlrunError:
         )  # fmt: skip
     other = next((node for target, node in imported(script) if target.split(".")[0] == "tf_keras"), None)
     if other is not None:
-        return DlrunError(f"{script.place(other)}: trains with tf_keras, Keras 2 beside Keras 3, which dl_comm does "
-                          "not know. Nothing was written.", "Import keras in its place, or tensorflow.keras.")
+        return DlrunError(
+            f"{script.place(other)}: trains with tf_keras, Keras 2 beside Keras 3, which dl_comm does "
+            "not know. Nothing was written.",
+            "Import keras in its place, or tensorflow.keras.",
+        )
     return DlrunError(f"{script.name}: no training loop: {what}.", f"{looked} {missing(script)}".strip())
 
 

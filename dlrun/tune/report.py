@@ -127,9 +127,7 @@ def draw(space: Space, outcomes: Sequence[Outcome], goal: Goal, path: Path, meas
     return written
 
 
-def _values(
-    panel: Any, space: Space, outcomes: Sequence[Outcome], goal: Goal, size: float, verdict: Verdict
-) -> None:
+def _values(panel: Any, space: Space, outcomes: Sequence[Outcome], goal: Goal, size: float, verdict: Verdict) -> None:
     """One line of points for each settings."""
     order, measured = list(gains(space, outcomes, goal)), values(outcomes)
     for place, settings in enumerate(reversed(order)):

@@ -217,6 +217,7 @@ def test_a_surrounding_launchers_variables_are_dropped():
 
 def test_a_library_of_the_other_family_is_refused(monkeypatch):
     from dlrun.errors import DlrunError
+
     monkeypatch.setattr("dlrun.launch.commands.family_of", lambda path: "openmpi")
     with pytest.raises(DlrunError, match="is of the openmpi family, and mpiexec is mpich"):
         library(Launcher("mpiexec", "mpich"), site(DL_COMM_MPI_LIBRARY="/opt/libmpi.so.40"))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-FAILS = '''
+FAILS = """
 import os, sys, time
 how = sys.argv[1]
 if os.environ["DLRUN_RANK"] == "1":
@@ -24,7 +24,7 @@ if os.environ["DLRUN_RANK"] == "1":
     if how == "SIGSEGV":
         import ctypes; ctypes.string_at(0)
 time.sleep(60)
-'''
+"""
 MPI_FAILS = "from mpi4py import MPI\n" + FAILS.replace("time.sleep(60)", "MPI.COMM_WORLD.Barrier()")
 ENDS = {
     "exception": (1, "ValueError: bad shape (3, 4) at fails.py:{line}"),

@@ -6,13 +6,13 @@ import pytest
 
 from dlrun.launch.stall import Stack, frames, missing, verdict
 
-DUMP = '''Current thread 0x00007f (most recent call first):
+DUMP = """Current thread 0x00007f (most recent call first):
   File "/usr/lib/python3/site-packages/dl_comm/torch.py", line 12 in gradients
   File "/home/me/train.py", line 88 in step
   File "/home/me/train.py", line 120 in <module>
   File "/x/dlrun/rank/script.py", line 69 in _run_file
   File "<frozen runpy>", line 88 in _run_code
-'''
+"""
 
 
 def stack(rank: int, *lines: str) -> Stack:

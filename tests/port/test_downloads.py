@@ -340,8 +340,10 @@ def test_what_one_run_has_once_is_rank_0s():
 
 
 def test_a_folder_that_is_only_made_where_it_is_missing_needs_no_word_of_rank_0():
-    for look in ("if not os.path.exists(out):\n    os.makedirs(out)\n",
-                 "if os.path.exists(out):\n    print('there')\nelse:\n    os.makedirs(out)\n"):
+    for look in (
+        "if not os.path.exists(out):\n    os.makedirs(out)\n",
+        "if os.path.exists(out):\n    print('there')\nelse:\n    os.makedirs(out)\n",
+    ):
         assert "dl.broadcast(os" not in port(f"import os\n{look}{SERIAL}").text
 
 
@@ -362,12 +364,18 @@ note("b")
 
 
 def test_what_one_module_writes_and_another_reads_by_the_same_option_is_read_when_it_is_there(tmp_path):
-    (tmp_path / "making.py").write_text("import h5py\ndef make(out):\n    with h5py.File(out, 'w') as file:\n"
-                                        "        file.create_dataset('x', data=[1])\n")
-    (tmp_path / "data.py").write_text("import h5py\nclass Corpus:\n    def __init__(self, path):\n"
-                                      "        with h5py.File(path, 'r') as file:\n            self.x = file['x'][:]\n")
-    (tmp_path / "train.py").write_text(f"from data import Corpus\nfrom making import make\n{HEAD}make(config['file'])\n"
-                                       f"corpus = Corpus(path=config['file'])\n{LOOP}")
+    (tmp_path / "making.py").write_text(
+        "import h5py\ndef make(out):\n    with h5py.File(out, 'w') as file:\n"
+        "        file.create_dataset('x', data=[1])\n"
+    )
+    (tmp_path / "data.py").write_text(
+        "import h5py\nclass Corpus:\n    def __init__(self, path):\n"
+        "        with h5py.File(path, 'r') as file:\n            self.x = file['x'][:]\n"
+    )
+    (tmp_path / "train.py").write_text(
+        f"from data import Corpus\nfrom making import make\n{HEAD}make(config['file'])\n"
+        f"corpus = Corpus(path=config['file'])\n{LOOP}"
+    )
     texts = {part.file: part.text for part in read_and_port(tmp_path / "train.py").modules}
     assert "with dl.rank0(h5py.File)(out, 'w')" in texts["making.py"]
     assert "with dl.rank0_first(h5py.File)(path, 'r')" in texts["data.py"]

@@ -217,10 +217,13 @@ def test_what_is_printed_after_training_sees_all_samples():
 
 def test_arrays_in_attributes_are_cut_where_a_method_sets_them_and_stay_whole_for_others():
     text = port(TRAINING).text
-    assert """        self.inner = torch.tensor(inner, requires_grad=True).float()
+    assert (
+        """        self.inner = torch.tensor(inner, requires_grad=True).float()
         self.own_u, self.own_x, self.own_t = dl.shard((self.u, self.x, self.t), batch="global")  # this rank's samples
         self.own_inner = dl.shard(self.inner, batch="global")
-""" in text
+"""
+        in text
+    )
     assert text.count("dl.shard((self.u, self.x, self.t)") == 1
     assert "(self.net_u(self.x, self.t) - self.u).abs().max().item()" in text
 

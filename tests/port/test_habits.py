@@ -20,7 +20,9 @@ test_loader = DataLoader(TensorDataset(x[48:], y[48:]), batch_size=8)
 model = torch.nn.Linear(3, 1)
 opt = torch.optim.SGD(model.parameters(), lr=0.01)
 """
-BOTH = TOP + """
+BOTH = (
+    TOP
+    + """
 def run(loader, train=True):
     sums = {"loss": 0, "n": 0}
     total = 0.0
@@ -41,7 +43,10 @@ print("shown", run(test_loader, train=False))
 print("is", torch.nn.functional.mse_loss(model(x[48:]), y[48:]).item())
 torch.save(model.state_dict(), "last.pt")
 """
-PICKS = TOP + """
+)
+PICKS = (
+    TOP
+    + """
 import argparse
 args = argparse.Namespace(turns=40)
 turns = args.turns
@@ -57,6 +62,7 @@ print("shown", total / turns)
 print("is", 1.0)
 torch.save(model.state_dict(), "last.pt")
 """
+)
 
 
 def doubts(source, part):
@@ -70,7 +76,7 @@ def doubts(source, part):
         BOTH.replace("RETURN", 'return sums["loss"] / sums["n"]'),
         BOTH.replace("    RETURN", '        print("of", len(loader.dataset))\n    return sums["loss"] / sums["n"]'),
         PICKS,
-        PICKS.replace("total / turns", "total").replace("is\", 1.0", "is\", 40.0"),
+        PICKS.replace("total / turns", "total").replace('is", 1.0', 'is", 40.0'),
     ],
     ids=["by all samples", "by those that were counted", "with progress", "by the turns", "by nothing"],
 )
@@ -82,7 +88,9 @@ def test_what_a_function_that_trains_and_evaluates_or_a_loop_of_draws_shows_is_s
     assert shown == pytest.approx(real, rel=1e-5)
 
 
-LAST = TOP + """
+LAST = (
+    TOP
+    + """
 n = COUNT
 for epoch in range(3):
     total = 0.0
@@ -96,6 +104,7 @@ for epoch in range(3):
             print("shown", total / n)
             torch.save(model.state_dict(), "last.pt")
 """
+)
 
 
 def test_the_last_batch_of_an_epoch_is_a_ranks_last_and_doubted_where_its_number_is_unsure(tmp_path):
@@ -150,7 +159,9 @@ def test_a_rate_that_is_written_as_a_multiple_of_itself_at_every_batch_falls_as_
     assert "compound" not in port(TOP + loop + "        g['lr'] = 0.1 * 0.99\n").text
 
 
-STEPS = TOP + """
+STEPS = (
+    TOP
+    + """
 weight, done = 0.0, 0
 for epoch in range(9):
     for a, b in train_loader:
@@ -161,6 +172,7 @@ for epoch in range(9):
         loss.backward()
         opt.step()
 """
+)
 
 
 @pytest.mark.parametrize(
@@ -254,7 +266,9 @@ def test_all_leave_out_a_batch_of_which_one_rank_has_nothing_left():
     ("while True:\n    words, tag = next(batches)\n    if turn > 9:\n        break", "words.max() > 1", True),
 ])  # fmt: skip
 def test_samples_whose_length_leaves_out_an_update_are_doubted_and_short_batches_are_not(loop, test, mine):
-    source = TOP + f"""
+    source = (
+        TOP
+        + f"""
 import random
 texts, turn, batches = load(), 0, iter(train_loader)
 {loop}
@@ -265,6 +279,7 @@ texts, turn, batches = load(), 0, iter(train_loader)
     opt.step()
     turn += 1
 """
+    )
     assert bool(doubts(source, "own samples decide whether it updates")) is mine
     assert ("dl.total(bool(" in port(source).text) is (test == "len(words) < 2")
 
@@ -314,7 +329,9 @@ def test_parameters_that_go_through_a_set_are_doubted():
 
 
 def test_a_file_with_the_time_in_its_name_does_not_make_what_is_read_from_another_differ():
-    source = TOP + """
+    source = (
+        TOP
+        + """
 import datetime, json
 with open("settings.json") as f:
     settings = json.load(f)
@@ -333,13 +350,16 @@ for epoch in range(9):
         if loss < best:
             best = loss
 """
+    )
     after = port(source).text
     assert 'settings["most"] = dl.average' not in after
     assert "loss = dl.average(loss)" in after
 
 
 def test_the_best_of_what_was_compared_is_that_of_all_ranks():
-    source = TOP + """
+    source = (
+        TOP
+        + """
 best = 0.0
 for epoch in range(9):
     for a, b in train_loader:
@@ -350,6 +370,7 @@ for epoch in range(9):
         best = max(score[0], best)
         torch.save(model.state_dict(), "best.pt")
 """
+    )
     after = port(source).text
     assert "score = [dl.average(model(x).mean().item())]" in after
     assert "if score[0] > best:" in after and "best = max(score[0], best)" in after

@@ -26,8 +26,9 @@ def ported(script, tmp_path):
 
 
 def test_facts_cross_the_borders_of_modules(ported):
-    assert "return dl.shard(DataLoader(train, batch_size, shuffle=True)), DataLoader(test, batch" in (
-        ported["lab/data/digits.py"]
+    assert (
+        "return dl.shard(DataLoader(train, batch_size, shuffle=True)), DataLoader(test, batch"
+        in (ported["lab/data/digits.py"])
     )
     assert "SGD(model.parameters(), lr=dl.lr_scale(lr)" in ported["lab/utils.py"]
     assert "dl.save(model.state_dict(), path)" in ported["lab/utils.py"]

@@ -122,8 +122,10 @@ for epoch in range(2):
 
 def test_an_order_that_is_drawn_by_what_was_chosen_is_that_of_rank_0():
     head, tail = SHUFFLED.split("mixed = True")
-    for call in ("draw = torch.randperm if mixed else torch.arange\n    order = draw(24)",
-                 "order = list(range(24))\n    (random.shuffle if mixed else sorted)(order)"):
+    for call in (
+        "draw = torch.randperm if mixed else torch.arange\n    order = draw(24)",
+        "order = list(range(24))\n    (random.shuffle if mixed else sorted)(order)",
+    ):
         line = "order = (torch.randperm if mixed else torch.arange)(24)"
         text = port(head + "mixed = True" + tail.replace(line, call)).text
         assert "order = dl.broadcast(draw(24))" in text or "sorted)(order)\n    order = dl.broadcast(order)" in text

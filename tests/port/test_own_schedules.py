@@ -1,6 +1,5 @@
 """Rates that scripts compute from their steps: n ranks follow the serial run, n steps at once."""
 
-
 import re
 
 import pytest
@@ -9,7 +8,7 @@ from small import SERIAL
 
 from dlrun.port import Options, port
 
-TRAINS = '''
+TRAINS = """
 import torch
 from torch.optim.lr_scheduler import LambdaLR, _LRScheduler
 from torch.utils.data import DataLoader, TensorDataset
@@ -86,7 +85,7 @@ for epoch in range(2):
         for scheduler in schedulers:
             scheduler.step()
 torch.save(rates, "last.pt")
-'''
+"""
 
 
 def test_hand_made_schedules_on_n_ranks_are_those_of_every_nth_serial_step(tmp_path):
@@ -272,7 +271,9 @@ model.fit(x, y, callbacks=[Finder(1.1)])
     ],
 )
 def test_a_callback_that_ends_the_training_after_a_count_of_batches_does_so_after_as_many_samples(test, written):
-    assert f"if {written}:" in port(f"""import keras
+    assert (
+        f"if {written}:"
+        in port(f"""import keras
 class Stop(keras.callbacks.Callback):
     seen = 0
     def on_train_batch_end(self, batch, logs=None):
@@ -283,6 +284,7 @@ model = keras.Sequential([keras.layers.Dense(1)])
 model.compile("sgd", "mse")
 model.fit(x, y, callbacks=[Stop()])
 """).text
+    )
 
 
 @pytest.mark.parametrize(

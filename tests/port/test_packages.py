@@ -1,6 +1,5 @@
 """Scripts in packages and beside them: relative imports, and packages at the root of the project around a script."""
 
-
 import pytest
 import torch
 from click.testing import CliRunner

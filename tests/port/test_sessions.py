@@ -206,7 +206,9 @@ def test_the_end_of_an_epoch_is_told_by_a_ranks_steps_where_they_count_to_a_mult
     assert "(i + 1) % 100 == 0" in text and "{x: rows}) / n" in text
 
 
-GOES_ON = EPOCHS[: EPOCHS.index("    turns = len")] + """    step = begin = start = 0
+GOES_ON = (
+    EPOCHS[: EPOCHS.index("    turns = len")]
+    + """    step = begin = start = 0
     if restored():
         step = int(tf.train.latest_checkpoint("model").split("-")[-1])
         start = int(step / n)
@@ -219,6 +221,7 @@ GOES_ON = EPOCHS[: EPOCHS.index("    turns = len")] + """    step = begin = star
         saver.save(sess, "model", step)
         print(epoch, step / n)
 """
+)
 
 
 def test_a_run_that_goes_on_finds_its_place_by_a_ranks_own_steps() -> None:

@@ -60,11 +60,15 @@ def test_a_loader_from_elsewhere_is_shared_where_it_is_assigned():
 
 
 def test_doubts_come_with_the_line_to_write_the_most_dangerous_first():
-    source = FULL.replace("loss = (model(inputs) - y).pow(2).mean()", "loss = mse(model(inputs), y)").replace(
-        "model = torch.nn.Linear(3, 1)",
-        "model = torch.nn.Sequential(torch.nn.Linear(3, 1), torch.nn.BatchNorm1d(1))\n"
-        "mse = torch.nn.MSELoss(reduction='sum')",
-    ).replace("opt.step()", "print(torch.sqrt(loss))\n    torch.sqrt(loss).backward()\n    opt.step()")
+    source = (
+        FULL.replace("loss = (model(inputs) - y).pow(2).mean()", "loss = mse(model(inputs), y)")
+        .replace(
+            "model = torch.nn.Linear(3, 1)",
+            "model = torch.nn.Sequential(torch.nn.Linear(3, 1), torch.nn.BatchNorm1d(1))\n"
+            "mse = torch.nn.MSELoss(reduction='sum')",
+        )
+        .replace("opt.step()", "print(torch.sqrt(loss))\n    torch.sqrt(loss).backward()\n    opt.step()")
+    )
     ported = port(source)
     dangers = [d["danger"] for d in ported.as_json()["doubts"]]
     assert dangers == sorted(dangers, key=["high", "medium", "low"].index)
@@ -130,7 +134,7 @@ def test_an_update_after_each_stretch_of_an_episode_is_doubted_and_one_after_the
         loss.backward()
         opt.step()
 """
-    start = "import gymnasium\n" + PLAYED[:PLAYED.index("sched")].format(env="env = gymnasium.make('CartPole-v1')")
+    start = "import gymnasium\n" + PLAYED[: PLAYED.index("sched")].format(env="env = gymnasium.make('CartPole-v1')")
     why = "episodes differ in length"
     assert why in port(f"{start}for turn in range(99):\n{episode}").report()
     after = episode.replace("        loss = ", "    loss = ").replace("        loss.", "    loss.")
@@ -225,7 +229,8 @@ def test_loaders_that_keep_their_order_and_differ_in_their_batches_are_doubted(o
 
 
 def test_a_split_that_is_drawn_above_the_main_guard_is_one_for_all_ranks(tmp_path):
-    (tmp_path / "dist.py").write_text(port("""
+    (tmp_path / "dist.py").write_text(
+        port("""
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
@@ -242,7 +247,8 @@ def train():
 
 if __name__ == "__main__":
     train()
-""").text.replace("order.tolist()", "[dl.total(int(i)) for i in order]"))
+""").text.replace("order.tolist()", "[dl.total(int(i)) for i in order]")
+    )
     _, order = ran(tmp_path / "dist.py", tmp_path / "two", 2)
     assert sorted(order) == list(range(0, 32, 2))
 
@@ -380,7 +386,9 @@ def test_an_iterator_of_a_loader_that_is_evaluated_too_is_made_of_its_share():
     assert "batches = iter(dl.shard(train_loader))" in text
 
 
-APART = HEAD + """
+APART = (
+    HEAD
+    + """
 import threading
 import numpy as np
 opt = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -392,6 +400,7 @@ for i, (x, y) in enumerate(loader):
     opt.step()
     step += 1
 """
+)
 LOSS = "loss = (model(x) - y).pow(2).mean()"
 
 

@@ -325,7 +325,7 @@ def test_roots_and_logarithms_are_those_of_the_mean():
     kept = "for epoch in range(9):\n    " + LOOP.partition("\n")[2].replace("\n    ", "\n        ")
     kept = kept.replace("(model(x) - y)", "loss = (model(x) - y)").replace(".backward()", "\n        loss.backward()")
     kept += "    root = math.sqrt(loss.item())\n    history.append(root)\n"
-    text = port(f"import math\n{HEAD}{LOOP[:LOOP.index('for')]}{kept}").text
+    text = port(f"import math\n{HEAD}{LOOP[: LOOP.index('for')]}{kept}").text
     assert "    root = math.sqrt(dl.average(loss.item()))\n" in text
 
 
@@ -409,7 +409,8 @@ def test_each_judge_of_a_ranks_own_predictions_is_named_and_those_that_take_them
     source = PHASES.replace("FILL", "predictions.extend(out.tolist())")
     source = source.replace("(predictions):", "(predictions, of=None):")
     source = "from sklearn.metrics import roc_auc_score\n" + source.replace(
-        "print(", "print(roc_auc_score(y.tolist(), predictions), judged(predictions, loaders[phase].dataset.ids), ")
+        "print(", "print(roc_auc_score(y.tolist(), predictions), judged(predictions, loaders[phase].dataset.ids), "
+    )
     found = {d.why.partition(" this rank's samples alone")[0]: d.danger for d in port(source).doubts}
     assert {"roc_auc_score, judged see": "medium", "judged sees": "high"}.items() <= found.items()
 

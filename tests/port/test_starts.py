@@ -101,14 +101,17 @@ for x, y in DataLoader(data, shuffle=True):
 
 def test_a_model_that_each_turn_makes_anew_starts_alike_after_it_is_made():
     before = SERIAL.replace("import torch\n", "import torch\nother = torch.nn.Linear(2, 2)\n")
-    text = port(before + """for fold in range(3):
+    text = port(
+        before
+        + """for fold in range(3):
     probe = torch.nn.Linear(2, 1)
     best = torch.optim.SGD(probe.parameters(), lr=0.1)
     for epoch in range(9):
         for x, y in DataLoader(folds[fold], shuffle=True):
             (probe(other(x)) - y).pow(2).mean().backward()
             best.step()
-""").text
+"""
+    ).text
     assert "probe" in text.split("dl.broadcast(")[2].split(")")[0]
     assert text.index("best = torch") < text.rindex("dl.broadcast(") < text.index("for epoch in range(9)")
 

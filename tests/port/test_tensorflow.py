@@ -285,6 +285,7 @@ def test_the_steps_of_a_decay_of_tensorflow_1_are_divided_and_what_it_returns_is
     assert "tf.train.piecewise_constant(step, dl.steps([100, 200]), [0.1, 0.05, 0.01])" in text
     assert "AdamOptimizer(dl.lr_scale(rate))" in text
 
+
 def test_what_rank_0_has_written_is_read_by_rank_0_first_and_parts_of_a_model_are_saved_by_it_alone() -> None:
     source = """import keras
 model = Autoencoder()

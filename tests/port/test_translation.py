@@ -12,7 +12,7 @@ from dlrun.port import Options, port
 HOROVOD = Options(origin="horovod")
 DDL = Options(origin="ddl")
 
-TORCH = '''
+TORCH = """
 import torch
 import horovod.torch as hvd
 from torch.utils.data import DataLoader, TensorDataset
@@ -44,7 +44,7 @@ for epoch in range(3):
         print("epoch", epoch, "seen", seen.item(), "of", hvd.size() * hvd.local_size() // hvd.local_size())
 if hvd.rank() == 0:
     torch.save(model.state_dict(), "last.pt")
-'''
+"""
 
 
 def test_each_call_of_horovod_becomes_dl_comms_and_the_rest_stays():
@@ -118,7 +118,9 @@ if local_rank == 0 or gpus[hvd.local_rank()]:
 
 def test_a_rank_of_the_node_that_numbers_a_gpu_becomes_that_of_the_ranks_own_which_dlrun_launch_shows_first():
     text = port(TORCH + GPUS, HOROVOD).text
-    assert text.split("local_rank = ")[1] == """dl.get_localrank()
+    assert (
+        text.split("local_rank = ")[1]
+        == """dl.get_localrank()
 if local_rank == 0 or gpus[dl.get_gpu()]:
     torch.cuda.set_device(dl.get_gpu())
     place = torch.device(f"cuda:{dl.get_gpu()}"), "cuda:%d" % dl.get_gpu(), x.cuda(dl.get_gpu())
@@ -126,6 +128,7 @@ if local_rank == 0 or gpus[dl.get_gpu()]:
     print(dl.get_localrank(), local_rank)
 dl.finalize()  # leave together
 """
+    )
 
 
 KERAS = """
@@ -222,7 +225,7 @@ def test_the_command_translates_and_recognises(tmp_path):
 def test_the_other_ways_to_write_it():
     source = TORCH.replace("if hvd.size() > 99 else hvd.Compression.none", "if args.fp16 else hvd.Compression.none")
     source = source.replace("compression=compression,", "compression=compression, backward_passes_per_step=2,")
-    source = source.replace("loss = hvd.allreduce(loss.detach(), name=\"loss\")", "hvd.allreduce_(loss.data)")
+    source = source.replace('loss = hvd.allreduce(loss.detach(), name="loss")', "hvd.allreduce_(loss.data)")
     text = port(source + "epoch = hvd.broadcast_object(epoch, root_rank=1)\n", HOROVOD).text
     assert "compression = None if args.fp16 else None" in text
     assert "dl.DistributedOptimizer(optimizer)\n" in text

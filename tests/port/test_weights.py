@@ -15,7 +15,9 @@ model = torch.nn.Linear(2, 1, bias=False)
 opt = torch.optim.SGD(model.parameters(), lr=0.1)
 """
 
-BAYES = LINE + """
+BAYES = (
+    LINE
+    + """
 def elbo(out, y, prior, weight):
     return torch.nn.functional.mse_loss(out, y) + prior * weight
 
@@ -38,6 +40,7 @@ for epoch in range(2):
         total += loss.item()
     print(total / count)
 """
+)
 
 
 def test_what_counts_once_an_epoch_counts_once_with_n_ranks_too(tmp_path):
@@ -74,7 +77,9 @@ def test_the_number_of_batches_that_one_update_takes_is_a_ranks_own():
     assert port(HEAD + whole.replace("% 4 ==", "% len(loader) ==")).text.count("serial_steps") == 0
 
 
-BALANCED = LINE + """seen, weight, history = 1.0, 1.0, []
+BALANCED = (
+    LINE
+    + """seen, weight, history = 1.0, 1.0, []
 for epoch in range(3):
     total = 0.0
     if epoch > 1:
@@ -91,6 +96,7 @@ for epoch in range(3):
         total += error.item()
     history.append(total / len(loader))
 """
+)
 
 
 def test_numbers_of_earlier_steps_weigh_the_losses_of_all_ranks_alike(tmp_path):

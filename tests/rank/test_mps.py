@@ -13,7 +13,7 @@ from dlrun.rank import mps
 @pytest.fixture
 def env(tmp_path: Path) -> dict[str, str]:
     """An environment whose driver tells what the file ``modes`` says, and whose MPS writes down what it is told."""
-    smi = f'cat {tmp_path}/modes\n'
+    smi = f"cat {tmp_path}/modes\n"
     control = f'echo "$@" $(cat) >> {tmp_path}/told\n[ "$1" = -d ] && touch $CUDA_MPS_PIPE_DIRECTORY/control\ntrue\n'
     for name, text in (("nvidia-smi", smi), ("nvidia-cuda-mps-control", control)):
         (tmp_path / name).write_text("#!/bin/sh\n" + text)

@@ -34,7 +34,7 @@ def test_of_a_crash_the_frames_of_the_script_are_shown_and_where_it_was(tmp_path
     log = Log(str(tmp_path), 1)
     shim = f'  File "{Path(log_module.__file__).parent}/script.py", line 83 in _run_file\n'
     shim += '  File "<frozen runpy>", line 88 in _run_code\n'
-    crash = f'''Fatal Python error: Segmentation fault\n  File "train.py", line 3 in <module>\n{shim}'''
+    crash = f"""Fatal Python error: Segmentation fault\n  File "train.py", line 3 in <module>\n{shim}"""
     in_c = "Current thread's C stack trace (most recent call first):\n" + 30 * '  Binary file "python" [0x53d28e]\n'
     assert log.write(f" 1%\r 2%\nepoch 1\n{crash}\n{in_c}Extension modules: numpy (total: 1)\n".encode()) == b""
     said = [" 2%", "epoch 1", "Fatal Python error: Segmentation fault", '  File "train.py", line 3 in <module>']

@@ -155,7 +155,7 @@ def test_every_loader_that_trains_has_to_be_shared(forgotten, prove, port) -> No
         assert forgotten.split()[0] in text.replace(forgotten, "").splitlines()[int(failed[0].where.split(":")[1]) - 1]
 
 
-DRAWN = '''import numpy as np
+DRAWN = """import numpy as np
 import torch
 
 np.random.seed(0)
@@ -178,7 +178,7 @@ for epoch in range(4):
         if scores["loss"] < best:
             best = scores["loss"].item()
             torch.save(model.state_dict(), "model.pt")
-'''
+"""
 DEALT = (
     ("import numpy", "import dl_comm.torch as dl\nimport numpy"),
     ("\n\nnp.random.seed(0)", "\n\ndl.init()\nnp.random.seed(0)"),
@@ -212,7 +212,7 @@ def test_what_a_script_draws_orders_and_weighs_itself_is_followed(faults, prove)
     assert verdict.proved == (not faults)
 
 
-BESIDE = '''
+BESIDE = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -233,7 +233,7 @@ for epoch in range(3):
         optimizer.step()
         scheduler.step()
         step += 1
-'''
+"""
 
 
 @pytest.mark.parametrize(("right", "wrong"), [("dl.steps(36)", "36"), ("dl.serial_steps(step)", "step")])

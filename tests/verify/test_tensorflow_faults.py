@@ -51,8 +51,14 @@ FAULTS = {
         .replace("dl.broadcast_variables(model, optimizer)\n", "")
         .replace("dl.reseed()\n", "")
         .replace("dl.rank0(model.save_weights)", "model.save_weights"),
-        {"missing-average", "double-scaling", "unsharded-loader", "missing-broadcast", "equal-seeds",
-         "save-by-every-rank"},
+        {
+            "missing-average",
+            "double-scaling",
+            "unsharded-loader",
+            "missing-broadcast",
+            "equal-seeds",
+            "save-by-every-rank",
+        },
     ),
     "variable-of-own-samples-and-best-by-all": (
         keeping(

@@ -62,9 +62,7 @@ def test_an_evaluation_is_summed_not_averaged_over_ranks(size, shown, fault, alo
 
 @pytest.mark.skipif(KERAS_2, reason="Keras 3 is not installed: nox -s keras3 runs this")
 @pytest.mark.parametrize(("reduction", "status"), [("sum", "passed"), ("none", "n/a")])
-def test_ranks_that_share_serial_batches_train_alike_with_dropout_off(
-    reduction, status, tmp_path, monkeypatch
-) -> None:
+def test_ranks_that_share_serial_batches_train_alike_with_dropout_off(reduction, status, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     script = tmp_path / "train_dist.py"
     text = TAPE.replace(CLIP, "").replace("from_logits=True", f"from_logits=True, reduction='{reduction}'")

@@ -190,7 +190,8 @@ def gather(
         fitted=tuple(beside_loops(flow)),
         queues=tuple(feeds.queues) if isinstance(feeds, SessionFeeds) else (),
         fed=tuple(pair for run, _ in gradients.step_calls for pair in gradients.fed_pairs(run))
-        if isinstance(gradients, SessionGradients) else (),
+        if isinstance(gradients, SessionGradients)
+        else (),
         unclear=tuple(feeds.unclear if isinstance(feeds, SessionFeeds) else getattr(feeds, "compiled", ())),
     )
 

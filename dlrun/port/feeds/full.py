@@ -54,8 +54,7 @@ class FullBatches:
         return Wholes(self.kinds, loop, losses, reached, self._at_times(loop)), losses
 
     def _at_times(self, loop: cst.CSTNode) -> list[cst.CSTNode]:
-        """Return the tests below which ``loop`` draws, where it draws nowhere else, and the functions run there alone.
-        """
+        """Return the tests below which ``loop`` draws, if it draws nowhere else, and the functions run there alone."""
         gradients = self.loops.gradients
         updates = {*(call for call, _ in gradients.step_calls), *gradients.updates}
         updates |= {call for call in gradients.backwards if calls_method(call, "backward")}  # not of a residual alone

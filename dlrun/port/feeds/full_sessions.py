@@ -119,6 +119,7 @@ class FullSessions(FullBatches):
 
     def _reductions(self, arrays: dict[str, str]) -> Reductions:
         """Return how the graph's losses gather samples; ``arrays`` are those behind names of placeholders or arrays."""
+
         def data(node: cst.CSTNode) -> str | None:
             return arrays.get(node.value) if isinstance(node, cst.Name) else None
 

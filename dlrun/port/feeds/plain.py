@@ -46,8 +46,13 @@ class Plain:
                     return True
             if isinstance(node, cst.DictComp) and isinstance(node.value, (cst.Name, *_PLAIN)):
                 return True  # a vocabulary: the number of each word
-            if isinstance(node, (cst.Dict, cst.List, cst.Tuple)) and node.elements and all(
-                isinstance(e.value, cst.SimpleString if isinstance(node, cst.List) else _PLAIN) for e in node.elements
+            if (
+                isinstance(node, (cst.Dict, cst.List, cst.Tuple))
+                and node.elements
+                and all(
+                    isinstance(e.value, cst.SimpleString if isinstance(node, cst.List) else _PLAIN)
+                    for e in node.elements
+                )
             ):
                 return True
         return False

@@ -61,9 +61,7 @@ def _orders(facts: Facts, lines: set[cst.CSTNode]) -> Iterator[Edit | Doubt]:
                        after=statements("torch/reseed", dl=facts.alias))  # fmt: skip
 
 
-def drawn(
-    facts: ScriptFacts, call: cst.Call, lines: set[cst.CSTNode], goes_on: bool = True
-) -> Iterator[Edit | Doubt]:
+def drawn(facts: ScriptFacts, call: cst.Call, lines: set[cst.CSTNode], goes_on: bool = True) -> Iterator[Edit | Doubt]:
     """Yield what lets all ranks draw ``call`` alike, once for each of the ``lines``; the training may then go on."""
     before, after = statements("torch/alike", dl=facts.alias), statements("torch/reseed", dl=facts.alias)
     statement = facts.script.statement_of(call)

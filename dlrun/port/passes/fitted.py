@@ -48,8 +48,9 @@ def gradients(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
             yield Doubt(call, "it trains on each rank by itself, on all samples: only the script's own loops are "
                         "ported", "high",
                         f"import {_KERAS}, and {_KERAS}.distribute(model) after compile()")  # fmt: skip
-    for made in dict.fromkeys(made for call in facts.fitted if _is_shared(facts, call)
-                              for made in _compiled(facts, call)):
+    for made in dict.fromkeys(
+        made for call in facts.fitted if _is_shared(facts, call) for made in _compiled(facts, call)
+    ):
         model = receiver(facts.script, made)
         lines = statements("keras/distribute", dl=_KERAS, model=model, callbacks=[], lars=False)
         line = facts.script.line_of(facts.script.statement_of(made))

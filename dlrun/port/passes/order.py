@@ -34,8 +34,10 @@ def torch(facts: Facts) -> Iterator[Doubt]:
         early = name in _SPLITS and not seeded and argument(call, "random_state") is None and _before_init(facts, call)
         if early and "split" not in kinds:
             kinds.add("split")
-            why = ("NumPy is not seeded, and this runs before the ranks meet: each splits the data in its own way, and "
-                   "trains on what others validate on")
+            why = (
+                "NumPy is not seeded, and this runs before the ranks meet: each splits the data in its own way, and "
+                "trains on what others validate on"
+            )
             yield Doubt(call, why, "high", "pass random_state=0, or call numpy.random.seed() first")
         elif name in _LISTS and not _sorted(facts, call) and "listing" not in kinds:
             kinds.add("listing")

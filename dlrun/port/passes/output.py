@@ -28,7 +28,6 @@ _HUBS = re.compile(
 )
 
 
-
 def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     """Replace call targets and keep the arguments; save() writes on rank 0, load() waits for it.
 

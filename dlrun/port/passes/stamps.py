@@ -52,8 +52,13 @@ def names(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
         if whole not in done and _names_path(facts, Taint(script, facts.kinds, [whole])):
             done.add(whole)
             if not once(facts, call):
-                yield Doubt(whole, "each rank's own clock names this, before the ranks meet: they may look for other "
-                            "files than rank 0 writes", "medium", f"{facts.alias}.broadcast() it under the main guard")
+                yield Doubt(
+                    whole,
+                    "each rank's own clock names this, before the ranks meet: they may look for other "
+                    "files than rank 0 writes",
+                    "medium",
+                    f"{facts.alias}.broadcast() it under the main guard",
+                )
                 continue
             why = "a folder that is new is there for the next rank" if counts else "clocks differ"
             yield Edit(whole, f"one name for all ranks, rank 0's: {why}",

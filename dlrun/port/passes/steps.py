@@ -22,27 +22,31 @@ from dlrun.port.program.script import argument, dotted, walk
 # Schedulers of schedulers, which step with them: where these are given.
 _OF_OTHERS = {"SequentialLR": 1, "ChainedScheduler": 0}
 # Scheduler arguments that count scheduler steps: (position, name).
-COUNTS = {
-    "StepLR": ((1, "step_size"),),
-    "MultiStepLR": ((1, "milestones"),),
-    "SequentialLR": ((2, "milestones"),),
-    "CosineAnnealingLR": ((1, "T_max"),),
-    "CosineAnnealingWarmRestarts": ((1, "T_0"),),
-    "OneCycleLR": ((2, "total_steps"), (4, "steps_per_epoch")),
-    "LinearLR": ((3, "total_iters"),),
-    "ConstantLR": ((2, "total_iters"),),
-    "PolynomialLR": ((1, "total_iters"),),
-    "CyclicLR": ((3, "step_size_up"), (4, "step_size_down")),
-    "get_constant_schedule_with_warmup": ((1, "num_warmup_steps"),),
-    "WarmupConstantSchedule": ((1, "warmup_steps"),),
-    "get_scheduler": ((2, "num_warmup_steps"), (3, "num_training_steps")),
-} | {
-    f"get_{kind}_schedule_with_warmup": ((1, "num_warmup_steps"), (2, "num_training_steps"))
-    for kind in ("linear", "cosine", "cosine_with_hard_restarts", "polynomial_decay")
-} | {
-    f"Warmup{kind}Schedule": ((1, "warmup_steps"), (2, "t_total"))
-    for kind in ("Linear", "Cosine", "CosineWithHardRestarts")
-}
+COUNTS = (
+    {
+        "StepLR": ((1, "step_size"),),
+        "MultiStepLR": ((1, "milestones"),),
+        "SequentialLR": ((2, "milestones"),),
+        "CosineAnnealingLR": ((1, "T_max"),),
+        "CosineAnnealingWarmRestarts": ((1, "T_0"),),
+        "OneCycleLR": ((2, "total_steps"), (4, "steps_per_epoch")),
+        "LinearLR": ((3, "total_iters"),),
+        "ConstantLR": ((2, "total_iters"),),
+        "PolynomialLR": ((1, "total_iters"),),
+        "CyclicLR": ((3, "step_size_up"), (4, "step_size_down")),
+        "get_constant_schedule_with_warmup": ((1, "num_warmup_steps"),),
+        "WarmupConstantSchedule": ((1, "warmup_steps"),),
+        "get_scheduler": ((2, "num_warmup_steps"), (3, "num_training_steps")),
+    }
+    | {
+        f"get_{kind}_schedule_with_warmup": ((1, "num_warmup_steps"), (2, "num_training_steps"))
+        for kind in ("linear", "cosine", "cosine_with_hard_restarts", "polynomial_decay")
+    }
+    | {
+        f"Warmup{kind}Schedule": ((1, "warmup_steps"), (2, "t_total"))
+        for kind in ("Linear", "Cosine", "CosineWithHardRestarts")
+    }
+)
 _ANY = "?"  # a class by any name: getattr(torch.optim.lr_scheduler, name)
 FACTORS = {"ExponentialLR": 1, "CyclicLR": 6}  # where the schedulers take what multiplies the rate at every step
 _COUNTED = re.compile(r"^(num_)?((warm_?up|total|max|train|training|decay)_(steps|iters|iterations|updates)|t_total)$")

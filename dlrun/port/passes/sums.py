@@ -148,7 +148,8 @@ class Sums:
         alone = count is total
         around = [[x, *(up for up in self.script.above(x) if isinstance(up, cst.For))] for x in loops]
         return bool(loops) and all(
-            any(self._dealt(x, count, alone) and self._after(x, count, total) for x in nested) for nested in around)
+            any(self._dealt(x, count, alone) and self._after(x, count, total) for x in nested) for nested in around
+        )
 
     def _loops(self, node: cst.CSTNode) -> list[cst.CSTNode | None]:
         """Return the innermost loops in which the rank-local names in ``node`` are added to."""
@@ -231,8 +232,7 @@ class Sums:
         made = [n for part in parts for n in self.facts.flow.through(part) if isinstance(n, cst.Call)]
         parts += [a.value for n in made if self.script.name_of(n.func) == "builtins.zip" for a in n.args]
         return any(
-            (isinstance(part, cst.Name) and part.value in names)
-            or feed in self.facts.flow.through(part)
+            (isinstance(part, cst.Name) and part.value in names) or feed in self.facts.flow.through(part)
             for part in parts
         )
 

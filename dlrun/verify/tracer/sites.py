@@ -18,6 +18,8 @@ def sites(source: str) -> list[dict[str, Any]]:
 def _trains(call: ast.Call) -> bool:
     name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
     named = {keyword.arg for keyword in call.keywords}
-    return name == "backward" or (name == "gradient" and len(call.args) + len(named) > 1) or (
-        name == "fit" and bool(named & FIT)
+    return (
+        name == "backward"
+        or (name == "gradient" and len(call.args) + len(named) > 1)
+        or (name == "fit" and bool(named & FIT))
     )

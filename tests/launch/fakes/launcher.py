@@ -109,7 +109,7 @@ def main(tool: str, words: list[str]) -> None:
         sys.exit("flux: run is the one command of this stand-in")
     found, program = options(tool, words)
     n, p = ranks(tool, found)
-    tell = f"r=${{PMI_RANK:-$OMPI_COMM_WORLD_RANK}} n={n} p={p}; export {TELLS[tool]}; exec \"$@\""
+    tell = f'r=${{PMI_RANK:-$OMPI_COMM_WORLD_RANK}} n={n} p={p}; export {TELLS[tool]}; exec "$@"'
     mpiexec = os.environ["FAKE_MPIEXEC"]
     os.execv(mpiexec, [mpiexec, "-n", str(n), "sh", "-c", tell, "sh", *program])
 
