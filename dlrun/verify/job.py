@@ -107,9 +107,9 @@ class Runs:
         It may name what a step set that is not made in so few, or count on all batches that it takes with next().
         """
         serial, again = self._twice("serial", "again", self.cut)
-        if serial.error and serial.error[1]["type"] not in (*COUNTS, *ITSELF) and serial.root.first("cut"):
+        if serial.error and serial.error[1]["type"] not in (*COUNTS, *ITSELF) and _was_cut(serial):
             serial, again = self._twice("later", "later-again", self.job.steps)
-        if serial.error and serial.error[1]["type"] not in ITSELF and serial.root.first("cut"):
+        if serial.error and serial.error[1]["type"] not in ITSELF and _was_cut(serial):
             serial, again = self._twice("uncut", "uncut-again", UNCUT)
         if serial.error:
             _, event = serial.error
@@ -230,6 +230,10 @@ class Runs:
         words, where = self.job.args, self.folder / name
         with self.watch.over(self.folder):
             return self.act(Task(name, script, words, n, where, given, env, self.job.stall, self.unwanted))
+
+
+def _was_cut(run: Run) -> bool:
+    return bool(run.root.first("cut") or run.root.first("ended"))
 
 
 def _any(checks: list[Check], name: str = "") -> bool:

@@ -14,7 +14,9 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
+from dlrun.verify.tracer.endings import BATCHES, batched, ended
 from dlrun.verify.tracer.recorder import Recorder
+from dlrun.verify.tracer.syntax import Loop, callee, inside
 
 WATCH = "__dlrun_watch__"
 TURNS = "the number of turns"  # of a loop through a range
@@ -25,15 +27,16 @@ TRAINING = {"step", "backward", "gradients", "run",  # run() of a session
 COMPUTING = {"backward", "gradient"}  # what ranks may do as often as each likes
 KEEPS = {"deepcopy", "get_weights", "state_dict"}  # and what begins with save
 ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
-Loop = (ast.For, ast.While, ast.AsyncFor)
 
 
 def watched(source: str, filename: str) -> Any:
     """Return the script's code, its deciding conditions reported to ``WATCH(kind, text, condition, operands)``."""
     tree = ast.parse(source, filename)
     kinds = dict.fromkeys(choosing(tree), "choice") | dict.fromkeys(deciding(tree), "decision")
-    kinds |= dict.fromkeys(counting(tree), "decision")
-    return compile(ast.fix_missing_locations(_Insert(kinds, faces(tree)).visit(tree)), filename, "exec")
+    stepping = counting(tree)
+    kinds |= dict.fromkeys(stepping, "decision")
+    inserted = _Insert(kinds, faces(tree), batched(tree, stepping)).visit(tree)
+    return compile(ast.fix_missing_locations(inserted), filename, "exec")
 
 
 def faces(tree: ast.Module) -> frozenset[str]:
@@ -98,6 +101,8 @@ def watch(recorder: Recorder) -> Callable[..., Any]:
     parts: dict[str, Any] = {}
 
     def report(kind: str, text: str, condition: Any, operands: Callable[[], dict[str, Any]] | None = None) -> Any:
+        if kind == BATCHES:
+            return ended(recorder, condition)
         if operands is None:  # a part of the condition that is about to be reported
             parts[text] = condition
             return condition
@@ -123,9 +128,10 @@ def watch(recorder: Recorder) -> Callable[..., Any]:
 
 
 class _Insert(ast.NodeTransformer):
-    def __init__(self, kinds: dict[int, str], dl: frozenset[str]) -> None:
+    def __init__(self, kinds: dict[int, str], dl: frozenset[str], batches: set[int]) -> None:
         self._kinds = kinds  # of the conditions at these lines
         self._dl = dl
+        self._batches = batches  # the lines of loops through batches
 
     def _visit(self, node: ast.If | ast.While) -> ast.AST:
         self.generic_visit(node)
@@ -141,11 +147,14 @@ class _Insert(ast.NodeTransformer):
     visit_If = visit_While = _visit  # noqa: N815
 
     def visit_For(self, node: ast.For) -> ast.AST:
-        """Report the length of a range."""
+        """Report the length of a range; end a loop through batches when all steps are made."""
         self.generic_visit(node)
         if node.lineno in self._kinds:
             nothing = ast.Lambda(ast.arguments([], [], None, [], [], None, []), ast.Dict([], []))
             given: list[ast.expr] = [ast.Constant("decision"), ast.Constant(ast.unparse(node.iter)), node.iter, nothing]
+            node.iter = ast.copy_location(ast.Call(ast.Name(WATCH, ast.Load()), given, []), node.iter)
+        if node.lineno in self._batches:
+            given = [ast.Constant(BATCHES), ast.Constant(""), node.iter]
             node.iter = ast.copy_location(ast.Call(ast.Name(WATCH, ast.Load()), given, []), node.iter)
         return node
 
@@ -165,7 +174,7 @@ class _Parts(ast.NodeTransformer):
 
 def _is_shared(call: ast.Call, dl: frozenset[str]) -> bool:
     name = ast.unparse(call.func)
-    return _callee(call) in SHARED and (name in dl or name.rpartition(".")[0] in dl)
+    return callee(call) in SHARED and (name in dl or name.rpartition(".")[0] in dl)
 
 
 def names_in(node: ast.AST, dl: frozenset[str] = frozenset()) -> set[str]:
@@ -207,15 +216,6 @@ def _assigned(node: ast.If) -> set[str]:
     return {name for target in targets for name in names_in(target)}
 
 
-def inside(loop: ast.AST) -> list[ast.AST]:
-    """Return the nodes below a loop, functions defined there left out."""
-    found: list[ast.AST] = []
-    for child in ast.iter_child_nodes(loop):
-        if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
-            found += [child, *inside(child)]
-    return found
-
-
 def _leaves(node: ast.If, own: bool) -> bool:
     """Whether a branch leaves the loop, skips a step, or calls what all ranks have to call.
 
@@ -224,20 +224,16 @@ def _leaves(node: ast.If, own: bool) -> bool:
     for part in inside(node):
         if isinstance(part, (ast.Return, ast.Raise)) or (own and isinstance(part, (ast.Break, ast.Continue))):
             return True
-        if isinstance(part, ast.Call) and _callee(part) in COLLECTIVE | {"exit", "quit"}:
+        if isinstance(part, ast.Call) and callee(part) in COLLECTIVE | {"exit", "quit"}:
             return True
     return False
-
-
-def _callee(call: ast.Call) -> str:
-    return getattr(call.func, "attr", getattr(call.func, "id", ""))
 
 
 def _trains(node: ast.AST, training: set[str]) -> bool:
     """Whether a call below makes a training step. One that gives back several things is an environment's step."""
     several = {id(n.value) for n in ast.walk(node) if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Tuple)}
-    calls = [n for n in ast.walk(node) if isinstance(n, ast.Call) and _callee(n) in training]
-    return any(_callee(n) != "step" or id(n) not in several for n in calls)
+    calls = [n for n in ast.walk(node) if isinstance(n, ast.Call) and callee(n) in training]
+    return any(callee(n) != "step" or id(n) not in several for n in calls)
 
 
 def _training_functions(tree: ast.Module, calls: set[str] = TRAINING) -> set[str]:

@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from dlrun.verify.tracer.conditions import Loop, inside, names_in
+from dlrun.verify.tracer.conditions import names_in
 from dlrun.verify.tracer.recorder import Recorder, user_frame
+from dlrun.verify.tracer.syntax import Loop, inside
 
 Carried = dict[str, int]  # the line that carries each name on
 Made = dict[str, list[tuple[int, set[str], bool]]]  # lines that assign a name, what they read, whether it adds to it

@@ -1,0 +1,47 @@
+"""What follows a loop through batches is reached: an evaluation, a plateau, what is saved.
+
+An epoch over a DataLoader is cut short by ``loaders``. One that the script goes through by itself, by numbers or
+slices, has more turns than a run makes steps; so it ends when all steps are made, and the script goes on to its next
+backward.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from dlrun.verify.tracer.recorder import UNCUT, Recorder
+from dlrun.verify.tracer.syntax import Loop, callee, inside
+
+BATCHES = "batches"
+
+
+def batched(tree: ast.Module, stepping: set[int]) -> set[int]:
+    """Return the lines of the innermost loops, of those ``stepping``, that are gone through again and again.
+
+    As a loop through batches is by one through epochs, around it or around a call of its function.
+    """
+    loops = [node for node in ast.walk(tree) if isinstance(node, Loop)]
+    called = {callee(n) for loop in loops for n in ast.walk(loop) if isinstance(n, ast.Call)}
+    found = set()
+    for scope in (n for n in ast.walk(tree) if isinstance(n, (ast.Module, ast.FunctionDef))):
+        again = isinstance(scope, ast.FunctionDef) and scope.name in called
+        for loop in (n for n in inside(scope) if isinstance(n, ast.For) and n.lineno in stepping):
+            outer = again or any(loop in inside(each) for each in inside(scope) if isinstance(each, Loop))
+            inner = any(n.lineno in stepping for n in inside(loop) if isinstance(n, Loop))
+            found |= {loop.lineno} if outer and not inner else set()
+    return found
+
+
+def ended(recorder: Recorder, turns: Iterable[Any]) -> Iterator[Any]:
+    """Yield the turns of a loop, until all steps that are asked for are made and some of them in this loop.
+
+    The next turn is asked for all the same: a DataLoader ends its epoch then.
+    """
+    began = recorder.steps
+    for turn in turns:
+        if recorder.done and recorder.steps > began and recorder.orders.epoch_steps != UNCUT:
+            recorder.note("ended")
+            return
+        yield turn
