@@ -57,8 +57,8 @@ class Averaging:
                 before.land()
             result = flight.land()
         else:
-            lagging = [fresh(array) for array in before.land()]
-            result = [_blend(own, old, share) for own, old in zip(flight.land(), lagging, strict=True)]
+            pairs = zip(before.land(), flight.land(), strict=True)
+            result = [_blend(fresh(own), old, share) for old, own in pairs]
         self.previous = flight if share > 0 else None
         self.note(time.perf_counter() - begun)
         return result

@@ -47,13 +47,22 @@ MODES = """
     rank = dl_comm.get_rank()
     def run(team, **phases):
         dl_comm.config_team(team, **phases)
-        return [float(dl_comm.gradients([np.full(3, 10 * step + 2 * rank, "f4")], team)[0][0]) for step in range(6)]
+        seen = []
+        for step in range(6):
+            mean, = dl_comm.gradients([np.full(3, 10 * step + 2 * rank, "f4")], team)
+            seen.append(round(float(mean[0]), 4))
+            mean *= 100  # it is the caller's now
+        return seen
     assert run(0, ksteps=2, max_steps=6) == [1, 11, 21, 21, 31, 41], run
     assert run(1, ksteps=6, max_steps=6) == [1, 11, 21, 31, 41, 51]
     dl_comm.create_team(2, 1, 1)
     assert run(2, ksteps=-3, max_steps=6) == [1, 1, 11, 31, 41, 51]
     blended = run(3, transition=1, ksteps=2, max_steps=6)
     assert blended == [1, 11, 21, 21, 31, 41], blended
+    blended = run(4, transition=4, ksteps=1, max_steps=10)  # a fifth more of the mean before, call by call
+    assert blended == [1, 11, 17, 25, 33, 41], blended
+    blended = run(5, transition=4, ksteps=-1, max_steps=10)  # and a fifth less
+    assert blended == [1, 3, 15, 27, 39, 51], blended
     print("rank", rank, "right", flush=True)
     dl_comm.finalize()
     dl_comm.finalize()
