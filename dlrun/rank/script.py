@@ -83,7 +83,7 @@ def _run_file(program: list[str]) -> None:
     main.__dict__.update(__file__=path, __builtins__=__builtins__, __cached__=None)
     sys.modules["__main__"] = main
     sys.argv[:] = program
-    sys.path[0] = os.path.dirname(os.path.realpath(path))  # noqa: PTH120 - pathlib costs 5 ms a rank
+    _find_first(os.path.dirname(os.path.realpath(path)))  # noqa: PTH120 - pathlib costs 5 ms a rank
     with io.open_code(path) as file:
         source = file.read()
     exec(compile(source, path, "exec"), main.__dict__)
@@ -100,8 +100,17 @@ def _run_module(program: list[str]) -> None:
     import runpy
 
     sys.argv[:] = program
-    sys.path[0] = os.getcwd()  # noqa: PTH109 - pathlib costs 5 ms a rank
+    _find_first(os.getcwd())  # noqa: PTH109 - pathlib costs 5 ms a rank
     runpy.run_module(program[0], run_name="__main__", alter_sys=True)
+
+
+def _find_first(folder: str) -> None:
+    """Look for modules in the script's folder, in place of the one that ``python -m`` has put first.
+
+    Under PYTHONSAFEPATH Python puts none there (3.11 on), and takes no module from the script's folder, either.
+    """
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = folder
 
 
 def what(error: BaseException) -> str:

@@ -50,6 +50,23 @@ def test_a_node_that_does_not_see_the_run_directory_says_so(tmp_path):
                            "the run directory must lie where every node sees it\n")  # fmt: skip
 
 
+def test_modules_are_found_where_python_finds_them_for_the_script(tmp_path, monkeypatch):
+    for place in ("lib", "src"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / f"of_{place}.py").touch()
+    (tmp_path / "spec.json").write_text(json.dumps({**SPEC, "run_dir": str(tmp_path)}))
+    (tmp_path / "src" / "train.py").write_text(
+        "from importlib.util import find_spec\nprint([bool(find_spec(name)) for name in ('of_lib', 'of_src')])\n"
+    )
+    line = [sys.executable, "-m", "dlrun.rank", "--spec", "spec.json", "--", "src/train.py"]
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "lib"))
+    for safe in ("", "1"):
+        monkeypatch.setenv("PYTHONSAFEPATH", safe)
+        alone = subprocess.run([sys.executable, line[-1]], cwd=tmp_path, capture_output=True, text=True, check=True)
+        done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stdout) == (0, alone.stdout), done.stderr
+
+
 FRAMES = """in user code:
 
     File "/home/me/train.py", line 4, in step  *
