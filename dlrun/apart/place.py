@@ -12,6 +12,7 @@ from dlrun.package import home_of
 
 ABOVE = 2  # levels above the working folder to which a script may point, as "../data" does
 ENTRIES = 5000  # of one folder that are linked one by one; a larger one is linked as a whole
+LOGS = "dlrun-runs"  # those of earlier launches, which grow in number: linked as a whole
 
 
 def lay_out(source: Path, root: Path, without: Path) -> Path:
@@ -68,7 +69,7 @@ def scratch(source: Path, target: Path, without: Path) -> None:
             if entry.resolve() == without:
                 continue
             copy = there / entry.name
-            own = entry.is_dir() and not entry.is_symlink() and not entry.name.startswith(".")
+            own = entry.is_dir() and not entry.is_symlink() and not entry.name.startswith(".") and entry.name != LOGS
             size = _entries(entry) if own else 1
             if own and 0 <= size <= budget and not (entry / "pyvenv.cfg").exists():
                 budget -= size

@@ -29,6 +29,14 @@ def test_the_scratch_folder_looks_like_the_users_and_is_another(source: Path, tm
     assert not (target / "runs").exists()
 
 
+def test_the_logs_of_earlier_runs_are_one_link_however_many_they_are(source: Path, tmp_path: Path) -> None:
+    run = source / "dlrun-runs" / "20260102-030405-6"
+    run.mkdir(parents=True)
+    (run / "rank-0.log").write_text("epoch 1")
+    scratch(source, tmp_path / "target", source / "runs")
+    assert (tmp_path / "target" / "dlrun-runs").readlink() == source / "dlrun-runs"
+
+
 def test_what_a_run_wrote_is_left_and_nothing_else(source: Path) -> None:
     root = source / "runs" / "files"
     place = lay_out(source, root, source / "runs")
