@@ -10,7 +10,7 @@ from dataclasses import dataclass
 NUMBER = r"([-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?)"
 RATE = NUMBER + r"\s*(?:samples|images|examples|sequences|tokens)\s*(?:/\s*s\b|/\s*sec\b|per second)"
 ACCURACY = r"(?<!best )\bacc(?:uracy)?\b\s*[:=]?\s*" + NUMBER + r"(?:/(?P<of>\d+))?\s*(?P<percent>%)?"
-EPOCH = r"\bepoch\b\s*[:=#(\[]?\s*(\d+)"
+EPOCH = r"\b(?:[eé]po(?:che?|ca|que))\b\s*[:=#(\[]?\s*(\d+)"
 LOSS = r"loss\b\s*[:=]?\s*" + NUMBER
 
 

@@ -1,5 +1,7 @@
 """What scripts print is understood, and a script that prints otherwise can say how."""
 
+import re
+
 import pytest
 
 from dlrun.scale.reading import Patterns, read
@@ -41,6 +43,9 @@ def test_epochs_are_timed_where_no_rate_is_printed() -> None:
     lines = [(0.0, "ready"), (2.0, "epoch 1: loss 2"), (6.0, "| epoch  2 | val 1"), (8.0, "Epoch [3/3] loss 1")]
     reading = read(lines, Patterns())
     assert (reading.rates, reading.unit) == ((0.25, 0.5), "epochs/s")
+    for word in ("Epoche", "Época", "époque"):
+        theirs = [(seconds, re.sub("[Ee]poch", word, text)) for seconds, text in lines]
+        assert read(theirs, Patterns()) == reading
     assert read(lines[:2], Patterns()).rates == ()
     assert read([*lines, (9.0, "80 samples/s")], Patterns()).unit == "samples/s"
     assert read([*lines, (9.0, "epoch 1 of another fold")], Patterns()).rates == ()
