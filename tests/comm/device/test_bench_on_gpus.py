@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import measure
 from gpus import HERE, real_driver
 
 from dlrun.bench.cases import Case
@@ -83,6 +84,12 @@ def test_one_command_measures_all_that_needs_a_gpu(tmp_path):
     assert none.returncode == 1
     assert none.stdout.startswith("Nothing can be measured here: CUDA's driver is not here (/none/libcuda.so"), none
     assert not list(tmp_path.iterdir())
+
+
+def test_a_rehearsal_takes_tests_that_run_without_a_gpu():
+    asked = [step.command for step in measure.steps(rehearsed=True) if "pytest" in step.command]
+    assert asked
+    assert all("real" not in command for command in asked), asked
 
 
 def test_chunks_and_streams_reach_the_speed_of_pinned_copies_on_a_real_gpu(any_mpi, tmp_path):
