@@ -15,7 +15,7 @@ from dlrun.verify.checks.same import ALONE, same
 from dlrun.verify.checks.scaled import scaled
 from dlrun.verify.checks.shown import numbers_shown
 from dlrun.verify.checks.start import broadcast
-from dlrun.verify.checks.sums import sums
+from dlrun.verify.checks.sums import divided, sums
 from dlrun.verify.checks.turns import turns
 from dlrun.verify.checks.weights import classes, weights
 from dlrun.verify.trace import Run
@@ -62,7 +62,7 @@ def _sharded(serial: Run, again: Run, identity: Run, sharded: Run) -> list[Check
     checks += [data.global_batch(serial, sharded), rated]
     checks += [ranks.own_noise(sharded), steps, ranks.one_writer(sharded)]
     remarks = [None, None] if cause else [choices(serial, again, sharded), numbers_shown(sharded)]
-    parts = [options(identity, sharded, bool(rated.fault)), sums(identity, sharded)]
+    parts = [options(identity, sharded, bool(rated.fault)), sums(identity, sharded), divided(identity, sharded)]
     parts += [evaluated_whole(identity, sharded), turns(serial, sharded), weights(identity, sharded), classes(sharded)]
     checks += [check for check in (*parts, *remarks, reached(sharded)) if check]
     if sharded.error and not sharded.hung:

@@ -12,7 +12,7 @@ from typing import Any
 
 from dlrun.apart import outside
 from dlrun.errors import DlrunError
-from dlrun.verify.checks import data, metrics, ranks, repeat, whole
+from dlrun.verify.checks import data, loaders, metrics, ranks, repeat, whole
 from dlrun.verify.checks.same import ALONE, same
 from dlrun.verify.checks.sizes import repeats
 from dlrun.verify.compare import SHARDED, compare, ran
@@ -71,7 +71,7 @@ def verify(
     add(runs.repeats(serial, again))
     if checks[0].status == "failed":
         return Verdict(tuple(checks))
-    identity, replicate = runs.both(runs.identity, runs.replicate)
+    identity, replicate = runs.both(lambda: runs.identity(serial), runs.replicate)
     if not identity.root.steps:
         add(ran(identity, "identity") or same("identity", serial, again, identity))
         return Verdict(tuple(checks))
@@ -137,9 +137,9 @@ class Runs:
             check = repeat.repeats(serial, again, self._serial("hashed", self.cut))
         return check
 
-    def identity(self) -> Run:
+    def identity(self, serial: Run) -> Run:
         """Run the port on 1 rank."""
-        return self._port("identity", 1, lineage=framework_of(self.job.port) == "torch")
+        return self._port("identity", 1, lineage=framework_of(self.job.port) == "torch", uses=loaders.uses(serial.root))
 
     def replicate(self) -> Run:
         """Run the port on n ranks that repeat the serial run; n a power of two, so that means of equals are exact."""
@@ -148,7 +148,7 @@ class Runs:
     def alone(self, serial: Run, again: Run) -> Run | None:
         """Run the port on n ranks that are told to be alone, as one that shares its data itself; None if it differs."""
         n, env = 1 << (self.job.ranks.bit_length() - 1), {"DL_COMM_REPLICATE": "1"}
-        run = self._port(ALONE, n, env, alone=True, lineage=True)
+        run = self._port(ALONE, n, env, alone=True, lineage=True, uses=loaders.uses(serial.root))
         return run if (ran(run, "replicate") or same("replicate", serial, again, run)).status == "passed" else None
 
     def sharded(self) -> Run:
@@ -185,8 +185,7 @@ class Runs:
         keeps = data.batch_factor(serial, sharded) == 1
         if keeps and loud is None:
             return whole.reproduces(serial, sharded)
-        loaders = {event["loader"]: event["made"] for event in serial.root.all("loader")}
-        made = tuple({loaders[epoch.loader] for epoch in data.training(serial.root) if epoch.loader in loaders})
+        made = loaders.training(serial.root)
         # What is fed, or what fit() takes, is the serial batch on every rank, and the tracer deals it out.
         fits = any(event.facts.get("fit") for event in serial.root.all("epoch"))
         env = {} if keeps or (data.training(serial.root) and not fits) else {"DL_COMM_REPLICATE": "1"}

@@ -7,7 +7,7 @@ from collections import Counter
 from dlrun.verify.checks.contents import contents, made_otherwise, own_samples
 from dlrun.verify.checks.coverage import NAME, coverage
 from dlrun.verify.checks.gradients import uses
-from dlrun.verify.checks.orders import other_order
+from dlrun.verify.checks.orders import one_order, other_order
 from dlrun.verify.checks.sizes import batch_sizes, repeats
 from dlrun.verify.checks.stretches import stretches
 from dlrun.verify.trace import Epoch, Event, Run, Trace
@@ -77,7 +77,7 @@ def _judged(identity: Run, run: Run, expected: Epoch, first: list[Epoch]) -> Che
     finding += f"; {twice} of them are read twice, for shares of equal length" if twice else ""
     covered = _covered(identity, expected, shares, first, _to_have_all(run, first))
     wrong = covered or _leak(identity, run, shares) or contents(identity, run, NAME)
-    return wrong or passed(NAME, finding)
+    return wrong or one_order(training(identity.root), training(run.root), NAME) or passed(NAME, finding)
 
 
 def _to_have_all(run: Run, first: list[Epoch]) -> str:

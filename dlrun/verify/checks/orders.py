@@ -1,8 +1,10 @@
-"""Do the ranks deal out the positions of one order, where the script draws it and no loader does?"""
+"""Do the ranks deal out one order, where the script draws it and no loader does, and another one in each epoch?"""
 
 from __future__ import annotations
 
-from dlrun.verify.trace import Event, Run, Step
+from collections.abc import Sequence
+
+from dlrun.verify.trace import Epoch, Event, Run, Step
 from dlrun.verify.verdict import Check, failed
 
 MOST = 0.9  # of an order's length: a range to that end goes through it, whole batches of it
@@ -19,6 +21,20 @@ def other_order(run: Run, name: str) -> Check | None:
                 todo = "let all ranks go through one order: order = dl.broadcast(order)"
                 return failed(name, finding, todo, "overlapping-shards", where=order.at, rank=rank)
     return None
+
+
+def one_order(expected: Sequence[Epoch], found: Sequence[Epoch], name: str) -> Check | None:
+    """Return a check that failed because each epoch has the same order, other than in the serial script.
+
+    ``expected``, ``found``: training epochs of 1 rank and of rank 0. As those of a DistributedSampler.
+    """
+    before, now = ([epoch for epoch in each if epoch.complete][:2] for each in (expected, found))
+    again = len(before) == len(now) == 2 and now[0].loader == now[1].loader and now[0].samples == now[1].samples
+    if not again or not now[0].samples or before[0].samples == before[1].samples:
+        return None
+    finding = "each epoch reads the samples in the same order, and the serial script in another one each time"
+    todo = "call sampler.set_epoch(epoch) where an epoch begins; or give the loader to dl.shard(), without a sampler"
+    return failed(name, finding, todo, "same-order", where=now[1].at)
 
 
 def _dealt_order(step: Step) -> Event | None:

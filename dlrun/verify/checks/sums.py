@@ -1,10 +1,12 @@
-"""Is each sum over ranks one of parts, or of what all ranks have alike, counted n times?"""
+"""Is each sum over ranks one of parts, or of what all ranks have alike, counted n times? What is divided by it?"""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
-from dlrun.verify.trace import Event, Run
+from dlrun.verify.checks.data import batch_factor
+from dlrun.verify.checks.scaled import weights_of
+from dlrun.verify.trace import Event, Run, Trace
 from dlrun.verify.verdict import Check, failed
 
 NAME = "sums over ranks"
@@ -27,6 +29,46 @@ def sums(identity: Run, run: Run) -> Check | None:
         return failed(NAME, finding, "leave dl.total() out there: it is for what each rank has of its own",
                       "total-of-shared", where=at)  # fmt: skip
     return None
+
+
+def divided(identity: Run, run: Run) -> Check | None:
+    """Return a check that failed because a loss is divided by dl.total(), and by dl.gradients() once more; None else.
+
+    As a sum over tokens by their number on all ranks: the mean over ranks of that is 1/n of the mean over all tokens.
+    Where each rank has a serial batch, a part of the loss then weighs about 1/n of what it does on 1 rank.
+    """
+    n, total = len(run.traces), _total_for_loss(run.root)
+    if total is None or batch_factor(identity, run) != n:
+        return None
+    alone, now = _weights(identity.root), _weights(run.root)
+    for line, weight in now.items():
+        if alone.get(line) and 1 / n / 1.3 < weight / alone[line] < 1.3 / n:
+            finding = f"the loss is divided by a sum over {n} ranks (dl.total() at {total.at}), and dl.gradients() "
+            finding += f"makes the mean over ranks: it counts 1/{n} as much as on 1 rank"
+            todo = "divide by dl.average() of what is counted, instead of dl.total(): the mean over ranks is the mean "
+            return failed(NAME, finding, f"{todo}over all samples then", "no-mean", where=line)
+    return None
+
+
+def _total_for_loss(trace: Trace) -> Event | None:
+    """Return the first call of dl.total() between a step's batch and its backward; None of none."""
+    for step in trace.steps:
+        called = None
+        for event in step.before:
+            if event.kind == "return" and event["fn"] == "total" and not event["evaluates"]:
+                called = event
+            elif event.kind == "weight" and called is not None:
+                return called
+    return None
+
+
+def _weights(trace: Trace) -> Counter[str]:
+    """Return how much the numbers made at a line weigh in the losses of all steps, on the average."""
+    sums: Counter[str] = Counter()
+    for step in trace.steps:
+        for line, weight in weights_of(step):
+            sums[line] += weight / len(trace.steps)  # type: ignore[assignment]
+    return sums
 
 
 def _by_line(run: Run) -> dict[str, dict[int, list[tuple[Event, ...]]]]:

@@ -17,6 +17,7 @@ from dlrun.verify.tracer import workers
 from dlrun.verify.tracer.loops import is_gone_through
 from dlrun.verify.tracer.randomness import Draws
 from dlrun.verify.tracer.recorder import UNCUT, Recorder, called_by_dl_comm
+from dlrun.verify.tracer.serial_order import in_serial_order
 from dlrun.verify.tracer.tensors import batch_digest, held_by, rows
 from dlrun.verify.tracer.totals import Totals
 
@@ -82,7 +83,7 @@ class Loaders:
             sampler=type(given.get("sampler")).__name__,
             custom=any(given.get(name) is not None for name in ("sampler", "batch_sampler")),
         )
-        return given
+        return in_serial_order(given, orders.uses[made]) if made < len(orders.uses) else given
 
     def begin(self, iterator: Any, loader: DataLoader[Any]) -> None:
         """An epoch over a loader begins."""
@@ -103,7 +104,8 @@ class Loaders:
         epoch: Epoch = iterator._dlrun
         index = _resolve(iterator._dataset, epoch.waiting.popleft()) if epoch.waiting else None
         self._latest, self.totals.read = epoch, epoch.loader
-        if torch.is_grad_enabled():
+        self.totals.learns = torch.is_grad_enabled()
+        if self.totals.learns:
             self._since[epoch.loader] = weakref.ref(iterator)
         trained = self.totals.trained
         self.local = len(index or ()) if not trained or epoch.loader in trained else 0

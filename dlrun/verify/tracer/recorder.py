@@ -20,6 +20,7 @@ from typing import Any
 RANK_VARIABLES = ("DLRUN_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID")
 
 UNCUT = 10**9  # the steps of an epoch that is not cut short
+SHUFFLED, EVALUATED = "shuffled", "evaluated"  # what the serial script does with a loader, or trains on it in order
 
 
 @dataclass(frozen=True)
@@ -41,13 +42,14 @@ class Orders:
     global_batch: bool = False  # keep the serial global batch: local batch = B / n, learning rate not scaled
     sums: bool = False  # ... and take the mean of the ranks' gradients n times: the loss is a sum over samples
     training_loaders: tuple[int, ...] = ()  # the DataLoaders of the script, by order of creation, that feed backward()
+    uses: tuple[str, ...] = ()  # what the serial script does with its loaders, by order of creation
     training_shards: tuple[int, ...] | None = None  # calls of dl.shard, by order, that stay replicated: the rest shards
 
     @staticmethod
     def read(path: str) -> Orders:
         """Return the orders in the JSON file at ``path``."""
         raw = json.loads(Path(path).read_text())
-        for name in ("training_loaders", "training_shards"):
+        for name in ("training_loaders", "training_shards", "uses"):
             raw[name] = None if raw[name] is None else tuple(raw[name])
         return Orders(**raw)
 

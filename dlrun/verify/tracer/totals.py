@@ -37,12 +37,14 @@ class Totals:
         self.recorder = recorder
         self.trained: set[int] = set()  # loaders
         self.read: int | None = None  # the loader of the last batch
+        self.learns = False  # gradients may be computed with it
         self._counted: dict[tuple[CodeType, str], float] = {}
 
     @property
     def evaluates(self) -> bool:
         """Whether what was read last is not trained on."""
-        return self.read is not None and self.read not in self.trained
+        begins = self.learns and not self.trained  # the first batch of all, whose backward is still to come
+        return self.read is not None and self.read not in self.trained and not begins
 
     def begin(self) -> None:
         """Note, where an epoch follows training, what was counted before it."""
