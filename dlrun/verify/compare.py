@@ -48,7 +48,7 @@ def _sharded(serial: Run, again: Run, identity: Run, sharded: Run) -> list[Check
     """Return the checks of the sharded run."""
     if not sharded.root.steps:
         return [ran(sharded, SHARDED) or failed(SHARDED, "rank 0 makes no step", "", "fails")]
-    start, mean = broadcast(sharded), gradients.mean_gradients(sharded, identity)
+    start, mean = broadcast(sharded, bool(gradients.otherwise(sharded))), gradients.mean_gradients(sharded, identity)
     cause = next((check.name for check in (mean, start) if check.status == "failed"), "")
     state = held(sharded, cause)
     equal, shards, steps = ranks.equal(sharded, cause), data.shards(identity, sharded), ranks.steps(sharded)
@@ -108,5 +108,5 @@ def ran(run: Run, name: str) -> Check | None:
         said = " ".join(run.log.strip().splitlines()[-3:])
         return failed(name, f"the port ended with code {run.code}: {said}"[:500], "", "fails")
     if run.root.first("face") is None:
-        return failed(name, "the port never imported dl_comm.torch", "port it with dlrun port", "not-ported")
+        return failed(name, "the port never imported dl_comm", "port it with dlrun port", "not-ported")
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -139,7 +140,7 @@ class Runs:
 
     def identity(self, serial: Run) -> Run:
         """Run the port on 1 rank."""
-        return self._port("identity", 1, lineage=framework_of(self.job.port) == "torch", uses=loaders.uses(serial.root))
+        return self._port("identity", 1, lineage=framework_of(self.job.port) == "torch", **_of(serial))
 
     def replicate(self) -> Run:
         """Run the port on n ranks that repeat the serial run; n a power of two, so that means of equals are exact."""
@@ -148,7 +149,7 @@ class Runs:
     def alone(self, serial: Run, again: Run) -> Run | None:
         """Run the port on n ranks that are told to be alone, as one that shares its data itself; None if it differs."""
         n, env = 1 << (self.job.ranks.bit_length() - 1), {"DL_COMM_REPLICATE": "1"}
-        run = self._port(ALONE, n, env, alone=True, lineage=True, uses=loaders.uses(serial.root))
+        run = self._port(ALONE, n, env, alone=True, lineage=True, **_of(serial))
         return run if (ran(run, "replicate") or same("replicate", serial, again, run)).status == "passed" else None
 
     def sharded(self) -> Run:
@@ -229,6 +230,12 @@ class Runs:
         words, where = self.job.args, self.folder / name
         with self.watch.over(self.folder):
             return self.act(Task(name, script, words, n, where, given, env, self.job.stall, self.unwanted))
+
+
+def _of(serial: Run) -> dict[str, Any]:
+    """Return the orders of a run that repeats the serial one where the port does not by itself: orders and seeds."""
+    seeds = Counter(event["generator"] for event in serial.root.all("seed") if event["fixed"])
+    return {"uses": loaders.uses(serial.root), "seedings": dict(seeds)}
 
 
 def _was_cut(run: Run) -> bool:

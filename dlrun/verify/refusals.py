@@ -7,7 +7,9 @@ import tokenize
 from pathlib import Path
 
 from dlrun.errors import DlrunError, no_script
+from dlrun.verify.tracer.recorder import OURS
 
+TRANSLATED = ("horovod", "ddl")
 OTHER_FRAMEWORKS = ("jax", "flax", "mxnet", "paddle")
 
 
@@ -26,9 +28,12 @@ def refuse(serial: Path, port: Path, ranks: int, steps: int) -> None:
         raise DlrunError(f"{serial} trains with {other}: dlrun verify covers PyTorch, TensorFlow and Keras, and "
                          "proves nothing here")  # fmt: skip
     ported = _imports(port)
-    if "dl_comm" not in ported:
-        swapped = f"the port comes second: dlrun verify {port} {serial}"
-        hint = swapped if "dl_comm" in imports else f"dlrun port {serial} writes a port that does"
+    if not ported.intersection(OURS):
+        hint = f"dlrun port {serial} writes a port that does"
+        if other := next((name for name in TRANSLATED if name in ported), None):
+            hint = f"dlrun port --from {other} {port} translates its calls to dl_comm: verify what it writes"
+        if imports.intersection(OURS):
+            hint = f"the port comes second: dlrun verify {port} {serial}"
         raise DlrunError(f"{port} does not import dl_comm", hint)
 
 

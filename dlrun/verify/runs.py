@@ -22,7 +22,8 @@ TRACER = Path(__file__).parent / "tracer" / "__main__.py"
 START = 120.0  # seconds in which a rank has to start
 TEXT = 1 << 18  # bytes of a text file that is read at most
 QUICK = 6.0  # seconds in which a rank leaves its last events
-NEED_ALL = ("gradients", "average", "total", "broadcast", "broadcast_variables", "barrier", "shard", "Session.run")
+NEED_ALL = ("gradients", "average", "total", "broadcast", "broadcast_variables", "barrier", "shard", "Session.run",
+            "dl_comm.gradients", "dl_comm.broadcast", "dl_comm.average", "dl_comm.barrier")  # fmt: skip
 
 
 @dataclass(frozen=True)

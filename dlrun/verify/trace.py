@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,6 +22,9 @@ class Event:
 
     def __getitem__(self, name: str) -> Any:
         return self.facts[name]
+
+
+WAITED = re.compile(r"Rank \d+ (has )?waited a total of ")  # what dl_comm prints where it is asked to
 
 
 @dataclass(frozen=True)
@@ -136,8 +140,8 @@ class Trace:
 
     @property
     def printed(self) -> list[Event]:
-        """The lines written to standard output."""
-        return list(self.all("print"))
+        """The lines written to standard output, without dl_comm's own: how long a rank has waited."""
+        return [event for event in self.all("print") if not WAITED.match(event["text"])]
 
     def returns(self, function: str) -> Iterator[Event]:
         """Yield what calls of one of dl_comm's functions gave back."""

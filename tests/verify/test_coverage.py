@@ -45,6 +45,25 @@ def test_the_same_rows_on_all_ranks_are_an_unsharded_feed() -> None:
     assert check.fault == "unsharded-loader"
 
 
+LABELS = [[1, 1, 2, 2], [2, 1, 2, 2], [1, 1, 1, 2]]
+MINE, OTHER = ([[i, i + 1, i + 2, i + 3] for i in range(at, at + 12, 4)] for at in (20, 40))
+
+
+@pytest.mark.parametrize(
+    ("labels", "fault"),
+    [(LABELS, "unsharded-loader"), ([[1, 1, 2, 2]] * 3, ""), ([[1, 2, 1, 2], [2, 1, 1, 2], [1, 1, 2, 2]], "")],
+)
+def test_labels_that_come_in_another_mixture_in_each_step_alike_on_all_ranks_are_of_the_same_samples(labels, fault):
+    ranks = ((MINE, labels), (OTHER, labels))  # the same samples, each with noise of its own
+    check = coverage(pairs((SERIAL[:3], labels)), pairs(*ranks))
+    assert check is not None and check.fault == fault
+
+
+def test_labels_that_are_all_the_same_tell_nothing_of_the_samples() -> None:
+    real = [[1, 1], [1, 1], [1, 1]]
+    assert coverage(fed(real), fed(real, real)) is None
+
+
 def test_draws_that_meet_by_chance_prove_nothing() -> None:
     check = coverage(fed(SERIAL), fed([[1, 2], [5, 6]], [[3, 1], [9, 8]]))
     assert check is not None

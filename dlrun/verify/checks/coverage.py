@@ -31,9 +31,19 @@ class Given:
 
     @property
     def renewed(self) -> bool:
-        """Whether other rows come in most steps, not the same ones again, fewer of them, or a state that begins."""
+        """Whether other rows come in most steps, not the same ones again, fewer of them, or a state that begins.
+
+        Or as many in each, such as labels, in another mixture.
+        """
         often = 2 * len({tuple(rows) for rows in self.serial}) > len(self.serial)
-        return often and self.distinct > max(len(set(rows)) for rows in self.serial)
+        mixed = 2 * len({tuple(sorted(rows)) for rows in self.serial}) > len(self.serial)
+        drawn = mixed and self.tells and len({len(rows) for rows in self.serial}) == 1
+        return often and (drawn or self.distinct > max(len(set(rows)) for rows in self.serial))
+
+    @property
+    def tells(self) -> bool:
+        """Whether rows differ: not labels that are all the same, such as those of what is real and what is not."""
+        return any(len(set(rows)) > 1 for rows in self.serial)
 
     @property
     def distinct(self) -> int:
@@ -115,7 +125,7 @@ class Given:
 def coverage(identity: Run, run: Run) -> Check | None:
     """Judge what the model is given; None where nothing was seen of it."""
     inputs = inputs_of(identity.root, run)
-    if not inputs:
+    if not any(given.tells for given in inputs):
         return None
     where = {"where": run.root.steps[0].at}
     covered = {given.name: given.covered() for given in inputs}

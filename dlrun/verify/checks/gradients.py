@@ -18,7 +18,8 @@ class Use:
     """How one rank's step used one parameter's gradient.
 
     ``used``: at the step. ``made``: by backward, where ``own`` is another. ``own``, ``mean``: before and after the last
-    averaging since the parameter's last step, None if there was none. ``late``: an averaging came after the step
+    averaging since the parameter's last step, None if there was none; what backward made, and what is used, where that
+    is another without one. ``late``: an averaging came after the step
     instead. ``clip``: the event that changed gradients between backward and averaging. ``backward``: the one that came
     after averaging.
     """
@@ -41,17 +42,21 @@ def mean_gradients(run: Run, identity: Run | None = None) -> Check:
     ranks = [uses(trace) for trace in run.traces]
     if not ranks[0]:
         return skipped(NAME, "no step was made")
-    worst = 0.0
+    worst, others = 0.0, otherwise(run)
     for together in zip(*ranks, strict=False):
         if all(use.used is None for use in together):
             continue
-        problem = _problem(together)
+        by_values = (together[0].step, together[0].name) in others
+        problem = _by_values(together) if by_values else _problem(together)
         if problem:
             return problem
-        worst = max(worst, _deviation([u.own for u in together], together[0].mean))
+        worst = worst if by_values else max(worst, _deviation([u.own for u in together], together[0].mean))
     if identity is not None and (grown := _grown(uses(identity.root), ranks[0], len(ranks))):
         return grown
     made = f"{len(run.root.steps)} update{'s' * (len(run.root.steps) != 1)}"
+    if others:
+        return passed(NAME, f"{made} used what something else than dl_comm.torch made equal: the mean of {len(ranks)} "
+                            "ranks' gradients, by their values")  # fmt: skip
     return passed(NAME, f"{made} used the mean of {len(ranks)} ranks' gradients (to {worst:.0e})")
 
 
@@ -103,7 +108,8 @@ def uses(trace: Trace) -> list[Use]:
                     after = backward[1] if backward[0] > when else None
                     use = Use(use.step, use.at, use.name, use.used, own, mean, True, "", before, after, raw)
                 else:
-                    use = Use(use.step, use.at, use.name, use.used, late=_late(trace, i, key))
+                    own = event.facts["made"][position] if "made" in event.facts else None
+                    use = Use(use.step, use.at, use.name, use.used, own, use.used, late=_late(trace, i, key))
                 found.append(use)
     return found
 
@@ -116,6 +122,43 @@ def _late(trace: Trace, since: int, key: int) -> str:
         if event.kind == "return" and event["fn"] == "gradients" and key in event["ids"]:
             return event.at
     return ""
+
+
+def otherwise(run: Run) -> set[tuple[int, str]]:
+    """Return the steps and parameters whose gradients became equal on all ranks without dl.gradients().
+
+    As by ``dl_comm.gradients()`` of arrays, or by another library.
+    """
+    found: dict[tuple[int, str], bool] = {}
+    for together in zip(*map(uses, run.traces), strict=False):
+        known = all(use.own and use.used and not use.averaged and not use.late for use in together)
+        if known and len({(use.used or {})["hash"] for use in together}) == 1:
+            found[together[0].step, together[0].name] = len({(use.own or {})["hash"] for use in together}) > 1
+    return set(found) if any(found.values()) else set()
+
+
+def _by_values(together: tuple[Use, ...]) -> Check | None:
+    """Return what is wrong with a gradient that was not averaged by dl.gradients(); it may be a part of the mean.
+
+    As after clipping. Clipped before, the mean is no multiple of that of what backward made.
+    """
+    use, n = together[0], len(together)
+    own, place = [u.own for u in together], {"step": use.step, "parameter": use.name, "where": use.at}
+    ratio = _ratio(own, use.used)
+    mean = [x * ratio for x in _mean(own)]
+    largest = max(map(abs, mean), default=0.0)
+    apart = max((abs(x - y) for x, y in zip(values(use.used), mean, strict=False)), default=0.0)
+    if apart > 1e-3 * largest:
+        finding = (
+            f"the gradient of {use.name} in step {use.step} is equal on all ranks, and no multiple of the mean of "
+        )
+        finding += "what backward() made on them, as where each rank clips by itself"
+        todo = "average right after backward(), before anything changes gradients"
+        return failed(NAME, finding, todo, "average-after-clip", **place)
+    if largest and any(math.isclose(ratio, times, rel_tol=1e-3) for times in (n, 1 / n)):
+        finding = f"the gradient of {use.name} in step {use.step} is {ratio:.4g} times the mean of {n} ranks' gradients"
+        return failed(NAME, finding, "the mean is the sum divided by the number of ranks", "no-mean", **place)
+    return None
 
 
 def _problem(together: tuple[Use, ...]) -> Check | None:

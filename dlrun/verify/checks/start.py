@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dlrun.verify.trace import Run, Trace
-from dlrun.verify.verdict import Check, failed, passed
+from dlrun.verify.verdict import Check, failed, passed, skipped
 
 NAME = "broadcast"
 
 
-def broadcast(run: Run) -> Check:
-    """Every parameter of every optimizer was broadcast before the optimizer's first step."""
-    count = 0
+def broadcast(run: Run, otherwise: bool = False) -> Check:
+    """Every parameter of every optimizer was broadcast before the optimizer's first step.
+
+    ``otherwise``: something else than dl_comm averages the gradients, and may have sent the parameters.
+    """
+    count, unseen = 0, 0
     for event in run.root.all("optimizer"):
         left = [name for name, sent in zip(event["names"], event["broadcast"], strict=True) if not sent]
         count += len(event["names"])
@@ -18,6 +21,9 @@ def broadcast(run: Run) -> Check:
         apart = [name for e in others for name, p, q in zip(event["names"], event["params"], e["params"], strict=False)
                  if p["hash"] != q["hash"]]  # fmt: skip
         if not left and not apart:
+            continue
+        if otherwise and not apart:
+            unseen += len(left)
             continue
         todo = "call dl.broadcast(model, optimizer) before the training loop, after all weights are set"
         if not left and (line := _unaveraged(run.root)):
@@ -32,6 +38,8 @@ def broadcast(run: Run) -> Check:
         now = "the ranks start from different weights" if apart else "the ranks start alike by their equal seeds alone"
         return failed(NAME, f"{what} never broadcast: {now}", todo, "missing-broadcast", where=event.at, step=1,
                       parameter=left[0])  # fmt: skip
+    if unseen:
+        return skipped(NAME, f"{unseen} of {count} parameters start alike on all ranks; what sent them was not dl_comm")
     return passed(NAME, f"{count} parameters come from rank 0 before the first step")
 
 

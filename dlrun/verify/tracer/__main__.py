@@ -79,7 +79,7 @@ def _into_torch(recorder: Recorder) -> Callable[..., None]:
     """Return what notes the tensors that a script holds in the end, ``note(its globals, traceback)``."""
     import torch
 
-    from dlrun.verify.tracer import averaging, holdings, loaders, noise, quiet, randomness, schedules, training
+    from dlrun.verify.tracer import averaging, holdings, loaders, noise, plain, quiet, randomness, schedules, training
 
     torch.set_num_threads(1)
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
@@ -91,6 +91,7 @@ def _into_torch(recorder: Recorder) -> Callable[..., None]:
         noise.Noise(recorder, draws, followed).install()
     trained = training.install(recorder, draws, followed)
     averaging.install(recorder, trained, followed)
+    plain.install(recorder, trained)
     scheduled = schedules.install(recorder)
 
     def note_last(*held: Any) -> None:

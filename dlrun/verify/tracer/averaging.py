@@ -71,6 +71,7 @@ class Averaging:
                 _ = gradient is None or gradient.mul_(int(os.environ["DLRUN_SIZE"]))
         after = [tensor_note(_gradient(t)) for t in tensors]
         self.training.by_hand.look()
+        self.training.averaged = True
         made = [changed(self.training.made.get(id(t)), note) for t, note in zip(tensors, before, strict=True)]
         ids = [self.training.number(t) for t in tensors]
         return result, {"ids": ids, "made": made, "before": before, "after": after}

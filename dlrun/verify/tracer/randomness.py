@@ -10,6 +10,7 @@ from typing import Any
 
 from dlrun.verify.tracer import generators
 from dlrun.verify.tracer.recorder import Recorder, is_user_file
+from dlrun.verify.tracer.told import Whole
 
 
 def states() -> dict[str, str]:
@@ -111,16 +112,21 @@ def _note_seeding(
 ) -> None:
     """Wrap a seeding function: an event says which generator, which seed was given, if one was, and if it is late.
 
-    Late is a first seeding of a generator that was drawn from since the script began, in the state ``begun``.
+    Late is a first seeding of a generator that was drawn from since the script began, in the state ``begun``. One more
+    than the serial script makes, with a seed that has the rank's number in it, is left out where the orders say so.
     """
-    seeding = getattr(module, name)
+    seeding, expected, made = getattr(module, name), recorder.orders.seedings, 0
 
     def noted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal made
         given = [*args, *kwargs.values()]
         is_fixed = fixed and bool(given) and given[0] is not None
         if not recorder.inside and (is_fixed or is_user_file(sys._getframe(1).f_code.co_filename)):
             late = generator in begun and states()[generator] != begun.pop(generator)
             seed = repr(given[0])[:40] if given else ""
+            made += is_fixed
+            if expected is not None and made > expected.get(generator, 0) and isinstance(given[0], Whole):
+                return getattr(module, "default_generator", None)  # of each rank's own: 1 rank goes on as it was
             recorder.note("seed", generator=generator, fixed=is_fixed, seed=seed, late=late)
         with recorder.aside():
             return seeding(*args, **kwargs)

@@ -19,6 +19,7 @@ from typing import Any
 # The rank variables of the launchers, ours first: it is right wherever it is set.
 RANK_VARIABLES = ("DLRUN_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID")
 
+OURS = ("dl_comm", "ml_comm", "ml_comm_torch", "ddl")  # the names under which dl_comm is imported
 UNCUT = 10**9  # the steps of an epoch that is not cut short
 SHUFFLED, EVALUATED = "shuffled", "evaluated"  # what the serial script does with a loader, or trains on it in order
 
@@ -43,6 +44,7 @@ class Orders:
     sums: bool = False  # ... and take the mean of the ranks' gradients n times: the loss is a sum over samples
     training_loaders: tuple[int, ...] = ()  # the DataLoaders of the script, by order of creation, that feed backward()
     uses: tuple[str, ...] = ()  # what the serial script does with its loaders, by order of creation
+    seedings: dict[str, int] | None = None  # how often the serial script seeds: further ones by rank are left out
     training_shards: tuple[int, ...] | None = None  # calls of dl.shard, by order, that stay replicated: the rest shards
 
     @staticmethod
@@ -69,8 +71,8 @@ def is_user_file(filename: str) -> bool:
     if filename.startswith("<") or f"{os.sep}site-packages{os.sep}" in filename or "dist-packages" in filename:
         return False
     ours = [Path(__file__).parents[2], Path(sysconfig.get_path("stdlib"))]
-    spec = find_spec("dl_comm")
-    ours += [Path(folder) for folder in (spec.submodule_search_locations or [])] if spec else []
+    specs = [spec for name in OURS if (spec := find_spec(name))]
+    ours += [Path(folder) for spec in specs for folder in spec.submodule_search_locations or []]
     file = Path(filename)  # dl_comm's may be links to another folder
     return not any(file.is_relative_to(folder) or file.resolve().is_relative_to(folder.resolve()) for folder in ours)
 

@@ -17,6 +17,7 @@ from torch.optim.optimizer import (
 from dlrun.verify.tracer import calls, compiler
 from dlrun.verify.tracer.by_hand import ByHand
 from dlrun.verify.tracer.counted import Counted
+from dlrun.verify.tracer.importing import changed
 from dlrun.verify.tracer.lineage import Lineage
 from dlrun.verify.tracer.loaders import Loaders
 from dlrun.verify.tracer.options import base_rates, options_of
@@ -46,11 +47,15 @@ class Training:
         self._depth = 0  # of nested calls of modules
         self._stepping: set[int] = set()
         self._grads: list[Any] = []
+        self._before: list[
+            Any
+        ] = []  # what backward made, where no dl.gradients() has averaged it and it is another now
         self._rates: list[float] = []
         self.made: dict[int, Any] = {}  # the gradient of each parameter, as the last backward left it
         self.by_hand = ByHand(recorder, self._described)
         self.lineage = Lineage(recorder, is_parameter)
         self._rounds: dict[int, int] = {}  # steps of each optimizer
+        self.averaged = False  # by dl.gradients(), since the last step
         self.broadcast: set[int] = set()  # ids and addresses of tensors that dl_comm has broadcast
 
     def number(self, tensor: torch.Tensor) -> int:
@@ -141,7 +146,10 @@ class Training:
 
     def _look(self, optimizer: Optimizer, *_: Any) -> None:
         """Note the gradients and rates with which the step is made."""
-        self._grads = [tensor_note(p.grad) for group in optimizer.param_groups for p in group["params"]]
+        held = [p for group in optimizer.param_groups for p in group["params"]]
+        self._grads = [tensor_note(p.grad) for p in held]
+        made = [] if self.averaged else [self.made.get(id(p)) for p in held]
+        self._before = made if any(changed(*pair) for pair in zip(made, self._grads, strict=False)) else []
         self._rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
 
     def after_step(self, optimizer: Optimizer, *_: Any) -> None:
@@ -163,7 +171,9 @@ class Training:
             params=[tensor_note(p) for p in parameters],
             states=states(),
             drew=self._drew(),
+            **({"made": self._before} if self._before else {}),
         )
+        self.averaged = False
 
     def statistics(self) -> str:
         """Return a hash of batch norm's statistics; nothing where there are none."""
