@@ -8,6 +8,7 @@ from dlrun.verify.checks import data, gradients, ranks, rate
 from dlrun.verify.checks.choices import choices
 from dlrun.verify.checks.held import held
 from dlrun.verify.checks.metrics import evaluated_whole
+from dlrun.verify.checks.moving import moving
 from dlrun.verify.checks.options import NAME as OPTIONS
 from dlrun.verify.checks.options import options
 from dlrun.verify.checks.reached import reached
@@ -61,7 +62,7 @@ def _sharded(serial: Run, again: Run, identity: Run, sharded: Run) -> list[Check
     rated = rate.learning_rate(serial, sharded)
     checks += [data.global_batch(serial, sharded), rated]
     checks += [ranks.own_noise(sharded), steps, ranks.one_writer(sharded)]
-    remarks = [None, None] if cause else [choices(serial, again, sharded), numbers_shown(sharded)]
+    remarks = [] if cause else [choices(serial, again, sharded), numbers_shown(sharded), moving(identity, sharded)]
     parts = [options(identity, sharded, bool(rated.fault)), sums(identity, sharded), divided(identity, sharded)]
     parts += [evaluated_whole(identity, sharded), turns(serial, sharded), weights(identity, sharded), classes(sharded)]
     checks += [check for check in (*parts, *remarks, reached(sharded)) if check]

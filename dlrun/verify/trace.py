@@ -135,8 +135,19 @@ class Trace:
 
     @cached_property
     def names(self) -> dict[int, list[str]]:
-        """The parameter names of each optimizer."""
-        return {event["optimizer"]: event["names"] for event in self.all("optimizer")}
+        """The parameter names of each optimizer, those that joined it later last."""
+        return self._of_optimizers("names")
+
+    @cached_property
+    def starts(self) -> dict[int, list[dict[str, Any]]]:
+        """The notes of each optimizer's parameters before its first step with them."""
+        return self._of_optimizers("params")
+
+    def _of_optimizers(self, fact: str) -> dict[int, list[Any]]:
+        found: dict[int, list[Any]] = {}
+        for event in self.all("optimizer", "joined"):
+            found[event["optimizer"]] = found.get(event["optimizer"], []) + list(event[fact])
+        return found
 
     @property
     def printed(self) -> list[Event]:

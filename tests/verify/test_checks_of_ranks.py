@@ -33,6 +33,7 @@ def test_padding_to_equal_lengths_is_allowed() -> None:
         (([[3, 1], [2, 0]], [[0, 1], [2, 3]]), "unsharded-loader"),
         (([[0, 2], [1]], [[3]]), "uneven-steps"),
         (([[0]], [[1]]), "lost-samples"),
+        (([[0, 1], [2, 3]], [[4, 5], [6, 7]]), "other-samples"),
     ],
 )
 def test_wrong_shards_are_named(shards: tuple[list[list[int]], ...], fault: str) -> None:

@@ -56,6 +56,24 @@ def test_rows_that_each_rank_computes_from_its_own_share_are_told_by_their_targe
 
 
 @pytest.mark.parametrize(
+    ("rows", "seeds", "fault"),
+    [
+        (([21, 22, 23, 24, 25, 26, 27, 28], [31, 32, 33, 34, 35, 36, 37, 38]), (0, 0), "data-differs"),
+        (([21, 22, 23, 24, 25, 26, 27, 28], [31, 32, 33, 34, 35, 36, 37, 38]), (0, 1), ""),  # each draws its own
+        (([1, 3, 5, 7, 9, 11, 13, 15], [2, 4, 6, 8, 10, 12, 14, 16]), (0, 0), ""),
+    ],
+)
+def test_samples_without_targets_that_each_rank_scales_by_its_share_are_told_by_their_number(rows, seeds, fault):
+    def held(x: list[int], seed: int) -> list[Event]:
+        seeded = event("seed", generator="torch", fixed=True, seed=str(seed))
+        return [event("begin", states={}), seeded, *epoch([[0]]), event("held rows", data=0, rows={"tensors[0]": x})]
+
+    ranks = [held(*each) for each in zip(rows, seeds, strict=True)]
+    check = made_otherwise(run(held([*range(1, 17)], 0)), run(*ranks), "shards")
+    assert (check.fault if check else "") == fault
+
+
+@pytest.mark.parametrize(
     ("own", "dealt", "late", "fault", "says"),
     [
         (False, False, True, "unsharded-loader", "every rank reads all 20 samples"),

@@ -105,8 +105,9 @@ def test_ranks_of_an_unseeded_script_start_apart_without_a_broadcast_and_make_da
 
 
 RANKS = "range(dl.get_rank(), len(train_set), dl.get_nranks())"
+SCALED = ("dl.lr_scale(args.lr)", "args.lr * dl.get_nranks()")
 OF_ITS_OWN = (
-    ("dl.lr_scale(args.lr)", "args.lr * dl.get_nranks()"),
+    SCALED,
     (SHARD, f"train_set = torch.utils.data.Subset(train_set, {RANKS})\n"
             "train_loader = DataLoader(train_set, batch_size=8, shuffle=True)\n"),
 )  # fmt: skip
@@ -119,6 +120,28 @@ def test_a_port_that_shares_its_data_by_the_ranks_numbers_is_told_that_it_is_alo
     print(*(check for check in verdict.checks if check.status == "failed"), sep="\n")
     assert verdict.faults == faults
     assert verdict.proved == (not faults)
+
+
+SLICED = (
+    ("dl.lr_scale(args.lr)", "args.lr"),
+    (SHARD, ""),
+    ("dl.reseed()\n", ""),
+    ("for inputs, targets in train_loader:\n",
+     "for inputs, targets in train_loader:\n"
+     "        inputs, targets = (each[dl.get_rank() :: dl.get_nranks()] for each in (inputs, targets))\n"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("edits", "faults"),
+    [(SLICED, set()), (SLICED[2:], {"lost-samples"}), ((SCALED, *SLICED[1:]), {"scaled-rate"})],
+    ids=["right", "sliced-twice", "scaled"],
+)
+def test_a_batch_that_each_rank_cuts_for_itself_is_the_serial_one(edits, faults, prove, port) -> None:
+    verdict = prove(mutated(port, Fault("", edits, "")))
+    print(*(check for check in verdict.checks if check.status == "failed"), sep="\n")
+    assert verdict.faults == faults
+    assert faults or "2 ranks with their shares" in verdict.checks[-1].finding or "x 4" in verdict.checks[-1].finding
 
 
 STYLE = (  # the sqrt rule, a warm-up, an optimizer that averages itself

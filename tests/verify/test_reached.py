@@ -35,3 +35,25 @@ def test_what_was_not_reached_is_named_and_is_no_part_of_the_claim() -> None:
     assert "  as far as it was reached, t.py on 2 ranks does what s.py does (1 checks passed)" in said
     for kind in ("backward", "derivative"):
         assert reached(run([known, *made, event(kind, "t.py:7"), step(1, 0.9), event("end")])) is None
+
+
+RESUMED = """
+import dl_comm.torch as dl
+if os.path.exists("c.pt"):
+    model.load_state_dict(torch.load("c.pt"))
+if resume:
+    optimizer.load_state_dict(dl.load("o.pt"))
+    table = np.load("t.npy")
+data = torch.load("x.pt")
+loss.backward()
+"""
+
+
+def test_a_checkpoint_that_is_read_where_there_is_one_and_was_not_is_named() -> None:
+    known = event("sites", file="t.py", calls=sites(RESUMED))
+    made = [event("backward", "t.py:9"), step(1, 0.9), event("end")]
+    check = reached(run([known, *made]))
+    assert check is not None
+    assert check.finding.startswith("load() at t.py:4, load() at t.py:6: whether all ranks go on from what it reads")
+    both = [event("restores", "t.py:4"), event("return", "t.py:6", fn="load")]
+    assert reached(run([known, *both, *made])) is None

@@ -39,19 +39,42 @@ def made_otherwise(identity: Run, run: Run, name: str) -> Check | None:
     """Return a check that failed because ranks hold rows that 1 rank does not, beside parts that are its own.
 
     As where each has scaled its samples by the mean of its share; the targets tell that they are the same samples.
+    Without targets their number does, where all ranks draw the same random numbers until then.
     """
     for one, *others in zip(*(trace.all("held rows") for trace in (identity.root, *run.traces)), strict=False):
         parts = {key: [each["rows"].get(key, []) for each in others] for key in one["rows"]}
         alike = [key for key, ranks in parts.items() if _tells(one["rows"][key]) and _shares(one["rows"][key], ranks)]
         for key, ranks in parts.items():
             new = {row for rows in ranks for row in rows} - set(one["rows"][key])
-            if alike and new and all(ranks):
-                finding = f"{len(new)} rows of {key} in the ranks' data sets are none that 1 rank has, though those "
-                finding += f"of {alike[0]} are: each rank has computed them from its own share, as with its mean"
+            alone = not alike and _all_new(one["rows"][key], ranks) and _draw_alike(run.traces)
+            if (alike and new and all(ranks)) or alone:
+                finding = f"{len(new)} rows of {key} in the ranks' data sets are none that 1 rank has, though "
+                finding += f"those of {alike[0]} are" if alike else "they are as many, and nothing is drawn otherwise"
+                finding += ": each rank has computed them from its own share, as with its mean"
                 todo = "compute what samples are scaled by, or encoded with, from all of them, before sharing"
                 where = next(epoch.at for epoch in run.root.epochs if epoch.trains)
                 return failed(name, finding, todo, "data-differs", where=where)
     return None
+
+
+def _all_new(one: list[int], ranks: list[list[int]]) -> bool:
+    """Whether ranks hold as many rows as 1 rank, in shares of them, and hardly any that it has."""
+    known, many = set(one), sum(map(len, ranks))
+    shares = all(len(rows) >= ENOUGH for rows in ranks) and len(one) <= many < len(one) + len(ranks)
+    return shares and 2 * len(known) > len(one) and 10 * sum(row in known for rows in ranks for row in rows) < many
+
+
+def _draw_alike(traces: Sequence[Trace]) -> bool:
+    """Whether all ranks have drawn the same random numbers when their data were made."""
+    found = []
+    for trace in traces:
+        kinds = [event.kind for event in trace.events]
+        before = trace.events[: kinds.index("held rows")]
+        if any(event.kind == "return" and event["fn"] == "reseed" for event in before):
+            return False
+        found.append([e["states"] if e.kind == "begin" else e.facts.get("seed", e.facts.get("hash"))
+                      for e in before if e.kind in ("begin", "seed", "draw", "order")])  # fmt: skip
+    return all(drawn == found[0] for drawn in found)
 
 
 def own_samples(run: Run, first: Sequence[Epoch], name: str) -> Check | None:

@@ -8,7 +8,7 @@ from dlrun.verify.checks.contents import contents, made_otherwise, own_samples
 from dlrun.verify.checks.coverage import NAME, coverage
 from dlrun.verify.checks.gradients import uses
 from dlrun.verify.checks.orders import one_order, other_order
-from dlrun.verify.checks.sizes import batch_sizes, repeats
+from dlrun.verify.checks.sizes import batch_sizes, cut_twice, part_given, repeats
 from dlrun.verify.checks.stretches import stretches
 from dlrun.verify.trace import Epoch, Event, Run, Trace
 from dlrun.verify.verdict import Check, failed, passed, skipped
@@ -75,9 +75,10 @@ def _judged(identity: Run, run: Run, expected: Epoch, first: list[Epoch]) -> Che
     cover = f"{read} of the {every} samples: the last batches are left out" if read < every else f"the {every} samples"
     finding = f"{n} {'' if twice else 'disjoint '}shards of {sizes} cover {cover}"
     finding += f"; {twice} of them are read twice, for shares of equal length" if twice else ""
-    covered = _covered(identity, expected, shares, first, _to_have_all(run, first))
-    wrong = covered or _leak(identity, run, shares) or contents(identity, run, NAME)
-    return wrong or one_order(training(identity.root), training(run.root), NAME) or passed(NAME, finding)
+    wrong = _covered(identity, expected, shares, first, _to_have_all(run, first)) or _leak(identity, run, shares)
+    wrong = wrong or contents(identity, run, NAME) or cut_twice(identity, run, NAME, first[0].at)
+    again = one_order(training(identity.root), training(run.root), NAME)
+    return wrong or again or passed(NAME, finding)
 
 
 def _to_have_all(run: Run, first: list[Epoch]) -> str:
@@ -97,10 +98,11 @@ def _of_their_own(expected: Epoch, first: list[Epoch], todo: str) -> Check | Non
 
 
 def cut_later(run: Run) -> bool:
-    """Whether every rank reads the same first batch, of which dl.shard() then gives each its part."""
+    """Whether every rank reads the same first batch, of which dl.shard(), or its number, then gives each its part."""
     read = [[epoch.hashes[0] for epoch in training(trace)[:1] if epoch.hashes] for trace in run.traces]
     kinds = [e.kind for e in run.root.events if e.kind == "batch" or (e.kind == "return" and _cuts(e))]
-    return bool(read[0]) and all(first == read[0] for first in read) and "return" in kinds[kinds.index("batch") :]
+    cut = "return" in kinds[kinds.index("batch") :] if read[0] else False
+    return all(first == read[0] for first in read) and (cut or 0 < part_given(run.root) * len(run.traces) < 1.5)
 
 
 def _cuts(returned: Event) -> bool:
@@ -115,6 +117,10 @@ def _covered(identity: Run, one: Epoch, shares: list[list[int]], first: list[Epo
     n, batch = len(shares), len(first[0].batches[0] or ())
     expected, got = Counter(whole), sum((Counter(share) for share in shares), Counter())
     missing, extra = (expected - got).total(), (got - expected).total()
+    if any(expected.keys().isdisjoint(share) for share in shares):
+        finding = f"a rank reads none of the {len(expected)} samples that 1 rank does, but others"
+        todo = "let 1 rank read all, and n ranks shares of them: range(rank, len(data), n)"
+        return failed(NAME, finding, todo, "other-samples", where=first[0].at)
     drops = any(event["drop_last"] for event in identity.root.all("loader"))
     spare = n * batch
     if len(set(expected.values())) > 1 and (missing or extra):

@@ -96,8 +96,8 @@ def uses(trace: Trace) -> list[Use]:
             made = made or [None] * len(event["ids"])
             for key, raw, own, mean in zip(event["ids"], made, event["before"], event["after"], strict=True):
                 averages[key] = (i, raw, own, mean, before)
-        elif event.kind == "optimizer":
-            owners[event["optimizer"]] = event["ids"]
+        elif event.kind in ("optimizer", "joined"):
+            owners[event["optimizer"]] = owners.get(event["optimizer"], []) + list(event["ids"])
         elif event.kind == "step":
             backwards = 0
             names = trace.names[event["optimizer"]]

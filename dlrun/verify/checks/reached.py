@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dlrun.verify.trace import Run
+from dlrun.verify.tracer.sites import LOAD
 from dlrun.verify.verdict import Check, skipped
 
 NAME = "not reached"
@@ -13,14 +14,26 @@ def reached(run: Run) -> Check | None:
     known = run.root.first("sites")
     if known is None or not run.whole:
         return None
-    lines = {event.at for event in run.root.all("backward", "derivative", "epoch")}
-    left = [
-        f"{site['call']}() at {known['file']}:{site['first']}"
-        for site in known["calls"]
-        if not any(f"{known['file']}:{line}" in lines for line in range(site["first"], site["last"] + 1))
-    ]
-    if not left or len(left) == len(known["calls"]):
-        return None
-    shown = ", ".join(left[:3]) + (f" and {len(left) - 3} more" if len(left) > 3 else "")
-    steps = len(run.root.steps)
-    return skipped(NAME, f"{shown}: what is trained there is not judged; more than --steps {steps} may reach it")
+    lines = {event.at for event in run.root.all("backward", "derivative", "epoch", "restores")}
+    lines |= {event.at for event in run.root.returns(LOAD)}
+    calls = [(site["call"], [f"{known['file']}:{line}" for line in range(site["first"], site["last"] + 1)])
+             for site in known["calls"]]  # fmt: skip
+    left = [(name, at[0]) for name, at in calls if lines.isdisjoint(at)]
+    trains, restores = (
+        [f"{name}() at {at}" for name, at in left if (name == LOAD) is loads] for loads in (False, True)
+    )
+    if len(trains) == sum(name != LOAD for name, _ in calls):
+        return None  # how this script trains is not known
+    said = []
+    if trains:
+        said = [f"{_shown(trains)}: what is trained there is not judged; more than --steps {len(run.root.steps)} may "
+                "reach it"]  # fmt: skip
+    if restores:
+        said += [
+            f"{_shown(restores)}: whether all ranks go on from what it reads is not judged; verify beside such a file"
+        ]
+    return skipped(NAME, "; ".join(said)) if said else None
+
+
+def _shown(left: list[str]) -> str:
+    return ", ".join(left[:3]) + (f" and {len(left) - 3} more" if len(left) > 3 else "")

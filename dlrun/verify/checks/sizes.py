@@ -6,6 +6,7 @@ import math
 
 from dlrun.verify.checks.coverage import Rows, inputs_of
 from dlrun.verify.trace import Run, Trace
+from dlrun.verify.verdict import Check, failed
 
 
 def repeats(serial: Trace, run: Run) -> int:
@@ -29,6 +30,28 @@ def batch_sizes(serial: Trace, run: Run) -> tuple[int, list[int]]:
     few = mean / math.sqrt(len(given.ranks))
     whole = [rank[0] in given.serial or (varies and few < _mean_length(rank) < 2 * mean) for rank in given.ranks]
     return size, [size if full else len(rank[0]) for full, rank in zip(whole, given.ranks, strict=True)]
+
+
+def part_given(trace: Trace) -> float:
+    """Return how much of the first batch of a loader the model is given, in rows of its first input; 0 if unknown."""
+    size = 0
+    for event in trace.steps[0].before if trace.steps else ():
+        if event.kind == "batch":
+            size = len(event["indices"] or ())
+        elif event.kind == "forward" and size and (rows := [*event.facts.get("rows", {}).values()]):
+            return len(rows[0]) / size
+    return 0.0
+
+
+def cut_twice(identity: Run, run: Run, name: str, at: str) -> Check | None:
+    """Return a check that failed because each rank gives its model 1/n of its share of the samples; None else."""
+    n, whole = len(run.traces), part_given(identity.root)
+    given = [part_given(trace) for trace in run.traces]
+    if not whole or not all(math.isclose(part * n, whole, rel_tol=0.1) for part in given):
+        return None
+    finding = f"each rank gives the model 1/{n} of the samples that it reads, and they are its share already: the rest "
+    todo = "share the data once: by dl.shard(), or by the rank's number"
+    return failed(name, f"{finding}are trained on by none", todo, "lost-samples", where=at)
 
 
 def _mean_length(steps: Rows) -> float:

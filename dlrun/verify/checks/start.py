@@ -14,10 +14,10 @@ def broadcast(run: Run, otherwise: bool = False) -> Check:
     ``otherwise``: something else than dl_comm averages the gradients, and may have sent the parameters.
     """
     count, unseen = 0, 0
-    for event in run.root.all("optimizer"):
+    for turn, event in enumerate(run.root.all("optimizer", "joined")):
         left = [name for name, sent in zip(event["names"], event["broadcast"], strict=True) if not sent]
         count += len(event["names"])
-        others = [e for t in run.traces[1:] for e in t.all("optimizer") if e["optimizer"] == event["optimizer"]]
+        others = [e for t in run.traces[1:] for e in [*t.all("optimizer", "joined")][turn : turn + 1]]
         apart = [name for e in others for name, p, q in zip(event["names"], event["params"], e["params"], strict=False)
                  if p["hash"] != q["hash"]]  # fmt: skip
         if not left and not apart:

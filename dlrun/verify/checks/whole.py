@@ -62,10 +62,10 @@ def is_eager(run: Run) -> bool:
 def same_batches(serial: Run, run: Run) -> bool:
     """Whether the ranks' first batches together are the serial one; where no loader gives them, their rows."""
     one, others = training(serial.root), [training(trace) for trace in run.traces]
-    if one and all(others):
+    if one and all(others) and not cut_later(run):
         together = [i for epochs in others for i in epochs[0].batches[0] or ()]
         return bool(together) and sorted(together) == sorted(one[0].batches[0] or ())
-    return not one and batch_factor(serial, run) == 1
+    return (not one or cut_later(run)) and batch_factor(serial, run) == 1
 
 
 def _fed(event: Event) -> int:
@@ -85,7 +85,7 @@ def reproduces(serial: Run, run: Run, loud: Run | None = None, grown: bool = Fal
     if run.error or run.hung:
         said = f": {run.error[1]['type']}: {run.error[1]['message']}" if run.error else ""
         return skipped(NAME, f"the port does not run with a local batch of B/{n}{said}"[:200])
-    start = {event["optimizer"]: event["params"] for event in serial.root.all("optimizer")}
+    start = serial.root.starts
     if quiet and _explodes(serial, start):
         return skipped(NAME, "the training goes astray without batch norm and dropout, which ranks have each their own")
     rounded = {event["type"] for event in serial.root.all("autocast")}

@@ -1,10 +1,14 @@
-"""Where a script trains: its calls that compute gradients, so that those which the runs did not reach can be named."""
+"""Where a script trains: its calls that compute gradients, so that those which the runs did not reach can be named.
+
+So are those that read a checkpoint where there is one: what goes on from it is not seen without.
+"""
 
 from __future__ import annotations
 
 import ast
 from typing import Any
 
+LOAD = "load"
 FIT = {"epochs", "batch_size", "validation_data", "callbacks", "steps_per_epoch", "verbose"}  # not a scaler's fit(x)
 
 
@@ -12,7 +16,21 @@ def sites(source: str) -> list[dict[str, Any]]:
     """Return the first line, the last line and the name of each such call: backward(), gradient() of a tape, fit()."""
     calls = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)]
     found = [(n.lineno, n.end_lineno, n.func.attr) for n in calls if isinstance(n.func, ast.Attribute) and _trains(n)]
+    found += [(n.lineno, n.end_lineno, LOAD) for n in _loads(ast.parse(source))]
     return [{"first": first, "last": last, "call": name} for first, last, name in sorted(found)]
+
+
+def _loads(tree: ast.Module) -> list[ast.Call]:
+    """Return the calls of load(), of torch or of dl_comm, under a condition."""
+    under = {
+        id(n): n for test in ast.walk(tree) if isinstance(test, ast.If) for part in test.body for n in ast.walk(part)
+    }
+    faces = {"torch"} | {a.asname or a.name for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom))
+                         for a in n.names if a.name.startswith("dl_comm")}  # fmt: skip
+    calls = [n for n in under.values() if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)]
+    return [
+        n for n in calls if ast.unparse(n.func).rpartition(".")[0] in faces and ast.unparse(n.func).endswith(".load")
+    ]
 
 
 def _trains(call: ast.Call) -> bool:

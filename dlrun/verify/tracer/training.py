@@ -40,6 +40,7 @@ class Training:
     def __init__(self, recorder: Recorder, draws: Draws, loaders: Loaders) -> None:
         self.recorder, self.draws, self.loaders = recorder, draws, loaders
         self._optimizers: dict[int, tuple[int, Optimizer]] = {}
+        self._held: dict[int, int] = {}  # how many parameters each had at its last step
         self._last: Optimizer | None = None
         self._parameters: dict[int, tuple[int, torch.Tensor]] = {}
         self._names: dict[int, str] = {}
@@ -126,6 +127,10 @@ class Training:
         self._stepping.add(id(optimizer))
         self.lineage.paused = True
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        known, self._held[id(optimizer)] = self._held.get(id(optimizer), 0), len(parameters)
+        if 0 < known < len(parameters):
+            joined = self._described(parameters[known:])
+            self.recorder.note("joined", optimizer=self._optimizers[id(optimizer)][0], **joined)
         if id(optimizer) not in self._optimizers:
             number = len(self._optimizers)
             self._optimizers[id(optimizer)] = (number, optimizer)
@@ -253,6 +258,7 @@ def install(recorder: Recorder, draws: Draws, loaders: Loaders) -> Training:
                 calls.note(recorder, module, name, "clip", training.by_hand.look)
     for scaler in {getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler), torch.cuda.amp.GradScaler}:
         calls.note(recorder, scaler, "unscale_", "unscale")
+    calls.note(recorder, torch, "load", "restores")
     calls.note_metric(recorder)
     calls.note_precision(recorder)
     calls.note_targets(recorder, training.target)

@@ -1,0 +1,68 @@
+"""Does a moving average of the weights remember as many samples as in the serial script?
+
+With d kept at each step it forgets a serial step's weights at the rate d; n ranks make one step of n serial ones, and
+d ** n keeps its memory (the EMA scaling rule of Busbridge et al., arXiv 2307.13813). Many leave d as it is: the average
+is smoother then, and the training is the same. So this is told, and no fault.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from dlrun.verify.checks.data import batch_factor
+from dlrun.verify.trace import Run, Trace
+from dlrun.verify.verdict import Check, skipped, values
+
+NAME = "moving average"
+SAMPLE = 64  # elements of a weight that are looked at
+GRID = [1 - 10 ** (-exponent / 40) for exponent in range(4, 200)]  # decays from 0.2 to 0.99999
+NEAR, ALIKE = 0.02, 0.1  # how close an average has to come to one with this decay; two decays' 1 - d, relative
+
+
+def moving(identity: Run, run: Run) -> Check | None:
+    """Name a moving average whose decay is that of 1 rank, though a step takes n times the samples; None of others."""
+    n = len(run.traces)
+    if batch_factor(identity, run) != n or any(run.root.returns("compound")):
+        return None
+    one, now = decays(identity.root), decays(run.root)
+    for name, decay in now.items():
+        if name in one and math.isclose(1 - one[name], 1 - decay, rel_tol=ALIKE):
+            finding = f"{name} keeps {decay:.4g} of itself at each step, as on 1 rank, and a step takes {n} times the "
+            finding += f"samples: it remembers {n} times as many; dl.compound(decay) keeps as many as the serial one"
+            return skipped(NAME, finding)
+    return None
+
+
+def decays(trace: Trace) -> dict[str, float]:
+    """Return the decay of each copy of a weight that is a moving average of it, one that every step has changed."""
+    held, found = trace.first("held"), dict[str, float]()
+    for event in trace.all("optimizer") if held is not None else ():
+        steps = [step for step in trace.steps if step.optimizer == event["optimizer"]]
+        for name, entry in held["tensors"].items() if held is not None else ():
+            number = next((i for i, own in enumerate(event["names"]) if name.endswith(f".{own}")), None)
+            if entry["kind"] == "copy" and number is not None and len(steps) > 1:
+                weights = [event["params"][number], *(step.params[number] for step in steps)]
+                decay = _decay([_part(weight) for weight in weights], _part(entry["note"]))
+                found |= {name: decay} if decay is not None else {}
+    return found
+
+
+def _part(note: dict[str, object] | None) -> list[float]:
+    return list(values(note)[:SAMPLE])
+
+
+def _decay(weights: Sequence[Sequence[float]], average: Sequence[float]) -> float | None:
+    """Return the decay with which an average that begins with the first weights comes to this; None where none does."""
+    moved = math.dist(average, weights[0]) if len(average) == len(weights[0]) else 0.0
+    if not moved or any(len(weight) != len(average) for weight in weights):
+        return None
+    best = min(GRID, key=lambda decay: math.dist(_average(weights, decay), average))
+    return best if math.dist(_average(weights, best), average) < NEAR * moved else None
+
+
+def _average(weights: Sequence[Sequence[float]], decay: float) -> list[float]:
+    mean = list(weights[0])
+    for weight in weights[1:]:
+        mean = [decay * x + (1 - decay) * y for x, y in zip(mean, weight, strict=True)]
+    return mean

@@ -1,0 +1,37 @@
+"""The decay of a moving average of weights is found from what a run leaves, and told where it is the serial one."""
+
+from __future__ import annotations
+
+import pytest
+from by_hand import epoch, event, note, run, step
+
+from dlrun.verify.checks.moving import decays, moving
+
+WEIGHTS = [1.0, 0.7, 0.9, 0.4, 0.3]
+
+
+def trained(decay: float, ranks: int = 1, batch: int = 8):
+    average = WEIGHTS[0]
+    for weight in WEIGHTS[1:]:
+        average = decay * average + (1 - decay) * weight
+    start = {"names": ["weight"], "ids": [0], "broadcast": [True], "params": [note(WEIGHTS[0])]}
+    made = [event("optimizer", optimizer=0, type="SGD", **start)]
+    made += [step(k, weight) for k, weight in enumerate(WEIGHTS[1:], 1)]
+    held = {"ema.weight": {"kind": "copy", "note": note(average)}, "old.weight": {"kind": "copy", "note": note(5.0)}}
+    return run(*[[*epoch([list(range(batch))]), *made, event("held", tensors=held)]] * ranks)
+
+
+@pytest.mark.parametrize("decay", [0.5, 0.9, 0.99, 0.999])
+def test_a_decay_is_found_and_of_another_copy_none(decay: float) -> None:
+    found = decays(trained(decay).root)
+    assert list(found) == ["ema.weight"]
+    assert 1 - found["ema.weight"] == pytest.approx(1 - decay, rel=0.04)
+
+
+@pytest.mark.parametrize(("decay", "batch", "told"), [(0.9, 8, True), (0.81, 8, False), (0.9, 4, False)])
+def test_a_decay_that_is_left_is_told_where_the_global_batch_grew(decay: float, batch: int, told: bool) -> None:
+    check = moving(trained(0.9), trained(decay, 2, batch))
+    assert (check is not None) == told
+    if check is not None:
+        assert check.status == "n/a"
+        assert "ema.weight keeps 0.9" in check.finding and "remembers 2 times as many" in check.finding
