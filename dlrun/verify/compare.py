@@ -56,7 +56,7 @@ def _sharded(serial: Run, again: Run, identity: Run, sharded: Run) -> list[Check
     if steps.fault == "uneven-steps" and (shards.fault == "uneven-steps" or cause):
         steps = replace(steps, fault="", todo=f"see {shards.name if shards.fault else cause}")
     apart = next((check.name for check in (shards, state) if check.fault in OTHERS), "")
-    if steps.fault in ("rank-dependent-exit", "rank-dependent-rate") and (cause or apart):
+    if steps.fault in ("rank-dependent-exit", "rank-dependent-rate", "rank-dependent-change") and (cause or apart):
         steps = replace(steps, fault="", todo=f"see {cause or apart}")
     checks = [start, mean, equal, state, shards]
     rated = rate.learning_rate(serial, sharded)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from by_hand import averaged, epoch, event, note, optimizer, run, step
 
-from dlrun.verify.checks import gradients, repeat, whole
+from dlrun.verify.checks import gradients, rate, repeat, whole
 from dlrun.verify.checks.held import held
 from dlrun.verify.checks.output import close, first_difference, same_line, shown
 from dlrun.verify.checks.same import same
@@ -359,3 +359,13 @@ def test_samples_that_are_read_otherwise_from_time_to_time_are_told_from_those_t
     assert check.status == "n/a"
     assert "changed at random as they are read" in check.finding
     assert whole.reproduces(trained(0.5, [5, 6], [5, 6]), trained(0.1, [5, 7], [5, 7])).fault == "other-gradient"
+
+
+@pytest.mark.parametrize(("rates", "says"), [([0.1, 0.1], "scaled twice ("), ([0.1, 0.2], "or once on a ramp 2 times")])
+def test_a_rate_that_rises_by_the_script_itself_may_be_on_a_faster_ramp(rates: list[float], says: str) -> None:
+    def at(times: float) -> list[Event]:
+        return [*epoch([[0, 1]]), optimizer(), *(step(k, 0.9, lr=times * x) for k, x in enumerate(rates, 1))]
+
+    check = rate.learning_rate(run(at(1)), run(at(4), at(4)))
+    assert check.fault == "double-scaling"
+    assert says in check.finding

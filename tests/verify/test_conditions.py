@@ -11,7 +11,13 @@ import pytest
 
 pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
 
-from dlrun.verify.tracer.conditions import WATCH, choosing, deciding, watch, watched
+from by_hand import event, run, step
+
+from dlrun.verify.checks.ranks import steps
+from dlrun.verify.tracer.changes import CHANGE, changing
+from dlrun.verify.tracer.conditions import WATCH, choosing, counting, deciding, watch, watched
+from dlrun.verify.tracer.syntax import Loop
+from dlrun.verify.tracer.told import Whole
 
 
 def lines(source: str) -> list[str]:
@@ -176,3 +182,38 @@ def test_a_condition_that_chooses_what_is_saved_is_watched_and_one_that_saves_no
         """
     )
     assert [source.splitlines()[i - 1].strip() for i in choosing(ast.parse(source))] == ["if accuracy > best:"]
+
+
+def test_conditions_under_which_training_changes_are_watched_and_the_rank_s_number_is_no_operand() -> None:
+    source = dedent(
+        """
+        if resume:
+            model.load_state_dict(state)
+        while step < 9:
+            optimizer.step()
+            if loss > last:
+                for group in optimizer.param_groups:
+                    group["lr"] *= 0.5
+            if kl > 1:
+                optimizer.learning_rate.assign(rate)
+            if bad and rank == 0:
+                model.load_state_dict(state)
+            if acc > best:
+                best = acc
+            step += 1
+        """
+    )
+    tree = ast.parse(source)
+    found = [source.splitlines()[i - 1].strip() for i in sorted(changing(tree, counting(tree, Loop)))]
+    assert found == ["if loss > last:", "if kl > 1:", "if bad and rank == 0:"]
+    noted: list[tuple[str, dict[str, float]]] = []
+    recorder = SimpleNamespace(note=lambda kind, **facts: noted.append((kind, facts["values"])), aside=nullcontext)
+    recorder.statistics = str
+    watch(recorder)(CHANGE, "bad and rank == 0", True, lambda: {"bad": 2.0, "rank": Whole(0)})  # type: ignore[arg-type]
+    assert noted == [(CHANGE, {"bad": 2.0})]
+
+
+@pytest.mark.parametrize(("kind", "fault"), [(CHANGE, "rank-dependent-change"), ("decision", "rank-dependent-exit")])
+def test_ranks_that_change_their_training_by_numbers_of_their_own_are_named(kind: str, fault: str) -> None:
+    ranks = [[event(kind, what="loss > last", values={"loss": loss}), step(1, 0.9)] for loss in (0.5, 0.7)]
+    assert steps(run(*ranks)).fault == fault

@@ -8,6 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from dlrun.verify.trace import Epoch, Event, Run, Step, Trace
+from dlrun.verify.tracer.changes import CHANGE
 from dlrun.verify.tracer.conditions import TURNS
 from dlrun.verify.verdict import Check, distance, each_step, failed, passed, skipped
 
@@ -80,6 +81,8 @@ def _apart(event: Event, name: str, x: float, y: float, rank: int) -> Check:
     end = "their learning rates drift apart" if plateau else "one rank may leave the loop before the others"
     todo = f"decide on what all ranks share: dl.average({'metric' if plateau else name})"
     fault = "rank-dependent-rate" if plateau else "rank-dependent-exit"
+    if event.kind == CHANGE:
+        end, fault = "the ranks may train on otherwise, such as at other rates", "rank-dependent-change"
     if name == TURNS:
         todo = "let all ranks count alike: what the loop counts, such as the epoch of a checkpoint, has to be rank 0's"
         fault = "uneven-steps"
@@ -88,7 +91,7 @@ def _apart(event: Event, name: str, x: float, y: float, rank: int) -> Check:
 
 def _decisions(trace: Trace) -> dict[tuple[str, str], list[Event]]:
     found = defaultdict(list)
-    for event in trace.all("decision"):
+    for event in trace.all("decision", CHANGE):
         found[event.at, event["what"]].append(event)
     return found
 

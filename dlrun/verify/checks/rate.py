@@ -45,6 +45,13 @@ def _by_peak(check: Check, serial: Run, run: Run) -> Check:
             finding += f"{peak:.4g}, which is scaled once: it is {n} times as fast as the serial one"
             where = next(event.facts.get("where") for event in run.root.all("peaks") if event["optimizer"] == key[0])
             return failed(NAME, finding, EPOCHS, "schedule-too-short", where=where or check.where)
+    rises = not any(run.root.returns("lr_scale")) and any(map(_rises, by_group(serial.root.steps).values()))
+    if check.fault == "double-scaling" and rises:  # by the script itself
+        so = check.finding.partition(", scaled twice")[0]
+        todo = (
+            "its end shows which: take more --steps; or scale by dl.lr_scale() and dl.serial_steps(), which are known"
+        )
+        return replace(check, finding=f"{so}, scaled twice, or once on a ramp {n} times as fast", todo=todo)
     return check
 
 

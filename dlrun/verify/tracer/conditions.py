@@ -5,7 +5,8 @@ hides that from a run of a few steps. So every condition is watched that guards 
 collective call, or that sets a variable which such a condition reads: its operands have to be equal on all ranks,
 or what dl_comm makes of them, as ``dl.average(loss)``. So has the length of each ``range``, or list of numbers, that a
 loop of steps goes through: a resumed checkpoint may have set it.
-Those that choose what is saved, such as the best model so far, are watched too: rank 0 acts on them for all.
+Those that choose what is saved, such as the best model so far, are watched too: rank 0 acts on them for all; and those
+under which the training changes.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
+from dlrun.verify.tracer.changes import CHANGE, changing
 from dlrun.verify.tracer.endings import BATCHES, batched, ended
 from dlrun.verify.tracer.recorder import Recorder
 from dlrun.verify.tracer.syntax import Loop, callee, inside
+from dlrun.verify.tracer.told import Whole
 
 WATCH = "__dlrun_watch__"
 TURNS = "the number of turns"  # of a loop through a range
@@ -32,8 +35,9 @@ ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 def watched(source: str, filename: str) -> Any:
     """Return the script's code, its deciding conditions reported to ``WATCH(kind, text, condition, operands)``."""
     tree = ast.parse(source, filename)
-    kinds = dict.fromkeys(choosing(tree), "choice") | dict.fromkeys(deciding(tree), "decision")
     stepping = counting(tree)
+    kinds = dict.fromkeys(choosing(tree), "choice") | dict.fromkeys(changing(tree, counting(tree, Loop)), CHANGE)
+    kinds |= dict.fromkeys(deciding(tree), "decision")
     kinds |= dict.fromkeys(stepping, "decision")
     inserted = _Insert(kinds, faces(tree), batched(tree, stepping)).visit(tree)
     return compile(ast.fix_missing_locations(inserted), filename, "exec")
@@ -46,10 +50,11 @@ def faces(tree: ast.Module) -> frozenset[str]:
     return frozenset(alias.asname or alias.name for alias, origin in found if "dl_comm" in f"{origin}.{alias.name}")
 
 
-def counting(tree: ast.Module) -> set[int]:
-    """Return the lines of the loops in which an optimizer makes steps."""
+def counting(tree: ast.Module, kinds: tuple[type[ast.AST], ...] = (ast.For,)) -> set[int]:
+    """Return the lines of the loops, of these ``kinds``, in which an optimizer makes steps."""
     stepping = _training_functions(tree, TRAINING - COMPUTING)
-    return {node.lineno for node in ast.walk(tree) if isinstance(node, ast.For) and _trains(node, stepping)}
+    loops = [node for node in ast.walk(tree) if isinstance(node, kinds) and _trains(node, stepping)]
+    return {node.lineno for node in loops if isinstance(node, Loop)}
 
 
 def choosing(tree: ast.Module) -> set[int]:
@@ -116,6 +121,8 @@ def watch(recorder: Recorder) -> Callable[..., Any]:
         counts = isinstance(through, range) or (type(through) is list and all(type(i) is int for i in through))
         values = {TURNS: float(len(through))} if counts else {}
         for name, value in given.items():
+            if kind == CHANGE and isinstance(value, Whole):
+                continue  # the rank's number: what one rank alone does is seen by its parameters
             try:
                 values[name] = float(value.detach() if hasattr(value, "detach") else value)
             except Exception:  # not a number: nothing to compare

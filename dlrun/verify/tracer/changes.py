@@ -1,0 +1,39 @@
+"""Conditions under which a script changes how it trains: the rate, what is trained, whether a step is made.
+
+They have no way out of a loop; but ranks that decide by numbers of their own go on with other rates, or weights.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from dlrun.verify.tracer.syntax import Loop, callee, inside
+
+CHANGE = "change"
+OPTIONS = {"lr", "learning_rate", "weight_decay", "momentum", "requires_grad"}
+CALLS = {"load_state_dict", "requires_grad_", "add_param_group", "set_weights"}
+SETS = {"assign", "set_value"}  # of an optimizer's rate
+
+
+def changing(tree: ast.Module, training: set[int]) -> set[int]:
+    """Return the lines of the conditions, in loops at the lines ``training``, under which training changes."""
+    loops = [node for node in ast.walk(tree) if isinstance(node, Loop) and node.lineno in training]
+    tests = {node for loop in loops for node in inside(loop) if isinstance(node, ast.If)}
+    return {
+        node.lineno for node in tests if any(_changes(part) for line in node.body for part in [line, *inside(line)])
+    }
+
+
+def _changes(node: ast.AST) -> bool:
+    if isinstance(node, (ast.Assign, ast.AugAssign)):
+        return any(_option(target) for target in (node.targets if isinstance(node, ast.Assign) else [node.target]))
+    if isinstance(node, ast.Call) and callee(node) in SETS:
+        return any(_option(part) for part in [getattr(node.func, "value", node), *node.args])
+    return isinstance(node, ast.Call) and callee(node) in CALLS
+
+
+def _option(node: ast.AST) -> bool:
+    """Whether an expression is an option of an optimizer, or a parameter's: ``group["lr"]``, ``optimizer.lr``."""
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.slice, ast.Constant) and node.slice.value in OPTIONS
+    return isinstance(node, ast.Attribute) and node.attr in OPTIONS
