@@ -138,8 +138,8 @@ class Runs:
             check = repeat.repeats(serial, again, self._serial("hashed", self.cut))
         return check
 
-    def identity(self, serial: Run) -> Run:
-        """Run the port on 1 rank."""
+    def identity(self, serial: Run | None = None) -> Run:
+        """Run the port on 1 rank; with ``serial`` where what a port decides by ranks is left to that script."""
         return self._port("identity", 1, lineage=framework_of(self.job.port) == "torch", **_of(serial))
 
     def replicate(self) -> Run:
@@ -232,8 +232,10 @@ class Runs:
             return self.act(Task(name, script, words, n, where, given, env, self.job.stall, self.unwanted))
 
 
-def _of(serial: Run) -> dict[str, Any]:
+def _of(serial: Run | None) -> dict[str, Any]:
     """Return the orders of a run that repeats the serial one where the port does not by itself: orders and seeds."""
+    if serial is None:
+        return {}
     seeds = Counter(event["generator"] for event in serial.root.all("seed") if event["fixed"])
     return {"uses": loaders.uses(serial.root), "seedings": dict(seeds)}
 

@@ -54,7 +54,7 @@ def test_an_evaluation_is_summed_not_averaged_over_ranks(size, shown, fault, alo
     script.write_text(text)
     runs = Runs(Job(script, script, stall=60.0), tmp_path / "runs")
     (tmp_path / "runs").mkdir()
-    identity = runs.identity(alone)
+    identity = runs.identity()
     check = runs.metrics(alone, alone, identity, False)
     print(check)
     assert check.fault == fault
