@@ -66,7 +66,11 @@ def test_rows_that_each_rank_computes_from_its_own_share_are_told_by_their_targe
 def test_samples_without_targets_that_each_rank_scales_by_its_share_are_told_by_their_number(rows, seeds, fault):
     def held(x: list[int], seed: int) -> list[Event]:
         seeded = event("seed", generator="torch", fixed=True, seed=str(seed))
-        return [event("begin", states={}), seeded, *epoch([[0]]), event("held rows", data=0, rows={"tensors[0]": x})]
+        return [
+            seeded,
+            *epoch([[0]]),
+            event("held rows", data=0, rows={"tensors[0]": x}),
+        ]
 
     ranks = [held(*each) for each in zip(rows, seeds, strict=True)]
     check = made_otherwise(run(held([*range(1, 17)], 0)), run(*ranks), "shards")

@@ -65,16 +65,16 @@ def _all_new(one: list[int], ranks: list[list[int]]) -> bool:
 
 
 def _draw_alike(traces: Sequence[Trace]) -> bool:
-    """Whether all ranks have drawn the same random numbers when their data were made."""
+    """Whether the script has seeded what it draws from, alike on all ranks, when their data were made."""
     found = []
     for trace in traces:
         kinds = [event.kind for event in trace.events]
         before = trace.events[: kinds.index("held rows")]
         if any(event.kind == "return" and event["fn"] == "reseed" for event in before):
             return False
-        found.append([e["states"] if e.kind == "begin" else e.facts.get("seed", e.facts.get("hash"))
-                      for e in before if e.kind in ("begin", "seed", "draw", "order")])  # fmt: skip
-    return all(drawn == found[0] for drawn in found)
+        drawn = [event for event in before if event.kind in ("seed", "draw", "order")]
+        found.append([event.facts.get("seed", event.facts.get("hash")) for event in drawn])
+    return "seed" in {event.kind for event in drawn} and all(each == found[0] for each in found)
 
 
 def own_samples(run: Run, first: Sequence[Epoch], name: str) -> Check | None:
