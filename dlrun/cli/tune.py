@@ -187,10 +187,11 @@ def _job(space: Space, plan: LaunchPlan, script: tuple[str, ...], seen: Look | N
 
 
 def _case_in(path: Path) -> Case:
+    from dlrun import textfile
     from dlrun.bench.cases import Case
     from dlrun.errors import DlrunError
 
-    words = re.findall(r"[^\s,\[\]]+", path.read_text())
+    words = re.findall(r"[^\s,\[\]]+", textfile.read(path))
     if not words or not all(word.isdigit() and int(word) for word in words):
         raise DlrunError(f"{path} holds no list of counts", "one number of elements per gradient: 1000, 2048000")
     return Case(path.stem, tuple(int(word) for word in words))

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dlrun import textfile
 from dlrun.errors import DlrunError
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def defaults(path: Path, kinds: Kinds) -> dict[str, Any]:
     import yaml
 
     try:
-        root = yaml.compose(path.read_text())
+        root = yaml.compose(textfile.read(path))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 
+from dlrun import textfile
 from dlrun.errors import DlrunError
 from dlrun.launch.hosts import hostfile, hosts
 from dlrun.launch.plan import Host
@@ -146,7 +147,7 @@ def _hosts(said: _Said, notes: list[str]) -> tuple[Host, ...]:
 def _rankfile(path: str, notes: list[str]) -> tuple[Host, ...]:
     """Return the hosts of a file of lines ``rank 0=n1 slot=0:0-3``."""
     try:
-        lines = Path(path).read_text().splitlines()
+        lines = textfile.read(Path(path)).splitlines()
     except OSError as error:
         raise DlrunError(f"-rankfile {path}: {error.strerror}") from error
     placed: dict[int, str] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from dlrun import textfile
 from dlrun.errors import DlrunError
 from dlrun.launch.plan import Host
 
@@ -23,7 +24,7 @@ def hostfile(path: str) -> tuple[Host, ...]:
     A host that stands on several lines takes as many ranks, as in PBS' node files.
     """
     try:
-        lines = Path(path).read_text().splitlines()
+        lines = textfile.read(Path(path)).splitlines()
     except OSError as error:
         raise DlrunError(f"--hostfile {path}: {error.strerror}", "nothing falls back to this machine alone") from error
     found: dict[str, Host] = {}

@@ -8,10 +8,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from dlrun import textfile
 from dlrun.errors import DlrunError
 from dlrun.tune.search import Outcome, Trial
 
 FORMAT = "dlrun tune 1"
+_BEGINS = '{"format": "dlrun tune '
 
 
 def as_line(outcome: Outcome) -> str:
@@ -21,9 +23,16 @@ def as_line(outcome: Outcome) -> str:
 
 def head_of(path: Path) -> dict[str, Any]:
     """The head of the journal at `path`; empty where there is none."""
-    text = path.read_text() if path.exists() else ""
-    line, newline, _ = text.partition("\n")
+    line, newline, _ = _text(path).partition("\n")
     return dict(json.loads(line)) if newline else {}
+
+
+def _text(path: Path) -> str:
+    """What the journal holds, "" where there is none; raises DlrunError for a file of another kind."""
+    text = textfile.read(path) if path.exists() else ""
+    if not (text.startswith(_BEGINS) or _BEGINS.startswith(text)):  # the latter: its head was cut off
+        raise DlrunError(f"{path} is no journal of dlrun tune", "name another file with --journal; this one stays")
+    return text
 
 
 def outcome_of(value: dict[str, Any]) -> Outcome:
@@ -49,8 +58,7 @@ class Journal:
         self.outcomes: list[Outcome] = []
         # Through JSON, so that tuples and lists compare alike.
         head = json.loads(json.dumps({"format": FORMAT, **head}))
-        text = path.read_text() if path.exists() else ""
-        lines = text.splitlines(keepends=True)
+        lines = _text(path).splitlines(keepends=True)
         whole = [line for line in lines if line.endswith("\n")]
         if not whole:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -43,7 +43,7 @@ def test_the_projects_variables_the_users_and_the_command_lines_come_together(dl
 
 
 def test_an_empty_file_says_nothing(tmp_path):
-    (tmp_path / "dlrun.yaml").write_text("# nothing yet\n")
+    (tmp_path / "dlrun.yaml").write_bytes("# nothing for Büro yet\n".encode("latin-1"))
     assert defaults(tmp_path / "dlrun.yaml", KINDS) == {}
 
 

@@ -154,6 +154,11 @@ def test_host_files_of_every_kind(tmp_path):
     assert hostfile(str(file)) == (Host("n1", 4), Host("n2", 2), Host("n3"), Host("n4", 2))
 
 
+def test_a_host_file_may_come_from_any_editor(tmp_path):
+    (tmp_path / "hosts").write_bytes("\ufeffn1:2\r\n".encode() + "# Büro\r\nn2\r\n".encode("latin-1"))
+    assert hostfile(str(tmp_path / "hosts")) == (Host("n1", 2), Host("n2"))
+
+
 @pytest.mark.parametrize("text", ["", "# none\n"])
 def test_a_host_file_without_hosts_never_means_this_machine(tmp_path, text):
     (tmp_path / "hosts").write_text(text)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dlrun.errors import DlrunError
-from dlrun.tune.journal import Journal, as_line
+from dlrun.tune.journal import Journal, as_line, head_of
 from dlrun.tune.report import Measure, tables
 from dlrun.tune.search import Goal, Outcome, Trial, challenger, judge, noise, propose, walsh_rank
 from dlrun.tune.space import Axis, Settings, Space, as_text
@@ -168,6 +168,16 @@ def test_a_search_resumed_after_any_line_ends_with_the_same_table(torn: bool, tm
             journal.add(Outcome(trial, measure(trial, len(journal.outcomes)), 1.0))
         assert journal.outcomes == whole, f"interrupted after line {cut}"
         assert tables(SPACE, Journal(path, head).outcomes, goal, Measure()) == table
+
+
+@pytest.mark.parametrize("text", [b"my notes", b'{"loss": 0.1}\n', b"\xb7\x00"])
+def test_a_file_that_is_no_journal_is_refused_and_stays(text: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_bytes(text)
+    for reads in (head_of, lambda path: Journal(path, {})):
+        with pytest.raises(DlrunError, match=r"notes\.txt is no journal of dlrun tune"):
+            reads(path)
+    assert path.read_bytes() == text
 
 
 def test_the_journal_of_another_search_is_refused_and_the_difference_named(tmp_path: Path) -> None:
