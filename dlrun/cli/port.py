@@ -110,7 +110,7 @@ def command(
     if html:
         from dlrun.port.page import page
 
-        html.write_text(page(ported), encoding="utf-8")
+        html.write_text(page(ported), encoding="utf-8", errors="replace")
     if explain:
         click.echo(_explained(ported, explain), nl=False)
     elif as_json:

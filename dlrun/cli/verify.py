@@ -122,5 +122,5 @@ def prove(job: Job, as_json: bool = False, html: Path | None = None, keep: Path 
     if html:
         from dlrun.verify.page import page
 
-        html.write_text(page(job, verdict, runs), encoding="utf-8")
+        html.write_text(page(job, verdict, runs), encoding="utf-8", errors="replace")
     return 0 if verdict.proved else 1

@@ -96,5 +96,6 @@ def write(study: Study, target: float | None, folder: Path, command: str) -> tup
     except DlrunError as error:
         missing = f"{error.message}: {error.hint}"
     html = folder / "report.html"
-    html.write_text(page(study, target, {name: as_svg(figure) for name, figure in made.items()}, command))
+    pictures = {name: as_svg(figure) for name, figure in made.items()}
+    html.write_text(page(study, target, pictures, command), encoding="utf-8", errors="replace")
     return [html, *save_all(made, folder)], missing
