@@ -156,6 +156,7 @@ def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
         permutations=tuple(feeds.permutations()),
         orders=tuple(feeds.late_orders()),
         unseen=tuple(feeds.unseen),
+        paced=tuple(feeds.paced),
         early=feeds.early,
         seeds=() if feeds.episodes else tuple(feeds.orders.seeds()),
         optimizers=loops.gradients.constructors(),

@@ -521,9 +521,13 @@ def test_the_loss_at_an_edge_is_no_graph() -> None:
         assert not GRAPH.search(name)
 
 
-@pytest.mark.parametrize(("noise", "whole"), [("randn_like(x)", True), ("randn(64, 3)", False)])
+@pytest.mark.parametrize(("noise", "whole"), [
+    ("randn_like(x)", True), ("randn(x.size())", True), ("rand(*x.shape)", True), ("randn(len(x), 3)", True),
+    ("randn(64, 3)", False), ("from_numpy(np.random.uniform(0, x.shape[0], 64))", False),
+])  # fmt: skip
 def test_noise_in_the_shape_of_all_samples_is_no_batch_that_is_drawn(noise, whole):
-    text = port(f"""
+    ported = port(f"""
+import numpy as np
 import torch
 x = load()
 model = torch.nn.Linear(3, 3)
@@ -533,7 +537,9 @@ for step in range(100):
     opt.zero_grad()
     loss.backward()
     opt.step()
-""").text
+""")
+    text = ported.text
+    assert not any("no mean or sum over the samples" in d.why for d in ported.doubts)
     assert ('batch="global")' in text) is whole
     assert ("dl.steps(100)" in text and "dl.lr_scale(0.1)" in text) is not whole
 

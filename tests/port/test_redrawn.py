@@ -33,6 +33,13 @@ NET = """class Net(nn.Module):
         super().__init__()
         self.part = nn.Linear(2, 2)
 """
+WRAPPER = """class Wrapped(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+    def forward(self, x):
+        return self.inner(x)
+"""
 CHANGES = [
     ({"after": EACH + "p.data.add_(torch.randn_like(p) * 0.01)"}, EACH),
     ({"after": EACH + "p.data += torch.randn_like(p)"}, EACH),
@@ -52,6 +59,7 @@ RIGHTLY = [
     {"after": "x.add_(torch.randn_like(x))"},  # each rank's own samples
     {"begin": "kept = torch.nn.ReLU()"},
     {"head": NET + "teacher = Net()"},  # before the training
+    {"begin": "model = Wrapped(model)", "head": WRAPPER},  # weights of others
 ]
 
 

@@ -173,6 +173,7 @@ class Facts(ScriptFacts):
     permutations: tuple[cst.Call, ...] = ()  # the calls that draw an order for loops over indices
     orders: tuple[tuple[cst.Call, bool], ...] = ()  # splits and orders drawn after training began; whether it goes on
     unseen: tuple[cst.Call, ...] = ()  # draws of batches from iterators that come from out of sight
+    paced: tuple[cst.Call, ...] = ()  # what returns the next number of a schedule, one a step
     early: cst.CSTNode | None = None  # samples drawn anew at times, of which the first ones are the same on all ranks
     seeds: tuple[cst.Call, ...] = ()  # calls in training loops that seed the generators
     accumulating: tuple[cst.CSTNode, ...] = ()  # loops that add up gradients for an update after them

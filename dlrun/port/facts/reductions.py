@@ -24,6 +24,7 @@ _SAME = {
 }  # fmt: skip
 _MEANS, _SUMS = ("mean", "reduce_mean", "average"), ("sum", "reduce_sum", "l2_loss")
 _LOSS = re.compile(r"(_loss|cross_entropy|_with_logits|kl_div|_error)$")
+_FILLED = re.compile(r"^(torch|numpy|tensorflow)\.(random\.)?(rand|randn|normal|uniform|zeros|ones|full|fill)$")
 _DIFFERENTIATES = re.compile(r"(^|\.)(grad|gradient|gradients|jacobian|batch_jacobian)$")
 _DEPTH = 60
 
@@ -215,6 +216,8 @@ class Reductions:
         if _DIFFERENTIATES.search(last):
             names = frozenset().union(*(level.names for level in levels))
             return Level("each" if kinds & {"each", "mean"} else "free", (), names)
+        if _FILLED.search(name) and kinds <= {"free", "count"} and "count" in kinds:  # torch.randn(mean.size())
+            return Level("each", (), frozenset().union(*(level.names for level in levels)))
         if "mean" in kinds and last not in _SAME:
             return self._strange(call, levels)
         return self._joined(call, levels)

@@ -171,6 +171,7 @@ def gather(
         carries=tuple(feeds.carried.dealt) if feeds is not None else (),
         permutations=tuple(feeds.permutations()) if feeds is not None else (),
         orders=tuple(feeds.late_orders()) if feeds is not None else (),
+        paced=tuple(feeds.paced) if feeds is not None else (),
         seeds=tuple(feeds.orders.seeds()) if feeds is not None and not feeds.episodes else (),
         optimizers=tuple(c for c in script.calls if c in optimizers or kinds.of_call(c) == "optimizer"),
         loops=tuple(loops.training) if loops is not None else (),

@@ -48,6 +48,7 @@ class Gradients:
         self.updates = list(self._manual_updates())
         self.leads_to_step = self._leading_to([*(c for c, _ in self.step_calls), *self.updates])
         self.leads_to_backward = self._leading_to(self.backwards)
+        self._runs_backward: dict[cst.CSTNode, bool] = {}
 
     # -- gradients ----------------------------------------------------------------------------------------------
 
@@ -158,7 +159,9 @@ class Gradients:
 
     def runs_backward(self, node: cst.CSTNode) -> bool:
         """Tell whether running ``node`` may run a backward pass."""
-        return self._runs(node, list(self.backwards), self.leads_to_backward)
+        if node not in self._runs_backward:
+            self._runs_backward[node] = self._runs(node, list(self.backwards), self.leads_to_backward)
+        return self._runs_backward[node]
 
     def first_reader(self, node: cst.CSTNode) -> cst.CSTNode:
         """Return the statement before which gradients must be averaged so that the update at ``node`` sees the mean.

@@ -18,6 +18,7 @@ from dlrun.port.feeds.full import FullBatches
 from dlrun.port.feeds.given import Given
 from dlrun.port.feeds.iterated import Iterated
 from dlrun.port.feeds.orders import Orders
+from dlrun.port.feeds.paces import Paces
 from dlrun.port.feeds.positions import counts_too, moving, picks_samples, slides
 from dlrun.port.feeds.sources import Sources
 from dlrun.port.feeds.uses import Uses
@@ -45,6 +46,7 @@ class Feeds(Sources, FullBatches):
         self.found: dict[cst.CSTNode, Feed] = {}
         self.counted: list[cst.For | cst.While] = []
         self.unseen: list[cst.Call] = []  # draws from iterators that come from out of sight
+        self.paced: list[cst.Call] = []  # what returns the next number of a schedule
         self._fed: set[cst.CSTNode] = set()  # loops that run over what is dealt out
         # Where an environment is played, every rank makes samples of its own: there is nothing to deal out.
         self.episodes = any(b.target.split(".")[0] in _PLAYS for b in self.script.imports())
@@ -117,7 +119,7 @@ class Feeds(Sources, FullBatches):
             self.numbered = self.numbered or self._given.by_number(loop)
         reached = list(self.draws.reached(loop.body)) if loop in self.innermost else []
         drawn = [(c, given) for c in reached if (given := self.draws.advanced(c)) is not None
-                 and not (len(self.found) > before and only_shown(self.loops, loop, c))
+                 and not self._is_paced(c) and not (len(self.found) > before and only_shown(self.loops, loop, c))
                  and not self.uses.only_evaluates(c)]  # fmt: skip
         for call, iterator in drawn:
             for handed in self._handed(loop, call, iterator):
@@ -129,8 +131,20 @@ class Feeds(Sources, FullBatches):
         if len(self.found) > before or (isinstance(loop, cst.For) and not self.iterated.counts(self.iterated.of(loop))):
             self._fed.add(loop)
         for call in reached:
-            if self.draws.keeps_its_place(call) and self.script.function_of(call) not in self.flow.targets(call):
+            own = self.script.function_of(call) in self.flow.targets(call) or self._paces.hands_itself_on(call)
+            if self.draws.keeps_its_place(call) and not own and not self._is_paced(call):
                 self.found.setdefault(call.func, Feed(call.func, "turns"))
+
+    @cached_property
+    def _paces(self) -> Paces:
+        return Paces(self.loops, [self._loss(c) for c in self.loops.gradients.backwards])
+
+    def _is_paced(self, call: cst.Call) -> bool:
+        """Tell whether ``call`` returns the next number of a schedule, and note it."""
+        paced = self._paces.is_number(call)
+        if paced and call not in self.paced:
+            self.paced.append(call)
+        return paced
 
     def _handed(
         self, loop: cst.For | cst.While, call: cst.Call, iterator: cst.BaseExpression, depth: int = 3

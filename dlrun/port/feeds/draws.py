@@ -10,7 +10,7 @@ import libcst as cst
 from dlrun.port.facts.kinds import Kinds
 from dlrun.port.facts.loops import Loops
 from dlrun.port.feeds.iterated import Iterated
-from dlrun.port.program.script import dotted, walk
+from dlrun.port.program.script import argument, dotted, walk
 
 # Calls that draw samples: a loop that feeds on them gives every rank its own once the ranks' seeds differ.
 DRAWS = re.compile(
@@ -46,13 +46,8 @@ class Draws:
     def reached(self, node: cst.CSTNode, depth: int = 4) -> tuple[cst.Call, ...]:
         """Return the calls that running ``node`` may make, through the functions of this script, each once."""
         if (node, depth) not in self._reached:
-            found: dict[cst.Call, None] = {}
-            for n in walk(node):
-                if isinstance(n, cst.Call):
-                    found[n] = None
-                    for target in self.flow.targets(n) if depth else ():
-                        found |= dict.fromkeys(self.reached(target.body, depth - 1))
-            self._reached[node, depth] = tuple(found)
+            inside = (n for body in self.flow.bodies(node, depth) for n in walk(body))
+            self._reached[node, depth] = tuple(dict.fromkeys(n for n in inside if isinstance(n, cst.Call)))
         return self._reached[node, depth]
 
     def functions(self, node: cst.CSTNode) -> Iterator[cst.FunctionDef]:
@@ -62,20 +57,32 @@ class Draws:
 
     def __call__(self, node: cst.CSTNode) -> bool:
         """Tell whether running ``node`` draws its own samples: at random, in turn, or with next() from a loader."""
-        return any(True for _ in self._drawing(node))
+        return any(self._drawing(node))
 
     def noise_alone(self, node: cst.CSTNode) -> bool:
         """Tell whether all that running ``node`` draws is in the shape of other values: ``torch.randn_like(mean)``."""
-        return all(name.endswith("n_like") for name in self._drawing(node))
+        return all(map(self._is_noise, self._drawing(node)))
+
+    def _is_noise(self, call: cst.Call) -> bool:
+        """Tell whether ``call`` draws in the shape of other values: ``torch.randn(mean.size())``."""
+        name, shape = self._name(call), list[cst.BaseExpression | None]()
+        if re.search(r"^(torch|numpy\.random)\.randn?$", name):
+            shape = [arg.value for arg in call.args if arg.keyword is None]
+        elif re.search(r"^numpy\.random\.(normal|uniform)$", name):
+            shape = [argument(call, "size", 2)]
+        elif name.startswith("tensorflow."):
+            shape = [argument(call, "shape", 0)]
+        sizes = (dotted(n).rsplit(".", 1)[-1] for s in shape if s is not None for n in walk(s))
+        return name.endswith("n_like") or any(size in ("shape", "size", "len") for size in sizes)
 
     def random(self, node: cst.CSTNode) -> list[cst.Call]:
         """Return the calls, made by running ``node``, that draw samples at random."""
         return [call for call in self.reached(node) if DRAWS.search(self._name(call))]
 
-    def _drawing(self, node: cst.CSTNode) -> Iterator[str]:
+    def _drawing(self, node: cst.CSTNode) -> Iterator[cst.Call]:
         for call in self.reached(node):
             if self.advanced(call) is not None or DRAWS.search(self._name(call)) or self.keeps_its_place(call):
-                yield self._name(call)
+                yield call
 
     def _name(self, call: cst.Call) -> str:
         return self.script.name_of(call.func) or f".{dotted(call.func)}"

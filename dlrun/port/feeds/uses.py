@@ -182,14 +182,12 @@ class Uses:
         goes = goes or (isinstance(user, (cst.Assign, cst.Return)) and not isinstance(node, cst.GeneratorExp))
         return goes and mentions(node.elt, names_in(node.for_in.target))
 
-    def _computes(self, node: cst.CSTNode, depth: int = 3) -> bool:
+    def _computes(self, node: cst.CSTNode) -> bool:
         """Tell whether running ``node`` runs a model, also by a method of its own or in a function of the script."""
-        for call in (n for n in walk(node) if isinstance(n, cst.Call)):
+        for call in (n for body in self.flow.bodies(node, 3) for n in walk(body) if isinstance(n, cst.Call)):
             method = call.func if isinstance(call.func, cst.Attribute) else None
             if self.kinds.of(call.func) == "module":
                 return True
             if method is not None and method.attr.value not in _STAYS and self.kinds.of(method.value) == "module":
-                return True
-            if depth and any(self._computes(f.body, depth - 1) for f in self.flow.targets(call)):
                 return True
         return False

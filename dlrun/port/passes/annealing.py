@@ -13,6 +13,7 @@ from dlrun.port.facts.computed import Tells, computed, given
 from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.facts.taint import chances
 from dlrun.port.facts.tensorflow import TensorFlowFacts
+from dlrun.port.feeds.iterated import Iterated
 from dlrun.port.insert import expression
 from dlrun.port.passes import milestones, steps
 from dlrun.port.passes.bounds import compared
@@ -49,9 +50,10 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
         for read in followed:
             yield Edit(read, FOLLOWS, lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))
         yield from list(_turns(facts, followed))[:3]
+        yield from _paced(facts)
 
 
-def tensorflow(facts: TensorFlowFacts, divided: Collection[cst.CSTNode]) -> Iterator[Edit]:
+def tensorflow(facts: TensorFlowFacts, divided: Collection[cst.CSTNode]) -> Iterator[Edit | Doubt]:
     """Likewise for TensorFlow, what a session is fed included; ``divided`` are nodes that follow the ranks already.
 
     Before:
@@ -70,6 +72,23 @@ def tensorflow(facts: TensorFlowFacts, divided: Collection[cst.CSTNode]) -> Iter
     """
     for read in dict.fromkeys(() if facts.keeps_steps else _followed(facts, steps_so_far(facts), divided)):
         yield Edit(read, FOLLOWS, lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))
+    if not facts.keeps_steps:
+        yield from _paced(facts)
+
+
+def _paced(facts: Facts | TensorFlowFacts) -> Iterator[Doubt]:
+    """Yield a doubt where a schedule hands out its next number at every step: ``next(betas)``, ``rates.next()``."""
+    for call in facts.paced:
+        iterator = Iterated(facts.flow).advanced(call)
+        if iterator is not None:
+            name = facts.script.code(iterator)
+            write = f"{name} = itertools.islice({name}, 0, None, {facts.alias}.get_nranks()) where it is made"
+        else:
+            write = (
+                f"pick by {facts.alias}.serial_steps(i) in {dotted(call.func)}(), i the calls so far, up to its last"
+            )
+        yield Doubt(call, "the next number of a schedule, one a step, and n ranks take 1/n of the steps: the schedule "
+                    "goes n times more slowly in epochs", "high", write)  # fmt: skip
 
 
 def _followed(facts: Facts, counted: Tells, divided: Collection[cst.CSTNode]) -> Iterator[cst.BaseExpression]:

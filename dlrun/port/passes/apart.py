@@ -134,12 +134,8 @@ def _threads(facts: Facts) -> Iterator[Doubt]:
                         "starts")  # fmt: skip
 
 
-def _draws(facts: Facts, function: cst.FunctionDef, depth: int = 3) -> bool:
+def _draws(facts: Facts, function: cst.FunctionDef) -> bool:
     """Tell whether ``function`` draws at random, or from an iterator."""
-    for call in (n for n in walk(function.body) if isinstance(n, cst.Call)):
-        name = facts.script.name_of(call.func)
-        if name.startswith(("random.", "numpy.random.")) or name == "builtins.next":
-            return True
-        if depth and any(_draws(facts, inner, depth - 1) for inner in facts.flow.targets(call)):
-            return True
-    return False
+    inside = (n for body in facts.flow.bodies(function.body, 3) for n in walk(body) if isinstance(n, cst.Call))
+    names = (facts.script.name_of(call.func) for call in inside)
+    return any(name.startswith(("random.", "numpy.random.")) or name == "builtins.next" for name in names)

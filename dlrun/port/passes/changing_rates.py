@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from functools import lru_cache
 
 import libcst as cst
 
@@ -115,7 +116,12 @@ def _is_rate(facts: Facts, target: cst.CSTNode) -> bool:
         return True
     if not isinstance(target, (cst.Name, cst.Attribute)):
         return False
-    written = (n.value for n in facts.script.of(cst.Assign) if sets_groups_rate(facts, n))
     return any(type(value) is type(target) and dotted(value) == dotted(target) and (
         facts.script.bindings_of(value) == facts.script.bindings_of(target) if isinstance(target, cst.Name)
-        else facts.script.class_of(value) is facts.script.class_of(target)) for value in written)  # fmt: skip
+        else facts.script.class_of(value) is facts.script.class_of(target)) for value in _written(facts))  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def _written(facts: Facts) -> tuple[cst.BaseExpression, ...]:
+    """Return what groups' rates are set to."""
+    return tuple(n.value for n in facts.script.of(cst.Assign) if sets_groups_rate(facts, n))

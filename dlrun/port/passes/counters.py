@@ -60,12 +60,10 @@ def _sometimes(facts: Facts, node: cst.CSTNode, depth: int = _DEPTH) -> bool:
     return any(_sometimes(facts, call, depth - 1) for call in calls)
 
 
-def _updates(facts: Facts, node: cst.CSTNode, depth: int = _DEPTH) -> bool:
+def _updates(facts: Facts, node: cst.CSTNode) -> bool:
     """Tell whether running ``node`` may make an update."""
-    if any(facts.script.inside(step.node, node) for step in facts.steps):
-        return True
-    calls = [n for n in walk(node) if isinstance(n, cst.Call)] if depth else []
-    return any(_updates(facts, target.body, depth - 1) for call in calls for target in facts.flow.targets(call))
+    bodies = facts.flow.bodies(node)
+    return any(facts.script.inside(step.node, body) for step in facts.steps for body in bodies)
 
 
 def number_of(facts: Facts, loop: cst.For | cst.While) -> cst.Name | None:
@@ -87,20 +85,9 @@ def feeds_of(facts: Facts, loop: cst.For) -> list[Feed]:
             or any(feed.node in facts.flow.through(n) for n in iterated)]  # fmt: skip
 
 
-def runs_inside(facts: ScriptFacts, body: cst.CSTNode, depth: int = _DEPTH) -> bool:
+def runs_inside(facts: ScriptFacts, body: cst.CSTNode) -> bool:
     """Tell whether running ``body`` runs another training loop: then its turns are epochs, not batches."""
-    bodies: dict[cst.CSTNode, None] = {body: None}
-    seen: set[cst.CSTNode] = set()
-    for left in range(depth, -1, -1):  # each function at its least depth, and once
-        seen.update(bodies)
-        below: dict[cst.CSTNode, None] = {}
-        for node in (n for b in bodies for n in walk(b)):
-            if node in facts.loops:
-                return True
-            if left and isinstance(node, cst.Call):
-                below.update((t.body, None) for t in facts.flow.targets(node) if t.body not in seen)
-        bodies = below
-    return False
+    return any(facts.script.inside(loop, b) for loop in facts.loops for b in facts.flow.bodies(body))
 
 
 def innermost(facts: Facts, node: cst.CSTNode) -> cst.CSTNode | None:

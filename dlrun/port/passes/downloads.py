@@ -117,10 +117,7 @@ def _in_turn(node: cst.If | cst.Try | cst.For, dl: str) -> cst.With:
 
 def _calls(facts: ScriptFacts, node: cst.CSTNode, depth: int = 2) -> Iterator[cst.Call]:
     """Yield the calls in ``node``, and in the functions that they run."""
-    for call in (n for n in walk(node) if isinstance(n, cst.Call)):
-        yield call
-        for target in facts.flow.targets(call) if depth else ():
-            yield from _calls(facts, target.body, depth - 1)
+    yield from (n for body in facts.flow.bodies(node, depth) for n in walk(body) if isinstance(n, cst.Call))
 
 
 def looks(facts: ScriptFacts, test: cst.BaseExpression) -> bool:

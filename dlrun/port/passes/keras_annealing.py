@@ -73,17 +73,13 @@ def _counted(facts: KerasFacts) -> Iterator[tuple[cst.CSTNode | None, str]]:
 
 def _weights(facts: KerasFacts, reads: Tells) -> Iterator[cst.BaseExpression]:
     """Yield what the parts of losses are multiplied by in a train_step() and the functions that it calls."""
-    todo = [f for f in facts.script.of(cst.FunctionDef) if f.name.value == "train_step"]
-    seen: set[cst.CSTNode] = set()
-    for _ in range(_DEPTH):
-        seen.update(todo)
-        for product in (n for f in todo for n in walk(f.body) if isinstance(n, cst.BinaryOperation)):
-            if isinstance(product.operator, cst.Multiply):
-                sides = (product.left, product.right)
-                told = [bool(computed(facts.flow, [side], reads).reads) for side in sides]
-                yield from [sides[told.index(True)]] if sorted(told) == [False, True] else []
-        calls = [n for f in todo for n in walk(f.body) if isinstance(n, cst.Call)]
-        todo = [t for call in calls for t in facts.flow.targets(call) if t not in seen]
+    trains = (f for f in facts.script.of(cst.FunctionDef) if f.name.value == "train_step")
+    bodies = dict.fromkeys(body for f in trains for body in facts.flow.bodies(f.body))
+    for product in (n for body in bodies for n in walk(body) if isinstance(n, cst.BinaryOperation)):
+        if isinstance(product.operator, cst.Multiply):
+            sides = (product.left, product.right)
+            told = [bool(computed(facts.flow, [side], reads).reads) for side in sides]
+            yield from [sides[told.index(True)]] if sorted(told) == [False, True] else []
 
 
 def _put(facts: KerasFacts) -> Iterator[cst.BaseExpression]:

@@ -119,35 +119,28 @@ def _acts(facts: Facts, node: cst.If) -> bool:
     return trains and not updates and _saves_or_decides(facts, node.body)
 
 
-def _saves_or_decides(facts: Facts, body: cst.CSTNode, depth: int = 3) -> bool:
-    """Tell whether running ``body`` saves, tells a scheduler a metric, or leaves the loop around it."""
-    for n in walk(body):
-        if isinstance(n, cst.Break) and not any(
-            isinstance(up, (cst.For, cst.While)) and facts.script.inside(up, body) for up in facts.script.above(n)
-        ):
+def _saves_or_decides(facts: Facts, node: cst.CSTNode) -> bool:
+    """Tell whether running ``node`` saves, tells a scheduler a metric, or end the loop around it."""
+    for end in (n for n in walk(node) if isinstance(n, cst.Break)):
+        loops = (up for up in facts.script.above(end) if isinstance(up, (cst.For, cst.While)))
+        if not any(facts.script.inside(loop, node) for loop in loops):
             return True
-        if not isinstance(n, cst.Call):
-            continue
-        told = isinstance(n.func, cst.Attribute) and n.func.attr.value == "step" and n.args
-        if told and facts.kinds.of(n.func.value) == "scheduler":  # type: ignore[attr-defined]
+    for call in (n for body in facts.flow.bodies(node, 3) for n in walk(body) if isinstance(n, cst.Call)):
+        told = isinstance(call.func, cst.Attribute) and call.func.attr.value == "step" and call.args
+        if told and facts.kinds.of(call.func.value) == "scheduler":  # type: ignore[attr-defined]
             return True
-        if facts.script.name_of(n.func) == "torch.save":
-            return True
-        if depth and any(_saves_or_decides(facts, t.body, depth - 1) for t in facts.flow.targets(n)):
+        if facts.script.name_of(call.func) == "torch.save":
             return True
     return False
 
 
-def _sets_rate(facts: Facts, body: cst.CSTNode, places: set[cst.CSTNode], depth: int = 3) -> bool:
-    """Tell whether running ``body`` changes the rate of an optimizer."""
-    for n in walk(body):
+def _sets_rate(facts: Facts, node: cst.CSTNode, places: set[cst.CSTNode]) -> bool:
+    """Tell whether running ``node`` changes the rate of an optimizer."""
+    for n in (n for body in facts.flow.bodies(node, 3) for n in walk(body)):
         if n in places:
             return True
         if isinstance(n, (cst.Assign, cst.AugAssign)):
             target = n.target if isinstance(n, cst.AugAssign) else n.targets[0].target
             if places and dotted(target).rsplit(".", 1)[-1] in ("lr", "learning_rate"):
                 return True
-        targets = facts.flow.targets(n) if isinstance(n, cst.Call) and depth else ()
-        if any(_sets_rate(facts, t.body, places, depth - 1) for t in targets):
-            return True
     return False

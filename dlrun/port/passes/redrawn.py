@@ -93,7 +93,16 @@ def _makes(facts: Facts, call: cst.Call, name: str) -> bool:
     """Tell whether ``call`` makes a layer with weights, or a module of the script's own."""
     own = facts.flow.definition(call.func)
     module = isinstance(own, cst.ClassDef) and facts.kinds.of_bases(facts.flow.bases(own)) == "module"
-    return bool(_LAYERS.search(name)) or module
+    return bool(_LAYERS.search(name)) or (module and _weighs(facts, own))  # type: ignore[arg-type]
+
+
+def _weighs(facts: Facts, cls: cst.ClassDef) -> bool:
+    """Tell whether objects of ``cls`` begin with weights, drawn there or out of sight: no mere wrappers of others."""
+    foreign = {name for name in facts.flow.bases(cls) if not name.startswith("torch.nn.")}
+    own = [cls, *(base for b in cls.bases if isinstance(base := facts.flow.definition(b.value), cst.ClassDef))]
+    return bool(foreign) or any(
+        isinstance(n, cst.Call) and (any(draws(facts.script, n)) or any(_changes(facts, n)))
+        for each in own for n in walk(each.body))  # fmt: skip
 
 
 def _resets(facts: Facts, given: cst.BaseExpression) -> bool:

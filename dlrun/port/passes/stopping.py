@@ -47,11 +47,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
                        after=statements("torch/should_stop", dl=facts.alias))  # fmt: skip
 
 
-def _saves(facts: Facts, node: cst.CSTNode, depth: int = _DEPTH) -> bool:
+def _saves(facts: Facts, node: cst.CSTNode) -> bool:
     """Tell whether running ``node`` may save a checkpoint with torch.save()."""
-    for call in (n for n in walk(node) if isinstance(n, cst.Call)):
-        if facts.script.name_of(call.func) == "torch.save":
-            return True
-        if depth and any(_saves(facts, t.body, depth - 1) for t in facts.flow.targets(call)):
-            return True
-    return False
+    inside = (n for body in facts.flow.bodies(node) for n in walk(body) if isinstance(n, cst.Call))
+    return any(facts.script.name_of(call.func) == "torch.save" for call in inside)

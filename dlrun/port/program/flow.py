@@ -5,7 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from dlrun.port.program.onward import Onward, Origin, State
-from dlrun.port.program.script import Path, Script
+from dlrun.port.program.script import Path, Script, walk
 
 _FAR = 1000  # deeper than any question
 _MANY = 1000  # questions on the way to one answer, from which on what was found before is taken as it is
@@ -22,6 +22,7 @@ class Flow(Onward):
         self._busy: dict[object, int] = {}  # the variables that are being followed, each with its depth
         self._lowest = _FAR  # the depth of the outermost of them that an answer was cut short at
         self._targets: dict[cst.Call, list[cst.FunctionDef]] = {}
+        self._bodies: dict[tuple[cst.CSTNode, int], tuple[cst.CSTNode, ...]] = {}
         self._partial: dict[State, tuple[Origin, ...]] = {}  # what was found on the way, and may lack what is busy
         self._asked = 0
 
@@ -56,6 +57,20 @@ class Flow(Onward):
         if "__call__" in self.methods and isinstance(func, (cst.Name, cst.Attribute)):
             return [f for cls in self.classes(func) if (f := self.method(cls, "__call__")) is not None]
         return [f for f in self._in_table(func) if isinstance(f, cst.FunctionDef)]
+
+    def bodies(self, node: cst.CSTNode, depth: int = 4) -> tuple[cst.CSTNode, ...]:
+        """Return ``node``, and the body, once, of each function that running it may call, through ``depth`` calls."""
+        known = self._bodies.get((node, depth))
+        if known is not None:
+            return known
+        found, last = {node: None}, [node]
+        for _ in range(depth):  # each function at its least depth
+            calls = [n for body in last for n in walk(body) if isinstance(n, cst.Call)]
+            last = list(dict.fromkeys(t.body for c in calls for t in self.targets(c) if t.body not in found))
+            found |= dict.fromkeys(last)
+        if self._callers is not None and not self._busy:  # else targets may grow
+            self._bodies[node, depth] = tuple(found)
+        return tuple(found)
 
     def _closure(self, call: cst.Call, given: cst.BaseExpression) -> cst.FunctionDef | None:
         """Return the function of this module that ``call`` hands to an optimizer, which runs it: ``opt.step(loss)``."""
