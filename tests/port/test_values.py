@@ -621,6 +621,9 @@ for i, x in enumerate(DataLoader(data, shuffle=True)):
         ("self.seen = torch.zeros(3)", ""),
         ("self.noise.copy_(z.mean(0))", "self.noise moves with this rank's samples or chance"),
         ("self.noise.copy_(torch.randn(3))", ""),  # drawn anew
+        ("self.noise = self.noise.type_as(z)", ""),  # of the same kind
+        ("self.noise = self.noise.to(z) + z.new_zeros(3)", ""),
+        ("self.noise = self.noise.type_as(z) + z.mean(0)", "self.noise moves with this rank's samples or chance"),
     ],
 )
 def test_what_the_first_batch_makes_of_a_model_is_doubted(begin, doubted):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from functools import cached_property
@@ -18,6 +19,8 @@ _SHAPES = {f"builtins.{name}" for name in ("len", "range", "type", "isinstance",
 _OPENS = {"builtins.open", "io.open", "gzip.open", "bz2.open", "codecs.open"}  # files hold what their names do not say
 _SHAPE_METHODS = {"size", "dim", "numel", "state_dict", "parameters"}
 _SHAPE_ATTRIBUTES = {"shape", "dtype", "device", "size", "ndim", "is_cuda", "requires_grad"}
+_LIKE = {"type_as", "view_as", "expand_as", "reshape_as", "to"}  # only kind and shape are the argument's
+_FILLED = re.compile(r"(^|\.)(zeros|ones|empty)_like$|^\.?(\w+\.)*new_(zeros|ones|empty)$")
 _PARSES = ("parse_args", "parse_known_args", "parse")
 
 
@@ -83,13 +86,15 @@ class Spread:
 
     def _of_call(self, node: cst.Call) -> list[object]:
         name = self.script.name_of(node.func)
-        if name in _SHAPES or name in _OPENS:
+        if name in _SHAPES or name in _OPENS or _FILLED.search(name or f".{dotted(node.func)}"):
             return []
         of: list[object] = []
         if isinstance(node.func, cst.Attribute):
             if node.func.attr.value in _SHAPE_METHODS:
                 return []
             of.append(node.func.value)
+            if node.func.attr.value in _LIKE and not self.flow.targets(node):
+                return of
         if targets := self.flow.targets(node):
             return [*of, *(("returns", target) for target in targets)]
         return [*of, *(a.value for a in node.args)]
