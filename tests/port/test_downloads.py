@@ -363,6 +363,21 @@ note("b")
     assert 'with open(path, "wb") as file:' in text and 'with dl.rank0(open)(path, "w") as file:' in text
 
 
+@pytest.mark.parametrize(
+    ("mode", "written"),
+    [('"a" if begun else "w"', True), ("mode", True), ('"r" if begun else "w"', False), ("other", False)],
+)
+def test_a_file_is_opened_to_write_by_either_of_two_modes_and_by_a_name(mode, written):
+    text = port(f"""{HEAD}begun = False
+mode = "a" if begun else "x"
+def note(line, other):
+    with open("log.csv", {mode}) as file:
+        file.write(line)
+{LOOP}note("done", input())
+""").text
+    assert (f'with dl.rank0(open)("log.csv", {mode}) as file:' in text) is written
+
+
 def test_what_one_module_writes_and_another_reads_by_the_same_option_is_read_when_it_is_there(tmp_path):
     (tmp_path / "making.py").write_text(
         "import h5py\ndef make(out):\n    with h5py.File(out, 'w') as file:\n"

@@ -153,7 +153,7 @@ def _fills_in(facts: ScriptFacts, node: cst.If, whole: _Turn) -> bool:
     takes = whole is not node and any(_TAKES.search(facts.script.name_of(c.func)) for c in _calls(facts, node))
     if not isinstance(facts, Facts) or node.orelse is not None or not (missing or takes):
         return False
-    makes = any(_MAKES.search(name := facts.script.name_of(c.func)) or opens_to_write(c, name)
+    makes = any(_MAKES.search(name := facts.script.name_of(c.func)) or opens_to_write(facts, c, name)
                 for c in _calls(facts, whole.body))  # fmt: skip
     return makes and not any(facts.local(n) for n in walk(whole.body))  # what is averaged needs all ranks at once
 
@@ -174,7 +174,7 @@ def before_listing(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
     return listed >= 0 and not any(other == name for other in later[:listed])
 
 
-def opens_to_write(call: cst.Call, name: str) -> bool:
+def opens_to_write(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
     """Tell whether ``call``, of what is called ``name``, opens a file to write into it."""
     if isinstance(call.func, cst.Attribute) and call.func.attr.value == "open" and name[:1] in ("", "."):
         mode = argument(call, "mode", 0)  # a path's
@@ -183,7 +183,19 @@ def opens_to_write(call: cst.Call, name: str) -> bool:
         mode = argument(call, "mode", 1)
     else:
         return False
-    return isinstance(mode, cst.SimpleString) and bool(_WRITING_MODES.search(str(mode.evaluated_value)))
+    texts = list(_texts(facts, mode)) if mode is not None else []
+    return bool(texts) and all(map(_WRITING_MODES.search, texts))
+
+
+def _texts(facts: ScriptFacts, node: cst.BaseExpression, depth: int = 3) -> Iterator[str]:
+    """Yield the texts that ``node`` may be: ``"a" if resumed else "w"``, also by a name."""
+    if isinstance(node, cst.IfExp):
+        yield from (*_texts(facts, node.body, depth), *_texts(facts, node.orelse, depth))
+    elif isinstance(node, cst.Name) and depth:
+        given = (b.value for b in facts.script.bindings_of(node) if b.how == "assign")
+        yield from (text for value in given if value is not None for text in _texts(facts, value, depth - 1))
+    else:
+        yield str(node.evaluated_value) if isinstance(node, cst.SimpleString) else ""
 
 
 def _caches(facts: ScriptFacts, node: cst.CSTNode) -> bool:
@@ -192,8 +204,9 @@ def _caches(facts: ScriptFacts, node: cst.CSTNode) -> bool:
     if not isinstance(node, (cst.If, cst.Try)) or not isinstance(other, (cst.Else, cst.ExceptHandler)):
         return False
     calls = [{c: facts.script.name_of(c.func) for c in _calls(facts, branch)} for branch in (node.body, other.body)]
-    makes = [any(_MAKES.search(name) or opens_to_write(c, name) for c, name in branch.items()) for branch in calls]
-    takes = [any(_TAKES.search(name) or (name == "builtins.open" and not opens_to_write(c, name))
+    makes = [any(_MAKES.search(name) or opens_to_write(facts, c, name)
+                 for c, name in branch.items()) for branch in calls]  # fmt: skip
+    takes = [any(_TAKES.search(name) or (name == "builtins.open" and not opens_to_write(facts, c, name))
                  for c, name in branch.items()) for branch in calls]  # fmt: skip
     return (makes[0] and takes[1]) or (makes[1] and takes[0])
 

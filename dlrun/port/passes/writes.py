@@ -61,7 +61,7 @@ def writes(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
     """Tell whether ``call``, of what is called ``name``, writes or removes a file."""
     if _TEXTS.search(name) and argument(call, "stream", 1) is None:
         return False
-    made = WRITES.search(name) or SAVES.search(name) or downloads.opens_to_write(call, name)
+    made = WRITES.search(name) or SAVES.search(name) or downloads.opens_to_write(facts, call, name)
     found = bool(made) or _method_writes(facts, call, name) or downloads.removes(facts, call, name)
     return found and not in_memory(facts, call)
 
