@@ -26,6 +26,12 @@ def test_padding_to_equal_lengths_is_allowed() -> None:
     assert check.finding == "2 shards of 2, 2 cover the 3 samples; 1 of them are read twice, for shares of equal length"
 
 
+def test_samples_that_are_drawn_with_replacement_are_read_twice_for_that() -> None:
+    serial = run(epoch([[0, 1]], [[2, 0]]))
+    check = data.shards(serial, run(epoch([[0, 1]]), epoch([[2, 0]])))
+    assert check.finding.endswith("1 of them are read twice, as in the serial run, which draws them with replacement")
+
+
 @pytest.mark.parametrize(
     ("shards", "fault"),
     [

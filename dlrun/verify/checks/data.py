@@ -74,7 +74,9 @@ def _judged(identity: Run, run: Run, expected: Epoch, first: list[Epoch]) -> Che
     twice = sum(len(set(share)) for share in shares) - read
     cover = f"{read} of the {every} samples: the last batches are left out" if read < every else f"the {every} samples"
     finding = f"{n} {'' if twice else 'disjoint '}shards of {sizes} cover {cover}"
-    finding += f"; {twice} of them are read twice, for shares of equal length" if twice else ""
+    drawn = len(whole) > every
+    reason = "as in the serial run, which draws them with replacement" if drawn else "for shares of equal length"
+    finding += f"; {twice} of them are read twice, {reason}" if twice else ""
     wrong = _covered(identity, expected, shares, first, _to_have_all(run, first)) or _leak(identity, run, shares)
     wrong = wrong or contents(identity, run, NAME) or cut_twice(identity, run, NAME, first[0].at)
     again = one_order(training(identity.root), training(run.root), NAME)
