@@ -2,6 +2,7 @@
 
 import codecs
 import io
+import os
 import sys
 
 _PLAIN = {"✓": "+", "✗": "x", "·": "-"}
@@ -9,6 +10,7 @@ _PLAIN = {"✓": "+", "✗": "x", "·": "-"}
 
 def main() -> None:
     """Run dlrun with the words of the command line; never returns."""
+    _open_what_is_closed()
     codecs.register_error("plain", _plain)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -18,6 +20,20 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     verbs(prog_name="dlrun")
+
+
+def _open_what_is_closed() -> None:
+    """Give a dlrun that was started without standard streams (``>&-``) the null device for them.
+
+    Else the first files that it opens would get their numbers, and what others print.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if number == 0 else "w"))  # noqa: PTH123, SIM115
 
 
 def _plain(error: UnicodeError) -> tuple[bytes, int]:

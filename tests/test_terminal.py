@@ -26,3 +26,14 @@ def test_a_letter_that_cannot_be_shown_ends_nothing(tmp_path: Path, encoding: st
     done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert shown in done.stdout
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_stream_that_is_closed_ends_nothing(tmp_path: Path, closed: str) -> None:
+    (tmp_path / "says.py").write_text("import sys\nprint('out')\nprint('err', file=sys.stderr)\n")
+    words = [sys.executable, "-m", "dlrun", "launch", "-n", "1", "--backend", "local", "--log-dir", "run", "says.py"]
+    line = ["sh", "-c", f'exec "$@" {closed}', "sh", *words]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (b"" if " >&-" in f" {closed}" else b"out\n")
+    assert sorted((tmp_path / "run" / "rank-0.log").read_text().split()) == ["err", "out"]
