@@ -140,7 +140,7 @@ def _plan(script: str, args: tuple[str, ...], hosts: str, hostfile: str, env: tu
     if hosts and hostfile:
         raise DlrunError("--hosts and --hostfile are both given", "give one of them")
     return LaunchPlan(
-        program(script, *args),
+        program(script, *args, module=options["module"]),
         hosts=read(hostfile) if hostfile else parse(hosts),
         env=tuple(variable(text) for text in env),
         show=shown(show),

@@ -87,7 +87,7 @@ def command(ranks: int, budget: str, validate: bool, profile: bool, script: tupl
         raise click.UsageError("give one of SCRIPT, --model and --sizes-file")
     if module and not script:
         raise click.UsageError("-m needs a SCRIPT")
-    words = program(*(script or (str(PROGRAMS / "allreduce.py"),)))
+    words = program(*(script or (str(PROGRAMS / "allreduce.py"),)), module=module)
     plan = LaunchPlan(words, ranks, module, options["backend"], per_node=options["per_node"], tuned=False,
                       apart=bool(script))  # fmt: skip
     settled, _ = prepare(plan)

@@ -110,12 +110,12 @@ class LaunchPlan:
         return (sys.executable, "-m", "dlrun.rank", "--spec", self.spec_file, "--", *self.program)
 
 
-def program(script: str, *args: str) -> tuple[str, ...]:
+def program(script: str, *args: str, module: bool = False) -> tuple[str, ...]:
     """Return a job's program as a command line spells it: `--` between a Python script and its arguments is dlrun's.
 
     It may stand there, as with the verbs that take options after the script; a second one is the script's own.
     """
-    own = script.endswith(".py") and args[:1] == ("--",)
+    own = (module or script.endswith(".py")) and args[:1] == ("--",)
     return (script, *(args[1:] if own else args))
 
 

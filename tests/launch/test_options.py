@@ -130,6 +130,8 @@ def test_two_dashes_before_a_scripts_arguments_are_dlruns_as_with_the_other_verb
     words = ("-n", "2", "--backend", "aprun", "--per-node", "2", "--dry-run", "train.py", "--", "--lr", "1", "--", "x")
     done = dlrun(*words)
     assert done.stdout.endswith("-- train.py --lr 1 -- x\n"), done.stderr
+    done = dlrun(*words[:6], "-m", *words[6:7], "pkg.train", *words[8:])
+    assert done.stdout.endswith("-- pkg.train --lr 1 -- x\n"), done.stderr
 
 
 def test_without_any_launcher_dry_run_still_prints_and_a_launch_says_what_to_install(dlrun, tmp_path, monkeypatch):
