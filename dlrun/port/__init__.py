@@ -27,6 +27,7 @@ from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.taint import Taint, chances, forwards, made_of
 from dlrun.port.facts.torch import Gradients
 from dlrun.port.feeds import Feeds, own, samples
+from dlrun.port.feeds.ahead import drawn_ahead
 from dlrun.port.feeds.one_batch import in_one_batch
 from dlrun.port.observing import Observed
 from dlrun.port.passes import GRID, STEPS, observed, start
@@ -158,6 +159,7 @@ def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
         unseen=tuple(feeds.unseen),
         paced=tuple(feeds.paced),
         early=feeds.early,
+        ahead=() if feeds.full_batch else tuple(drawn_ahead(feeds)),
         seeds=() if feeds.episodes else tuple(feeds.orders.seeds()),
         optimizers=loops.gradients.constructors(),
         loops=tuple(loops.training),

@@ -175,6 +175,9 @@ class Facts(ScriptFacts):
     unseen: tuple[cst.Call, ...] = ()  # draws of batches from iterators that come from out of sight
     paced: tuple[cst.Call, ...] = ()  # what returns the next number of a schedule, one a step
     early: cst.CSTNode | None = None  # samples drawn anew at times, of which the first ones are the same on all ranks
+    ahead: tuple[
+        tuple[cst.CSTNode, bool], ...
+    ] = ()  # what draws batches before a loop; whether what all share is drawn after it
     seeds: tuple[cst.Call, ...] = ()  # calls in training loops that seed the generators
     accumulating: tuple[cst.CSTNode, ...] = ()  # loops that add up gradients for an update after them
     counted: tuple[

@@ -122,7 +122,7 @@ class Orders:
                 continue  # all ranks begin anew by themselves
             for call in reached:
                 drawn = _NUMBERS.search(self.script.name_of(call.func)) is not None and self._shared(call)
-                drawn = (drawn and not self._is_weight(call)) or self.is_order(call)
+                drawn = (drawn and not self.is_weight(call)) or self.is_order(call)
                 if drawn and call not in seen and not self._after(call):
                     seen.add(call)
                     yield call
@@ -186,7 +186,7 @@ class Orders:
         tests = [up for up in self.script.above(one) if isinstance(up, cst.If) and self.script.inside(other, up)]
         return any(self.script.inside(one, up.body) != self.script.inside(other, up.body) for up in tests)
 
-    def _is_weight(self, call: cst.Call) -> bool:
+    def is_weight(self, call: cst.Call) -> bool:
         """Tell whether a module draws this: its weights are broadcast."""
         owner = self.script.class_of(call)
         return owner is not None and self.loops.kinds.of_bases(self.flow.bases(owner)) == "module"

@@ -41,9 +41,21 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
                 opt.step()
     """
     lines: set[cst.CSTNode] = set()
+    yield from _ahead(facts)
     if not facts.full_batch:
         yield from _orders(facts, lines)
     yield from redrawn.torch(facts, lines)
+
+
+def _ahead(facts: Facts) -> Iterator[Edit | Doubt]:
+    """Let each rank draw for itself what is drawn before a loop, and anew in it: the batch of the first step."""
+    for statement, shares in facts.ahead:
+        if shares:
+            yield Doubt(statement, "drawn before the ranks draw for themselves: all begin with the same samples",
+                        "high", f"{facts.alias}.reseed() before this line, and below what all ranks share")  # fmt: skip
+        else:
+            yield Edit(facts.script.line_of(statement), "the first samples, too, are each rank's own",
+                       before=statements("torch/reseed", dl=facts.alias))  # fmt: skip
 
 
 def _orders(facts: Facts, lines: set[cst.CSTNode]) -> Iterator[Edit | Doubt]:

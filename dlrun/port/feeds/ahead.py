@@ -1,0 +1,54 @@
+"""Batches that are drawn before a loop and drawn anew in it: ``x, y = get_batch()``, at the end of every turn, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.feeds import Feeds
+from dlrun.port.program.script import dotted, walk
+
+_ASSIGNS = (cst.Assign, cst.AnnAssign)
+
+
+def drawn_ahead(feeds: Feeds) -> Iterator[tuple[cst.CSTNode, bool]]:
+    """Yield the statements that draw at random, before a training loop, what its first turns train on.
+
+    And whether something between them and the loop draws what is no batch, and maybe the same for all ranks.
+    """
+    script, order = feeds.script, feeds.script.order
+    drawn = [n for n in script.nodes if isinstance(n, _ASSIGNS) and _made(feeds, n)]
+    for top in feeds.orders.tops if feeds.counted else ():
+        turns = [loop for loop in feeds.counted if loop is top.loop or script.inside(loop, top.loop)]
+        inner = [n for n in drawn if any(script.inside(n, loop) for loop in turns)]
+        before = [n for n in drawn if order[n] < order[top.loop] and not script.inside(n, top.loop)
+                  and script.function_of(n) is script.function_of(top.loop)]  # fmt: skip
+        first = next((n for n in before if any(_goes_first(feeds, n, again) for again in inner)), None)
+        if first is not None:
+            between = [n for n in before if order[n] > order[first] and not any(_names(n) == _names(m) for m in inner)]
+            yield first, any(not feeds.orders.is_weight(c) for n in between for c in _made(feeds, n))
+
+
+def _made(feeds: Feeds, node: cst.Assign | cst.AnnAssign) -> list[cst.Call]:
+    """Return what draws at random the value that ``node`` assigns."""
+    return feeds.draws.random(node.value) if node.value is not None else []
+
+
+def _goes_first(feeds: Feeds, first: cst.CSTNode, again: cst.CSTNode) -> bool:
+    """Tell whether ``again``, in a loop, draws anew what ``first`` drew, and what that drew is read there before."""
+    script, names = feeds.script, _names(first)
+    if not names or names != _names(again):
+        return False
+    loop = next(up for up in script.above(again) if isinstance(up, (cst.For, cst.While)))
+    tests = [up for up in script.above(again) if isinstance(up, cst.If) and script.inside(up, loop)]
+    reads = (n for n in walk(loop.body) if dotted(n) in names and not script.inside(n, again))
+    return bool(tests) or any(script.order[n] < script.order[again] for n in reads)
+
+
+def _names(node: cst.CSTNode) -> tuple[str, ...]:
+    """Return what an assignment binds: ``x`` and ``y``, ``self.batch``."""
+    target = node.targets[0].target if isinstance(node, cst.Assign) else getattr(node, "target", None)
+    parts = [e.value for e in target.elements] if isinstance(target, (cst.Tuple, cst.List)) else [target]
+    names = tuple(dotted(part) for part in parts if part is not None)
+    return names if all(names) else ()
