@@ -299,7 +299,7 @@ model.fit(x, y, callbacks=[Stop()])
         ("done % 10 == 0", "plateau.step(valued(model))", "if done % dl.steps(10) == 0:"),
         ("done % 10 == 0", "print(done, loss.item())", "if done % 10 == 0:"),
         ("done % 10 == 0", "for x in range(9):\n                break", "if done % 10 == 0:"),
-        ("done % 100 == 99", "keep(model)", "if done % 100 == 99:"),
+        ("done % 100 == 99", "keep(model)", "if done % dl.steps(100) == dl.steps(100) - 1:"),
     ],
 )
 def test_what_saves_or_decides_does_so_as_often_as_in_the_serial_run(test, body, written):

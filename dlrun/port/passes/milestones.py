@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import libcst as cst
 
@@ -11,7 +11,7 @@ from dlrun.port.facts.computed import leaves
 from dlrun.port.facts.rates import changes, is_least, is_zero
 from dlrun.port.passes.counters import Counters, count_name, innermost
 from dlrun.port.passes.counts import all_samples, from_length
-from dlrun.port.program.script import dotted, walk
+from dlrun.port.program.script import Script, dotted, walk
 
 _COMPARES = (cst.Equal, cst.In, cst.LessThan, cst.LessThanEqual, cst.GreaterThan, cst.GreaterThanEqual)
 
@@ -28,32 +28,87 @@ def torch(facts: Facts, counters: Counters) -> Iterator[cst.BaseExpression]:
     places = {*changes(facts), *facts.optimizers}  # an optimizer made anew begins with another rate
     for node in script.of(cst.If):
         inside = any(up in facts.loops for up in script.above(node))
-        for count, number in _asked(node.test) if inside else ():
+        skips = inside and isinstance(node.body, cst.IndentedBlock) and _goes_on(node.body)
+        bodies: list[cst.CSTNode] = [node.body]
+        if skips:  # what the turns do that are not left out
+            bodies = script.block(node)[script.block(node).index(node) + 1 :]
+        for count, number in (_skipped(node.test) if skips else _asked(script, node.test)) if inside else ():
             counts = (script.function_of(node), count_name(facts, count)) in known
             if not counts:
                 continue
-            if _of_all(facts, number) or _sets_rate(facts, node.body, places) or _acts(facts, node):
-                yield from _serial(facts, node, number)
+            sets = any(_sets_rate(facts, body, places) for body in bodies)
+            if _of_all(facts, number) or sets or _acts(facts, node, bodies):
+                yield from _serial(facts, bodies, number)
 
 
-def _asked(test: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
-    """Yield what ``test`` compares, ``step`` and ``n`` of ``step > 0 and step == n``, or of ``(step + 1) % n == 0``."""
+def _goes_on(body: cst.IndentedBlock) -> bool:
+    """Tell whether ``body`` goes on with the next turn, and does nothing else: ``if step % 100: continue``."""
+    only = body.body[0] if len(body.body) == 1 else None
+    return isinstance(only, cst.SimpleStatementLine) and isinstance(only.body[0], cst.Continue)
+
+
+def _skipped(test: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
+    """Yield what a ``test`` compares that leaves out all turns but some: ``step % n``, ``(step + 1) % n != 0``."""
     match test:
+        case cst.BooleanOperation(operator=cst.Or()):
+            yield from _skipped(test.left)
+            yield from _skipped(test.right)
+        case cst.BinaryOperation(operator=cst.Modulo()):
+            yield _before(test.left), test.right
+        case cst.Comparison(left=cst.BinaryOperation(operator=cst.Modulo()) as rest, comparisons=[only]):
+            known = is_zero(only.comparator) or _is_rest_of(only.comparator, rest.right)
+            if known and isinstance(only.operator, cst.NotEqual):
+                yield _before(rest.left), rest.right
+
+
+def _asked(script: Script, test: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
+    """Yield what ``test`` compares, ``step`` and ``n`` of ``step > 0 and step == n``, or of ``(step + 1) % n == 0``.
+
+    Also of a name for that: ``due = step % n == 0``.
+    """
+    match test:
+        case cst.Name():
+            bound = script.bindings_of(test)
+            kept = [b.value for b in bound if b.how == "assign" and not b.path and isinstance(b.value, cst.Comparison)]
+            yield from _asked(script, kept[0]) if len(kept) == len(bound) == 1 else ()
         case cst.BooleanOperation(operator=cst.And()):
-            yield from _asked(test.left)
-            yield from _asked(test.right)
+            yield from _asked(script, test.left)
+            yield from _asked(script, test.right)
         case cst.BooleanOperation(operator=cst.Or()):  # the last step is the loop's to tell
-            sides = [*_asked(test.left), *_asked(test.right)]
+            sides = [*_asked(script, test.left), *_asked(script, test.right)]
             yield from ((count, n) for count, n in sides if isinstance(n, cst.Integer) or _is_divisor(n, test))
         case cst.UnaryOperation(operator=cst.Not(), expression=cst.BinaryOperation(operator=cst.Modulo()) as rest):
             yield _before(rest.left), rest.right
         case cst.Comparison(left=left, comparisons=[cst.ComparisonTarget(operator=operator, comparator=number)]):
             if isinstance(left, cst.BinaryOperation) and isinstance(left.operator, cst.Modulo):
-                same = any(n.deep_equals(left.right) for n in walk(number))  # step % n == n - 1
-                if isinstance(operator, cst.Equal) and (is_zero(number) or same):
+                if isinstance(operator, cst.Equal) and (is_zero(number) or _is_rest_of(number, left.right)):
                     yield _before(left.left), left.right
             elif isinstance(operator, _COMPARES) and not is_least(number):
                 yield left, number
+
+
+def _is_rest_of(number: cst.BaseExpression, every: cst.BaseExpression) -> bool:
+    """Tell whether ``number`` is the last rest of a division by ``every``: ``n - 1``, and 99 of 100."""
+    return any(n.deep_equals(every) for n in walk(number)) or _is_one_less(number, every)
+
+
+def _is_one_less(number: cst.CSTNode, every: cst.CSTNode) -> bool:
+    whole = isinstance(number, cst.Integer) and isinstance(every, cst.Integer)
+    return whole and number.evaluated_value == every.evaluated_value - 1  # type: ignore[attr-defined]
+
+
+def is_last(script: Script, value: cst.BaseExpression, counts: Collection[cst.CSTNode]) -> bool:
+    """Tell whether ``value`` is the number, from 0, of the last of some steps: 99 in ``step % 100 == 99``.
+
+    And 999 in ``step == 999``, where 1000 is one of the ``counts`` of steps.
+    """
+    up = script.parents[value]
+    test = script.parents[up] if isinstance(up, cst.ComparisonTarget) and isinstance(up.operator, cst.Equal) else None
+    if not isinstance(test, cst.Comparison):
+        return False
+    rest = isinstance(test.left, cst.BinaryOperation) and isinstance(test.left.operator, cst.Modulo)
+    every = [test.left.right] if rest else [] if isinstance(test.left, cst.BinaryOperation) else counts  # type: ignore[attr-defined]
+    return any(_is_one_less(value, number) for number in every)
 
 
 def _is_divisor(number: cst.BaseExpression, test: cst.BaseExpression) -> bool:
@@ -67,13 +122,16 @@ def _before(count: cst.BaseExpression) -> cst.BaseExpression:
     return count.left if isinstance(count, cst.BinaryOperation) and adds else count
 
 
-def _serial(facts: Facts, node: cst.If, number: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
-    """Yield ``number``, where it counts serial steps, and the places in ``node`` that compute with it."""
+def _serial(facts: Facts, bodies: list[cst.CSTNode], number: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """Yield ``number``, where it counts serial steps, and the places in its test and in ``bodies`` that use it."""
     if _of_all(facts, number) or not from_length(facts, number):
         yield number
         named = facts.script.code(number) if dotted(number) or _is_entry(number) else ""
-        asked = next((up for up in facts.script.above(number) if isinstance(up, cst.Comparison)), node.body)
-        same = [n for part in dict.fromkeys((asked, node.body)) for n in walk(part)
+        asked = next((up for up in facts.script.above(number) if isinstance(up, cst.Comparison)), None)
+        if asked is not None and isinstance(number, cst.Integer) and facts.script.inside(number, asked.left):
+            rests = walk(asked.comparisons[0].comparator)  # 100 - 1, and 99, of 100
+            yield from (n for n in rests if n.deep_equals(number) or _is_one_less(n, number))  # type: ignore[misc]
+        same = [n for part in dict.fromkeys((*([asked] if asked is not None else []), *bodies)) for n in walk(part)
                 if named and n is not number and facts.script.code(n) == named]  # fmt: skip
         if not any(getattr(facts.script.parents[n], "target", None) is n for n in same):  # counted on in serial steps
             yield from same  # type: ignore[misc]
@@ -111,12 +169,12 @@ def _sums(facts: Facts, known: set[tuple[cst.CSTNode, str]]) -> Iterator[tuple[c
                 yield function, name
 
 
-def _acts(facts: Facts, node: cst.If) -> bool:
-    """Tell whether ``node`` saves or decides, beside the steps: a body that updates is one of several batches."""
+def _acts(facts: Facts, node: cst.If, bodies: list[cst.CSTNode]) -> bool:
+    """Tell whether ``bodies`` save or decide, beside the steps: a body that updates is one of several batches."""
     around = innermost(facts, node)
-    updates = any(facts.script.inside(step.node, node.body) for step in facts.steps)
+    updates = any(facts.script.inside(step.node, body) for step in facts.steps for body in bodies)
     trains = around in facts.loops or isinstance(around, cst.FunctionDef)
-    return trains and not updates and _saves_or_decides(facts, node.body)
+    return trains and not updates and any(_saves_or_decides(facts, body) for body in bodies)
 
 
 def _saves_or_decides(facts: Facts, node: cst.CSTNode) -> bool:

@@ -75,6 +75,10 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     def divide(node: cst.BaseExpression) -> cst.BaseExpression:
         return expression("torch/steps", {"count": node}, dl=facts.alias)
 
+    def last_step(node: cst.BaseExpression) -> cst.BaseExpression:
+        count = cst.Integer(str(node.evaluated_value + 1))  # type: ignore[attr-defined]
+        return expression("torch/last_step", {"count": count}, dl=facts.alias)
+
     found = dict(_counts(facts))
     for node, why in found.items():
         if not _follows(facts, node, found):
@@ -83,8 +87,9 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     known = set(counters(facts)) | set(attributes(facts))
     for value in milestones.torch(facts, known):
         if not _is_divided(facts, value, done) and not any(facts.script.inside(n, value) for n in done):
+            last = milestones.is_last(facts.script, value, found)
             done.add(value)
-            yield Edit(value, "this counts serial steps, of which n ranks take 1/n", divide)
+            yield Edit(value, "this counts serial steps, of which n ranks take 1/n", last_step if last else divide)
     known |= milestones.numbers(facts, known)
     rates = StepRates(facts, tells(facts, known), done)
     yield from rates.told(step_rates.set_by_hand(facts))

@@ -1,0 +1,70 @@
+"""What is saved or decided every so many steps is so at 1/n of the ranks' steps, however the script asks for it."""
+
+import pytest
+
+from dlrun.port import port
+
+SCRIPT = """import torch
+torch.manual_seed(0)
+data = torch.randn(512, 4)
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(1000):
+    x = data[torch.randint(512, (8,))]
+    model(x).pow(2).mean().backward()
+    opt.step()
+    {test}
+        {body}
+{after}"""
+SAVE = 'torch.save(model.state_dict(), "net.pt")'
+
+
+def lines(test, body=SAVE, after=""):
+    return port(SCRIPT.format(test=test, body=body, after=after)).text
+
+
+@pytest.mark.parametrize(
+    ("test", "written"),
+    [
+        ("if step % 100 == 99:", "if step % dl.steps(100) == dl.steps(100) - 1:"),
+        ("if step % 100 == 100 - 1:", "if step % dl.steps(100) == dl.steps(100) - 1:"),
+        ("if step and step % 100 == 99:", "if step and step % dl.steps(100) == dl.steps(100) - 1:"),
+        ("if not (step + 1) % 100:", "if not (step + 1) % dl.steps(100):"),
+        ("if step % 100 == 0 or step == 999:", "if step % dl.steps(100) == 0 or step == dl.steps(1000) - 1:"),
+        ("if step == 999:", "if step == dl.steps(1000) - 1:"),
+        ("if step == 500:", "if step == dl.steps(500):"),
+        ("due = step % 100 == 0\n    if due:", "due = step % dl.steps(100) == 0\n    if due:"),
+        ("if step % 100 == 5:", "if step % 100 == 5:"),
+    ],
+)
+def test_the_last_of_some_steps_is_the_last_of_fewer(test, written):
+    assert f"    {written}\n" in lines(test)
+    for ranks in (1, 2, 3, 7):  # comes as often as the serial run's, or once
+        wanted = len([step for step in range(1000) if eval(test.split("if ")[-1][:-1], {"step": step, "due": 0})])
+
+        class Dl:
+            @staticmethod
+            def steps(count, ranks=ranks):
+                return -(-count // ranks)
+
+        asked = written.split("if ")[-1][:-1]
+        found = [s for s in range(Dl.steps(1000)) if eval(asked, {"step": s, "dl": Dl, "due": 0})]
+        assert "due" in test or "5:" in test or abs(len(found) - wanted) <= 1 <= max(1, len(found))
+
+
+@pytest.mark.parametrize(
+    ("test", "written"),
+    [
+        ("if step % 100:", "if step % dl.steps(100):"),
+        ("if (step + 1) % 100 != 0:", "if (step + 1) % dl.steps(100) != 0:"),
+        ("if step == 0 or step % 100:", "if step == 0 or step % dl.steps(100):"),
+    ],
+)
+def test_turns_that_are_left_out_before_a_save_are_counted_alike(test, written):
+    assert f"    {written}\n" in lines(test, "continue", f"    {SAVE}\n")
+    assert f"    {test}\n" in lines(test, "continue", "    print(step)\n")  # is only shown
+
+
+def test_a_rate_that_falls_at_the_last_of_some_steps_falls_by_its_factor():
+    text = lines("if step % 200 == 199:", "opt.param_groups[0]['lr'] *= 0.5")
+    assert "if step % dl.steps(200) == dl.steps(200) - 1:\n        opt.param_groups[0]['lr'] *= 0.5\n" in text
