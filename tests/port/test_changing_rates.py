@@ -9,6 +9,7 @@ import pytest
 from dlrun.port import port
 
 SCRIPT = """
+import numpy as np
 import torch
 from torch.utils.data import DataLoader
 model = torch.nn.Linear(8, 2)
@@ -44,6 +45,15 @@ WARM = "group['lr'] = 0.1 * min(1, step / 10)"
         ("if i % 10 == 0: lr *= gamma", SET, "if i % dl.steps(10) == 0: lr *= gamma\n"),
         ("if i < 10: lr *= gamma", SET, "if i < dl.steps(10): lr *= dl.compound(gamma)\n"),
         ("lr *= gamma", "pass", "lr *= gamma\n"),  # is no rate
+        ("lr = np.maximum(lr * 0.99, 1e-4)", SET, "lr = np.maximum(lr * dl.compound(0.99), 1e-4)\n"),
+        ("pass", "group['lr'] = max(1e-4, group['lr'] * gamma)", "max(dl.lr_scale(1e-4), group['lr'] *"),
+        (
+            "pass",
+            "group['lr'] = min(group['lr'] + 1e-4, top)",
+            "+ dl.lr_scale(dl.serial_steps(1e-4)), dl.lr_scale(top))",
+        ),
+        ("if opt.param_groups[0]['lr'] < 1e-6: break", "pass", "['lr'] < dl.lr_scale(1e-6): break\n"),
+        ("if lr < 1e-6: break", SET, "if lr < 1e-6: break\n"),  # scaled where it is set
     ],
 )
 def test_what_changes_a_rate_at_every_batch_does_so_as_in_n_serial_steps(change, sets, written) -> None:
@@ -72,3 +82,28 @@ def test_of_a_rate_only_counts_are_divided_and_no_shares_of_all(rate, divided) -
     ported = port("import math" + SCRIPT.format(change="step += 1", sets=f"group['lr'] = {rate}"))
     assert re.findall(r"dl\.steps\([^)]*\)", ported.text) == divided
     assert "serial_steps" not in ported.text
+
+
+BY_HAND = """import torch
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(8, 2)
+lr = 0.1
+for x, y in DataLoader(data, batch_size=16, shuffle=True):
+    torch.nn.functional.cross_entropy(model(x), y).backward()
+    with torch.no_grad():
+        for p in model.parameters():
+            p -= lr * p.grad
+            p.grad = None
+    {change}
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "written"),
+    [
+        ("lr *= 0.99", "lr *= dl.compound(0.99)\n"),
+        ("lr = max(lr * 0.99, 1e-3)", "lr = max(lr * dl.compound(0.99), 1e-3)\n"),
+    ],
+)
+def test_the_rate_of_an_update_by_hand_falls_as_in_n_serial_steps(change, written) -> None:
+    assert written in port(BY_HAND.format(change=change)).text

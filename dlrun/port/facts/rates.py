@@ -11,6 +11,9 @@ from dlrun.port.facts.computed import computed, reaching
 from dlrun.port.program.script import dotted, names_in, walk
 
 _RATES = ("lr", "learning_rate")
+# What keeps a rate above one that is given, or below.
+ENDS = ("builtins.max", "builtins.min", "numpy.maximum", "numpy.minimum", "numpy.clip")
+_ORDERS = (cst.LessThan, cst.LessThanEqual, cst.GreaterThan, cst.GreaterThanEqual)
 _CALLBACKS = ("LearningRateScheduler", "ReduceLROnPlateau")
 
 
@@ -72,6 +75,22 @@ def resets(facts: Facts) -> Iterator[cst.BaseExpression]:
             continue
         if not is_zero(node.value) and not scaled_already(facts, node.value):
             yield node.value
+
+
+def ends(facts: Facts) -> Iterator[cst.BaseExpression]:
+    """Yield the rates that are set against one that an optimizer holds: ``low`` in ``max(low, 0.9 * group["lr"])``.
+
+    And what such a one is compared with: ``if group["lr"] < 1e-6: break``.
+    """
+    for node in facts.script.nodes:
+        sides: list[cst.BaseExpression] = []
+        if isinstance(node, cst.Call) and facts.script.name_of(node.func) in ENDS:
+            sides = [arg.value for arg in node.args]
+        elif isinstance(node, cst.Comparison) and all(isinstance(c.operator, _ORDERS) for c in node.comparisons):
+            sides = [node.left, *(c.comparator for c in node.comparisons)]
+        held = [scaled_already(facts, side) for side in sides]
+        if any(held):
+            yield from (side for side, known in zip(sides, held, strict=True) if not known and not is_zero(side))
 
 
 def is_zero(rate: cst.CSTNode) -> bool:

@@ -9,7 +9,7 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, ScriptFacts
-from dlrun.port.facts.rates import is_groups_rate, sets_groups_rate
+from dlrun.port.facts.rates import ENDS, is_groups_rate, sets_groups_rate
 from dlrun.port.insert import expression
 from dlrun.port.passes.counters import each_update, innermost
 from dlrun.port.passes.step_rates import TELLS_APART
@@ -17,7 +17,6 @@ from dlrun.port.program.script import dotted, walk
 
 MULTIPLIES = "it multiplies the rate at every batch, and n ranks take 1/n of the batches"
 FORGETS = "an average of the weights forgets with every step, and n ranks take 1/n of them (arXiv 2307.13813)"
-_ENDS = ("builtins.max", "builtins.min")
 _SCALES = (cst.MultiplyAssign, cst.DivideAssign)
 
 
@@ -97,7 +96,7 @@ def _change(facts: Facts, node: cst.CSTNode) -> tuple[cst.BaseExpression, bool] 
     if not (isinstance(node, cst.Assign) and _is_rate(facts, target := node.targets[0].target)):
         return None
     kept = [node.value]
-    if isinstance(node.value, cst.Call) and facts.script.name_of(node.value.func) in _ENDS:
+    if isinstance(node.value, cst.Call) and facts.script.name_of(node.value.func) in ENDS:
         kept = [arg.value for arg in node.value.args]
     for value in (v for v in kept if isinstance(v, cst.BinaryOperation)):
         same = [facts.script.code(side) == facts.script.code(target) for side in (value.left, value.right)]
@@ -111,7 +110,10 @@ def _change(facts: Facts, node: cst.CSTNode) -> tuple[cst.BaseExpression, bool] 
 
 
 def _is_rate(facts: Facts, target: cst.CSTNode) -> bool:
-    """Tell whether ``target`` is a group's rate, or what one is set to as it is: ``group["lr"] = lr``."""
+    """Tell whether ``target`` is a group's rate, or what one is set to as it is: ``group["lr"] = lr``.
+
+    Or the rate of an update by hand: ``w -= lr * w.grad``.
+    """
     if is_groups_rate(facts, target):
         return True
     if not isinstance(target, (cst.Name, cst.Attribute)):
@@ -123,5 +125,6 @@ def _is_rate(facts: Facts, target: cst.CSTNode) -> bool:
 
 @lru_cache(maxsize=1)
 def _written(facts: Facts) -> tuple[cst.BaseExpression, ...]:
-    """Return what groups' rates are set to."""
-    return tuple(n.value for n in facts.script.of(cst.Assign) if sets_groups_rate(facts, n))
+    """Return what groups' rates are set to, and the rates of updates by hand."""
+    groups = (n.value for n in facts.script.of(cst.Assign) if sets_groups_rate(facts, n))
+    return (*groups, *(rate for _, rates in facts.by_hand for rate in rates))

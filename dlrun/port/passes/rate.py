@@ -9,7 +9,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, Options
 from dlrun.port.facts.keywords import keywords, starred
-from dlrun.port.facts.rates import is_zero, resets, scaled_already, text_of
+from dlrun.port.facts.rates import ends, is_zero, resets, scaled_already, text_of
 from dlrun.port.insert import expression
 from dlrun.port.passes import own_rates, recipe
 from dlrun.port.program.script import argument, walk
@@ -72,6 +72,8 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
                 yield Edit(given, "the scheduler sets this rate itself", scale)
     for value in resets(facts):
         yield Edit(value, "an absolute rate would undo the scaling", scale)
+    for value in ends(facts):
+        yield Edit(value, "the rate that is set against this one is scaled", scale)
     yield from own_rates.by_hand(facts)
     named = ((call, next(iter(facts.kinds.names(call.func)), "")) for call in facts.optimizers)
     yield from suits(facts.options, named)
