@@ -200,7 +200,7 @@ def test_a_loss_that_is_made_of_something_else_from_some_step_on_is_doubted(test
         ("weight = 0.1 * (done > 100)", "of which the loss is made, changes", "dl.steps(100)"),
         ("if done > 100: update(a, b)", "an update begins or ends at this step", "dl.steps(100)"),
         ("if random.random() < 9 / (9 + epoch): a = 2 * a", "", ""),
-        ("a = 2 * a if done % 3 == 0 or done == 7 else a * [0.5 / 3, 0.2][done] * model(a).mean()", "", ""),
+        ("a = 2 * a if done % 3 == 0 or done == 7 else a * [0.5 / 3, 0.2][done % 2] * model(a).mean()", "", ""),
         ("if random.random() < done / len(train_loader): a = 2 * a", "", ""),
         ("if done % 5 > 2: update(a, b)", "an update begins or ends at this step", ""),
         ("shown = 'late' if done > 100 else 'early'", "of which the loss is made, changes", ""),

@@ -473,7 +473,8 @@ for epoch in range(3):
         ("tf.minimum(1.0, seen / 500)", "tf.minimum(1.0, dl.serial_steps(seen) / 500)"),
         ("tf.cast(opt.iterations, tf.float32) / 9", "tf.cast(dl.serial_steps(opt.iterations), tf.float32) / 9"),
         ("0.99 ** i", "0.99 ** dl.serial_steps(i)"),
-        ("table[done]", "table[done]"),
+        ("table[done]", "table[dl.serial_steps(done)]"),
+        ("table[done % 9]", "table[done % 9]"),
         ("0.99 ** epoch", "0.99 ** epoch"),
     ],
 )

@@ -8,14 +8,14 @@ from collections.abc import Collection, Iterator
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
-from dlrun.port.facts import Facts
+from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.computed import Tells, computed, given
 from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.facts.taint import chances
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.feeds.iterated import Iterated
 from dlrun.port.insert import expression
-from dlrun.port.passes import milestones, steps
+from dlrun.port.passes import entries, milestones, steps
 from dlrun.port.passes.bounds import compared
 from dlrun.port.passes.counters import attributes, counters, each_update, tells
 from dlrun.port.passes.counts import is_length_of_share
@@ -49,6 +49,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
         followed = dict.fromkeys(_followed(facts, counted, {e.node for e in steps.torch(facts) if isinstance(e, Edit)}))
         for read in followed:
             yield Edit(read, FOLLOWS, lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))
+        yield from entries.kept_inside(facts, followed)
         yield from list(_turns(facts, followed))[:3]
         yield from _paced(facts)
 
@@ -70,8 +71,10 @@ def tensorflow(facts: TensorFlowFacts, divided: Collection[cst.CSTNode]) -> Iter
                 loss = tf.reduce_mean(model(x)) + min(1.0, dl.serial_steps(step) / 500) * tf.reduce_mean(model(x) ** 2)
             opt.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
     """
-    for read in dict.fromkeys(() if facts.keeps_steps else _followed(facts, steps_so_far(facts), divided)):
+    followed = dict.fromkeys(() if facts.keeps_steps else _followed(facts, steps_so_far(facts), divided))
+    for read in followed:
         yield Edit(read, FOLLOWS, lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))
+    yield from entries.kept_inside(facts, followed)
     if not facts.keeps_steps:
         yield from _paced(facts)
 
@@ -100,12 +103,14 @@ def _followed(facts: Facts, counted: Tells, divided: Collection[cst.CSTNode]) ->
         named = (dotted(loop.target) == dotted(node) and facts.script.inside(node, loop.body) for loop in turns)
         return counted(node) or (isinstance(node, cst.Name) and any(named))
 
-    for value in _steered(facts):
+    weighing = set(_weights(facts))
+    for value in dict.fromkeys((*weighing, *_steered(facts))):
         made = computed(facts.flow, [value], reads) if not facts.local(value) else None
-        if made is None or not any(map(grows, made.nodes)) or not done.isdisjoint(made.nodes):
+        if made is None or not done.isdisjoint(made.nodes) or any(is_length_of_share(facts, n) for n in made.nodes):
             continue
-        if not any(is_length_of_share(facts, n) for n in made.nodes):
-            yield from (read for read in made.reads if not _picks(facts, read))
+        picked = [read for read in made.reads if value in weighing and entries.picks(facts.script, read)]
+        if picked or any(grows(facts, n) for n in made.nodes):
+            yield from (read for read in made.reads if read in picked or not _picks(facts, read))
 
 
 def _picks(facts: Facts, read: cst.CSTNode) -> bool:
@@ -121,16 +126,28 @@ def _picks(facts: Facts, read: cst.CSTNode) -> bool:
     return False
 
 
+def _weights(facts: Facts) -> Iterator[cst.BaseExpression]:
+    """Yield what parts of each batch's loss, or what it is made of, are multiplied with or divided by."""
+    for node in facts.script.nodes:
+        sides: list[tuple[cst.BaseExpression, cst.BaseExpression]] = []
+        match node:
+            case cst.BinaryOperation(operator=cst.Multiply()):
+                sides = [(node.left, node.right), (node.right, node.left)]
+            case cst.BinaryOperation(operator=cst.Divide()):
+                sides = [(node.right, node.left)]
+            case cst.AugAssign(operator=cst.MultiplyAssign() | cst.DivideAssign()):
+                sides = [(node.value, node.target)]
+        weighed = [weight for weight, part in sides if facts.local(part) and not _is_number(facts, part)]
+        if weighed and each_update(facts, node, which=any):
+            yield from weighed
+
+
 def _steered(facts: Facts) -> Iterator[cst.BaseExpression]:
-    """Yield what steers the making of each batch's loss: weights of its parts, chances, and what models and losses are
-    given beside the samples."""
+    """Yield what else steers the making of each batch's loss: chances, and what models and losses are given beside the
+    samples."""
     drawn = set(chances(facts.script))
     for node in facts.script.nodes:
         match node:
-            case cst.BinaryOperation(operator=cst.Multiply()) if each_update(facts, node, which=any):
-                for weight, part in ((node.left, node.right), (node.right, node.left)):
-                    if facts.local(part) and not _is_number(facts, part):
-                        yield weight
             case cst.Comparison() if any(n in drawn for n in walk(node)):
                 yield from (node.left, *(c.comparator for c in node.comparisons))
             case cst.Call() if node in drawn:
@@ -142,10 +159,10 @@ def _steered(facts: Facts) -> Iterator[cst.BaseExpression]:
     yield from (value for _, value in getattr(facts, "fed", ()))
 
 
-def grows(node: cst.CSTNode) -> bool:
+def grows(facts: ScriptFacts, node: cst.CSTNode) -> bool:
     """Tell whether ``node`` makes something gradual of a count: a part of it, a power, a multiple by a fraction."""
     if not isinstance(node, cst.BinaryOperation):
-        return False
+        return isinstance(node, cst.Call) and facts.script.name_of(node.func) == "numpy.interp"
     times = isinstance(node.operator, cst.Multiply) and (isinstance(node.left, cst.Float)
                                                          or isinstance(node.right, cst.Float))  # fmt: skip
     return times or isinstance(node.operator, _GROWS)

@@ -55,7 +55,7 @@ def keras(facts: KerasFacts, batches: Tells, divided: Collection[cst.CSTNode]) -
     found: dict[cst.CSTNode, None] = {}
     for value in (*_weights(facts, reads), *_put(facts)):
         made = computed(facts.flow, [value], reads)
-        if any(map(grows, made.nodes)) and not any(n in divided for n in made.nodes):
+        if any(grows(facts, n) for n in made.nodes) and not any(n in divided for n in made.nodes):
             found.update(dict.fromkeys(made.reads))
     for read in found:
         yield Edit(read, FOLLOWS, lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))
