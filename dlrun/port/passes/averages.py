@@ -16,6 +16,7 @@ from dlrun.port.passes import (
     guards,
     kept,
     meters,
+    own_numbers,
     own_states,
     played,
     shown,
@@ -68,6 +69,7 @@ def numbers(metrics: Metrics, histories: bool) -> Iterator[Edit | Doubt]:
         yield from meters.fed(metrics)
         yield from kept.torch(metrics)
         yield from balances.torch(metrics)
+        yield from own_numbers.torch(metrics)
     yield from (decided := list(decisions.torch(metrics)))
     yield from shown.torch(metrics)
     if histories:

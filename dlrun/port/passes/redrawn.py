@@ -16,7 +16,7 @@ from dlrun.port.program.script import walk
 
 _WHY = "weights that change by chance: all ranks draw this alike, or their models part"
 _INSIDE = ("normal_", "uniform_", "bernoulli_", "exponential_", "log_normal_", "cauchy_", "random_")
-_CHANGES = ("add_", "sub_", "mul_", "div_", "copy_", "addcmul_", "lerp_", "masked_fill_", "index_copy_", "index_fill_")
+CHANGES = ("add_", "sub_", "mul_", "div_", "copy_", "addcmul_", "lerp_", "masked_fill_", "index_copy_", "index_fill_")
 _RESETS = ("reset_parameters", "_reset_parameters", "init_weights", "reset_weights")
 _INIT = re.compile(r"^torch\.nn\.init\.(xavier|kaiming|orthogonal|normal|uniform|trunc_normal|sparse)\w*$")
 # Layers that begin with weights drawn at random.
@@ -76,16 +76,16 @@ def _changes(facts: Facts, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
             name = facts.script.name_of(node.func)
             begins = how in _RESETS or _INIT.search(name) or _makes(facts, node, name)
             anew = how == "apply" and bool(args) and _resets(facts, args[0].value)
-            if begins or anew or (how in _INSIDE and _is_weight(facts, target)):
+            if begins or anew or (how in _INSIDE and is_weight(facts, target)):
                 yield node
-            values = [arg.value for arg in args] if how in _CHANGES else []
+            values = [arg.value for arg in args] if how in CHANGES else []
         case cst.Call() if _makes(facts, node, facts.script.name_of(node.func)):
             yield node
         case cst.AugAssign(target=target, value=value):
             values = [value]
         case cst.Assign(targets=[cst.AssignTarget(target=cst.Subscript() | cst.Attribute() as target)], value=value):
             values = [value]
-    if values and _is_weight(facts, target):
+    if values and is_weight(facts, target):
         yield from (drawn for value in values for drawn in _drawn(facts, value))
 
 
@@ -121,7 +121,7 @@ def _drawn(facts: Facts, value: cst.BaseExpression, depth: int = _DEPTH) -> Iter
                 yield from _drawn(facts, b.value, depth - 1)
 
 
-def _is_weight(facts: Facts, node: cst.CSTNode) -> bool:
+def is_weight(facts: Facts, node: cst.CSTNode) -> bool:
     """Tell whether ``node`` is a weight, or the gradient of one: ``p`` of a model's, ``layer.weight.data[k]``."""
     while isinstance(node, (cst.Subscript, cst.Attribute)):
         if isinstance(node, cst.Attribute) and node.attr.value in ("weight", "bias", "grad"):

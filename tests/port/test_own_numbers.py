@@ -1,0 +1,69 @@
+"""What is made of a rank's own losses and changes weights, gradients or rates is the same on all ranks."""
+
+import pytest
+from running import ran
+
+from dlrun.port import port
+
+SCRIPT = """import torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(torch.randn(64, 4)), batch_size=8, shuffle=True)
+model, other = torch.nn.Linear(4, 1), torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for x, in loader:
+        loss = (model(x) - other(x).detach()).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        {before}
+        opt.step()
+        {after}
+torch.save({{**model.state_dict(), **{{"other." + k: v for k, v in other.state_dict().items()}}}}, "last.pt")
+"""
+WEIGHTS = "with torch.no_grad():\n            for p in model.parameters():\n                "
+BOTH = "with torch.no_grad():\n            for a, b in zip(other.parameters(), model.parameters()):\n                "
+CASES = [
+    ("pass", WEIGHTS + "p.mul_(1 - 0.1 * loss.item())", "p.mul_(dl.average(1 - 0.1 * loss.item()))"),
+    ("pass", WEIGHTS + "p -= 0.1 * loss.item() * p", "p -= dl.average(0.1 * loss.item()) * p"),
+    ("pass", BOTH + "t = loss.item(); a.mul_(1 - t).add_(t * b)", "a.mul_(dl.average(1 - t)).add_(dl.average(t) * b)"),
+    ("for p in model.parameters(): p.grad *= loss.item()", "pass", "p.grad *= dl.average(loss.item())"),
+    ("torch.nn.utils.clip_grad_norm_(model.parameters(), loss.item())", "pass", "(), dl.average(loss.item()))"),
+    ("opt.param_groups[0]['lr'] = min(0.1, loss.item())", "pass", "= dl.average(dl.lr_scale(min(0.1, loss.item())))"),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "written"), CASES)
+def test_a_number_that_changes_weights_is_averaged(before, after, written):
+    found = port(SCRIPT.format(before=before, after=after))
+    assert written in found.text
+    assert not [d for d in found.doubts if d.danger == "high"]
+
+
+@pytest.mark.parametrize("after", [WEIGHTS + "p.mul_(0.99)", WEIGHTS + "p.mul_(1 - 0.1 * epoch)", "print(loss.item())"])
+def test_what_is_alike_is_left(after):
+    text = port(SCRIPT.format(before="pass", after=after)).text.replace("print(dl.average", "")
+    assert "dl.average" not in text
+
+
+def test_what_the_gradients_of_a_weight_are_made_of_is_left():
+    found = port(SCRIPT.format(before="model.bias.grad = torch.autograd.grad(loss, model.bias)[0]", after="pass"))
+    assert "dl.average" not in found.text and not [d for d in found.doubts if d.danger == "high"]
+
+
+def test_below_a_test_that_ranks_decide_apart_it_is_doubted():
+    after = "if x.mean() > 0:\n            for p in model.parameters(): p.data.mul_(1 - loss.item())"
+    found = port(SCRIPT.format(before="pass", after=after))
+    (doubt,) = [d for d in found.doubts if d.danger == "high"]
+    assert doubt.write == "dl.average(1 - loss.item()) where every rank comes by"
+
+
+def test_the_ranks_models_stay_one(tmp_path):
+    script = tmp_path / "train_dist.py"
+    changes = f"{CASES[0][1]}\n        {CASES[2][1]}"
+    text = port(SCRIPT.format(before=CASES[3][0], after=changes)).text
+    each = "[p.detach() for m in (model, other) for p in m.parameters()]"
+    one = f"apart = sum(dl.total((p - dl.broadcast(p.clone())).abs().sum().item()) for p in {each})\ndl.print(apart)\n"
+    script.write_text(text.replace("dl.finalize()", f"{one}dl.finalize()"))
+    said, _ = ran(script, tmp_path / "run", 2)
+    assert float(said) == 0
