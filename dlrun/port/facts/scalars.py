@@ -56,7 +56,8 @@ class Scalars:
                     return True
                 if dotted(node.value) == "self":
                     return self._of_attribute(node, depth + 1)
-                return node.attr.value in _SAME and self(node.value, depth + 1)
+                same = node.attr.value in _SAME and self(node.value, depth + 1)
+                return same or self._is_property(node, depth + 1)
             case cst.Subscript() if isinstance(node.value, cst.Attribute) and node.value.attr.value == "shape":
                 return True
             case cst.Subscript():
@@ -99,7 +100,8 @@ class Scalars:
         if key in self._busy:
             return True  # total = total / count: the other bindings tell
         if bindings and all(b.how == "param" for b in bindings):
-            return all(isinstance(o.node, (cst.Integer, cst.Float)) for o in self.flow.origins(node))
+            given = [o.node for o in self.flow.origins(node)]
+            return all(isinstance(n, (cst.Integer, cst.Float, cst.Call)) and self(n, depth) for n in given)
         if (scope, node.value, self._last(node, bindings)) in self._led_back:
             return True
         self._busy.add(key)
@@ -107,6 +109,13 @@ class Scalars:
             return bool(bindings) and all(self._of_binding(b, depth) for b in bindings)
         finally:
             self._busy.discard(key)
+
+    def _is_property(self, node: cst.Attribute, depth: int) -> bool:
+        """Tell whether a method of the script's own computes one number for what is written as an attribute."""
+        made = [self.flow.method(cls, node.attr.value) for cls in self.flow.classes(node.value)]
+        return bool(made) and all(
+            method is not None and any(dotted(d.decorator) == "property" for d in method.decorators)
+            and all(self(r, depth) for r in self.flow.returns(method)) for method in made)  # fmt: skip
 
     def _of_attribute(self, node: cst.Attribute, depth: int) -> bool:
         owner, name = self.script.class_of(node), node.attr.value

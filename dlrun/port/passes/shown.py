@@ -13,8 +13,9 @@ from dlrun.port.passes.metrics import Metrics
 from dlrun.port.program.script import argument, dotted, walk
 
 _LOGS = ("set_postfix", "set_description", "set_postfix_str", "add_scalar", "add_scalars", "log", "info", "log_value",
-         "scalar_summary", "scalar", "write", "writerow", "track", "debug", "warning")  # fmt: skip
-_ONE_NUMBER = ("add_scalar", "log_value", "scalar_summary")  # of these the second argument
+         "scalar_summary", "scalar", "write", "writerow", "track", "debug", "warning",
+         "log_metric", "log_metrics")  # fmt: skip
+_ONE_NUMBER = ("add_scalar", "log_value", "scalar_summary", "log_metric")  # of these the second argument
 
 
 def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:

@@ -20,7 +20,8 @@ WRITES = re.compile(
     r"scipy\.io\.wavfile\.write|ase\.io\.write|Bio\.\w+\.write|pandas\.ExcelWriter|omegaconf\.OmegaConf\.save|"
     r"torch\.utils\.tensorboard(\.writer)?\.SummaryWriter|tensorboardX\.SummaryWriter|"
     r"tensorflow\.(summary\.(FileWriter|create_file_writer)|train\.SummaryWriter)|safetensors\.torch\.save_file|"
-    r"tensorboard_logger\.(configure|log_value|Logger)|neptune\.\w+|mlflow\.\w+|csv\.writer|sys\.stdout\.write|logging\.(handlers\.\w*)?FileHandler|matplotlib\.pyplot\.imsave|visdom\.Visdom)$"
+    r"tensorboard_logger\.(configure|log_value|Logger)|neptune\.\w+|mlflow\.(\w+|\w+\.(log|save)_\w+)|"
+    r"comet_ml\.\w+|aim\.Run|swanlab\.\w+|dvclive\.Live|csv\.writer|sys\.stdout\.write|logging\.(handlers\.\w*)?FileHandler|matplotlib\.pyplot\.imsave|visdom\.Visdom)$"
 )
 METHODS = ("savefig", "write_image", "write_html", "to_csv", "to_pickle", "to_excel", "to_json", "write_text",
            "write_bytes", "save_pretrained", "push_to_hub", "to_parquet", "to_feather", "to_hdf", "to_netcdf",
