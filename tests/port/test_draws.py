@@ -593,3 +593,23 @@ for epoch in range(9):
     print(run(evaluate=True))
 """).text
     assert "train_loader = dl.shard(DataLoader(data" in text and "test_loader = DataLoader(others)" in text
+
+
+BESIDE = """
+more, at = torch.randn(900, 2), 0
+for x, y in DataLoader(data, batch_size=8, shuffle=True):
+    {take}
+    at += 8
+    if at + 8 > len(more):
+        at = 0
+    ((model(x) - y).pow(2).mean(){loss}).backward()
+    opt.step()
+"""
+
+
+def test_samples_that_a_loop_goes_through_beside_those_of_its_loader_leave_a_doubt():
+    beside = BESIDE.format(take="part = more[at : at + 8]", loss=" + model(part).pow(2).mean()")
+    (doubt,) = [d for d in port(HEAD + MADE + beside).doubts if d.danger == "high"]
+    assert doubt.write == "more = dl.shard(more) before the loop"
+    written = BESIDE.format(take="more[at : at + 8] = x", loss="")  # what is kept of the batches
+    assert not [d for d in port(HEAD + MADE + written).doubts if "the same samples" in d.why]

@@ -10,6 +10,7 @@ from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts
 from dlrun.port.feeds.positions import slides
 from dlrun.port.passes.counters import runs_inside
+from dlrun.port.passes.steering import trained_by
 from dlrun.port.program.script import argument, dotted, names_in, walk
 
 _GENERATORS = ("numpy.random.default_rng", "numpy.random.RandomState", "random.Random")
@@ -47,12 +48,16 @@ def _chosen(facts: Facts) -> Iterator[Doubt]:
 
 
 def _slides(facts: Facts) -> Iterator[Doubt]:
-    """Yield a doubt where a loop that draws samples goes through others in order, from one place on all ranks."""
+    """Yield a doubt where a loop that draws samples, or is fed, goes through others from one place on all ranks."""
     cut = {name for feed in facts.feeds for name in feed.names}
-    for loop, _ in facts.counted:
+    counted, trained = [loop for loop, _ in facts.counted], set[cst.CSTNode]()
+    fed = [] if facts.keeps_steps else [loop for loop in facts.loops if not runs_inside(facts, loop.body)]
+    for loop in dict.fromkeys((*counted, *fed)):
         if isinstance(loop, (cst.For, cst.While)):
             for n in slides(facts.flow, loop, again=True):
-                if dotted(n.value) not in cut:
+                if loop not in counted:
+                    trained = trained or set(trained_by(facts))
+                if dotted(n.value) not in cut and (loop in counted or n in trained):
                     name = dotted(n.value)
                     yield Doubt(n, f"{name}: all ranks take the same samples here, one slice after the other", "high",
                                 f"{name} = {facts.alias}.shard({name}) before the loop")  # fmt: skip
