@@ -66,13 +66,20 @@ def draws(script: Script, node: cst.CSTNode) -> list[cst.CSTNode]:
     return [n for n in walk(node) if isinstance(n, cst.Call) and script.name_of(n.func).startswith(_DRAWS)]
 
 
+def without_gradients(script: Script, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` runs under no_grad()."""
+    around = (up for up in script.above(node) if isinstance(up, cst.With))
+    return any("no_grad" in script.code(item.item) for up in around for item in up.items)
+
+
 def plain_numbers(script: Script, kinds: Kinds, values: Taint) -> Taint:
     """Return what is made of those of ``values`` that gradients do not go back through: of ``loss.item()``."""
     found: list[cst.CSTNode] = [n for n in script.of(cst.Attribute) if n.attr.value == "data"]
     for call in script.calls:
         name, again = script.name_of(call.func), any(a.keyword and a.keyword.value == "create_graph" for a in call.args)
         leaves = isinstance(call.func, cst.Attribute) and call.func.attr.value in _LEAVES
-        if leaves or name == "builtins.float" or (name == "torch.autograd.grad" and not again):
+        runs = kinds.of(call.func) in ("module", "loss") and without_gradients(script, call)
+        if leaves or runs or name == "builtins.float" or (name == "torch.autograd.grad" and not again):
             found.append(call)
     return Taint(script, kinds, [n for n in found if values(n)])
 

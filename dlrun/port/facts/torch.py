@@ -24,12 +24,6 @@ def calls_method(node: cst.CSTNode, name: str) -> bool:
     return isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == name
 
 
-def without_gradients(script: Script, node: cst.CSTNode) -> bool:
-    """Tell whether ``node`` runs under no_grad()."""
-    around = (up for up in script.above(node) if isinstance(up, cst.With))
-    return any("no_grad" in script.code(item.item) for up in around for item in up.items)
-
-
 class Gradients:
     """Collects the facts of one script; each method answers one question."""
 

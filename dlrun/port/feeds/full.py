@@ -11,7 +11,8 @@ from dlrun.port.facts import Feed
 from dlrun.port.facts.kinds import Kinds
 from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.reductions import Reductions
-from dlrun.port.facts.torch import LOOPS, calls_method, without_gradients
+from dlrun.port.facts.taint import without_gradients
+from dlrun.port.facts.torch import LOOPS, calls_method
 from dlrun.port.feeds.draws import Draws
 from dlrun.port.feeds.positions import moving, of_order, other_length, takes_part
 from dlrun.port.feeds.renewed import added, draws_at_times, names_behind

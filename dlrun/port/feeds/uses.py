@@ -10,7 +10,7 @@ import libcst as cst
 
 from dlrun.port.facts import Feed
 from dlrun.port.facts.loops import Loops
-from dlrun.port.facts.torch import without_gradients
+from dlrun.port.facts.taint import without_gradients
 from dlrun.port.feeds.draws import Draws
 from dlrun.port.feeds.positions import mentions
 from dlrun.port.program.script import dotted, names_in, walk

@@ -9,8 +9,8 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.passes.counters import runs_inside
 from dlrun.port.passes.metrics import Metrics
-from dlrun.port.passes.own_states import is_same, runs_in, tensor_of
-from dlrun.port.program.script import walk
+from dlrun.port.passes.own_states import fills, is_same, of_its_own, runs_in, tensor_of
+from dlrun.port.program.script import dotted, walk
 
 _KEEPS = ("append", "extend", "appendleft")
 
@@ -49,8 +49,15 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
     for node, box, value in left:  # of which no number that is averaged by now is made
         if metrics.plain(value) and metrics.leads_back(value):
             name = metrics.script.code(box)
+            if isinstance(box, cst.Subscript) and metrics.facts.unequal(box.slice[0]):
+                continue  # entries of its own samples: own_states tells
+            if fills(node):
+                yield of_its_own(node, dotted(tensor_of(box) or box))
+                continue
+            mean = f"{metrics.facts.alias}.average({metrics.script.code(value)})"
+            write = mean if isinstance(node, cst.Call) else f"{name} = {metrics.facts.alias}.average({name})"
             yield Doubt(node, f"{name}, which weighs later losses, is made of this rank's own samples", "high",
-                        f"{name} = {metrics.facts.alias}.average({name}) where all ranks come to it")  # fmt: skip
+                        f"{write} where all ranks come to it")  # fmt: skip
 
 
 def _kept(metrics: Metrics) -> Iterator[tuple[cst.CSTNode, cst.BaseExpression, cst.BaseExpression]]:

@@ -105,8 +105,18 @@ def each_update(
     around = innermost(facts, node)
     if isinstance(around, (cst.For, cst.While)):
         return around in facts.loops and not runs_inside(facts, around.body)
-    calls = facts.flow.callers(around) if around is not None and depth else []
+    calls = callers(facts, around) if around is not None and depth else []
     return bool(calls) and which(each_update(facts, call, depth - 1, which) for call in calls)
+
+
+def callers(facts: ScriptFacts, function: cst.CSTNode) -> list[cst.Call]:
+    """Return the calls that run ``function``; of a module's ``forward`` those of the module, too."""
+    calls = facts.flow.callers(function)
+    owner = facts.script.class_of(function)
+    if not isinstance(function, cst.FunctionDef) or function.name.value != "forward" or owner is None:
+        return calls
+    made = [c for c in facts.script.calls if facts.kinds.of(c.func) == "module" and owner in facts.flow.classes(c.func)]
+    return list(dict.fromkeys((*calls, *made)))
 
 
 def attributes(facts: Facts) -> Iterator[tuple[cst.CSTNode, str]]:

@@ -10,7 +10,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts
 from dlrun.port.facts.scalars import Scalars
-from dlrun.port.facts.torch import without_gradients
+from dlrun.port.facts.taint import without_gradients
 from dlrun.port.feeds import nested
 from dlrun.port.passes import played, weighted
 from dlrun.port.passes.counters import feeds_of

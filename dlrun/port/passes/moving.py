@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import libcst as cst
 
@@ -11,7 +11,7 @@ from dlrun.port.facts import Facts
 from dlrun.port.facts.moving import Average, averages, taken_from_one
 from dlrun.port.insert import expression
 from dlrun.port.passes.changing_rates import FORGETS, compound, is_told
-from dlrun.port.passes.counters import each_update, innermost
+from dlrun.port.passes.counters import callers, each_update, innermost
 from dlrun.port.passes.step_rates import StepRates, ways
 from dlrun.port.program.script import argument
 
@@ -51,6 +51,8 @@ def torch(facts: Facts, rates: StepRates, divided: Collection[cst.CSTNode]) -> I
         if isinstance(function, cst.FunctionDef) and not facts.flow.callers(function):
             yield _doubt(facts, node, "perhaps in every step", "low")
         if not _each_step(facts, node, divided):
+            if _each_step(facts, node, divided, any):
+                yield _doubt(facts, node, "in every step, and elsewhere, too", "medium")
             continue
         if average.old is None and average.new is None:
             yield _doubt(facts, node, "in every step", "medium")
@@ -87,14 +89,30 @@ def _edits(facts: Facts, average: Average) -> Iterator[Edit]:
     yield Edit(new, FORGETS, lambda _: made)
 
 
-def _each_step(facts: Facts, node: cst.CSTNode, divided: Collection[cst.CSTNode], depth: int = 5) -> bool:
-    """Tell whether ``node`` runs in every step, in loops over the weights or in functions that are called there."""
+def _each_step(
+    facts: Facts, node: cst.CSTNode, divided: Collection[cst.CSTNode],
+    which: Callable[[Iterable[bool]], bool] = all, depth: int = 5,
+) -> bool:  # fmt: skip
+    """Tell whether ``node`` runs in every step, in loops over the weights or in functions that are called there.
+
+    By ``all`` of the calls that training makes, or by ``any``; not by those before it, which make a copy.
+    """
     if is_told(facts, node, divided, 0):
         return False
     at = node
     while isinstance(around := innermost(facts, at), cst.For) and around not in facts.loops:
         at = around
-    calls = facts.flow.callers(around) if depth and isinstance(around, cst.FunctionDef) else []
+    calls = callers(facts, around) if depth and isinstance(around, cst.FunctionDef) else []
+    calls = [call for call in calls if _while_training(facts, call)]
     if calls:
-        return all(_each_step(facts, call, divided, depth - 1) for call in calls)
+        return which(_each_step(facts, call, divided, which, depth - 1) for call in calls)
     return each_update(facts, at)
+
+
+def _while_training(facts: Facts, call: cst.Call, depth: int = 4) -> bool:
+    """Tell whether a training loop makes ``call``, also in a function that it calls."""
+    if any(up in facts.loops for up in facts.script.above(call)):
+        return True
+    around = facts.script.function_of(call)
+    calls = callers(facts, around) if depth and isinstance(around, cst.FunctionDef) else []
+    return any(_while_training(facts, c, depth - 1) for c in calls)

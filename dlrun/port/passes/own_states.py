@@ -15,6 +15,7 @@ from dlrun.port.program.script import dotted, walk
 
 _MAKES = ("zeros", "ones", "rand", "randn", "full", "empty", "tensor", "zeros_like", "randn_like", "Parameter")
 _MOVES = ("add_", "sub_", "mul_", "div_", "lerp_", "index_add_", "scatter_add_", "index_put_", "addcmul_")
+_JOINS = (".cat", ".concat", ".concatenate", ".vstack", ".hstack", ".append")
 _SETS = ("copy_", "index_copy_", "scatter_")
 _SAME = ("data", "cuda", "to", "cpu", "float", "double", "detach", "requires_grad_")
 
@@ -34,8 +35,35 @@ def torch(facts: Facts) -> Iterator[Doubt]:
         key: object = owner if owner is not None and made == "array" else name  # mean and variance are one
         if key not in done and _own(facts, node, state) and _read(facts, state, node):
             done.add(key)
+            if fills(node):
+                yield of_its_own(node, name)
+                continue
             yield Doubt(node, f"{name} moves with this rank's samples or chance: each rank trains with another {name}",
                         "high", _line(facts, node, state, made))  # fmt: skip
+
+
+def fills(node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` puts samples beside others that are kept: ``queue[at : at + n] = z``, ``seen.extend(z)``.
+
+    Or ``queue = torch.cat([z, queue])``.
+    """
+    match node:
+        case cst.Assign(targets=[cst.AssignTarget(target=cst.Subscript(slice=elements))]):
+            begins = [e.slice.lower for e in elements if isinstance(e.slice, cst.Slice)]
+            return any(lower is not None and not isinstance(lower, cst.Integer) for lower in begins)
+        case cst.Assign(targets=[cst.AssignTarget(target=target)], value=value):
+            calls = [n for n in walk(value) if isinstance(n, cst.Call) and dotted(n.func).endswith(_JOINS)]
+            return any(type(n) is type(target) and n.deep_equals(target) for c in calls for a in c.args
+                       for n in walk(a))  # fmt: skip
+        case cst.Call(func=cst.Attribute(attr=cst.Name("extend"))):
+            return True
+    return False
+
+
+def of_its_own(node: cst.CSTNode, name: str) -> Doubt:
+    """Return the doubt about what each rank ``fills`` with its own samples."""
+    why = f"{name}: each rank keeps those of its own samples, as many and as old as in the serial run"
+    return Doubt(node, f"{why}, and compares with other ones than the other ranks do", "low")
 
 
 def _line(facts: Facts, node: cst.CSTNode, state: cst.BaseExpression, made: str) -> str:
@@ -57,9 +85,8 @@ def _adds(facts: Facts, node: cst.CSTNode, state: cst.BaseExpression) -> bool:
     """Tell whether the changes of the ranks add up: sums, and entries that each writes for its own samples."""
     if isinstance(node, cst.Assign):
         target = node.targets[0].target
-        mine = isinstance(target, cst.Subscript) and facts.unequal(target.slice[0])
-    else:
-        mine = isinstance(node, cst.AugAssign) and isinstance(node.operator, (cst.AddAssign, cst.SubtractAssign))
+        return isinstance(target, cst.Subscript) and facts.unequal(target.slice[0])
+    mine = isinstance(node, cst.AugAssign) and isinstance(node.operator, (cst.AddAssign, cst.SubtractAssign))
     return mine and not any(is_same(facts, n, state) for value in _values(node) for n in walk(value))
 
 

@@ -9,7 +9,8 @@ import libcst as cst
 from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts
 from dlrun.port.facts.reductions import Reductions
-from dlrun.port.facts.torch import calls_method, without_gradients
+from dlrun.port.facts.taint import without_gradients
+from dlrun.port.facts.torch import calls_method
 from dlrun.port.program.script import argument, dotted
 
 # Where the weights of classes are among the arguments: of the function, and of what is made to be called.
