@@ -613,3 +613,44 @@ def test_samples_that_a_loop_goes_through_beside_those_of_its_loader_leave_a_dou
     assert doubt.write == "more = dl.shard(more) before the loop"
     written = BESIDE.format(take="more[at : at + 8] = x", loss="")  # what is kept of the batches
     assert not [d for d in port(HEAD + MADE + written).doubts if "the same samples" in d.why]
+
+
+FOREVER = """
+loader = DataLoader(data, batch_size=8, shuffle=True)
+def forever():
+    while True:
+        for batch in loader:
+            yield batch
+batches = {made}
+x, y = next(batches)
+for step in range(100):
+    (model(x) - y).pow(2).mean().backward()
+    opt.step()
+    x, y = next(batches)
+"""
+
+
+@pytest.mark.parametrize("made", ["forever()", "iter(loader)"])
+def test_the_first_batch_before_the_loop_is_of_the_loader_that_is_shared(made):
+    found = port(HEAD + MADE + FOREVER.format(made=made))
+    assert "loader = dl.shard(DataLoader(data, batch_size=8, shuffle=True))" in found.text
+    assert not [d for d in found.doubts if d.danger == "high"]
+
+
+JUDGED = """
+from sklearn.metrics import roc_auc_score
+for epoch in range(9):
+    for x, y in DataLoader(data, batch_size=8, shuffle=True):
+        (model(x) - y).pow(2).mean().backward()
+        opt.step()
+        {inside}
+    auc = roc_auc_score(labels, {given})
+    print(auc)
+"""
+
+
+def test_what_a_model_makes_of_all_samples_once_an_epoch_is_judged_without_a_doubt():
+    whole = JUDGED.format(inside="pass", given="model(held_out).detach().numpy()")
+    assert not [d for d in port(HEAD + MADE + whole).doubts if "samples alone" in d.why]
+    last = JUDGED.format(inside="out = model(x)", given="out.detach().numpy()")
+    assert [d for d in port(HEAD + MADE + last).doubts if "samples alone" in d.why]

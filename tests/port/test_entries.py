@@ -65,6 +65,12 @@ def test_what_a_divisor_of_the_loss_follows_is_the_serial_steps():
     assert "(1 + dl.serial_steps(step) / 9)" in made("(model(x) / (1 + step / 9)).pow(2).mean()")
 
 
+def test_a_margin_that_grows_with_the_steps_grows_as_in_the_serial_run():
+    hinge = "torch.relu(model(x).abs().mean() + margin)"
+    assert "margin = 0.1 + dl.serial_steps(step) / 9" in made(hinge, "margin = 0.1 + step / 9")
+    assert "shift = step" in made("(model(x) + shift).pow(2).mean()", "shift = step")  # a count, nothing gradual
+
+
 def test_the_last_step_of_ranks_that_take_more_than_the_serial_run_finds_an_entry(tmp_path):
     script = tmp_path / "train_dist.py"
     script.write_text(made(f"table[step] * {LOSS}"))

@@ -292,3 +292,20 @@ def test_the_ranks_meet_before_a_file_is_written_though_the_framework_is_importe
     assert text.index("import dl_comm.torch as dl") < text.index("dl.init()") < text.index("dl.rank0(open)")
     assert text.count("import dl_comm") == text.count("dl.init()") == 1
     compile(text, "port", "exec")
+
+
+PAIR = """import torch
+from torch.utils.data import DataLoader
+def net():
+    return torch.nn.Linear(2, 1)
+student, teacher = net(), net()
+teacher.load_state_dict(student.state_dict())
+opt = torch.optim.SGD(student.parameters(), lr=0.1)
+for x, y in DataLoader(data, shuffle=True):
+    (student(x) - teacher(x).detach()).pow(2).mean().backward()
+    opt.step()
+"""
+
+
+def test_two_models_that_one_line_makes_with_one_function_are_two():
+    assert "dl.broadcast(student, teacher, opt)" in port(PAIR).text

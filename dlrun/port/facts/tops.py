@@ -236,7 +236,8 @@ class Tops:
         """Tell whether a function of the script makes what ``node`` stands for: with each call another object."""
         values = [node]
         if isinstance(node, cst.Name):
-            values = [b.value for b in self.script.scopes[node].lookup(node.value)[0] if b.value is not None]
+            bound = self.script.scopes[node].lookup(node.value)[0]
+            values = [b.written or b.value for b in bound if b.value is not None]  # also of a, b = make(), make()
         ends = {origin.node for origin in made}
         return any(isinstance(v, cst.Call) and v not in ends and self.flow.targets(v) for v in values)
 

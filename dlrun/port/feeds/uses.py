@@ -125,6 +125,10 @@ class Uses:
         iterator = self.iterated.advanced(call)
         if iterator is None or (call in self._trained and not self.only_evaluates(call)):
             return
+        holds = self.script.bindings_of(iterator)
+        others = [n for c in self._trained if c is not call and (n := self.iterated.advanced(c)) is not None]
+        if holds and any(self.script.bindings_of(other) == holds for other in others):
+            return  # the first batch, before the loop that draws the others
         statement = self.script.statement_of(call)
         targets = [t.target for t in statement.targets] if isinstance(statement, cst.Assign) else []
         names = {n.value for t in targets for n in walk(t) if isinstance(n, cst.Name)}

@@ -127,11 +127,11 @@ def _picks(facts: Facts, read: cst.CSTNode) -> bool:
 
 
 def _weights(facts: Facts) -> Iterator[cst.BaseExpression]:
-    """Yield what parts of each batch's loss, or what it is made of, are multiplied with or divided by."""
+    """Yield what is set beside parts of each batch's loss: what multiplies or divides these, and margins."""
     for node in facts.script.nodes:
         sides: list[tuple[cst.BaseExpression, cst.BaseExpression]] = []
         match node:
-            case cst.BinaryOperation(operator=cst.Multiply()):
+            case cst.BinaryOperation(operator=cst.Multiply() | cst.Add() | cst.Subtract()):  # by a weight, or a margin
                 sides = [(node.left, node.right), (node.right, node.left)]
             case cst.BinaryOperation(operator=cst.Divide()):
                 sides = [(node.right, node.left)]

@@ -9,11 +9,12 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts
+from dlrun.port.facts.computed import computed
 from dlrun.port.facts.scalars import Scalars
 from dlrun.port.facts.taint import without_gradients
 from dlrun.port.feeds import nested
 from dlrun.port.passes import played, weighted
-from dlrun.port.passes.counters import feeds_of
+from dlrun.port.passes.counters import feeds_of, innermost, runs_inside
 from dlrun.port.program.script import argument, dotted, walk
 
 # What a function is called that shows or keeps what it is given.
@@ -87,12 +88,22 @@ def _judging(facts: Facts) -> Iterator[cst.Call]:
     lists = {(script.function_of(loop), name): loop for call in script.calls for loop, name in _gathers(facts, call)}
     for call in script.calls:
         judges = script.name_of(call.func).startswith(_JUDGES) and any(map(facts.trained, call.args))
+        judges = judges and not _between_epochs(facts, call)
         last = dotted(call.func).rsplit(".", 1)[-1]
         for arg in call.args if facts.flow.targets(call) and not _SHOWS.search(last) else ():
             loop = lists.get((script.function_of(call), dotted(arg.value)))
             judges = judges or (loop is not None and not script.inside(call, loop))
         if judges:
             yield call
+
+
+def _between_epochs(facts: Facts, call: cst.Call) -> bool:
+    """Tell whether ``call`` judges what a model makes beside the batches, once an epoch: of samples that all hold."""
+    made = computed(facts.flow, [arg.value for arg in call.args]).nodes
+    loops = [innermost(facts, n) for n in made if isinstance(n, cst.Call) and facts.kinds.of(n.func) == "module"]
+    return bool(loops) and all(
+        isinstance(loop, (cst.For, cst.While)) and loop in facts.loops and runs_inside(facts, loop.body)
+        for loop in loops)  # fmt: skip
 
 
 def _of_whole(facts: Facts, call: cst.Call) -> bool:
