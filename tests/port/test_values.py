@@ -502,7 +502,8 @@ def test_entries_of_an_array_that_each_rank_writes_for_its_own_samples_are_added
     [
         ("centers[y] = features.detach()", "centers.copy_(was + dl.total(centers - was))"),
         ("centers[y] += x[:, :3]", "centers.copy_(was + dl.total(centers - was))"),
-        ("centers[y] = 0.9 * centers[y] + 0.1 * x[:, :3]", "centers.copy_(dl.average(centers))"),
+        ("centers[y] = 0.9 * centers[y] + 0.1 * x[:, :3]", "centers.copy_(was + dl.total(centers - was))"),
+        ("centers.mul_(0.9).add_(0.1 * features.detach().mean())", "centers.copy_(dl.average(centers))"),
     ],
 )
 def test_the_line_to_write_for_such_a_tensor_adds_what_the_ranks_add_and_averages_the_rest(moves, write):
