@@ -9,7 +9,8 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.passes.counters import runs_inside
 from dlrun.port.passes.metrics import Metrics
-from dlrun.port.passes.own_states import fills, is_same, of_its_own, runs_in, tensor_of
+from dlrun.port.passes.own_states import is_same, runs_in, tensor_of
+from dlrun.port.passes.queues import fills, of_its_own
 from dlrun.port.program.script import dotted, walk
 
 _KEEPS = ("append", "extend", "appendleft")

@@ -11,11 +11,11 @@ from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.taint import Taint, chances
 from dlrun.port.passes.played import environments
+from dlrun.port.passes.queues import fills, of_its_own
 from dlrun.port.program.script import dotted, walk
 
 _MAKES = ("zeros", "ones", "rand", "randn", "full", "empty", "tensor", "zeros_like", "randn_like", "Parameter")
 _MOVES = ("add_", "sub_", "mul_", "div_", "lerp_", "index_add_", "scatter_add_", "index_put_", "addcmul_")
-_JOINS = (".cat", ".concat", ".concatenate", ".vstack", ".hstack", ".append")
 _SETS = ("copy_", "index_copy_", "scatter_")
 _SAME = ("data", "cuda", "to", "cpu", "float", "double", "detach", "requires_grad_")
 
@@ -40,30 +40,6 @@ def torch(facts: Facts) -> Iterator[Doubt]:
                 continue
             yield Doubt(node, f"{name} moves with this rank's samples or chance: each rank trains with another {name}",
                         "high", _line(facts, node, state, made))  # fmt: skip
-
-
-def fills(node: cst.CSTNode) -> bool:
-    """Tell whether ``node`` puts samples beside others that are kept: ``queue[at : at + n] = z``, ``seen.extend(z)``.
-
-    Or ``queue = torch.cat([z, queue])``.
-    """
-    match node:
-        case cst.Assign(targets=[cst.AssignTarget(target=cst.Subscript(slice=elements))]):
-            begins = [e.slice.lower for e in elements if isinstance(e.slice, cst.Slice)]
-            return any(lower is not None and not isinstance(lower, cst.Integer) for lower in begins)
-        case cst.Assign(targets=[cst.AssignTarget(target=target)], value=value):
-            calls = [n for n in walk(value) if isinstance(n, cst.Call) and dotted(n.func).endswith(_JOINS)]
-            return any(type(n) is type(target) and n.deep_equals(target) for c in calls for a in c.args
-                       for n in walk(a))  # fmt: skip
-        case cst.Call(func=cst.Attribute(attr=cst.Name("extend"))):
-            return True
-    return False
-
-
-def of_its_own(node: cst.CSTNode, name: str) -> Doubt:
-    """Return the doubt about what each rank ``fills`` with its own samples."""
-    why = f"{name}: each rank keeps those of its own samples, as many and as old as in the serial run"
-    return Doubt(node, f"{why}, and compares with other ones than the other ranks do", "low")
 
 
 def _line(facts: Facts, node: cst.CSTNode, state: cst.BaseExpression, made: str) -> str:
