@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from dlrun.cli.paths import NewFolder
-from dlrun.cli.values import counts
+from dlrun.cli.values import counts, pattern
 
 
 @click.command()
@@ -36,11 +36,14 @@ from dlrun.cli.values import counts
 @click.option("--target", type=float, help="Time to this accuracy; the best that every run reached unless said.")
 @click.option(
     "--rate",
+    callback=pattern,
     metavar="PATTERN",
     help="Of the rate, samples per second over all ranks; '... samples/s' unless said, or epochs/s.",
 )
-@click.option("--accuracy", metavar="PATTERN", help="Of the accuracy; 'accuracy ...' unless said.")
-@click.option("--loss", metavar="PATTERN", help="Of the loss on the same line; 'loss ...' unless said.")
+@click.option("--accuracy", callback=pattern, metavar="PATTERN", help="Of the accuracy; 'accuracy ...' unless said.")
+@click.option(
+    "--loss", callback=pattern, metavar="PATTERN", help="Of the loss on the same line; 'loss ...' unless said."
+)
 @click.option("--backend", default="auto", show_default=True, help="Launcher, as in dlrun launch.")
 @click.option("--per-node", type=int, help="Ranks on each node.")
 @click.option(

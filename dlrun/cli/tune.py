@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dlrun.cli.paths import NewFile
+from dlrun.cli.values import pattern
 
 if TYPE_CHECKING:
     from dlrun.bench.cases import Case
@@ -43,7 +44,13 @@ if TYPE_CHECKING:
 )
 @click.option("--set", "chosen", multiple=True, metavar="NAME[=V1,V2]", help="Only this variable of dl_comm.")
 @click.option("--param", "params", multiple=True, metavar="NAME=V1,V2", help="Sweep this option of SCRIPT.")
-@click.option("--metric", default="", metavar="PATTERN", help="Its first group is the number in SCRIPT's output.")
+@click.option(
+    "--metric",
+    default="",
+    callback=pattern,
+    metavar="PATTERN",
+    help="Its first group is the number in SCRIPT's output.",
+)
 @click.option("--take", type=click.Choice(["median", "last", "best"]), help="Which match; last unless said.")
 @click.option("--minimize", is_flag=True, help="A lower --metric is better.")
 @click.option("--budget", default="5m", show_default=True, help="Time for all trials: 90s, 5m, 1h.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 
 import click
@@ -15,6 +16,17 @@ def counts(context: click.Context, parameter: click.Parameter, text: str | None)
     if not all(part.isdecimal() and int(part) for part in parts):
         raise click.BadParameter(f"'{text}' is no list of numbers; write 1,2,4")
     return tuple(sorted({int(part) for part in parts}))
+
+
+def pattern(context: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
+    """Return the regular expression; it is a usage error where it is none, or has no group to hold the number."""
+    try:
+        groups = re.compile(text or "()").groups
+    except re.error as error:
+        raise click.BadParameter(f"'{text}' is no regular expression: {error}") from error
+    if not groups:
+        raise click.BadParameter(f"'{text}' has no group for the number; write '{text} ([0-9.]+)'")
+    return text
 
 
 def variable(text: str) -> tuple[str, str]:

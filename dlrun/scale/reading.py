@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from dlrun.errors import DlrunError
+
 NUMBER = r"([-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?)"
 RATE = NUMBER + r"\s*(?:samples|images|examples|sequences|tokens)\s*(?:/\s*s\b|/\s*sec\b|per second)"
 ACCURACY = r"(?<!best )\bacc(?:uracy)?\b\s*[:=]?\s*" + NUMBER + r"(?:/(?P<of>\d+))?\s*(?P<percent>%)?"
@@ -54,12 +56,21 @@ class Reading:
         return self.rates[1:] if len(self.rates) > 1 else self.rates
 
 
+def number(match: re.Match[str]) -> float:
+    """Return the number in the match's first group; raises DlrunError where it holds none."""
+    try:
+        return float(match[1])
+    except (TypeError, ValueError):
+        said = f"'{match.re.pattern}' finds {match[1]!r} in '{match.string.strip()}', and that is no number"
+        raise DlrunError(said, "its first group holds the number alone, as ([0-9.]+) does") from None
+
+
 def _share(match: re.Match[str]) -> float:
     """An accuracy between 0 and 1, from 0.99, 99 % or 9900/10000."""
     groups = match.groupdict()
     if groups.get("of"):
-        return float(match[1]) / float(groups["of"])
-    return float(match[1]) / (100 if groups.get("percent") else 1)
+        return number(match) / float(groups["of"])
+    return number(match) / (100 if groups.get("percent") else 1)
 
 
 def read(lines: Iterable[tuple[float, str]], patterns: Patterns) -> Reading:
@@ -70,12 +81,12 @@ def read(lines: Iterable[tuple[float, str]], patterns: Patterns) -> Reading:
     start: float | None = None
     for seconds, text in lines:
         start = seconds if start is None else start
-        rates += [float(match[1]) for match in re.finditer(patterns.rate, text, re.I)][-1:]
+        rates += [number(match) for match in re.finditer(patterns.rate, text, re.I)][-1:]
         epochs |= {int(match[1]): seconds for match in re.finditer(EPOCH, text, re.I)}
         accuracies = list(re.finditer(patterns.accuracy, text, re.I))
         if accuracies:
             last = accuracies[-1]
-            losses = [float(match[1]) for match in re.finditer(patterns.loss, text, re.I)]
+            losses = [number(match) for match in re.finditer(patterns.loss, text, re.I)]
             points.append(Point(seconds - start, _share(last), losses[-1] if losses else None))
     times = list(epochs.values())
     if not rates and patterns.rate == RATE and len(times) > 1 and times == sorted(set(times)):

@@ -14,7 +14,7 @@ from dlrun.bench.run import measure
 from dlrun.errors import DlrunError
 from dlrun.launch import LaunchPlan, launch
 from dlrun.launch.result import Result
-from dlrun.scale.reading import RATE
+from dlrun.scale.reading import RATE, number
 from dlrun.tune.journal import Journal
 from dlrun.tune.search import Outcome, Trial
 from dlrun.tune.space import Space
@@ -33,7 +33,7 @@ class Metric:
 
     def read(self, lines: Sequence[str]) -> list[float]:
         """Every value in the lines, in order; raises where there is none."""
-        found = [float(match[1]) for line in lines for match in re.finditer(self.pattern, line)]
+        found = [number(match) for line in lines for match in re.finditer(self.pattern, line)]
         if not found:
             why = f"the script's output holds nothing like '{self.pattern}'"
             raise DlrunError(why, "say what to read: --metric 'accuracy ([0-9.]+)'")

@@ -124,6 +124,13 @@ for epoch in range(begins, begins + 3):
         ("print('9 samples/s')", ("-n", "2"), "no rank talked to another"),
         ("raise SystemExit(3)", ("-n", "1"), "the weak run with -n 1 failed"),
         (GOES_ON, ("-n", "1", "--repeats", "2"), "begins with epoch 3, and began with epoch 0"),
+        (
+            "print('9 img/s, warm')",
+            ("-n", "1", "--rate", "(.*)"),
+            "finds '9 img/s, warm' in '9 img/s, warm', and that is no",
+        ),
+        ("", ("--rate", "speed ("), "'speed (' is no regular expression"),
+        ("", ("--accuracy", "top1"), "'top1' has no group for the number; write 'top1 ([0-9.]+)'"),
         ("", ("-n", "0,1"), "write 1,2,4"),
         ("", ("--divide", "batch=many"), "'many' is no number"),
     ],

@@ -91,6 +91,8 @@ def test_a_metric_is_read_where_the_pattern_says() -> None:
     assert best.value(best.read(lines)) == 0.9
     with pytest.raises(DlrunError, match="holds nothing like"):
         last.read(["hello"])
+    with pytest.raises(DlrunError, match="finds 'none yet' in 'accuracy none yet', and that is no number"):
+        Metric("accuracy (.*)").read(["accuracy none yet"])
 
 
 def test_only_settings_that_dl_comm_reads_are_swept() -> None:
