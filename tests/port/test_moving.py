@@ -123,3 +123,97 @@ def test_averages_between_epochs_at_divided_counts_or_with_the_serial_steps_stay
 def test_a_mixture_of_samples_is_no_average_of_weights(turns) -> None:
     mixed = f"for x, y in {turns}:\n            x = seen * x + (1 - seen) * x.flip(0)\n            "
     assert lines(mixed + "model(x).mean().backward()\n            opt.step()")[0] == []
+
+
+TAPES = """import numpy as np
+import tensorflow as tf
+def made():
+    return tf.keras.Sequential([tf.keras.layers.Dense(1)])
+model, mean = made(), made()
+kept = [tf.Variable(v, trainable=False) for v in model.trainable_variables]
+opt = tf.keras.optimizers.SGD(0.01)
+
+MADE
+
+for x, y in tf.data.Dataset.from_tensor_slices((xs, ys)).shuffle(640).batch(32):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((model(x) - y) ** 2)
+    grads = tape.gradient(loss, model.trainable_variables)
+    opt.apply_gradients(zip(grads, model.trainable_variables))
+    EVERY
+"""
+SOFT_TAPE = """def soft(target, source, tau=0.01):
+    for t, s in zip(target.variables, source.variables):
+        t.assign(tau * s + (1.0 - tau) * t)"""
+OWN_TAPE = """class Shadow:
+    def __init__(self, model, decay=0.99):
+        self.decay, self.model = decay, model
+        self.kept = [tf.Variable(v, trainable=False) for v in model.trainable_variables]
+    def update(self):
+        for k, v in zip(self.kept, self.model.trainable_variables):
+            k.assign_sub((1 - self.decay) * (k - v))
+shadow = Shadow(model)"""
+VARIABLES = "for m, v in zip(mean.weights, model.weights):\n        "
+
+
+@pytest.mark.parametrize(
+    ("every", "made", "written"),
+    [
+        (f"{VARIABLES}m.assign(0.99 * m + 0.01 * v)", "",
+         "m.assign(dl.compound(0.99) * m + (1 - dl.compound(0.99)) * v)"),
+        (f"{VARIABLES}m.assign_add(0.01 * (v - m))", "", "m.assign_add((1 - dl.compound(1 - 0.01)) * (v - m))"),
+        ("soft(mean, model)", SOFT_TAPE,
+         "t.assign((1 - dl.compound(1.0 - tau)) * s + dl.compound(1.0 - tau) * t)"),
+        ("shadow.update()", OWN_TAPE, "k.assign_sub((1 - dl.compound(self.decay)) * (k - v))"),
+        ("mean.set_weights([0.9 * a + 0.1 * b for a, b in zip(mean.get_weights(), model.get_weights())])", "",
+         "mean.set_weights([dl.compound(0.9) * a + (1 - dl.compound(0.9)) * b for a, b in zip(mean.get_weights(), "
+         "model.get_weights())])"),
+        ("for m, g in zip(kept, grads):\n        m.assign(0.9 * m + 0.1 * g)", "", None),
+    ],
+)  # fmt: skip
+def test_so_does_one_of_a_tape_loop_and_momentum_stays(every, made, written):
+    text = port(TAPES.replace("MADE", made).replace("EVERY", every)).text
+    assert [line.strip() for line in text.splitlines() if "compound" in line] == ([written] if written else [])
+
+
+def test_copies_of_weights_that_are_made_before_the_training_start_alike():
+    text = port(TAPES.replace("MADE", OWN_TAPE).replace("EVERY", "shadow.update()\n    kept[0].assign(mean(x))")).text
+    assert "dl.broadcast_variables(model, mean, kept, shadow.kept, opt)" in text
+    torch = SCRIPT.replace("MADE", "").replace("AFTER", "")
+    torch = torch.replace("mean = copy.deepcopy(model)", "mean = [p.detach().clone() for p in model.parameters()]")
+    assert "dl.broadcast(model, mean, opt)" in port(torch.replace("EVERY", "mean[0].mul_(0.9)")).text
+
+
+FITTED = """import numpy as np
+from tensorflow import keras
+class Net(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.net = keras.layers.Dense(1)
+        self.mean = keras.layers.Dense(1)
+    def follow(self):
+        for m, v in zip(self.mean.weights, self.net.weights):
+            m.assign(AVERAGE)
+    def train_step(self, data):
+        self.follow()
+        return {}
+class Mean(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        for i, w in enumerate(self.model.get_weights()):
+            self.kept[i] = 0.9 * self.kept[i] + 0.1 * w
+    def on_epoch_end(self, epoch, logs=None):
+        for i, w in enumerate(self.model.get_weights()):
+            self.whole[i] = 0.5 * self.whole[i] + 0.5 * w
+model = Net()
+model.compile(optimizer="sgd")
+model.fit(x, y, callbacks=[Mean()])
+"""
+
+
+def test_so_does_one_of_a_train_step_or_of_a_callback_of_batches():
+    text = port(FITTED.replace("AVERAGE", "0.99 * m + (1 - 0.99) * v")).text
+    assert "m.assign(dl.compound(0.99) * m + (1 - dl.compound(0.99)) * v)" in text
+    assert "self.kept[i] = dl.compound(0.9) * self.kept[i] + (1 - dl.compound(0.9)) * w" in text
+    assert "self.whole[i] = 0.5 * self.whole[i] + 0.5 * w" in text
+    doubted = port(FITTED.replace("AVERAGE", "self.a * m + (1 - self.a) * v")).doubts
+    assert not any("averages weights" in d.why for d in doubted)  # the old ones are where the mean goes

@@ -309,3 +309,19 @@ for x, y in DataLoader(data, shuffle=True):
 
 def test_two_models_that_one_line_makes_with_one_function_are_two():
     assert "dl.broadcast(student, teacher, opt)" in port(PAIR).text
+
+
+def test_networks_that_one_function_makes_for_an_object_start_alike_each_for_itself():
+    made = PAIR[: PAIR.index("student")] + """class Agent:
+    def __init__(self):
+        self.actor = net()
+        self.critic, self.target = net(), net()
+        self.opt = torch.optim.Adam([*self.actor.parameters(), *self.critic.parameters()])
+    def learn(self, x, y):
+        (self.actor(x) + self.critic(x) - self.target(x) - y).pow(2).mean().backward()
+        self.opt.step()
+agent = Agent()
+for x, y in DataLoader(data, shuffle=True):
+    agent.learn(x, y)
+"""  # fmt: skip
+    assert "dl.broadcast(agent.actor, agent.critic, agent.target, agent.opt)" in port(made).text

@@ -96,12 +96,21 @@ def _same_bits(some: Sequence[Any], others: Sequence[Any]) -> bool:
 def average(value: Any) -> Any:
     """Return the mean of ``value`` over the ranks: a float stays a float, an array an array, a tensor a tensor.
 
-    Integers become float64. Of a tuple or list each entry is averaged. On one rank ``value`` itself comes back.
+    Integers become float64. Of a tuple, list or dict each entry is averaged, in a dict those of one name; a dict's
+    texts stay rank by rank. On one rank ``value`` itself comes back.
     """
     if get_nranks() == 1:
         return value
+    kinds = {type(entry) for entry in value} if type(value) is list and len(value) > 1 else set()
+    if len(kinds) == 1 and isinstance(value[0], (int, float, np.generic)):
+        means = _combined(np.array(value), "mean")
+        return list(means) if isinstance(value[0], np.generic) else means.tolist()
     if type(value) in (tuple, list):
         return type(value)(average(entry) for entry in value)
+    if type(value) is dict:  # by name: the ranks may have filled it in different orders
+        kept = {key for key, entry in value.items() if isinstance(entry, (str, type(None)))}
+        found = {key: average(value[key]) for key in sorted(value.keys() - kept, key=repr)}
+        return {key: value[key] if key in kept else found[key] for key in value}
     return _combined(value, "mean")
 
 

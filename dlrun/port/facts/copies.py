@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import libcst as cst
 
+from dlrun.port.facts.kinds_tensorflow import plain
+from dlrun.port.facts.moving import VARIABLES, WEIGHTS
 from dlrun.port.facts.torch import Gradients
 from dlrun.port.program.script import Script, dotted, walk
+
+_READS = (".read_value", ".value", ".numpy", "identity")  # of a variable of TensorFlow
 
 
 def copied(script: Script, cls: cst.ClassDef) -> set[str]:
@@ -19,14 +23,30 @@ def copied(script: Script, cls: cst.ClassDef) -> set[str]:
     return found
 
 
+def is_list_of_copies(script: Script, made: cst.CSTNode | None) -> bool:
+    """Tell whether ``made`` copies each of a model's weights: ``[p.detach().clone() for p in model.parameters()]``."""
+    if not isinstance(made, (cst.ListComp, cst.DictComp)):
+        return False
+    entry = made.value if isinstance(made, cst.DictComp) else made.elt
+    over = (n.attr.value for n in walk(made.for_in.iter) if isinstance(n, cst.Attribute))
+    return _copying(script, entry) and any(name in (*WEIGHTS, *VARIABLES) for name in over)
+
+
 def _copying(script: Script, value: cst.CSTNode) -> bool:
     return any(_copies(script, n) for n in walk(value) if isinstance(n, cst.Call))
 
 
 def _copies(script: Script, call: cst.Call) -> bool:
-    """Tell whether ``call`` copies a model or a weight: ``p.data.clone()``, ``v.detach().clone()``, deepcopy()."""
-    if script.name_of(call.func) == "copy.deepcopy":
+    """Tell whether ``call`` copies a model or a weight: ``p.data.clone()``, ``v.detach().clone()``, deepcopy().
+
+    Or makes, in TensorFlow, a variable of one: ``tf.Variable(v, trainable=False)``, ``tf.Variable(v.read_value())``.
+    """
+    name = plain(script.name_of(call.func))
+    if name in ("copy.deepcopy", "keras.models.clone_model"):
         return True
+    if name == "tensorflow.Variable" and call.args:
+        first = call.args[0].value
+        return bool(dotted(first)) or (isinstance(first, cst.Call) and dotted(first.func).endswith(_READS))
     if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "clone":
         return False
     owner = call.func.value

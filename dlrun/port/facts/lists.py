@@ -27,8 +27,8 @@ class Lists:
         """
         if not isinstance(box, (cst.Name, cst.Attribute, cst.Subscript)):
             return []
-        if (returned := self._returned(box)) is not None:
-            return self.filled(returned)
+        if (other := self._returned(box) or self._inside(box)) is not None:
+            return self.filled(other)
         root = box.value if isinstance(box, cst.Subscript) else box
         bindings, code = self._bindings(root), self.script.code(box)
         keyed = root is not box
@@ -43,6 +43,14 @@ class Lists:
         """Tell whether ``box`` is a list of what ``are`` accepts."""
         fills = self.filled(box)
         return bool(fills) and all(are(call.args[0].value) for call in fills)
+
+    def _inside(self, box: cst.BaseExpression) -> cst.BaseExpression | None:
+        """Return ``self.losses`` in the methods of the class, if ``box`` is that of an object: ``net.losses``."""
+        if not isinstance(box, cst.Attribute) or dotted(box.value) in ("", "self"):
+            return None
+        own, classes = f"self.{box.attr.value}", self.flow.classes(box.value)
+        return next((n for n in self.script.of(cst.Attribute)
+                     if dotted(n) == own and classes == [self.script.class_of(n)]), None)  # fmt: skip
 
     def _returned(self, box: cst.BaseExpression) -> cst.Name | None:
         """Return the name of the list that a function of the script returns, if ``box`` is what it returned."""

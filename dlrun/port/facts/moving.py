@@ -10,8 +10,11 @@ import libcst as cst
 from dlrun.port.facts import ScriptFacts
 from dlrun.port.program.script import argument, dotted, walk
 
-_WEIGHTS = ("parameters", "named_parameters", "state_dict", "params")
-_SAME = ("data", "detach", "clone", "float", "cpu")  # of a tensor, the same numbers
+WEIGHTS = ("parameters", "named_parameters", "state_dict", "params", "get_weights")
+VARIABLES = ("variables", "trainable_variables", "weights", "trainable_weights")  # attributes of Keras' models
+_SAME = ("data", "detach", "clone", "float", "cpu", "read_value", "value", "numpy")  # of a tensor, the same numbers
+_GRADIENTS = ("grad", "gradient", "gradients")
+_TAKES = ("copy_", "assign")  # what it is given takes the place of what was there
 
 
 class Average(NamedTuple):
@@ -43,8 +46,10 @@ def _found(facts: ScriptFacts) -> Iterator[Average]:
                     yield Average(node, old, new)
             case cst.Call(func=cst.Attribute(attr=cst.Name("lerp_")), args=[_, cst.Arg(value=new), *_]):
                 yield Average(node, None, new)
-            case cst.Call(func=cst.Attribute(value=old, attr=cst.Name("sub_")), args=[cst.Arg(value=change)]):
-                yield from (Average(node, None, new) for new in _towards(facts, old, change))
+            case cst.Call(func=cst.Attribute(value=old, attr=attr), args=[cst.Arg(value=change), *_]):
+                if attr.value in ("sub_", "assign_sub", "assign_add"):
+                    grows = attr.value == "assign_add"
+                    yield from (Average(node, None, new) for new in _towards(facts, old, change, grows))
             case cst.AugAssign(target=old, operator=cst.SubtractAssign(), value=change):
                 yield from (Average(node, None, new) for new in _towards(facts, old, change))
             case _:
@@ -74,13 +79,15 @@ def _share(facts: ScriptFacts, call: cst.Call, old: cst.BaseExpression) -> cst.B
     return next((side for side in candidates if _rest(facts, side, old)), None)
 
 
-def _towards(facts: ScriptFacts, old: cst.BaseExpression, change: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
-    """Yield the share ``w`` of ``old -= w * (old - new)``."""
+def _towards(
+    facts: ScriptFacts, old: cst.BaseExpression, change: cst.BaseExpression, grows: bool = False
+) -> Iterator[cst.BaseExpression]:
+    """Yield the share ``w`` of ``old -= w * (old - new)``, or where it ``grows`` of ``old += w * (new - old)``."""
     if not (isinstance(change, cst.BinaryOperation) and isinstance(change.operator, cst.Multiply)):
         return
     for share, way in ((change.left, change.right), (change.right, change.left)):
         away = isinstance(way, cst.BinaryOperation) and isinstance(way.operator, cst.Subtract)
-        if away and _plain(facts, way.left) == _plain(facts, old):  # type: ignore[attr-defined]
+        if away and _plain(facts, way.right if grows else way.left) == _plain(facts, old):  # type: ignore[attr-defined]
             yield share
 
 
@@ -105,8 +112,9 @@ def _told_apart(facts: ScriptFacts, node: cst.BinaryOperation) -> Average:
             match small:
                 case cst.Assign(targets=[cst.AssignTarget(target=box)], value=value):
                     pass
-                case cst.Call(func=cst.Attribute(value=box, attr=cst.Name("copy_")), args=[cst.Arg(value=value), *_]):
-                    pass
+                case cst.Call(func=cst.Attribute(value=box, attr=attr), args=[cst.Arg(value=value), *_]):
+                    if attr.value not in _TAKES:
+                        continue
                 case _:
                     continue
             if script.inside(node, value) or any(isinstance(n, cst.Name) and n.value in boxes for n in walk(value)):
@@ -145,7 +153,9 @@ def _of_weights(facts: ScriptFacts, node: cst.CSTNode, depth: int = 5) -> bool:
     for up in facts.script.above(node):
         if up is function:
             break
-        if isinstance(up, cst.For) and up not in facts.loops and any(_gives_weights(facts, n) for n in walk(up.iter)):
+        over = up.iter if isinstance(up, cst.For) and up not in facts.loops else None
+        over = up.for_in.iter if isinstance(up, cst.ListComp) else over
+        if over is not None and any(_gives_weights(facts, n) for n in walk(over)):
             return True
     calls = facts.flow.callers(function) if depth and isinstance(function, cst.FunctionDef) else []
     return bool(calls) and all(_of_weights(facts, call, depth - 1) for call in calls)
@@ -155,17 +165,20 @@ def _of_gradients(facts: ScriptFacts, node: cst.CSTNode) -> bool:
     """Tell whether gradients are averaged, as an optimizer's own momentum does: that stays, as in PyTorch's."""
     made = [n for part in walk(node) for n in (part, *(
         o.node for o in (facts.flow.origins(part) if isinstance(part, cst.Name) else ())))]  # fmt: skip
-    return any(isinstance(n, cst.Attribute) and n.attr.value == "grad" for m in made for n in walk(m))
+    return any(isinstance(n, cst.Attribute) and n.attr.value in _GRADIENTS for m in made for n in walk(m))
 
 
 def _gives_weights(facts: ScriptFacts, node: cst.CSTNode) -> bool:
     if isinstance(node, cst.Call):
-        return isinstance(node.func, cst.Attribute) and node.func.attr.value in _WEIGHTS
+        return isinstance(node.func, cst.Attribute) and node.func.attr.value in WEIGHTS
     if not isinstance(node, (cst.Name, cst.Attribute)):
         return False
+    if isinstance(node, cst.Attribute) and node.attr.value in VARIABLES:
+        return True
     made = (o.node for o in facts.flow.origins(node) if o.node is not node)
     kept = (m for m in made if facts.kinds.of(m) not in ("optimizer", "loader", "module"))  # no weights one by one
-    return any(isinstance(n, cst.Call) and _gives_weights(facts, n) for m in kept for n in walk(m))
+    return any(isinstance(n, (cst.Call, cst.Attribute)) and _gives_weights(facts, n) for m in kept for n in walk(m)
+               if n is not node)  # fmt: skip
 
 
 def _plain(facts: ScriptFacts, node: cst.BaseExpression) -> str:

@@ -7,8 +7,10 @@ from functools import cached_property
 
 import libcst as cst
 
+from dlrun.port.facts.computed import given
 from dlrun.port.facts.kinds import Kinds
 from dlrun.port.facts.lists import Lists
+from dlrun.port.facts.scalars_tensorflow import of_tensorflow
 from dlrun.port.program.script import Binding, dotted
 
 _FUNCTIONS = {
@@ -51,11 +53,13 @@ class Scalars:
                 return not text and self(node.left, depth + 1) and self(node.right, depth + 1)
             case cst.UnaryOperation():
                 return self(node.expression, depth + 1)
+            case cst.IfExp():
+                return self(node.body, depth + 1) and self(node.orelse, depth + 1)
             case cst.Attribute():
                 if node.attr.value in _METERS or self._is_option(node):
                     return True
-                if dotted(node.value) == "self":
-                    return self._of_attribute(node, depth + 1)
+                if owners := self._owners(node):
+                    return all(self._of_attribute(owner, node.attr.value, depth + 1) for owner in owners)
                 same = node.attr.value in _SAME and self(node.value, depth + 1)
                 return same or self._is_property(node, depth + 1)
             case cst.Subscript() if isinstance(node.value, cst.Attribute) and node.value.attr.value == "shape":
@@ -100,13 +104,16 @@ class Scalars:
         if key in self._busy:
             return True  # total = total / count: the other bindings tell
         if bindings and all(b.how == "param" for b in bindings):
-            given = [o.node for o in self.flow.origins(node)]
-            return all(isinstance(n, (cst.Integer, cst.Float, cst.Call)) and self(n, depth) for n in given)
+            made = [o.node for o in self.flow.origins(node)]
+            told = all(isinstance(n, (cst.Integer, cst.Float, cst.Call)) and self(n, depth) for n in made)
+            return told or self._given(bindings, depth)
         if (scope, node.value, self._last(node, bindings)) in self._led_back:
             return True
         self._busy.add(key)
         try:
-            return bool(bindings) and all(self._of_binding(b, depth) for b in bindings)
+            chosen = any(isinstance(b.value, cst.IfExp) for b in bindings)  # x if mean is None else (mean + x) / 2
+            kept = [b for b in bindings if not (chosen and b.written is not None and dotted(b.written) == "None")]
+            return bool(kept) and all(self._of_binding(b, depth) for b in kept)
         finally:
             self._busy.discard(key)
 
@@ -117,14 +124,24 @@ class Scalars:
             method is not None and any(dotted(d.decorator) == "property" for d in method.decorators)
             and all(self(r, depth) for r in self.flow.returns(method)) for method in made)  # fmt: skip
 
-    def _of_attribute(self, node: cst.Attribute, depth: int) -> bool:
-        owner, name = self.script.class_of(node), node.attr.value
+    def _given(self, bindings: list[Binding], depth: int) -> bool:
+        """Tell whether all calls hand on one number for a parameter."""
+        values = [value for b in bindings for value in given(self.flow, b)]
+        return bool(values) and all(self(value, depth) for value in values)
+
+    def _owners(self, node: cst.Attribute) -> list[cst.ClassDef]:
+        """Return the class whose attribute ``node`` is: ``self.loss``, ``model.loss``; none where it is not known."""
+        own = [self.script.class_of(node)] if dotted(node.value) == "self" else self.flow.classes(node.value)
+        return [cls for cls in own if cls is not None and (dotted(node.value) == "self" or (
+            (cls, node.attr.value) in self.script.attributes and not self.kinds.of(node.value)))]  # fmt: skip
+
+    def _of_attribute(self, owner: cst.ClassDef, name: str, depth: int) -> bool:
         key = (id(owner), name)
         if key in self._busy:
             return True
         self._busy.add(key)
         try:
-            bindings = self.script.attributes.get((owner, name), ()) if owner is not None else ()
+            bindings = self.script.attributes.get((owner, name), ())
             return bool(bindings) and all(self._of_binding(b, depth) for b in bindings)
         finally:
             self._busy.discard(key)
@@ -197,6 +214,8 @@ class Scalars:
         if name.startswith("sklearn.metrics.") and name.endswith(("_score", "_error", "_loss")):
             return True
         if name in _FUNCTIONS or (name.endswith((".reduce_mean", ".reduce_sum")) and len(call.args) == 1):
+            return True
+        if name.startswith("tensorflow.") and of_tensorflow(call, name, lambda node: self(node, depth)):
             return True
         if name in ("builtins.max", "builtins.min"):
             only = call.args[0].value if len(call.args) == 1 else None

@@ -207,6 +207,9 @@ class Spread:
             return self._kept_by(owner, node.attr.value) or (owner, node.attr.value) if owner is not None else None
         if isinstance(node, cst.Attribute) and node.attr.value in self._options:  # wherever they are handed on
             return ("options", node.attr.value)
+        if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name):  # of an object of a class of its own
+            kept = [cls for cls in self.flow.classes(node.value) if (cls, node.attr.value) in self.script.attributes]
+            return (kept[0], node.attr.value) if len(kept) == 1 else None
         return None
 
     @cached_property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,7 +22,7 @@ from dlrun.port.facts.torch import calls_method
 from dlrun.port.feeds import Feeds, own
 from dlrun.port.feeds.tensorflow import SessionFeeds, TapeFeeds
 from dlrun.port.program.flow import Flow
-from dlrun.port.program.script import Script, argument, dotted
+from dlrun.port.program.script import Script, argument, dotted, walk
 from dlrun.port.refusals import main_guard
 from dlrun.port.unshared import nothing_to_share
 from dlrun.port.untrained import nothing_trains, rather, uncalled
@@ -221,5 +222,15 @@ def _forwards(gradients: TapeGradients, loops: Loops | None, everywhere: bool) -
             metrics.update(o.node for o in gradients.flow.origins(call.func))
         elif plain(script.name_of(call.func)).startswith(("tensorflow.nn.", "keras.losses.")) and here(call):
             found.append(call)
+    found.extend(_led_back(gradients))
     found.extend(c for c, metric in results if any(o.node in metrics for o in gradients.flow.origins(metric)))
     return found
+
+
+def _led_back(gradients: TapeGradients) -> Iterator[cst.CSTNode]:
+    """Yield what gives the losses their names that tapes differentiate: ``loss, parts = loss_of(model, x)``."""
+    script = gradients.script
+    for call in gradients.averages if not isinstance(gradients, SessionGradients) else ():
+        for name in (n for arg in call.args[:1] for n in walk(arg.value) if isinstance(n, cst.Name)):
+            bound = script.bindings_of(name)
+            yield from (b.value for b in bound if b.how == "assign" and isinstance(b.value, cst.Call))

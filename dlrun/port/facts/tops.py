@@ -8,7 +8,7 @@ from functools import cached_property
 import libcst as cst
 
 from dlrun.port.facts import Top
-from dlrun.port.facts.copies import copied, held
+from dlrun.port.facts.copies import copied, held, is_list_of_copies
 from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.torch import LOOPS, calls_method
 from dlrun.port.program.onward import Origin
@@ -221,6 +221,7 @@ class Tops:
             key = (name,) if own else made
             owner = self.script.class_of(node) if kind == "" and name.count(".") == 1 and name[:5] != "self." else None
             copies = owner is not None and name.rsplit(".", 1)[-1] in self._copied(owner)
+            copies = copies or any(is_list_of_copies(self.script, o.node) for o in made)
             given = any(calls_method(n, "parameters") for o in made for n in walk(o.node))  # a module's, then
             if kind == "module" or (name in self._by_hand and not given) or copies:
                 modules.setdefault(key, name)
@@ -234,12 +235,19 @@ class Tops:
 
     def _is_anew(self, node: cst.CSTNode, made: tuple[Origin, ...]) -> bool:
         """Tell whether a function of the script makes what ``node`` stands for: with each call another object."""
-        values = [node]
-        if isinstance(node, cst.Name):
-            bound = self.script.scopes[node].lookup(node.value)[0]
-            values = [b.written or b.value for b in bound if b.value is not None]  # also of a, b = make(), make()
+        values: list[cst.CSTNode] = [node]
+        if bound := self._bindings(node):
+            values = [value for b in bound if (value := b.written or b.value) is not None]
         ends = {origin.node for origin in made}
         return any(isinstance(v, cst.Call) and v not in ends and self.flow.targets(v) for v in values)
+
+    def _bindings(self, node: cst.CSTNode) -> list[Binding]:
+        """Return what binds the name ``node``, or the attribute ``self.node``."""
+        if isinstance(node, cst.Name):
+            return self.script.scopes[node].lookup(node.value)[0]
+        own = isinstance(node, cst.Attribute) and dotted(node.value) == "self"
+        owner = self.script.class_of(node) if own else None
+        return self.script.attributes.get((owner, node.attr.value), []) if owner is not None else []  # type: ignore[attr-defined]
 
     def _made_inside(self, node: cst.CSTNode, made: tuple[Origin, ...]) -> bool:
         """Tell whether the class in which ``node`` stands makes it: each of its objects has one of its own."""

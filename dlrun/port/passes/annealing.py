@@ -3,7 +3,7 @@ fall, losses that set in late."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Set
 
 import libcst as cst
 
@@ -13,9 +13,10 @@ from dlrun.port.facts.computed import Tells, computed, given
 from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.facts.taint import chances
 from dlrun.port.facts.tensorflow import TensorFlowFacts
+from dlrun.port.facts.torch import calls_method
 from dlrun.port.feeds.iterated import Iterated
 from dlrun.port.insert import expression
-from dlrun.port.passes import entries, milestones, steps
+from dlrun.port.passes import entries, milestones, schedules, steps
 from dlrun.port.passes.bounds import compared
 from dlrun.port.passes.counters import attributes, counters, each_update, tells
 from dlrun.port.passes.counts import is_length_of_share
@@ -26,6 +27,7 @@ from dlrun.port.program.script import dotted, walk
 
 FOLLOWS = "what is made of a batch follows the serial steps, of which n ranks take 1/n"
 _TAKES = ("torch.nn.functional.", "tensorflow.nn.", "tensorflow.random.")
+_MINIMIZES = ("minimize", "compute_gradients")
 _GROWS = (cst.Divide, cst.Power)
 
 
@@ -54,7 +56,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
         yield from _paced(facts)
 
 
-def tensorflow(facts: TensorFlowFacts, divided: Collection[cst.CSTNode]) -> Iterator[Edit | Doubt]:
+def tensorflow(facts: TensorFlowFacts, divided: Set[cst.CSTNode]) -> Iterator[Edit | Doubt]:
     """Likewise for TensorFlow, what a session is fed included; ``divided`` are nodes that follow the ranks already.
 
     Before:
@@ -71,7 +73,9 @@ def tensorflow(facts: TensorFlowFacts, divided: Collection[cst.CSTNode]) -> Iter
                 loss = tf.reduce_mean(model(x)) + min(1.0, dl.serial_steps(step) / 500) * tf.reduce_mean(model(x) ** 2)
             opt.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
     """
-    followed = dict.fromkeys(() if facts.keeps_steps else _followed(facts, steps_so_far(facts), divided))
+    counted = steps_so_far(facts)
+    found = () if facts.keeps_steps else (*_followed(facts, counted, divided), *_in_graph(facts, counted, divided))
+    followed = dict.fromkeys(found)
     for read in followed:
         yield Edit(read, FOLLOWS, lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))
     yield from entries.kept_inside(facts, followed)
@@ -111,6 +115,22 @@ def _followed(facts: Facts, counted: Tells, divided: Collection[cst.CSTNode]) ->
         picked = [read for read in made.reads if value in weighing and entries.picks(facts.script, read)]
         if picked or any(grows(facts, n) for n in made.nodes):
             yield from (read for read in made.reads if read in picked or not _picks(facts, read))
+
+
+def _in_graph(facts: TensorFlowFacts, counted: Tells, divided: Set[cst.CSTNode]) -> Iterator[cst.BaseExpression]:
+    """Yield the counts of steps that losses of a graph follow: ``tf.cast(global_step, tf.float32) / 1000``."""
+    script = facts.script
+    made = [c for c in script.calls if c.args and (any(calls_method(c, name) for name in _MINIMIZES) or plain(
+        script.name_of(c.func)) == "tensorflow.gradients")]  # fmt: skip
+    losses = [call.args[0].value for call in made if facts.style != "tape"]
+
+    def follows(node: cst.CSTNode) -> bool:
+        if isinstance(node, cst.Call) and schedules.follows_steps(facts, node):
+            return not divided.isdisjoint(computed(facts.flow, [node]).nodes)
+        return node in divided
+
+    reads = computed(facts.flow, losses, counted, follows).reads
+    yield from (read for read in reads if not _picks(facts, read))
 
 
 def _picks(facts: Facts, read: cst.CSTNode) -> bool:

@@ -44,7 +44,8 @@ def torch(metrics: Metrics) -> Iterator[Edit]:
         if _shows(metrics, call) and metrics.all_ranks(call):
             for arg in call.args:
                 for node in _held(arg.value):
-                    lists = metrics.listed(node) or (metrics.tabled(node) and not metrics.facts.flow.targets(call))
+                    lists = metrics.listed(node) or (not metrics.facts.flow.targets(call) and (
+                        metrics.tabled(node) or _holds_lists(metrics, node)))  # fmt: skip
                     if lists and metrics.trained(node) and not metrics.sums.elsewhere(node):
                         yield Edit(node, "of every batch the mean over the ranks, not rank 0's own", metrics.wrapped)
 
@@ -63,9 +64,25 @@ def _fills(function: cst.FunctionDef) -> bool:
     return any(isinstance(n, cst.Attribute) and n.attr.value in _CHANGES for n in walk(function))
 
 
+def _holds_lists(metrics: Metrics, node: cst.BaseExpression) -> bool:
+    """Tell whether ``node`` is a dict of lists of numbers, filled by their names: ``kept["loss"].append(loss)``."""
+    made = [o.node for o in metrics.facts.flow.origins(node)] if isinstance(node, cst.Name) else []
+    if len(made) != 1 or not isinstance(made[0], cst.Dict) or not made[0].elements:
+        return False
+    code = metrics.script.code
+    keys = {code(e.key) for e in made[0].elements if isinstance(e, cst.DictElement)}
+    places = [n for n in metrics.script.of(cst.Subscript) if code(n.value) == code(node)]
+    filled = {code(n.slice[0]) for n in places if metrics.listed(n)}
+    return len(keys) == len(made[0].elements) and keys <= filled
+
+
 def _held(node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
-    """Yield ``node``, or what it holds, where it is a dict, a list or a tuple that is written out."""
+    """Yield ``node``, or what it holds, where it is a dict, a list or a tuple that is written out, or made of one."""
     match node:
+        case cst.ListComp() | cst.DictComp():  # {name: [float(x) for x in kept] for name, kept in history.items()}
+            over = node.for_in.iter
+            of = over.func if isinstance(over, cst.Call) and not over.args else None
+            yield of.value if isinstance(of, cst.Attribute) and of.attr.value in ("items", "values") else over
         case cst.Dict():
             for entry in node.elements:
                 yield from _held(entry.value)

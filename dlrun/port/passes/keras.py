@@ -16,7 +16,7 @@ from dlrun.port.feeds.draws import plays
 from dlrun.port.feeds.iterated import Iterated
 from dlrun.port.feeds.positions import counts_too
 from dlrun.port.insert import expression, statements
-from dlrun.port.passes import alike, devices, keras_annealing, keras_schedules, own_variables, recipe, schedules
+from dlrun.port.passes import alike, devices, keras_annealing, keras_schedules, moving, own_variables, recipe, schedules
 from dlrun.port.passes import shard as torch_shard
 from dlrun.port.passes import start as torch_start
 from dlrun.port.passes.bounds import sources
@@ -144,6 +144,7 @@ def steps(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     yield from (told := list(keras_schedules.keras(facts, counting)))
     followed = {edit.node for edit in told if isinstance(edit, Edit)}
     yield from keras_annealing.keras(facts, keras_schedules.batches(facts, counting), followed)
+    yield from moving.keras(facts)
     for node in facts.iterated:
         over = next((up for up in facts.script.above(node) if isinstance(up, cst.For)), None)
         for end in keras_batches.ends(over) if over is not None and facts.script.inside(node, over.iter) else ():

@@ -64,7 +64,7 @@ def keras(facts: KerasFacts, loops: Sequence[cst.For] = ()) -> Iterator[Edit | D
         again = isinstance(node, cst.AugAssign) or (
             isinstance(value, cst.BaseExpression)
             and any(script.function_of(read) is here for read in reads_rate(facts, value)))  # fmt: skip
-        if not again or not _of_batches(facts, node):
+        if not again or not of_batches(facts, node):
             continue
         factor = _factor(facts, node if isinstance(node, cst.AugAssign) else value)
         if factor is not None and _is_plain(facts, factor, node):
@@ -89,7 +89,7 @@ def batches(facts: KerasFacts, loops: Sequence[cst.For] = ()) -> Tells:
     script = facts.script
     known = {
         key for key, bindings in script.attributes.items()
-        if any(is_one_more(b.node) and _of_batches(facts, b.node)
+        if any(is_one_more(b.node) and of_batches(facts, b.node)
                for b in bindings)}  # fmt: skip
 
     def counts(node: cst.CSTNode) -> bool:
@@ -155,7 +155,7 @@ def _stops(facts: KerasFacts, counts: Tells) -> Iterator[Edit]:
                            lambda n: expression("torch/steps", {"count": n}, dl=facts.alias))  # fmt: skip
 
 
-def _of_batches(facts: KerasFacts, node: cst.CSTNode) -> bool:
+def of_batches(facts: KerasFacts, node: cst.CSTNode) -> bool:
     """Tell whether ``node`` stands in a method that Keras calls with every training batch."""
     function = facts.script.function_of(node)
     return isinstance(function, cst.FunctionDef) and bool(_BATCH.search(function.name.value))

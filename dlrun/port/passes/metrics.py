@@ -8,9 +8,11 @@ from functools import cached_property
 import libcst as cst
 
 from dlrun.port.facts import Facts
+from dlrun.port.facts.computed import nothing
 from dlrun.port.facts.scalars import Scalars
 from dlrun.port.facts.taint import Taint, differentiable, plain_numbers
 from dlrun.port.insert import expression
+from dlrun.port.passes.so_far import steps_so_far
 from dlrun.port.passes.steering import trained_by
 from dlrun.port.passes.sums import Sums
 from dlrun.port.program.script import added, children, dotted, walk
@@ -32,6 +34,7 @@ class Metrics:
         self.graded = differentiable(facts.script, facts.kinds, facts.trained, self.plain)
         self.scalar = Scalars(facts.kinds, [step.node for step in facts.steps])
         self.sums = Sums(facts)
+        self.steps = steps_so_far(facts) if facts.framework == "tensorflow" else nothing
         self.inner: set[cst.CSTNode] = set()  # what functions compute a perplexity from, averaged there
         self.formatted: set[cst.CSTNode] = set()  # what is shown as a number
         self.averaged: dict[tuple[cst.CSTNode, str], int] = {}  # the names, and from where on
@@ -82,7 +85,7 @@ class Metrics:
             if isinstance(up, (cst.Lambda, cst.ListComp, cst.GeneratorExp, cst.DictComp)):
                 return False
             if isinstance(up, (cst.If, cst.IfExp)) and any(
-                self.facts.unequal(side) and (function, self.script.code(side)) not in self.averaged
+                self._is_unequal(side) and (function, self.script.code(side)) not in self.averaged
                 for n in walk(up.test)
                 if isinstance(n, cst.Comparison) and not _asks_for_none(n)
                 for side in (n.left, *(c.comparator for c in n.comparisons))
@@ -94,6 +97,13 @@ class Metrics:
                    for p in tests):  # fmt: skip
                 return False
         return True
+
+    def _is_unequal(self, side: cst.BaseExpression) -> bool:
+        """Tell whether ``side`` may differ between the ranks: not so the steps so far that a session fetched."""
+        if not self.facts.unequal(side):
+            return False
+        parts = [n for n in walk(side) if isinstance(n, (cst.Name, cst.Attribute)) and self.facts.unequal(n)]
+        return not parts or not all(map(self.steps, parts))
 
     def _fills_apart(self, tested: cst.BaseExpression) -> bool:
         """Tell whether ``tested`` is a list that some ranks may have filled: under ``if done:``, which each decides."""
@@ -119,6 +129,8 @@ class Metrics:
         if node in self.trained.cuts:
             return []  # is the sum over all ranks
         if isinstance(node, cst.Call) and self.script.name_of(node.func) == "builtins.len":
+            return []
+        if isinstance(node, cst.Name) and self.steps(node):
             return []
         if isinstance(node, cst.Call) and self.script.name_of(node.func) in ("builtins.round", "builtins.int"):
             return self.values(node.args[0].value) if node.args else []  # the mean is rounded, not the parts

@@ -9,10 +9,13 @@ import libcst as cst
 from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import leaves
 from dlrun.port.facts.rates import changes, is_least, is_zero
-from dlrun.port.passes.counters import Counters, count_name, innermost
+from dlrun.port.facts.torch import calls_method
+from dlrun.port.passes.counters import Counters, count_name, innermost, tells
 from dlrun.port.passes.counts import all_samples, from_length
+from dlrun.port.passes.so_far import bare
 from dlrun.port.program.script import Script, dotted, walk
 
+_SAVES = ("save", "save_weights")  # of models, savers, and managers of checkpoints
 _COMPARES = (cst.Equal, cst.In, cst.LessThan, cst.LessThanEqual, cst.GreaterThan, cst.GreaterThanEqual)
 
 
@@ -24,7 +27,7 @@ def torch(facts: Facts, counters: Counters) -> Iterator[cst.BaseExpression]:
     decides whether to go on: 64 ranks might not make 1000 steps, and save nothing. What is only shown is left.
     """
     script = facts.script
-    known = numbers(facts, counters)
+    counted = tells(facts, numbers(facts, counters))
     places = {*changes(facts), *facts.optimizers}  # an optimizer made anew begins with another rate
     for node in script.of(cst.If):
         inside = any(up in facts.loops for up in script.above(node))
@@ -33,8 +36,7 @@ def torch(facts: Facts, counters: Counters) -> Iterator[cst.BaseExpression]:
         if skips:  # what the turns do that are not left out
             bodies = script.block(node)[script.block(node).index(node) + 1 :]
         for count, number in (_skipped(node.test) if skips else _asked(script, node.test)) if inside else ():
-            counts = (script.function_of(node), count_name(facts, count)) in known
-            if not counts:
+            if not counted(bare(facts, count)):
                 continue
             sets = any(_sets_rate(facts, body, places) for body in bodies)
             if _of_all(facts, number) or sets or _acts(facts, node, bodies):
@@ -187,7 +189,9 @@ def _saves_or_decides(facts: Facts, node: cst.CSTNode) -> bool:
         told = isinstance(call.func, cst.Attribute) and call.func.attr.value == "step" and call.args
         if told and facts.kinds.of(call.func.value) == "scheduler":  # type: ignore[attr-defined]
             return True
-        if facts.script.name_of(call.func) == "torch.save":
+        if facts.script.name_of(call.func) == "torch.save" or (
+            facts.framework == "tensorflow" and any(calls_method(call, name) for name in _SAVES)
+        ):
             return True
     return False
 

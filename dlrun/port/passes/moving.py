@@ -7,13 +7,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 import libcst as cst
 
 from dlrun.port.edits import Danger, Doubt, Edit
-from dlrun.port.facts import Facts
+from dlrun.port.facts import Facts, ScriptFacts
+from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.facts.moving import Average, averages, taken_from_one
 from dlrun.port.insert import expression
 from dlrun.port.passes.changing_rates import FORGETS, compound, is_told
 from dlrun.port.passes.counters import callers, each_update, innermost
+from dlrun.port.passes.keras_schedules import of_batches
 from dlrun.port.passes.step_rates import StepRates, ways
-from dlrun.port.program.script import argument
+from dlrun.port.program.script import argument, walk
 
 # Libraries' averages of weights: where they take what stays of the old one.
 _LIBRARIES = {"ModelEma": (1, "decay"), "ModelEmaV2": (1, "decay"), "ModelEmaV3": (1, "decay"),
@@ -44,6 +46,17 @@ def torch(facts: Facts, rates: StepRates, divided: Collection[cst.CSTNode]) -> I
             for m, p in zip(mean, model.parameters()):
                 m.mul_(dl.compound(0.999)).add_(p.detach(), alpha=1 - dl.compound(0.999))
     """
+    yield from by_hand(facts, rates, divided)
+    for call in facts.script.calls:
+        name = facts.script.name_of(call.func)
+        at = _LIBRARIES.get(name.rsplit(".", 1)[-1]) if name.startswith(_FROM) else None
+        kept = argument(call, at[1], at[0]) if at is not None else None
+        if kept is not None:
+            yield compound(facts, kept, FORGETS)
+
+
+def by_hand(facts: Facts, rates: StepRates, divided: Collection[cst.CSTNode]) -> Iterator[Edit | Doubt]:
+    """Yield likewise what becomes of the averages that a script of PyTorch or TensorFlow makes itself."""
     weights: list[cst.BaseExpression] = []
     for average in averages(facts):
         node = average.node
@@ -60,20 +73,39 @@ def torch(facts: Facts, rates: StepRates, divided: Collection[cst.CSTNode]) -> I
         yield from _edits(facts, average)
         weights += [way for weight in average[1:] if weight is not None for way in ways(facts, weight)]
     yield from rates.told(dict.fromkeys(weights))
-    for call in facts.script.calls:
-        name = facts.script.name_of(call.func)
-        at = _LIBRARIES.get(name.rsplit(".", 1)[-1]) if name.startswith(_FROM) else None
-        kept = argument(call, at[1], at[0]) if at is not None else None
-        if kept is not None:
-            yield compound(facts, kept, FORGETS)
 
 
-def _doubt(facts: Facts, node: cst.CSTNode, when: str, danger: Danger) -> Doubt:
+def keras(facts: KerasFacts) -> Iterator[Edit | Doubt]:
+    """Yield likewise what becomes of those in a train_step(), in callbacks of batches, and around train_on_batch()."""
+    for average in averages(facts):
+        if not _with_batch(facts, average.node):
+            continue
+        if average.old is None and average.new is None:
+            yield _doubt(facts, average.node, "in every step", "medium")
+        else:
+            yield from _edits(facts, average)
+
+
+def _with_batch(facts: KerasFacts, node: cst.CSTNode, depth: int = 5) -> bool:
+    """Tell whether ``node`` runs with every batch that Keras trains on."""
+    ups = facts.script.above(node)
+    around = next((u for u in ups if isinstance(u, cst.FunctionDef) or u in facts.loops), None)
+    if isinstance(around, (cst.For, cst.While)):
+        return not any(n in facts.loops for n in walk(around.body))
+    if not isinstance(around, cst.FunctionDef):
+        return False
+    if of_batches(facts, node) or around.name.value == "train_step":
+        return True
+    calls = facts.flow.callers(around) if depth else []
+    return bool(calls) and all(_with_batch(facts, call, depth - 1) for call in calls)
+
+
+def _doubt(facts: ScriptFacts, node: cst.CSTNode, when: str, danger: Danger) -> Doubt:
     why = f"averages weights {when}, and n ranks take 1/n of the steps: it forgets n times more slowly"
     return Doubt(node, why, danger, f"{facts.alias}.compound(d), where d weighs the old ones")
 
 
-def _edits(facts: Facts, average: Average) -> Iterator[Edit]:
+def _edits(facts: ScriptFacts, average: Average) -> Iterator[Edit]:
     old, new = average.old, average.new
     if old is not None:
         yield compound(facts, old, FORGETS)

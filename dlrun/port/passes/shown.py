@@ -23,6 +23,7 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
     done: set[cst.CSTNode] = set()
     closures = [step.closure for step in metrics.facts.steps if step.closure is not None]
     training = _around(metrics, [*closures, *(metrics.script.function_of(loop) for loop in metrics.facts.loops)])
+    training |= _within(metrics, training)
     for call in metrics.script.calls:
         if not _shows(metrics, call.func):
             continue
@@ -98,6 +99,20 @@ def _is_text(node: cst.CSTNode) -> bool:
         case cst.Dict(elements=[cst.DictElement(key=cst.SimpleString()), *_]):
             return True
     return isinstance(node, (cst.FormattedString, cst.ConcatenatedString, cst.SimpleString))
+
+
+def _within(metrics: Metrics, training: set[cst.CSTNode]) -> set[cst.CSTNode]:
+    """Return the functions that loops which train call, directly or not, where all ranks come to all calls of them."""
+    flow, script = metrics.facts.flow, metrics.script
+    found: set[cst.CSTNode] = set()
+    bodies: list[cst.CSTNode] = [loop.body for loop in metrics.facts.loops]
+    while bodies:
+        calls = [n for n in walk(bodies.pop()) if isinstance(n, cst.Call)]
+        for function in dict.fromkeys(t for call in calls for t in flow.targets(call) if t not in found | training):
+            if all(script.function_of(c) in found | training and metrics.all_ranks(c) for c in flow.callers(function)):
+                found.add(function)
+                bodies.append(function.body)
+    return found
 
 
 def _around(metrics: Metrics, functions: list[cst.FunctionDef | cst.Module]) -> set[cst.CSTNode]:

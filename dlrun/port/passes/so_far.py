@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import libcst as cst
@@ -10,10 +11,12 @@ from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.computed import Tells
 from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.passes.counters import attributes, counters, tells, variables
-from dlrun.port.program.script import argument
+from dlrun.port.program.script import argument, dotted
 
 _READS = ("numpy", "item", "read_value", "value", "eval")  # of a variable
 _NUMBERS = ("builtins.int", "builtins.float", "keras.backend.get_value", "tensorflow.cast")
+# What counts updates, or follows their count, in ``global_step``: a saver may be told the epoch there.
+_COUNTS = re.compile(r"(minimize|apply_gradients|decay(_restarts)?|optimize_loss|create_train_op)$")
 _DEPTH = 4
 
 
@@ -24,7 +27,8 @@ def steps_so_far(facts: Facts) -> Tells:
     """
     script = facts.script
     named = tells(facts, {*counters(facts), *attributes(facts), *variables(facts)})
-    steps = {o.node for c in script.calls if (s := argument(c, "global_step")) for o in facts.flow.origins(s)}
+    counting = [c for c in script.calls if _COUNTS.search(dotted(c.func) or script.code(c.func))]
+    steps = {o.node for c in counting if (s := argument(c, "global_step")) for o in facts.flow.origins(s)}
 
     def reads(node: cst.CSTNode, depth: int = _DEPTH) -> bool:
         if isinstance(node, cst.Attribute) and node.attr.value == "iterations":

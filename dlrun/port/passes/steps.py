@@ -14,7 +14,7 @@ from dlrun.port.facts.keywords import keywords, starred
 from dlrun.port.insert import expression, with_argument
 from dlrun.port.passes import changing_rates, milestones, moving, own_schedules, step_rates
 from dlrun.port.passes.bounds import bars, bounds, lasts
-from dlrun.port.passes.counters import attributes, counters, each_update, innermost, tells
+from dlrun.port.passes.counters import Counters, attributes, counters, each_update, innermost, tells
 from dlrun.port.passes.counts import all_samples, is_own
 from dlrun.port.passes.step_rates import StepRates
 from dlrun.port.program.script import argument, dotted, walk
@@ -75,21 +75,13 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     def divide(node: cst.BaseExpression) -> cst.BaseExpression:
         return expression("torch/steps", {"count": node}, dl=facts.alias)
 
-    def last_step(node: cst.BaseExpression) -> cst.BaseExpression:
-        count = cst.Integer(str(node.evaluated_value + 1))  # type: ignore[attr-defined]
-        return expression("torch/last_step", {"count": count}, dl=facts.alias)
-
     found = dict(_counts(facts))
     for node, why in found.items():
         if not _follows(facts, node, found):
             yield Edit(node, why, divide)
     done: set[cst.CSTNode] = set(found)
     known = set(counters(facts)) | set(attributes(facts))
-    for value in milestones.torch(facts, known):
-        if not _is_divided(facts, value, done) and not any(facts.script.inside(n, value) for n in done):
-            last = milestones.is_last(facts.script, value, found)
-            done.add(value)
-            yield Edit(value, "this counts serial steps, of which n ranks take 1/n", last_step if last else divide)
+    yield from at_times(facts, known, done)
     known |= milestones.numbers(facts, known)
     rates = StepRates(facts, tells(facts, known), done)
     yield from rates.told(step_rates.set_by_hand(facts))
@@ -111,6 +103,24 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             yield Edit(value, "the bar counts what one rank goes through", divide)
     yield from _doubts(facts)
     yield from _out_of_sight(facts, done)
+
+
+def at_times(facts: Facts, known: Counters, done: set[cst.CSTNode]) -> Iterator[Edit]:
+    """Divide the counts at which the rate changes, or the script saves or decides; they are ``done`` then."""
+
+    def divide(node: cst.BaseExpression) -> cst.BaseExpression:
+        return expression("torch/steps", {"count": node}, dl=facts.alias)
+
+    def last_step(node: cst.BaseExpression) -> cst.BaseExpression:
+        count = cst.Integer(str(node.evaluated_value + 1))  # type: ignore[attr-defined]
+        return expression("torch/last_step", {"count": count}, dl=facts.alias)
+
+    counts = set(done)
+    for value in milestones.torch(facts, known):
+        if not _is_divided(facts, value, done) and not any(facts.script.inside(n, value) for n in done):
+            last = milestones.is_last(facts.script, value, counts)
+            done.add(value)
+            yield Edit(value, "this counts serial steps, of which n ranks take 1/n", last_step if last else divide)
 
 
 def _counts(facts: Facts) -> list[tuple[cst.BaseExpression, str]]:

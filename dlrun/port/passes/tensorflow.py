@@ -18,6 +18,7 @@ from dlrun.port.passes import (
     estimator,
     fitted,
     keras_rate,
+    moving,
     own_rates,
     own_schedules,
     own_variables,
@@ -31,7 +32,11 @@ from dlrun.port.passes import (
 from dlrun.port.passes import finish as torch_finish
 from dlrun.port.passes import shard as torch_shard
 from dlrun.port.passes import start as torch_start
+from dlrun.port.passes.counters import attributes, counters, variables
 from dlrun.port.passes.metrics import Metrics
+from dlrun.port.passes.so_far import steps_so_far
+from dlrun.port.passes.step_rates import StepRates
+from dlrun.port.passes.steps import at_times
 from dlrun.port.program.script import argument, dotted
 
 
@@ -213,7 +218,9 @@ def steps(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
             done.add(node)
             yield Edit(node, why, partial(_divided, facts.alias))
     yield from sessions.resumed(facts)
+    yield from at_times(facts, {*counters(facts), *attributes(facts), *variables(facts)}, done)
     yield from own_schedules.tensorflow(facts, done)
+    yield from moving.by_hand(facts, StepRates(facts, steps_so_far(facts), done), done)
     for call in facts.script.calls:
         if plain(facts.script.name_of(call.func)).endswith("StopAtStepHook"):
             last = argument(call, "last_step", 1) or argument(call, "num_steps", 0)
@@ -247,10 +254,11 @@ def metrics(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     """
     if facts.style == "estimator":
         yield from estimator.metrics(facts)
+        yield from annealing.tensorflow(facts, {edit.node for edit in steps(facts) if isinstance(edit, Edit)})
         yield from own_variables.tensorflow(facts)
         return
     if played.uneven(facts) is None:  # else the ranks do not come to the same places together
-        yield from averages.numbers(Metrics(facts), histories=False)
+        yield from averages.numbers(Metrics(facts), histories=True)
     yield from sessions.parts(facts)
     yield from annealing.tensorflow(facts, {edit.node for edit in steps(facts) if isinstance(edit, Edit)})
     yield from played.torch(facts)

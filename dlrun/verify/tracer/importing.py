@@ -10,12 +10,12 @@ from dlrun.verify.tracer.recorder import Recorder
 
 
 def number_of(value: Any) -> float | None:
-    """Return a scalar as a float, None of anything else."""
+    """Return a scalar as a float, None of anything else, such as a tensor of a graph."""
     if getattr(value, "size", None) is not None and getattr(value, "ndim", 0) > 0:
         return None
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, AttributeError, NotImplementedError):
         return None
 
 

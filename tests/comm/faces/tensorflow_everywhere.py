@@ -238,6 +238,11 @@ def averages_keep_the_kind():
     assert dl.average(_r) == mean
     assert dl.average(tf.constant([_r, _r])).numpy().tolist() == [mean, mean]
     assert dl.average(np.full(3, _r, np.float32)).dtype == np.float32
+    assert dl.average([float(_r), 1.0]) == [mean, 1.0]
+    assert [type(entry) for entry in dl.average([np.float32(_r), np.float32(1)])] == [np.float32, np.float32]
+    names = ("loss", "mae") if _r == 0 else ("mae", "loss")  # filled in another order
+    kept = {"of": "all", **{name: [float(_r), float(len(name))] for name in names}}
+    assert dl.average(kept) == {"of": "all", "loss": [mean, 4.0], "mae": [mean, 3.0]}
     summed = sum(range(_n))
     assert (dl.total(_r), dl.total(float(_r)), type(dl.total(_r))) == (summed, summed, int)
     assert dl.total(tf.constant([_r, 1])).numpy().tolist() == [summed, _n]

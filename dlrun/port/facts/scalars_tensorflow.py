@@ -1,0 +1,40 @@
+"""Which functions of TensorFlow make one number."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import libcst as cst
+
+from dlrun.port.facts.kinds_tensorflow import plain
+
+# Functions of TensorFlow that make one number of single numbers, and those that make one number of anything.
+_OF_NUMBERS = re.compile(r"^tensorflow\.(math\.)?(minimum|maximum|cast|to_float|exp|log|sqrt|square|abs|add|subtract|"
+                         r"multiply|divide|negative|pow|identity|stop_gradient|constant|Variable)$")  # fmt: skip
+_ONE_NUMBER = re.compile(r"^tensorflow\.(compat\.v1\.)?(nn\.l2_loss|losses\.get_\w+_loss|train\.(get_\w*global_step|"
+                         r"\w+_decay))$|"
+                         r"^tensorflow\.compat\.v1\.losses\.[a-z]\w+$")  # fmt: skip
+_FIRST = ("cast", "to_float", "constant", "Variable")  # of these the first argument tells
+
+
+def of_tensorflow(call: cst.Call, name: str, is_number: Callable[[cst.CSTNode], bool]) -> bool:
+    """Tell whether ``call`` of TensorFlow's ``name`` makes one number: a loss of TensorFlow 1, or one of numbers."""
+    given = [arg.value for arg in call.args if arg.keyword is None]
+    if plain(name) == "tensorflow.add_n":
+        entries = _each(given[0]) if given else []
+        return bool(entries) and all(map(is_number, entries))
+    if _OF_NUMBERS.search(plain(name)):
+        given = given[:1] if name.endswith(_FIRST) else given
+        return bool(given) and all(map(is_number, given))
+    if plain(name) == "tensorflow.cond":
+        return len(given) == 3 and all(isinstance(v, cst.Lambda) and is_number(v.body) for v in given[1:])
+    reduced = any(a.keyword and a.keyword.value == "reduction" for a in call.args)
+    return not reduced and bool(_ONE_NUMBER.search(name))
+
+
+def _each(entries: cst.BaseExpression) -> list[cst.BaseExpression]:
+    """Return the entries of a list that is written out, or made in a comprehension."""
+    if isinstance(entries, (cst.ListComp, cst.GeneratorExp)):
+        return [entries.elt]
+    return [e.value for e in entries.elements] if isinstance(entries, (cst.List, cst.Tuple)) else []
