@@ -84,12 +84,22 @@ class Step:
 
 
 @dataclass(frozen=True, eq=False)
+class Conditional:
+    """Models and optimizers that are made before training on a condition, ``test``, which may be asked ``again``."""
+
+    test: cst.If
+    things: tuple[str, ...]
+    again: bool
+
+
+@dataclass(frozen=True, eq=False)
 class Top:
     """The outermost training loop of a chain of calls, and the names of what must be equal on all ranks before it."""
 
     loop: cst.CSTNode
     things: tuple[str, ...]
     optimizers: tuple[str, ...]
+    conditional: tuple[Conditional, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

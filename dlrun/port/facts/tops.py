@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 
 import libcst as cst
 
-from dlrun.port.facts import Top
+from dlrun.port.facts import Conditional, Top
+from dlrun.port.facts.conditional import conditional
 from dlrun.port.facts.copies import copied, held, is_list_of_copies
 from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.torch import LOOPS, calls_method
@@ -38,7 +40,11 @@ class Tops:
                     found[top.loop] = _joined(found.get(top.loop, top), top)
                     ways.setdefault(top.loop, []).append(way)
         tops = sorted(found.values(), key=lambda t: self.script.order[t.loop])
-        return tuple(t for t in tops if not all(self._goes_on(t, way, tops) for way in ways[t.loop]))
+        begin = (t for t in tops if not all(self._goes_on(t, way, tops) for way in ways[t.loop]))
+        return tuple(replace(t, conditional=self._conditional(t)) for t in begin)
+
+    def _conditional(self, top: Top) -> tuple[Conditional, ...]:
+        return conditional(self.loops, top.loop, top.things, self._made_before, self._sorted)
 
     def _goes_on(self, top: Top, way: tuple[cst.CSTNode, ...], others: list[Top]) -> bool:
         """Tell whether ``way`` leads to ``top`` through a call after another loop that has trained the same."""

@@ -28,6 +28,21 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             (model(x) - y).pow(2).mean().backward()
             opt.step()
     """
+    yield from at_tops(facts, "torch", f"{facts.alias}.broadcast")
+
+
+def at_tops(facts: Facts, framework: str, broadcast: str) -> Iterator[Edit | Doubt]:
+    """Yield the lines before each outermost training loop; what is made on a condition is ``broadcast`` on the same."""
     for top in facts.tops:
-        lines = statements("torch/broadcast", dl=facts.alias, things=top.things)
-        yield Edit(top.loop, f"{', '.join(top.things)}: the same on all ranks before the first step", before=lines)
+        begin, *rest = statements(f"{framework}/broadcast", dl=facts.alias, things=top.things)
+        asked = [some for some in top.conditional if some.again]
+        also = [statements("broadcast_made", broadcast=broadcast, test=facts.script.code(some.test.test),
+                           things=some.things) for some in asked]  # fmt: skip
+        things = ", ".join((*top.things, *(thing for some in asked for thing in some.things)))
+        lines = (begin, *(line for made in also for line in made), *rest)
+        yield Edit(top.loop, f"{things}: the same on all ranks before the first step", before=lines)
+        for some in (some for some in top.conditional if not some.again):
+            names = ", ".join(some.things)
+            yield Doubt(some.test, f"{names}: made on a condition, and not broadcast: where chance makes them, each "
+                        "rank begins with others", "high",
+                        f"{broadcast}({names}) at the end of what this condition leads to")  # fmt: skip

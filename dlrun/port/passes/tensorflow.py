@@ -29,6 +29,7 @@ from dlrun.port.passes import (
     sessions,
     whole,
 )
+from dlrun.port.passes import broadcast as torch_broadcast
 from dlrun.port.passes import finish as torch_finish
 from dlrun.port.passes import shard as torch_shard
 from dlrun.port.passes import start as torch_start
@@ -85,9 +86,7 @@ def broadcast(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     elif facts.style == "session":
         yield from session_start.broadcast(facts)
     else:
-        for top in facts.tops:
-            lines = statements("tensorflow/broadcast", dl=facts.alias, things=top.things)
-            yield Edit(top.loop, f"{', '.join(top.things)}: the same on all ranks before the first step", before=lines)
+        yield from torch_broadcast.at_tops(facts, "tensorflow", f"{facts.alias}.broadcast_variables")
 
 
 def gradients(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
