@@ -157,9 +157,12 @@ def _trained_with(script: Script, imports: list[str], last: bool = False) -> str
     name, heads = script.name, {target.split(".")[0] for target in imports}
     if "keras" in heads or any(t.startswith(("tensorflow.keras", "tensorflow.python.keras")) for t in imports):
         return "torch" if "torch" in heads and _torch_trains(script) else "keras"
-    if "torch" in heads or "torchvision" in heads:
+    other = not heads.isdisjoint(("tensorflow", "tf_keras"))
+    called = {c.func.attr.value for c in script.calls if isinstance(c.func, cst.Attribute)} if other else set()
+    trains = "backward" not in called and not called.isdisjoint(("minimize", "apply_gradients"))  # with TensorFlow
+    if ("torch" in heads or "torchvision" in heads) and not trains:
         return "torch"
-    if not heads.isdisjoint(("tensorflow", "tf_keras")):
+    if other:
         if any(script.name_of(n).startswith("tensorflow.keras.") for n in script.of(cst.Attribute)):
             return "keras"
         return "tensorflow"

@@ -100,6 +100,11 @@ def test_a_session_starts_alike_feeds_its_share_and_saves_on_rank_0() -> None:
     ]
 
 
+def test_a_script_that_imports_something_of_pytorch_too_is_what_trains_in_it() -> None:
+    text = port("from torch.autograd import Variable\n" + SESSION).text
+    assert "import dl_comm.tensorflow as dl" in text
+
+
 def test_gradients_of_a_graph_are_averaged_before_they_are_clipped() -> None:
     by_hand = """grads, _ = tf.clip_by_global_norm(tf.gradients(loss, [w]), 5.0)
 train_op = tf.train.AdamOptimizer(1e-3).apply_gradients(zip(grads, [w]))"""
