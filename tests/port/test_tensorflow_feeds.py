@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dlrun.port import port
 
 READER = """
@@ -303,3 +305,24 @@ def test_batches_by_hand_behind_a_progress_bar_are_counted_and_dealt_out_as_with
     assert "for i, own_i in dl.turns(trange(n, disable=not dl.is_rank0())):" in text
     (told,) = port(FITTED.replace("for i in tqdm(range(n))", "while total < 9")).doubts
     assert "together they take n times as many" in told.why
+
+
+@pytest.mark.parametrize(
+    ("draw", "doubted"),
+    [("rng.integers(0, 64, 8)", True), ("np.random.randint(0, 64, 8)", False)],
+)
+def test_batches_drawn_from_a_seeded_generator_of_the_scripts_own_are_doubted(draw, doubted) -> None:
+    ported = port(f"""
+import numpy as np
+import tensorflow as tf
+rng = np.random.default_rng(0)
+x = rng.normal(size=(64, 4)).astype("float32")
+net, opt = tf.keras.Sequential([tf.keras.layers.Dense(1)]), tf.keras.optimizers.SGD(0.1)
+for step in range(100):
+    picks = {draw}
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(net(x[picks]) ** 2)
+    opt.apply_gradients(zip(tape.gradient(loss, net.trainable_variables), net.trainable_variables))
+""")
+    found = [(d.danger, d.write.split(" before")[0]) for d in ported.doubts if "has one seed on all ranks" in d.why]
+    assert found == ([("high", "dl.reseed(rng)")] if doubted else [])

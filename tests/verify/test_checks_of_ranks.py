@@ -141,10 +141,11 @@ def test_a_rate_that_is_as_high_as_another_and_was_forgotten_is_told_from_one_th
 
     serial, scaled = run([*epoch([[0, 1]]), stepped(0.1, 0.1)]), event("return", fn="lr_scale", lr=0.1, result=0.2,
                                                                        rule="linear")  # fmt: skip
+    of_graph = event("return", fn="lr_scale", lr=None, result=None, rule="linear")  # a tensor that has no value yet
     checks = [rate.learning_rate(serial, run([*calls, *epoch([[0, 1]]), stepped(0.1, 0.2)], epoch([[2, 3]])))
-              for calls in ([scaled], [scaled, scaled])]  # fmt: skip
-    assert [check.fault for check in checks] == ["lost-scaling", "lost-scaling"]
-    assert ["another rate" in check.finding for check in checks] == [True, False]
+              for calls in ([scaled], [scaled, scaled], [scaled, of_graph])]  # fmt: skip
+    assert [check.fault for check in checks] == ["lost-scaling"] * 3
+    assert ["another rate" in check.finding for check in checks] == [True, False, True]
 
 
 @pytest.mark.parametrize(("factor", "status"), [(2, "passed"), (1, "failed"), (4, "failed")])

@@ -21,7 +21,7 @@ _BESIDE = ("threading.Thread", "multiprocessing.Process", "torch.multiprocessing
 
 def torch(facts: Facts) -> Iterator[Doubt]:
     """Yield the doubts about ranks that part, or that do not; each kind once."""
-    yield from list(_generators(facts))[:1]
+    yield from list(generators(facts))[:1]
     yield from list(_blind(facts))[:1]
     yield from list(_threads(facts))[:1]
     yield from list(_slides(facts))[:1]
@@ -63,7 +63,7 @@ def _slides(facts: Facts) -> Iterator[Doubt]:
                                 f"{name} = {facts.alias}.shard({name}) before the loop")  # fmt: skip
 
 
-def _generators(facts: Facts) -> Iterator[Doubt]:
+def generators(facts: Facts) -> Iterator[Doubt]:
     """Yield a doubt where a loop draws from a generator of the script's own, which has one seed on all ranks."""
     for loop in facts.loops:
         if not isinstance(loop, (cst.For, cst.While)) or runs_inside(facts, loop.body):

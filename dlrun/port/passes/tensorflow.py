@@ -13,6 +13,7 @@ from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.insert import expression, statements
 from dlrun.port.passes import (
     annealing,
+    apart,
     averages,
     devices,
     estimator,
@@ -262,6 +263,7 @@ def metrics(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     yield from annealing.tensorflow(facts, {edit.node for edit in steps(facts) if isinstance(edit, Edit)})
     yield from played.torch(facts)
     yield from own_variables.tensorflow(facts)
+    yield from list(apart.generators(facts))[:1]
 
 
 def finish(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:

@@ -77,7 +77,7 @@ def _compared(rates: list[tuple[str, float, float]], serial: Run, run: Run) -> C
         if not calls and any(math.isclose(factor, f, rel_tol=1e-6) for f in factors.values()) and grown > 1:
             continue  # scaled by hand, by a known rule
         scaled = sum(math.isclose(b, base) and not math.isclose(r, b) for _, b, r in rates)
-        if math.isclose(factor, 1) and grown > 1 and sum(math.isclose(c["lr"], base) for c in calls) <= scaled:
+        if math.isclose(factor, 1) and grown > 1 and sum(math.isclose(c["lr"] or 0, base) for c in calls) <= scaled:
             finding = f"{rate:.4g} on {n} ranks and on 1, though {lines} scales another rate by {max(promised):.4g}"
             return failed(NAME, finding, "scale it, too, with dl.lr_scale()", "lost-scaling", where=at)
         return _wrong(base, rate, factor, n, max(promised), lines, grown)
