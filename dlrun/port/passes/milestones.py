@@ -180,7 +180,7 @@ def _acts(facts: Facts, node: cst.If, bodies: list[cst.CSTNode]) -> bool:
 
 
 def _saves_or_decides(facts: Facts, node: cst.CSTNode) -> bool:
-    """Tell whether running ``node`` saves, tells a scheduler a metric, or end the loop around it."""
+    """Tell whether running ``node`` saves, tells a scheduler a metric, or leaves the loop around it."""
     for end in (n for n in walk(node) if isinstance(n, cst.Break)):
         loops = (up for up in facts.script.above(end) if isinstance(up, (cst.For, cst.While)))
         if not any(facts.script.inside(loop, node) for loop in loops):
