@@ -116,3 +116,9 @@ def test_the_rank_shim_needs_the_standard_library_alone() -> None:
 
 def test_dl_comm_loads_no_framework() -> None:
     assert not loaded_after("import dl_comm") & {"torch", "tensorflow", "keras", "jax", "mpi4py"}
+
+
+def test_each_test_file_has_a_name_of_its_own() -> None:
+    """As pytest imports them by their names alone: the second one of a name would not be run."""
+    names = [file.name for file in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted({name for name in names if names.count(name) > 1}) == []
