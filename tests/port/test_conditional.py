@@ -52,7 +52,10 @@ def test_what_is_made_on_a_condition_is_broadcast_on_it(made, condition, things)
     assert not any("made on a condition" in d.why for d in ported.doubts)
 
 
-@pytest.mark.parametrize("made", ["if input():\n" + ONE, "if decodes:\n" + ONE + "decodes = input()\n"])
+NESTED = "if size:\n    print(size)\n    if decodes:\n" + ONE.replace("    ", 8 * " ")
+
+
+@pytest.mark.parametrize("made", ["if input():\n" + ONE, "if decodes:\n" + ONE + "decodes = input()\n", NESTED])
 def test_a_condition_that_may_come_out_otherwise_is_doubted(made) -> None:
     ported = port(SCRIPT.format(made=made))
     (doubt,) = [d for d in ported.doubts if "made on a condition" in d.why]

@@ -51,6 +51,7 @@ PACED = [
     (LIST, 'for group in opt.param_groups:\n            group["lr"] = next(made)', "islice(made,"),
     ("Schedule(list(loader))", "x2, y2 = made.next()\n        loss = loss + F.mse_loss(model(x2), y2)", None),
     ("Schedule(pictures)", "loss = loss + model(made.next() / 255.0).mean()", None),
+    ("Schedule(graphs)", "graph = made.next()\n        loss = loss + model(graph.x).mean()", None),
 ]
 
 

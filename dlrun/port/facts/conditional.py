@@ -24,26 +24,31 @@ def conditional(
     """
     function = loops.script.function_of(loop)
     scope = loops.script.scopes[function.body if isinstance(function, cst.FunctionDef) else function]
-    found: dict[cst.If, list[tuple[str, cst.CSTNode]]] = {}
+    found: dict[tuple[cst.If, bool], list[tuple[str, cst.CSTNode]]] = {}
     for name, bindings in scope.names.items():
         if name not in things and not made_before(bindings, loop):
-            for test, use in _made_under(loops, scope, loop, name):
-                found.setdefault(test, []).append((name, use))
-    kept = ((test, *sort(names)) for test, names in found.items())
-    return tuple(Conditional(test, (*models, *optimizers), _can_be_asked(loops, test, loop))
-                 for test, models, optimizers in kept if models or optimizers)  # fmt: skip
+            use = next((n for n in loops.uses(name) if loops.script.scopes[n].lookup(name)[1] is scope), None)
+            for condition in _made_under(loops, scope, loop, name) if use is not None else ():
+                found.setdefault(condition, []).append((name, use))  # type: ignore[arg-type]
+    kept = ((*condition, *sort(names)) for condition, names in found.items())
+    return tuple(Conditional(test, (*models, *optimizers), alone and _can_be_asked(loops, test, loop))
+                 for test, alone, models, optimizers in kept if models or optimizers)  # fmt: skip
 
 
-def _made_under(loops: Loops, scope: Scope, loop: cst.CSTNode, name: str) -> Iterator[tuple[cst.If, cst.CSTNode]]:
-    """Yield the outermost condition under which ``name`` is made before ``loop``, if there is one, and a use of it."""
+def _made_under(loops: Loops, scope: Scope, loop: cst.CSTNode, name: str) -> Iterator[tuple[cst.If, bool]]:
+    """Yield the condition under which ``name`` is made before ``loop``, if there is one.
+
+    And whether it decides alone: each of several branches below it makes the same; else it is the last of several.
+    """
     script = loops.script
     before = [b for b in scope.names[name] if b.how == "assign" and script.order[b.node] < script.order[loop]]
-    tests = {next((up for up in reversed(list(script.above(b.node))) if isinstance(up, cst.If)
-                   and not script.inside(loop, up)), None) for b in before}  # fmt: skip
-    use = next((n for n in loops.uses(name) if script.scopes[n].lookup(name)[1] is scope), None)
-    test = tests.pop() if len(tests) == 1 else None
-    if test is not None and use is not None and all(script.inside(b.node, test.body) for b in before):
-        yield test, use
+    above = [[up for up in script.above(b.node) if isinstance(up, cst.If) and not script.inside(loop, up)]
+             for b in before]  # fmt: skip
+    outer = {tests[-1] if tests else None for tests in above}
+    test = outer.pop() if len(outer) == 1 else None
+    if test is not None and all(script.inside(b.node, test.body) for b in before):
+        alone = len(before) > 1 or len(above[0]) == 1
+        yield (test if alone else above[0][0]), alone
 
 
 def _can_be_asked(loops: Loops, test: cst.If, loop: cst.CSTNode) -> bool:

@@ -74,9 +74,9 @@ class Paces:
         scope = self._script.scopes[target].lookup(target.value)[1]
         uses = [n for n in self._script.of(cst.Name) if n.value == target.value and n is not target]
         same = [n for n in uses if self._script.scopes[n].lookup(n.value)[1] is scope]
-        return [
-            n for n in same if not isinstance(self._script.parents[n], (cst.AssignTarget, cst.Param, cst.Attribute))
-        ]
+        ups = ((n, self._script.parents[n]) for n in same)
+        return [n for n, up in ups if not isinstance(up, (cst.AssignTarget, cst.Param))
+                and getattr(up, "attr", None) is not n]  # fmt: skip
 
     def _is_rate(self, target: cst.BaseExpression) -> bool:
         """Tell whether ``target`` is ``group["lr"]``, or an attribute of such a name."""
