@@ -52,6 +52,44 @@ def test_one_whole_graph_behind_the_attributes_of_an_object_is_refused(edges, ma
     assert "trains on one whole graph (data." in error.message
 
 
+LINKS = """
+from torch_geometric.datasets import Planetoid
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+data = Planetoid("cora")[0]
+def corrupted(edges, nodes):
+    found = edges.clone()
+    mask = torch.rand(edges.size(1)) < 0.5
+    found[0, mask] = torch.randint(nodes, (int(mask.sum()),))
+    return found
+for epoch in range(200):
+    {drawn}
+    loss = {loss}
+    loss.backward()
+    opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("drawn", "loss"),
+    [
+        ("z = model(data.x)", "score(z, data.train_edges) - score(z, corrupted(data.train_edges, data.num_nodes))"),
+        (
+            "order = torch.randperm(len(data.x))",
+            "model(data.x, data.edge_index) - model(data.x[order], data.edge_index)",
+        ),
+    ],
+)
+def test_what_is_drawn_beside_one_whole_graph_makes_no_batches_of_it(drawn, loss):
+    source = HEAD + LINKS.format(drawn=drawn, loss=f"({loss}).mean()")
+    assert "trains on one whole graph (data." in refused(source).message
+
+
+@pytest.mark.parametrize("drawn", ["torch.randint(2708, (64,))", "torch.randperm(2708)[:64]"])
+def test_nodes_that_are_drawn_from_one_graph_are_a_batch(drawn):
+    loss = "(model(data.x, data.edge_index)[idx] - data.y[idx]).mean()"
+    assert "range(dl.steps(200))" in port(HEAD + LINKS.format(drawn=f"idx = {drawn}", loss=loss)).text
+
+
 def test_a_function_or_an_object_that_hands_out_samples_is_no_array_of_them():
     loop = "for step in range(9):\n    (net({}) - 1).pow(2).mean().backward()\n    opt.step()\n"
     source = HEAD + "from there import net, data\nopt = torch.optim.SGD(model.parameters())\n"

@@ -68,7 +68,9 @@ class Feeds(Sources, FullBatches):
         self.counted.extend(self.carried.counted)
         slid = [loop for loop in innermost if any(self._given.takes(loop, n) for n in slides(self.flow, loop))]
         draws = [n for n in innermost if n not in slid and self.draws(n) and not self._draws_aside(n)]
-        noisy = [n for n in draws if self.draws.noise_alone(n) and self._unfed(n)]  # beside samples that are there
+        noisy = [
+            n for n in draws if (self.draws.noise_alone(n) and self._unfed(n)) or self._on_graph(n)
+        ]  # beside samples
         drawn = in_turns(loops, self.iterated, [n for n in draws if n not in noisy])
         self.counted.extend(loop for loop in drawn if not self._is_part(loop, drawn))
         if not self.found and not self.counted and not self.carried.by_loop:

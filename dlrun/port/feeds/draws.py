@@ -61,9 +61,9 @@ class Draws:
 
     def noise_alone(self, node: cst.CSTNode) -> bool:
         """Tell whether all that running ``node`` draws is in the shape of other values: ``torch.randn_like(mean)``."""
-        return all(map(self._is_noise, self._drawing(node)))
+        return all(map(self.is_noise, self._drawing(node)))
 
-    def _is_noise(self, call: cst.Call) -> bool:
+    def is_noise(self, call: cst.Call) -> bool:
         """Tell whether ``call`` draws in the shape of other values: ``torch.randn(mean.size())``."""
         name, shape = self._name(call), list[cst.BaseExpression | None]()
         if re.search(r"^(torch|numpy\.random)\.randn?$", name):
@@ -186,8 +186,12 @@ class Draws:
     def permutations(self, node: cst.CSTNode) -> Iterator[cst.Call]:
         """Yield the calls, made by running ``node``, that draw an order of samples."""
         for call in self.reached(node):
-            if not {*_PERMUTES, *IN_PLACE}.isdisjoint(self.names(call)):
+            if self.permutes(call):
                 yield call
+
+    def permutes(self, call: cst.Call) -> bool:
+        """Tell whether ``call`` draws an order of all samples."""
+        return not {*_PERMUTES, *IN_PLACE}.isdisjoint(self.names(call))
 
     def names(self, call: cst.Call) -> list[str]:
         """Return what the function that is called may be: either one of ``(torch.randperm if mixed else range)(n)``."""

@@ -13,6 +13,7 @@ from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.reductions import Reductions
 from dlrun.port.facts.taint import without_gradients
 from dlrun.port.facts.torch import LOOPS, calls_method
+from dlrun.port.feeds import graphs
 from dlrun.port.feeds.draws import Draws
 from dlrun.port.feeds.positions import moving, of_order, other_length, takes_part
 from dlrun.port.feeds.renewed import added, draws_at_times, names_behind
@@ -89,6 +90,11 @@ class FullBatches:
             self._note(wholes, losses)
         elif self.graph is None:
             self.uncut = self.uncut or next(iter(wholes.left), held.scattered)
+
+    def _on_graph(self, loop: cst.CSTNode) -> bool:
+        """Tell whether every turn of ``loop`` takes one graph whole, beside what it draws."""
+        graph = self._takes(loop)[0].graph
+        return graph is not None and graphs.stays(self.draws, body(loop), graph)
 
     def _of_graphs(self) -> bool:
         """Tell whether the script works on graphs: without a loader, one graph is all that there is."""
