@@ -113,6 +113,9 @@ def _pmi(launcher: Launcher) -> str:
 def kind_of(plan: LaunchPlan) -> str:
     """Return what the program is: "module", "script" (Python's) or "command"; raises DlrunError where there is none."""
     if plan.module:
+        from dlrun.launch.module import check
+
+        check(plan.program[0], plan.cwd, dict(plan.env).get("PYTHONPATH", ""))
         return "module"
     script = plan.program[0]
     path = Path(plan.cwd, script)

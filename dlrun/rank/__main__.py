@@ -66,7 +66,7 @@ def start(rank: int, program: list[str], spec: dict[str, Any], home: socket.sock
     """Fork the script and watch it; return its exit code."""
     log = Log(spec["run_dir"], rank)
     shown = rank in spec["show"] or not home
-    pipes = [os.pipe(), os.pipe()] if shown else []
+    pipes = [os.pipe(), os.pipe()] if shown else [os.pipe()]  # of a log alone, one: its lines stay in order
     report, told = (end.detach() for end in socket.socketpair())
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
@@ -74,17 +74,17 @@ def start(rank: int, program: list[str], spec: dict[str, Any], home: socket.sock
     if script == 0:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(pipes[0][1] if shown else log.fd, 1)
-        os.dup2(pipes[1][1] if shown else log.fd, 2)
+        os.dup2(pipes[0][1], 1)
+        os.dup2(pipes[-1][1], 2)
         if home:
             home.close()
         run(program, spec["kind"], told, spec.get("apart", ""))
     for pipe in pipes:
         os.close(pipe[1])
     os.close(told)
-    streams = {pipes[0][0]: wire.OUT, pipes[1][0]: wire.ERR} if shown else {}
+    streams = dict(zip((pipe[0] for pipe in pipes), (wire.OUT, wire.ERR), strict=False))
     serial_after = spec["serial_after"] if spec["kind"] != "command" else float("inf")  # what that starts is not seen
-    watcher = Watcher(rank, script, report, log, streams, home, serial_after)
+    watcher = Watcher(rank, script, report, log, streams, shown, home, serial_after)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return watcher.run()
 

@@ -14,7 +14,7 @@ _OURS = (f'  File "{os.path.dirname(__file__)}/', '  File "<frozen runpy>"', "Ex
 
 
 class Log:
-    """The file ``rank-R.log`` in the run directory ``folder``, which a script may also write to by itself (``fd``)."""
+    """The file ``rank-R.log`` in the run directory ``folder``."""
 
     def __init__(self, folder: str, rank: int) -> None:
         self.name = f"rank-{rank}.log"
@@ -24,7 +24,8 @@ class Log:
     def write(self, data: bytes) -> bytes:
         """Keep ``data``; return what is to be told where that cannot be, once: a full disk ends no training."""
         try:
-            os.write(self.fd, data)
+            while data:
+                data = data[os.write(self.fd, data) :]  # of a disk that is nearly full, less than was asked
         except OSError as error:
             if not self._complained:
                 self._complained = True

@@ -17,6 +17,7 @@ from dlrun.rank.proc import catches, children
 from dlrun.rank.script import EARLY_WARNINGS, STACK_SIGNAL
 from dlrun.rank.talk import talks
 
+_PASSES = 32  # readings of the script's output before signals, and what dlrun launch says, have their turn
 GRACE = 1.0  # seconds between the signal that asks a script to end and the one that ends it
 # What others may send a watcher. Its starter blocks them from before the fork until they are handled.
 ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -26,17 +27,17 @@ FORWARDED = (*ENDS, *EARLY_WARNINGS)
 class Watcher:
     """Watches one script until it and everything it started is gone.
 
-    ``streams`` maps the read ends of the script's output pipes to the wire's kinds (empty when the output goes to the
-    log alone). ``home`` is the connection to ``dlrun launch``, or None where there is none; the output then goes to
-    this process's own, which the launcher forwards.
+    ``streams`` maps the read ends of the script's output pipes to the wire's kinds. The watcher writes the log, for a
+    full disk does not end it, as it would a script; what is to be ``shown`` it sends on by ``home``, the connection to
+    ``dlrun launch``, or where there is none, by its own output, which the launcher forwards.
     """
 
     def __init__(
-        self, rank: int, script: int, report: int, log: Log, streams: dict[int, bytes], home: socket.socket | None,
-        serial_after: float,
+        self, rank: int, script: int, report: int, log: Log, streams: dict[int, bytes], shown: bool,
+        home: socket.socket | None, serial_after: float,
     ) -> None:  # fmt: skip
         self.rank, self.script, self.report, self.log = rank, script, report, log
-        self.streams, self.home = streams, home
+        self.streams, self.shown, self.home = streams, shown, home
         self.reader = wire.Reader()
         self.kill_at = float("inf")
         self.look_at = time.monotonic() + serial_after if home else float("inf")  # whether the script talks to others
@@ -94,14 +95,17 @@ class Watcher:
             self._pass_on(fd)
 
     def _pass_on(self, fd: int) -> None:
-        """Move what the script wrote to the log and to the console."""
+        """Move what the script wrote to the log and to the console; not for ever, of one that never ceases to write."""
         with contextlib.suppress(BlockingIOError):
-            while data := os.read(fd, 65536):
+            for _ in range(_PASSES):
+                if not (data := os.read(fd, 65536)):
+                    self._forget(fd)
+                    os.close(fd)
+                    del self.streams[fd]
+                    return
                 self._show(wire.ERR, self.log.write(data))
-                self._show(self.streams[fd], data)
-            self._forget(fd)
-            os.close(fd)
-            del self.streams[fd]
+                if self.shown:
+                    self._show(self.streams[fd], data)
 
     def _show(self, stream: bytes, data: bytes) -> None:
         if self.home and data:
@@ -203,7 +207,7 @@ class Watcher:
         trace = failure.pop("trace", [])
         self.failure = {
             "rank": self.rank, "host": socket.gethostname(), "pid": self.script, "time": time.time(),
-            "tail": [] if self.streams else trace[-TAIL:] or self.log.tail(), **failure,
+            "tail": [] if self.shown else trace[-TAIL:] or self.log.tail(), **failure,
         }  # fmt: skip
         self._send(wire.FAILED, self.failure)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -257,3 +259,12 @@ def test_thirty_launches_of_eight_ranks_leave_no_process_and_no_file(any_mpiexec
     assert len(list(Path("/proc/self/fd").iterdir())) == fds
     assert list(temporary.iterdir()) == []
     assert sorted(p.name for p in tmp_path.iterdir()) == ["runs", "script.py", "tmp"]
+
+
+def test_a_full_disk_ends_no_rank_whether_it_is_shown_or_not(dlrun, any_mpiexec, tmp_path):
+    (tmp_path / "prints.py").write_text("for _ in range(30):\n    print(1000 * 'x')\n")
+    full = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (9000, 9000))  # of each file, as a disk that has no more
+    done = dlrun("-n", "2", "--mpiexec", any_mpiexec, "prints.py", preexec_fn=full)
+    assert (done.returncode, done.stdout) == (0, 30 * (1000 * "x" + "\n"))
+    for rank in range(2):
+        assert f"rank-{rank}.log cannot be written (File too large); the job goes on without it" in done.stderr

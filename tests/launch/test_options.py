@@ -50,6 +50,13 @@ def said(tmp_path, monkeypatch):  # type: ignore
         (["train.py", "-n", "2"], "how many ranks is not said, and there is no batch job to ask; -n after train.py is "
          "that script's own", "say so: dlrun launch -n 2 train.py"),
         (["-n", "2", "."], ". is a folder, and no script", "a package's name goes after -m"),
+        (["-n", "2", "-m", "nothere.x"], "-m nothere.x: there is no module nothere", "looked in"),
+        (["-n", "2", "-m", "trian"], "-m trian: there is no module trian", "did you mean train?"),
+        (["-n", "2", "-m", "train.py"], "-m train.py: train is a module, and no package", "leave out -m: this is a"),
+        (["-n", "2", "-m", "train.x"], "-m train.x: train is a module, and no package", "write it as import does"),
+        (["-n", "2", "-m", "./train.py"], "-m ./train.py: no module has such a name", "leave out -m: this is a file"),
+        (["-n", "2", "-m", "json.fool"], "-m json.fool: the package json has no module fool", "looked in"),
+        (["-n", "2", "-m", "json"], "-m json: the package json has no __main__.py", "name the module in it"),
         (["-n", "2", "average.c"], "average.c is no Python script, and it is not", "compile it, and launch"),
         (["-n", "2", "run.sh"], "run.sh is no Python script, and it is not", "if it is a program: chmod +x run.sh"),
         (["-n", "2", "--gpus", "0", "train.py"], "--gpus 0: a rank is kept from GPUs by", "give --gpus 1 or more"),
@@ -68,6 +75,15 @@ def test_a_wrong_option_is_named(said, words, what, todo):
     assert code == 1
     assert lines[0].startswith(f"dlrun: {what}")
     assert todo in "".join(lines[1:]) and len(lines) <= 2
+
+
+@pytest.mark.parametrize("name", ["train", "json.tool", "of.names.alone", "made_up.later", "dlrun.rank"])
+def test_a_module_that_python_finds_is_run_wherever_it_lies(said, tmp_path, name):
+    for file, text in {"of/names/alone.py": "", "made_up/__init__.py": "__path__ = ['elsewhere']"}.items():
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).write_text(text)
+    code, lines = said("launch", "-n", "2", "--dry-run", "-m", name)
+    assert code == 0 and lines[-1].endswith(f" -- {name}"), lines
 
 
 @pytest.mark.parametrize(("words", "ranks"), [((), 3), (("-n", "2"), 2)])
@@ -130,8 +146,8 @@ def test_two_dashes_before_a_scripts_arguments_are_dlruns_as_with_the_other_verb
     words = ("-n", "2", "--backend", "aprun", "--per-node", "2", "--dry-run", "train.py", "--", "--lr", "1", "--", "x")
     done = dlrun(*words)
     assert done.stdout.endswith("-- train.py --lr 1 -- x\n"), done.stderr
-    done = dlrun(*words[:6], "-m", *words[6:7], "pkg.train", *words[8:])
-    assert done.stdout.endswith("-- pkg.train --lr 1 -- x\n"), done.stderr
+    done = dlrun(*words[:6], "-m", *words[6:7], "json.tool", *words[8:])
+    assert done.stdout.endswith("-- json.tool --lr 1 -- x\n"), done.stderr
 
 
 def test_without_any_launcher_dry_run_still_prints_and_a_launch_says_what_to_install(dlrun, tmp_path, monkeypatch):
