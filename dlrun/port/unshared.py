@@ -112,7 +112,7 @@ def _uncut(feeds: Feeds) -> DlrunError | None:
         return DlrunError(
             f"{script.place(feeds.numbered)}: {what} is picked by the number of the batch, which each rank counts in "
             "its own share: it would belong to another batch. Nothing was written.",
-            "Go through both together: for x, y in zip(xs, ys).",
+            "Go through both together: for x, y in zip(xs, ys); beside a DataLoader, put both into its data set.",
         )
     if feeds.unfed is not None:
         return DlrunError(

@@ -68,3 +68,52 @@ def test_turns_that_are_left_out_before_a_save_are_counted_alike(test, written):
 def test_a_rate_that_falls_at_the_last_of_some_steps_falls_by_its_factor():
     text = lines("if step % 200 == 199:", "opt.param_groups[0]['lr'] *= 0.5")
     assert "if step % dl.steps(200) == dl.steps(200) - 1:\n        opt.param_groups[0]['lr'] *= 0.5\n" in text
+
+
+@pytest.mark.parametrize(
+    ("before", "test", "body", "written"),
+    [
+        (
+            "def due(now, every):\n    return now % every == 0\n",
+            "if due(step, 100):",
+            SAVE,
+            "if due(step, dl.steps(100)):",
+        ),
+        (
+            "def due(now, every):\n    if not every:\n        return False\n    return now and not now % every\n",
+            "now = due(step, every=100)\n    if now:",
+            SAVE,
+            "now = due(step, every=dl.steps(100))\n    if now:",
+        ),
+        ("def due(now):\n    return now % 100 == 0\n", "if due(step):", SAVE, "return now % dl.steps(100) == 0"),
+        (
+            "saved = 0\n",
+            "if (step + 1) // 200 > saved:",
+            f"saved = (step + 1) // 200; {SAVE}",
+            "saved = (step + 1) // dl.steps(200); dl.save",
+        ),
+        (
+            "saved = 0\n",
+            "if (step + 1) // 200 != saved:",
+            f"saved = (step + 1) // 200; {SAVE}",
+            "if (step + 1) // dl.steps(",
+        ),
+        (
+            "saved = 0\n",
+            "part = step // 200\n    if part > saved:",
+            f"saved = part; {SAVE}",
+            "part = step // dl.steps(200)",
+        ),
+        ("saved = 0\n", "if step - saved >= 100:", f"saved = step; {SAVE}", "if step - saved >= dl.steps(100):"),
+        ("", "if step + 1 == 500:", SAVE, "if step + 1 == dl.steps(500):"),
+    ],
+)
+def test_a_function_or_a_part_tells_when_to_save(before, test, body, written):
+    source = SCRIPT.format(test=test, body=body, after="").replace("for step", before + "for step")
+    assert written in port(source).text
+
+
+def test_a_function_that_others_ask_for_epochs_keeps_its_number():
+    before = "def due(now):\n    return now % 100 == 0\nfor epoch in range(9):\n    if due(epoch): print(epoch)\n"
+    source = SCRIPT.format(test="if due(step):", body=SAVE, after="").replace("for step", before + "for step")
+    assert "return now % 100 == 0" in port(source).text

@@ -10,17 +10,12 @@ import libcst as cst
 from dlrun.port.facts.computed import given
 from dlrun.port.facts.kinds import Kinds
 from dlrun.port.facts.lists import Lists
+from dlrun.port.facts.scalars_called import of_library
 from dlrun.port.facts.scalars_tensorflow import of_tensorflow
 from dlrun.port.program.script import Binding, dotted
 
-_FUNCTIONS = {
-    "builtins.float", "builtins.int", "builtins.len", "builtins.sum", "builtins.round", "builtins.abs", "numpy.mean",
-    "numpy.average", "numpy.sum", "numpy.sqrt", "numpy.exp", "math.sqrt", "math.exp", "math.log", "statistics.mean",
-    "time.time", "time.perf_counter", "random.random", "random.uniform", "random.randint", "random.betavariate",
-}  # fmt: skip
 _ROWS = ("numpy.zeros", "torch.zeros")
 _WHOLE = ("torch.sum", "torch.mean", "torch.max", "torch.min")  # of one tensor: one number
-_DRAWS = ("numpy.random.beta", "numpy.random.uniform")  # one number, with no more than its two parameters
 _SAME = {"data", "detach", "cpu", "numpy", "cuda", "clone", "float", "double", "to"}
 # What the attributes of the usual meters are called.
 _METERS = {"avg", "val", "global_avg"}
@@ -111,11 +106,18 @@ class Scalars:
             return True
         self._busy.add(key)
         try:
-            chosen = any(isinstance(b.value, cst.IfExp) for b in bindings)  # x if mean is None else (mean + x) / 2
+            # mean = x if mean is None else (mean + x) / 2; if mean is None: mean = x
+            chosen = any(isinstance(b.value, cst.IfExp) or self._begins(b) for b in bindings)
             kept = [b for b in bindings if not (chosen and b.written is not None and dotted(b.written) == "None")]
             return bool(kept) and all(self._of_binding(b, depth) for b in kept)
         finally:
             self._busy.discard(key)
+
+    def _begins(self, binding: Binding) -> bool:
+        """Tell whether ``binding`` stands below ``if mean is None:``, and so gives the name its first value."""
+        block = self.script.parents.get(self.script.line_of(binding.node))
+        up = self.script.parents.get(block) if block is not None else None
+        return isinstance(up, cst.If) and self.script.code(up.test) == f"{binding.name} is None"
 
     def _is_property(self, node: cst.Attribute, depth: int) -> bool:
         """Tell whether a method of the script's own computes one number for what is written as an attribute."""
@@ -211,18 +213,9 @@ class Scalars:
             if method in _SAME:
                 return self(call.func.value, depth)
         name = self.script.name_of(call.func)
-        if name.startswith("sklearn.metrics.") and name.endswith(("_score", "_error", "_loss")):
-            return True
-        if name in _FUNCTIONS or (name.endswith((".reduce_mean", ".reduce_sum")) and len(call.args) == 1):
-            return True
+        if (known := of_library(call, name, lambda node: self(node, depth))) is not None:
+            return known
         if name.startswith("tensorflow.") and of_tensorflow(call, name, lambda node: self(node, depth)):
-            return True
-        if name in ("builtins.max", "builtins.min"):
-            only = call.args[0].value if len(call.args) == 1 else None
-            each = [only.elt] if isinstance(only, (cst.GeneratorExp, cst.ListComp)) else []
-            values = each if only is not None else [a.value for a in call.args]
-            return bool(values) and all(self(value, depth) for value in values)
-        if name in _DRAWS and len(call.args) == 2 and not any(a.keyword for a in call.args):
             return True
         if self._is_loss(call):
             return not any(a.keyword and a.keyword.value in ("reduction", "reduce") for a in call.args)

@@ -9,6 +9,7 @@ import libcst as cst
 from dlrun.port.facts import Feed
 from dlrun.port.facts.computed import reaching
 from dlrun.port.facts.kinds import Kinds
+from dlrun.port.feeds import beside
 from dlrun.port.feeds.draws import Draws
 from dlrun.port.feeds.foreign import may_be_batches, where_assigned
 from dlrun.port.feeds.given import Given
@@ -30,6 +31,7 @@ class Sources:
     found: dict[cst.CSTNode, Feed]
     unseen: list[cst.Call]  # draws from iterators that come from out of sight
     shared_where_assigned = True  # loaders that foreign code makes; else at the loop, and whole for all else
+    numbered: cst.CSTNode | None  # what goes with a batch by its number
     _given: Given
     _generators: list[cst.FunctionDef]  # functions that make the batches of training loops
     _at: cst.For | cst.While | None = None  # the loop at hand
@@ -111,8 +113,12 @@ class Sources:
         for part in parts:
             if self.kinds.of(part) == "loader" or self.draws.generator(part) is not None:
                 self._feed(part, drawn, innermost)
-            elif any(self.kinds.of(other) == "loader" for other in parts):
-                continue  # numbers beside the batches of a loader
+            elif loaders := [other for other in parts if self.kinds.of(other) == "loader"]:
+                if innermost and not drawn and beside.goes_in(self.kinds, self._at, zipped, part):
+                    if all(beside.keeps_order(self.flow, loader) for loader in loaders):
+                        self.numbered = self.numbered or part  # its k-th entry goes with the loader's k-th batch
+                    else:
+                        self.found.setdefault(part, Feed(part, "iterable"))
             elif innermost and not drawn and self._are_samples(parts):
                 self.found.setdefault(zipped, Feed(zipped, "iterable"))
 

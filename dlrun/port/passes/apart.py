@@ -8,7 +8,8 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts
-from dlrun.port.feeds.positions import slides
+from dlrun.port.facts.computed import computed
+from dlrun.port.feeds.positions import mentions, slides
 from dlrun.port.passes.counters import runs_inside
 from dlrun.port.passes.steering import trained_by
 from dlrun.port.program.script import argument, dotted, names_in, walk
@@ -25,6 +26,7 @@ def torch(facts: Facts) -> Iterator[Doubt]:
     yield from list(_blind(facts))[:1]
     yield from list(_threads(facts))[:1]
     yield from list(_slides(facts))[:1]
+    yield from list(_noise(facts))[:1]
     yield from list(_chosen(facts))[:1]
     if facts.early is not None:
         yield Doubt(facts.early, "drawn before the training, alike on all ranks, and anew at times alone: until then "
@@ -54,13 +56,73 @@ def _slides(facts: Facts) -> Iterator[Doubt]:
     fed = [] if facts.keeps_steps else [loop for loop in facts.loops if not runs_inside(facts, loop.body)]
     for loop in dict.fromkeys((*counted, *fed)):
         if isinstance(loop, (cst.For, cst.While)):
-            for n in slides(facts.flow, loop, again=True):
+            for n in (*slides(facts.flow, loop, again=True), *_by_tables(facts, loop)):
                 if loop not in counted:
                     trained = trained or set(trained_by(facts))
-                if dotted(n.value) not in cut and (loop in counted or n in trained):
-                    name = dotted(n.value)
+                name = dotted(_root(n.value))
+                if name not in cut and (loop in counted or n in trained):
                     yield Doubt(n, f"{name}: all ranks take the same samples here, one slice after the other", "high",
                                 f"{name} = {facts.alias}.shard({name}) before the loop")  # fmt: skip
+
+
+def _noise(facts: Facts) -> Iterator[Doubt]:
+    """Yield a doubt where a loop adds to all samples, in every turn, noise whose shape is written as a number."""
+    script = facts.script
+    for loop, _ in facts.counted:
+        picked = {dotted(n.value) for n in walk(loop) if isinstance(n, cst.Subscript)}
+        for n in walk(loop):
+            sides = (n.left, n.right) if isinstance(n, cst.BinaryOperation) else ()
+            for x, other in (sides, sides[::-1]) if sides else ():
+                if not isinstance(x, cst.Name) or x.value in picked or facts.kinds.of(x):
+                    continue
+                made = [value for value in _assigned(facts, x) if not script.inside(value, loop)]
+                numbers = {script.code(m) for m in computed(facts.flow, made).nodes
+                           if isinstance(m, (cst.Integer, cst.Name))}  # fmt: skip
+                for draw, size in _sized(facts, other) if numbers else ():
+                    if script.code(size) in numbers and script.inside(draw, loop):
+                        yield Doubt(draw, f"every rank takes all of {x.value} at each step, with draws of its own: n "
+                                    "ranks do not share the samples, they average n draws for each", "medium",
+                                    f"torch.randn_like({x.value}), torch.rand(len({x.value}), 1) and so on, and port "
+                                    "again: then it is dealt out")  # fmt: skip
+
+
+def _sized(facts: Facts, node: cst.CSTNode) -> Iterator[tuple[cst.Call, cst.BaseExpression]]:
+    """Yield the draws of which ``node`` is made, each with how many it draws: 400 of ``torch.randn(400, 2)``."""
+    for made in (m for n in walk(node) for m in ([n] if isinstance(n, cst.Call) else _assigned(facts, n))):
+        if isinstance(made, cst.Call) and facts.script.name_of(made.func) in ("torch.randn", "torch.rand"):
+            first = made.args[0].value if made.args else None
+            first = first.elements[0].value if isinstance(first, cst.Tuple) and first.elements else first
+            if isinstance(first, cst.Name) or (isinstance(first, cst.Integer) and first.evaluated_value > 1):
+                yield made, first
+
+
+def _assigned(facts: Facts, node: cst.CSTNode) -> list[cst.BaseExpression]:
+    bound = facts.script.bindings_of(node) if isinstance(node, cst.Name) else []
+    made = [b.written if b.written is not None else b.value for b in bound if b.how == "assign"]
+    return [value for value in made if value is not None]
+
+
+def _by_tables(facts: Facts, loop: cst.For | cst.While) -> Iterator[cst.Subscript]:
+    """Yield the slices of what is made before ``loop`` at positions that a table keeps: ``x[k][at[k] : at[k] + n]``."""
+    targets: list[tuple[cst.CSTNode, cst.CSTNode]]
+    targets = [(n.target, n) for n in walk(loop.body) if isinstance(n, cst.AugAssign)]
+    targets += [(t.target, n.value) for n in walk(loop.body) if isinstance(n, cst.Assign) for t in n.targets]
+    moved = {root for t, by in targets if isinstance(t, cst.Subscript) and (root := dotted(_root(t)))
+             and mentions(by, {root.split(".")[-1]})}  # fmt: skip
+    for n in walk(loop.body) if moved else ():
+        bounds = [e for e in n.slice if isinstance(e.slice, cst.Slice)] if isinstance(n, cst.Subscript) else []
+        placed = any(isinstance(m, cst.Subscript) and dotted(_root(m)) in moved for e in bounds for m in walk(e))
+        if placed and isinstance(n, cst.Subscript) and not isinstance(facts.script.parents[n], cst.AssignTarget):
+            of = _root(n.value)
+            if dotted(of) and not any(facts.script.inside(b.node, loop) for b in facts.script.bindings_of(of)):
+                yield n
+
+
+def _root(node: cst.BaseExpression) -> cst.BaseExpression:
+    """Return ``x`` of ``x[k]``."""
+    while isinstance(node, cst.Subscript):
+        node = node.value
+    return node
 
 
 def generators(facts: Facts) -> Iterator[Doubt]:

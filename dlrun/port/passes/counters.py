@@ -40,6 +40,7 @@ def count_name(facts: ScriptFacts, count: cst.CSTNode) -> str:
 def _at_times(facts: Facts, node: cst.CSTNode, loop: cst.CSTNode) -> bool:
     """Tell whether ``node`` runs in some turns of ``loop`` alone, beside its updates: it counts what is right, say."""
     tests = [up for up in facts.script.above(node) if isinstance(up, cst.If) and facts.script.inside(up, loop)]
+    tests = [up for up in tests if dotted(up.test) != "self.training"]
     return any(not _updates(facts, up) and _varies(facts, up.test, loop) for up in tests)
 
 
@@ -123,8 +124,26 @@ def attributes(facts: Facts) -> Iterator[tuple[cst.CSTNode, str]]:
     """Yield the classes and attributes of what goes up by 1 with every update: ``self.done += 1``."""
     for (owner, name), bindings in facts.script.attributes.items():
         adds = [b.node for b in bindings if is_one_more(b.node)]
-        if adds and all(each_update(facts, n) and not _sometimes(facts, n) for n in adds):
+        if adds and all(_with_each_update(facts, n) for n in adds):
             yield owner, name
+
+
+def passes(facts: Facts) -> Iterator[tuple[cst.CSTNode, str]]:
+    """Yield the classes and attributes of what goes up by 1 with every update, and with other batches, too.
+
+    ``self.done += 1`` in the ``forward`` of a model that is also evaluated.
+    """
+    for (owner, name), bindings in facts.script.attributes.items():
+        adds = [b.node for b in bindings if is_one_more(b.node)]
+        some = [n for n in adds if each_update(facts, n, which=any) and not _with_each_update(facts, n)]
+        if some and not any(_sometimes(facts, n) for n in some):
+            yield owner, name
+
+
+def _with_each_update(facts: Facts, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` runs once with every update: in the training loop, or below ``if self.training:``."""
+    trains = any(isinstance(up, cst.If) and dotted(up.test) == "self.training" for up in facts.script.above(node))
+    return each_update(facts, node, which=any if trains else all) and not _sometimes(facts, node)
 
 
 def variables(facts: Facts) -> Iterator[tuple[cst.CSTNode, str]]:

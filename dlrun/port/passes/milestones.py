@@ -8,15 +8,15 @@ import libcst as cst
 
 from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import leaves
-from dlrun.port.facts.rates import changes, is_least, is_zero
+from dlrun.port.facts.rates import changes
 from dlrun.port.facts.torch import calls_method
+from dlrun.port.passes.conditions import asked, goes_on, is_one_less, skipped
 from dlrun.port.passes.counters import Counters, count_name, innermost, tells
 from dlrun.port.passes.counts import all_samples, from_length
 from dlrun.port.passes.so_far import bare
 from dlrun.port.program.script import Script, dotted, walk
 
 _SAVES = ("save", "save_weights")  # of models, savers, and managers of checkpoints
-_COMPARES = (cst.Equal, cst.In, cst.LessThan, cst.LessThanEqual, cst.GreaterThan, cst.GreaterThanEqual)
 
 
 def torch(facts: Facts, counters: Counters) -> Iterator[cst.BaseExpression]:
@@ -31,72 +31,16 @@ def torch(facts: Facts, counters: Counters) -> Iterator[cst.BaseExpression]:
     places = {*changes(facts), *facts.optimizers}  # an optimizer made anew begins with another rate
     for node in script.of(cst.If):
         inside = any(up in facts.loops for up in script.above(node))
-        skips = inside and isinstance(node.body, cst.IndentedBlock) and _goes_on(node.body)
+        skips = inside and isinstance(node.body, cst.IndentedBlock) and goes_on(node.body)
         bodies: list[cst.CSTNode] = [node.body]
         if skips:  # what the turns do that are not left out
             bodies = script.block(node)[script.block(node).index(node) + 1 :]
-        for count, number in (_skipped(node.test) if skips else _asked(script, node.test)) if inside else ():
+        for count, number in (skipped(node.test) if skips else asked(facts.flow, node.test)) if inside else ():
             if not counted(bare(facts, count)):
                 continue
             sets = any(_sets_rate(facts, body, places) for body in bodies)
             if _of_all(facts, number) or sets or _acts(facts, node, bodies):
                 yield from _serial(facts, bodies, number)
-
-
-def _goes_on(body: cst.IndentedBlock) -> bool:
-    """Tell whether ``body`` goes on with the next turn, and does nothing else: ``if step % 100: continue``."""
-    only = body.body[0] if len(body.body) == 1 else None
-    return isinstance(only, cst.SimpleStatementLine) and isinstance(only.body[0], cst.Continue)
-
-
-def _skipped(test: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
-    """Yield what a ``test`` compares that leaves out all turns but some: ``step % n``, ``(step + 1) % n != 0``."""
-    match test:
-        case cst.BooleanOperation(operator=cst.Or()):
-            yield from _skipped(test.left)
-            yield from _skipped(test.right)
-        case cst.BinaryOperation(operator=cst.Modulo()):
-            yield _before(test.left), test.right
-        case cst.Comparison(left=cst.BinaryOperation(operator=cst.Modulo()) as rest, comparisons=[only]):
-            known = is_zero(only.comparator) or _is_rest_of(only.comparator, rest.right)
-            if known and isinstance(only.operator, cst.NotEqual):
-                yield _before(rest.left), rest.right
-
-
-def _asked(script: Script, test: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
-    """Yield what ``test`` compares, ``step`` and ``n`` of ``step > 0 and step == n``, or of ``(step + 1) % n == 0``.
-
-    Also of a name for that: ``due = step % n == 0``.
-    """
-    match test:
-        case cst.Name():
-            bound = script.bindings_of(test)
-            kept = [b.value for b in bound if b.how == "assign" and not b.path and isinstance(b.value, cst.Comparison)]
-            yield from _asked(script, kept[0]) if len(kept) == len(bound) == 1 else ()
-        case cst.BooleanOperation(operator=cst.And()):
-            yield from _asked(script, test.left)
-            yield from _asked(script, test.right)
-        case cst.BooleanOperation(operator=cst.Or()):  # the last step is the loop's to tell
-            sides = [*_asked(script, test.left), *_asked(script, test.right)]
-            yield from ((count, n) for count, n in sides if isinstance(n, cst.Integer) or _is_divisor(n, test))
-        case cst.UnaryOperation(operator=cst.Not(), expression=cst.BinaryOperation(operator=cst.Modulo()) as rest):
-            yield _before(rest.left), rest.right
-        case cst.Comparison(left=left, comparisons=[cst.ComparisonTarget(operator=operator, comparator=number)]):
-            if isinstance(left, cst.BinaryOperation) and isinstance(left.operator, cst.Modulo):
-                if isinstance(operator, cst.Equal) and (is_zero(number) or _is_rest_of(number, left.right)):
-                    yield _before(left.left), left.right
-            elif isinstance(operator, _COMPARES) and not is_least(number):
-                yield left, number
-
-
-def _is_rest_of(number: cst.BaseExpression, every: cst.BaseExpression) -> bool:
-    """Tell whether ``number`` is the last rest of a division by ``every``: ``n - 1``, and 99 of 100."""
-    return any(n.deep_equals(every) for n in walk(number)) or _is_one_less(number, every)
-
-
-def _is_one_less(number: cst.CSTNode, every: cst.CSTNode) -> bool:
-    whole = isinstance(number, cst.Integer) and isinstance(every, cst.Integer)
-    return whole and number.evaluated_value == every.evaluated_value - 1  # type: ignore[attr-defined]
 
 
 def is_last(script: Script, value: cst.BaseExpression, counts: Collection[cst.CSTNode]) -> bool:
@@ -110,18 +54,7 @@ def is_last(script: Script, value: cst.BaseExpression, counts: Collection[cst.CS
         return False
     rest = isinstance(test.left, cst.BinaryOperation) and isinstance(test.left.operator, cst.Modulo)
     every = [test.left.right] if rest else [] if isinstance(test.left, cst.BinaryOperation) else counts  # type: ignore[attr-defined]
-    return any(_is_one_less(value, number) for number in every)
-
-
-def _is_divisor(number: cst.BaseExpression, test: cst.BaseExpression) -> bool:
-    return any(isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Modulo) and n.right is number
-               for n in walk(test))  # fmt: skip
-
-
-def _before(count: cst.BaseExpression) -> cst.BaseExpression:
-    """Return ``step`` of ``step + 1``."""
-    adds = isinstance(count, cst.BinaryOperation) and isinstance(count.operator, (cst.Add, cst.Subtract))
-    return count.left if isinstance(count, cst.BinaryOperation) and adds else count
+    return any(is_one_less(value, number) for number in every)
 
 
 def _serial(facts: Facts, bodies: list[cst.CSTNode], number: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
@@ -132,7 +65,12 @@ def _serial(facts: Facts, bodies: list[cst.CSTNode], number: cst.BaseExpression)
         asked = next((up for up in facts.script.above(number) if isinstance(up, cst.Comparison)), None)
         if asked is not None and isinstance(number, cst.Integer) and facts.script.inside(number, asked.left):
             rests = walk(asked.comparisons[0].comparator)  # 100 - 1, and 99, of 100
-            yield from (n for n in rests if n.deep_equals(number) or _is_one_less(n, number))  # type: ignore[misc]
+            yield from (n for n in rests if n.deep_equals(number) or is_one_less(n, number))  # type: ignore[misc]
+        part = facts.script.parents[number]
+        if isinstance(part, cst.BinaryOperation) and isinstance(part.operator, cst.FloorDivide):  # saved = step // 200
+            yield from (n.right for body in bodies for n in walk(body)
+                        if n is not part and isinstance(n, cst.BinaryOperation) and n.deep_equals(part))  # fmt: skip
+            return
         same = [n for part in dict.fromkeys((*([asked] if asked is not None else []), *bodies)) for n in walk(part)
                 if named and n is not number and facts.script.code(n) == named]  # fmt: skip
         if not any(getattr(facts.script.parents[n], "target", None) is n for n in same):  # counted on in serial steps

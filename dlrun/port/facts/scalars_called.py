@@ -1,0 +1,39 @@
+"""Which functions of Python, NumPy, PyTorch and scikit-learn surely return one number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import libcst as cst
+
+_FUNCTIONS = {
+    "builtins.float", "builtins.int", "builtins.len", "builtins.sum", "builtins.round", "builtins.abs", "numpy.mean",
+    "numpy.average", "numpy.sum", "numpy.sqrt", "numpy.exp", "math.sqrt", "math.exp", "math.log", "statistics.mean",
+    "time.time", "time.perf_counter", "random.random", "random.uniform", "random.randint", "random.betavariate",
+}  # fmt: skip
+_MAKES = ("torch.zeros", "torch.ones", "torch.empty")
+_DRAWS = ("numpy.random.beta", "numpy.random.uniform")  # one number, with no more than its two parameters
+
+
+def of_library(call: cst.Call, name: str, number: Callable[[cst.CSTNode], bool]) -> bool | None:
+    """Tell whether ``call`` of the function ``name`` returns one number; None where that is not known here.
+
+    ``number`` tells whether an expression is one.
+    """
+    if name.startswith("sklearn.metrics.") and name.endswith(("_score", "_error", "_loss")):
+        return True
+    if name in _FUNCTIONS or (name.endswith((".reduce_mean", ".reduce_sum")) and len(call.args) == 1):
+        return True
+    if name in ("builtins.max", "builtins.min"):
+        only = call.args[0].value if len(call.args) == 1 else None
+        each = [only.elt] if isinstance(only, (cst.GeneratorExp, cst.ListComp)) else []
+        values = each if only is not None else [a.value for a in call.args]
+        return bool(values) and all(number(value) for value in values)
+    first = call.args[0].value if call.args else None
+    if name in _MAKES and isinstance(first, cst.Tuple) and not first.elements:
+        return True  # torch.zeros(())
+    if name == "torch.tensor" and isinstance(first, (cst.Integer, cst.Float)):
+        return True
+    if name in _DRAWS and len(call.args) == 2 and not any(a.keyword for a in call.args):
+        return True
+    return None

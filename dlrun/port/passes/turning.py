@@ -1,0 +1,110 @@
+"""Part of step "metrics": losses that are made otherwise, and updates that begin or end, from some step on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import libcst as cst
+
+from dlrun.port.edits import Doubt
+from dlrun.port.facts import Facts
+from dlrun.port.facts.computed import Tells, computed, given
+from dlrun.port.passes import milestones
+from dlrun.port.passes.bounds import compared
+from dlrun.port.passes.counters import attributes, counters, each_update, tells
+from dlrun.port.passes.counts import is_length_of_share
+from dlrun.port.passes.decisions import ORDER
+from dlrun.port.passes.milestones import numbers
+from dlrun.port.program.script import walk
+
+
+def torch(facts: Facts, followed: Collection[cst.CSTNode]) -> Iterator[Doubt]:
+    """Yield a doubt where the loss is made of something else from some step on: ``if step > 1000: weight = 0.1``."""
+    known = set(counters(facts)) | set(attributes(facts))
+    reads, divided = tells(facts, numbers(facts, known)), set(milestones.torch(facts, known))
+    script = facts.script
+    backwards = [c.func for c in script.calls if isinstance(c.func, cst.Attribute) and c.func.attr.value == "backward"]
+    asked = [(node, count, issubclass(how, ORDER) and not _is_rest(left))
+             for node, test in _tested(facts) for left, how, right in compared(test)
+             if (count := _count(facts, left, right, reads)) is not None and count not in divided
+             and _is_serial(facts, count) and not any(n in followed for n in walk(test))]  # fmt: skip
+    made = set(computed(facts.flow, [func.value for func in backwards]).nodes) if asked else set()
+    for node, count, once in asked:
+        name = ""
+        if not isinstance(node, cst.If):
+            name = script.code(node) if node in made else ""
+        elif any(script.inside(frame, node) for step in facts.steps for frame in facts.flow.frames(step.node)):
+            name = "an update" if once and not _ends(node) else ""
+        else:
+            written = [n for n in walk(node) if isinstance(n, (cst.Assign, cst.AugAssign)) and n.value in made]
+            kept = [n for n in written if "detach" not in script.code(n.value)  # where back-propagation is cut short
+                    and not _is_made_anew(facts, node, n, backwards) and not _stays_inside(facts, node, n)]  # fmt: skip
+            name = script.code(kept[0].targets[0].target if isinstance(kept[0], cst.Assign) else kept[0].target
+                               ) if kept else ""  # fmt: skip
+        if name:
+            what = "an update begins or ends" if name == "an update" else f"{name}, of which the loss is made, changes"
+            yield Doubt(count, f"{what} at this step, and n ranks take 1/n of the steps: it comes n times later",
+                        "medium", f"{facts.alias}.steps({script.code(count)})")  # fmt: skip
+
+
+def _tested(facts: Facts) -> Iterator[tuple[cst.CSTNode, cst.BaseExpression]]:
+    """Yield the tests in training loops, with the statements that they head; as values, with themselves."""
+    for node in facts.script.nodes:
+        inside = isinstance(node, cst.If) and any(up in facts.loops for up in facts.script.above(node))
+        if isinstance(node, cst.If) and (inside or each_update(facts, node)):
+            yield node, node.test
+        elif isinstance(node, cst.Comparison):
+            heads = facts.script.statement_of(node)
+            if not (isinstance(heads, (cst.If, cst.While)) and facts.script.inside(node, heads.test)):
+                yield node, node
+
+
+def _is_rest(left: cst.BaseExpression) -> bool:
+    """Tell whether ``left`` is what remains of a count: ``step % 5``."""
+    return any(isinstance(n, cst.Modulo) for n in walk(left))
+
+
+def _ends(node: cst.If) -> bool:
+    return any(isinstance(n, (cst.Break, cst.Return)) for n in walk(node))
+
+
+def _is_made_anew(
+    facts: Facts, test: cst.If, node: cst.Assign | cst.AugAssign, backwards: Collection[cst.CSTNode]
+) -> bool:
+    """Tell whether what ``node`` gives a name after the loss is made is gone in the next turn: ``x = x.argmax(1)``."""
+    script = facts.script
+    loop = next((up for up in script.above(test) if up in facts.loops), script.function_of(test))
+    target = node.target if isinstance(node, cst.AugAssign) else node.targets[0].target
+    others = [b for b in script.bindings_of(target) if script.inside(b.node, loop) and not script.inside(b.node, test)]
+    return bool(others) and any(
+        script.inside(n, loop) and script.order[n] < script.order[test] for n in backwards)  # fmt: skip
+
+
+def _stays_inside(facts: Facts, test: cst.If, node: cst.Assign | cst.AugAssign) -> bool:
+    """Tell whether nothing reads the name that ``node`` sets but what ``test`` heads: that is asked for itself."""
+    target = node.target if isinstance(node, cst.AugAssign) else node.targets[0].target
+    if not isinstance(target, cst.Name):
+        return False
+    scopes = facts.script.scopes
+    scope = scopes[target].lookup(target.value)[1]
+    uses = (n for n in facts.script.of(cst.Name) if n.value == target.value and n in scopes)
+    return all(facts.script.inside(n, test) for n in uses if scopes[n].lookup(n.value)[1] is scope)
+
+
+def _count(
+    facts: Facts, left: cst.BaseExpression, right: cst.BaseExpression, reads: Tells
+) -> cst.BaseExpression | None:
+    """Return what the step's number is compared with: ``k`` in ``step > k``, ``step + 1 == k``, ``step % k == 0``."""
+    if isinstance(left, cst.BinaryOperation):
+        if isinstance(left.operator, cst.Modulo):
+            return _count(facts, left.left, left.right, reads) if isinstance(right, cst.Integer) else None
+        one = isinstance(left.operator, (cst.Add, cst.Subtract)) and isinstance(left.right, cst.Integer)
+        return _count(facts, left.left, right, reads) if one else None
+    handed = [b for b in facts.script.bindings_of(left) if b.how == "param"] if isinstance(left, cst.Name) else []
+    return right if reads(left) or any(reads(value) for b in handed for value in given(facts.flow, b)) else None
+
+
+def _is_serial(facts: Facts, count: cst.CSTNode) -> bool:
+    """Tell whether ``count`` may be a number of serial steps, and not the first one, nor the rank's own."""
+    first = isinstance(count, cst.Integer) and count.evaluated_value < 2
+    return not first and not any(is_length_of_share(facts, n) for n in computed(facts.flow, [count]).nodes)  # type: ignore[list-item]
