@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+
+_SEGMENT = "/dev/shm/mpich_shm_"
 
 
 def catches(pid: int, number: int) -> bool:
@@ -34,3 +37,16 @@ def children(pid: int) -> list[int]:
             if int(parent) == pid and state != b"Z":
                 found.append(int(name))
     return found
+
+
+def unlink_segments(pid: int) -> None:
+    """Unlink the shared memory of MPICH's that process ``pid`` has mapped.
+
+    Whoever holds it keeps it, nobody else can join, and none is left in /dev/shm: MPICH itself unlinks it in
+    MPI_Finalize, which a rank of a job that fails never reaches.
+    """
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/maps") as file:  # noqa: PTH123
+        names = {line[line.index(_SEGMENT) :].rstrip() for line in file if _SEGMENT in line}
+        for name in names:
+            with contextlib.suppress(OSError):
+                os.unlink(name)  # noqa: PTH108

@@ -13,7 +13,7 @@ from typing import Any
 
 from dlrun.rank import wire
 from dlrun.rank.log import TAIL, Log, crashed_at
-from dlrun.rank.proc import catches, children
+from dlrun.rank.proc import catches, children, unlink_segments
 from dlrun.rank.script import EARLY_WARNINGS, STACK_SIGNAL
 from dlrun.rank.talk import talks
 
@@ -178,6 +178,7 @@ class Watcher:
 
     def _stop(self, number: int, grace: float) -> None:
         self.stopped = True
+        unlink_segments(self.script)
         self.kill_at = min(self.kill_at, time.monotonic() + grace)
         if not self.failure:  # a script that has failed is on its way out, through its exit hooks
             self._signal(number)

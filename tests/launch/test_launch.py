@@ -268,3 +268,19 @@ def test_a_full_disk_ends_no_rank_whether_it_is_shown_or_not(dlrun, any_mpiexec,
     assert (done.returncode, done.stdout) == (0, 30 * (1000 * "x" + "\n"))
     for rank in range(2):
         assert f"rank-{rank}.log cannot be written (File too large); the job goes on without it" in done.stderr
+
+
+def test_what_the_ranks_of_a_failed_job_share_is_not_left_in_memory_and_others_is(dlrun, any_mpiexec, tmp_path):
+    mapped, others = (Path(f"/dev/shm/mpich_shm_{name}{os.getpid()}") for name in ("mapped", "others"))
+    (tmp_path / "shares.py").write_text(
+        f"import mmap, os, time\nfile = open({str(mapped)!r}, 'r+b')\nshared = mmap.mmap(file.fileno(), 4096)\n"
+        "if os.environ['DLRUN_RANK'] == '1':\n    raise SystemExit(7)\ntime.sleep(60)\n"
+    )
+    try:
+        for path in (mapped, others):
+            path.write_bytes(4096 * b"x")
+        assert dlrun("-n", "2", "--mpiexec", any_mpiexec, "shares.py").returncode == 7
+        assert (mapped.exists(), others.exists()) == (False, True)
+    finally:
+        for path in (mapped, others):
+            path.unlink(missing_ok=True)
