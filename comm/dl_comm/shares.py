@@ -79,6 +79,7 @@ def check_fits(totals: np.ndarray[Any, Any], dtype: str) -> None:
     wrong = totals[(totals < bounds.min) | (totals > bounds.max)]
     if wrong.size:
         raise dl_comm.CommError(
-            f"total: the sum over the ranks is {wrong.flat[0]:.0f}, and {dtype} ends at {bounds.max}",
-            "convert to int64 before total()",
+            f"total: the sum over the ranks is {wrong.flat[0]:.0f}, and {dtype} goes from "
+            f"{bounds.min} to {bounds.max}",
+            f"convert to {'int64' if bounds.bits < 64 else 'float64, which rounds,'} before total()",
         )

@@ -164,13 +164,16 @@ def _average(value: Any, name: str) -> Any:
     return _average_tensor(torch.tensor(float(value), dtype=torch.float64), name).item()
 
 
+_LOW = 2**32 - 1
+
+
 @torch.no_grad()
 def total(value: Any) -> Any:
     """Return the sum of ``value`` over the ranks: of counts, of losses that are sums.
 
     Its kind stays: a float is a float, an int an int, a tensor a tensor of the same dtype and device (detached;
     booleans count, as int64), an array an array. The argument is not changed; on one rank, and
-    where all repeat the serial run (``DL_COMM_REPLICATE``), it comes back itself. Integers must fit int64.
+    where all repeat the serial run (``DL_COMM_REPLICATE``), it comes back itself.
 
     Raises ``TypeError`` for other types, ``dl_comm.CommError`` when shapes or dtypes differ between ranks, or when the
     sum does not fit the dtype.
@@ -190,15 +193,32 @@ def total(value: Any) -> Any:
 
 def _sum_tensor(value: Tensor) -> Tensor:
     floating = value.is_floating_point() or value.is_complex()
-    exact = value.detach() if floating else value.to(torch.int64)
-    total = exact.to_dense().clone(memory_format=torch.contiguous_format)
-    memory = DenseMemory([total])
-    memory.allreduce("sum", [label("total of", total)])
-    memory.store()
-    if floating or value.dtype in (torch.bool, torch.int64):
+    if dtype_name(value) in ("int64", "uint64"):
+        return _sum_of_wide(value.to_dense())
+    total = _summed((value.detach() if floating else value.to(torch.int64)).to_dense(), value)
+    if floating or value.dtype == torch.bool:
         return total
     check_fits(total.numpy(force=True), dtype_name(value))
     return total.to(value.dtype)
+
+
+def _sum_of_wide(value: Tensor) -> Tensor:
+    """Return the sum of integers of 64 bits, by halves of 32 bits, none of whose sums can wrap."""
+    bits, signed = value.to(torch.int64), value.dtype == torch.int64
+    high, low = _summed(torch.stack([bits >> 32 if signed else bits >> 32 & _LOW, bits & _LOW]), value)
+    high, low = high + (low >> 32), low & _LOW
+    beyond = (high < -(2**31)) | (high >= 2**31) if signed else high > _LOW
+    whole = high[beyond].numpy(force=True).astype(object) * 2**32 + low[beyond].numpy(force=True)
+    check_fits(np.asarray(whole, dtype=object), dtype_name(value))
+    return ((high << 32) + low).to(value.dtype)
+
+
+def _summed(exact: Tensor, value: Tensor) -> Tensor:
+    total = exact.clone(memory_format=torch.contiguous_format)
+    memory = DenseMemory([total])
+    memory.allreduce("sum", [label("total of", value)])
+    memory.store()
+    return total
 
 
 def _average_buffers(module: nn.Module) -> nn.Module:

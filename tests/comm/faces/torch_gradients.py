@@ -335,11 +335,19 @@ def totals_keep_the_kind_of_their_argument():
     loss = torch.tensor(float(_r), requires_grad=True)
     assert dl.total(loss).item() == total
     assert not dl.total(loss).requires_grad
-    for narrow in (torch.tensor([1, 200], dtype=torch.uint8), np.array([-100], dtype=np.int8)):
+
+    def large(rank: int) -> list[int]:
+        return [2**62 if rank % 2 else -(2**62), -rank if rank else 2**63 - 1, 2**32 - 1, -1]
+
+    exact = [sum(each) for each in zip(*map(large, range(_n)), strict=True)]
+    assert dl.total(torch.tensor([large(_r)])).tolist() == [exact]
+    assert [dl.total(each) for each in large(_r)] == exact
+    wrapping = (2**62 + 2**61, np.array([-(2**63)]), np.uint64(2**63 + 5), torch.tensor([[2**63 - 1]]))
+    for narrow in (torch.tensor([1, 200], dtype=torch.uint8), np.array([-100], dtype=np.int8), *wrapping):
         try:
             dl.total(narrow)
         except CommError as error:
-            assert f"the sum over the ranks is {_n * int(narrow[-1])}" in str(error)
+            assert f"the sum over the ranks is {_n * int(np.ravel(narrow)[-1]):.0f}, and " in str(error), error
         else:
             raise AssertionError("no error")
     a = np.full((3, 2), _r, dtype=np.float32)
