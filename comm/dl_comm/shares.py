@@ -79,7 +79,6 @@ def check_fits(totals: np.ndarray[Any, Any], dtype: str) -> None:
     wrong = totals[(totals < bounds.min) | (totals > bounds.max)]
     if wrong.size:
         raise dl_comm.CommError(
-            f"total: the sum over the ranks is {wrong.flat[0]:.0f}, and {dtype} goes from "
-            f"{bounds.min} to {bounds.max}",
+            f"total: the sum over the ranks is {wrong.flat[0]:.0f}, and {dtype} goes from {bounds.min} to {bounds.max}",
             f"convert to {'int64' if bounds.bits < 64 else 'float64, which rounds,'} before total()",
         )
