@@ -210,7 +210,8 @@ def _sum_of_wide(value: Tensor) -> Tensor:
     beyond = (high < -(2**31)) | (high >= 2**31) if signed else high > _LOW
     whole = high[beyond].numpy(force=True).astype(object) * 2**32 + low[beyond].numpy(force=True)
     check_fits(np.asarray(whole, dtype=object), dtype_name(value))
-    return ((high << 32) + low).to(value.dtype)
+    total: Tensor = (high << 32) + low
+    return total.to(value.dtype)
 
 
 def _summed(exact: Tensor, value: Tensor) -> Tensor:
