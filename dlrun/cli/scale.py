@@ -66,8 +66,8 @@ def command(
     """Run a script on 1, 2 and 4 ranks, and say how it scales.
 
     Rates, efficiency, time to accuracy, and what to expect of more nodes. The script prints its rate over all ranks,
-    such as '812 samples/s'; else its epochs are timed, by lines such as 'epoch 3: ...'. Each run of a Python script
-    works in a folder of its own that looks like this one: none overwrites your files, or goes on from another's.
+    such as '812 samples/s'; else its epochs are timed, by lines such as 'epoch 3: ...'. Each run works in a folder of
+    its own that looks like this one: none goes on from another's, and no Python script overwrites your files.
 
     \b
       dlrun scale train_dist.py -n 1,2,4 -- --epochs 5

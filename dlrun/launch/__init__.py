@@ -84,7 +84,7 @@ def launch(
         for pattern in _OF_A_RUN:  # of an earlier run in the same folder: its ``stop`` would end this one
             for left in run_dir.glob(pattern):
                 left.unlink(missing_ok=True)
-        apart = Apart(settled.cwd, run_dir) if settled.apart and settled.kind != "command" else None
+        apart = Apart(settled.cwd, run_dir) if settled.apart else None
         details["apart"] = str(apart.place) if apart else ""
         file.touch(0o600)
         file.write_text(json.dumps(details, indent=1))

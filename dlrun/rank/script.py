@@ -25,15 +25,19 @@ def run(program: list[str], kind: str, report: int, apart: str = "") -> NoReturn
 
     ``kind`` is "script" (a Python file), "module" (as in ``python -m``) or "command" (anything else that runs). How a
     Python script ended is written to the file descriptor ``report`` as one line of JSON, before its exit hooks run:
-    those may wait for other ranks for ever. ``apart``: a folder that looks like this one, to run in.
+    those may wait for other ranks for ever. ``apart``: a folder that looks like this one, to run in. Nobody
+    watches what other programs than Python's write through its links.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL)
     os.environ["DLRUN_STACK_SIGNAL"] = str(int(STACK_SIGNAL))  # dl_comm then says which call it is in: rank-R.call
     for number in EARLY_WARNINGS:  # batch systems send them to every process of a job; the watcher passes them on
         signal.signal(number, signal.SIG_IGN)
     if kind == "command":
+        far = os.path.abspath(program[0])  # noqa: PTH100 - pathlib costs 5 ms a rank
         try:
-            os.execvp(program[0], program)
+            os.chdir(apart or ".")
+            there = "/" not in program[0] or os.path.exists(program[0])  # noqa: PTH110
+            os.execvp(program[0] if there else far, program)
         except OSError as error:
             os.write(2, f"dlrun: {program[0]} does not start: {error.strerror}\n".encode())
             os._exit(126)

@@ -210,6 +210,21 @@ def test_a_module_of_a_package_is_measured_apart_too(folder: Path) -> None:
     assert not (folder / "made.txt").exists()
 
 
+def test_runs_of_other_programs_than_pythons_do_not_go_on_from_each_other_either(tmp_path: Path) -> None:
+    here, far = tmp_path / "a" / "b" / "c" / "d", tmp_path / "far.sh"
+    here.mkdir(parents=True)
+    text = "#!/bin/sh\ntest -e last.pt && exit 3\ncat data.csv\ntouch last.pt\necho '9 samples/s'\n"
+    for program in (here / "train.sh", far):
+        program.write_text(text)
+        program.chmod(0o755)
+    (here / "data.csv").write_text("1,2")
+    for name in ("./train.sh", "../../../../far.sh"):
+        done = scale(here, name, "-n", "1", "--repeats", "2")
+        assert done.returncode == 0, done.stderr
+        assert {path.name for path in here.iterdir()} == {"train.sh", "data.csv", "dlrun-runs", "dlrun-scale"}
+    assert len(list(here.glob("dlrun-runs/*/files/**/last.pt"))) == 4
+
+
 LISTENS = """
 import os, time
 run = os.environ["DLRUN_RUN_DIR"]
