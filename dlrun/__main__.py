@@ -3,6 +3,7 @@
 import codecs
 import io
 import os
+import select
 import sys
 
 _PLAIN = {"✓": "+", "✗": "x", "·": "-"}
@@ -12,6 +13,7 @@ def main() -> None:
     """Run dlrun with the words of the command line; never returns."""
     _open_what_is_closed()
     codecs.register_error("plain", _plain)
+    sys.stderr = io.TextIOWrapper(_Remarks(2, "wb", closefd=False), sys.stderr.encoding, write_through=True)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="plain")
@@ -20,6 +22,22 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     verbs(prog_name="dlrun")
+
+
+class _Remarks(io.FileIO):
+    """Where dlrun's remarks go: a full disk takes none, nor does a terminal that is gone, and that ends nothing."""
+
+    def write(self, data: object) -> int:
+        """Write ``data``, waiting where nothing can be written just now; what cannot be at all is dropped."""
+        rest = memoryview(data)  # type: ignore[arg-type]
+        while rest:
+            try:
+                rest = rest[os.write(self.fileno(), rest) :]
+            except BlockingIOError:
+                select.select([], [self], [])
+            except OSError:
+                break
+        return len(memoryview(data))  # type: ignore[arg-type]
 
 
 def _open_what_is_closed() -> None:

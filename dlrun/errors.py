@@ -34,8 +34,10 @@ def no_script(path: Path) -> DlrunError:
     """Return the error for a script that is not there, with the one of nearly its name that is."""
     import difflib
 
+    if path.exists():
+        return DlrunError(f"{path} is no file", "every rank reads the script for itself: write it to one")
     folder = path.parent
-    names = sorted(p.name for p in folder.glob("*.py")) if folder.is_dir() else []
-    close = difflib.get_close_matches(path.name, names, n=1)
-    hint = f"did you mean {folder / close[0]}?" if close else f"looked in {folder.absolute()}"
+    names = sorted(p.stem for p in folder.glob("*.py")) if folder.is_dir() else []
+    close = difflib.get_close_matches(path.stem, names, n=1)
+    hint = f"did you mean {folder / close[0]}.py?" if close else f"looked in {folder.absolute()}"
     return DlrunError(f"there is no script {path}", hint)

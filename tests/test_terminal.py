@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -37,3 +38,29 @@ def test_a_stream_that_is_closed_ends_nothing(tmp_path: Path, closed: str) -> No
     assert done.returncode == 0, done.stderr
     assert done.stdout == (b"" if " >&-" in f" {closed}" else b"out\n")
     assert sorted((tmp_path / "run" / "rank-0.log").read_text().split()) == ["err", "out"]
+
+
+@pytest.mark.parametrize("full", [">/dev/full", "2>/dev/full", ">/dev/full 2>&1"])
+def test_a_job_whose_output_goes_to_a_full_disk_goes_on(tmp_path: Path, full: str) -> None:
+    (tmp_path / "says.py").write_text("import sys\nprint('out')\nprint('err', file=sys.stderr)\nprint('end')\n")
+    words = [sys.executable, "-m", "dlrun", "launch", "-n", "1", "--backend", "local", "--log-dir", "run", "says.py"]
+    line = ["sh", "-c", f'exec "$@" {full}', "sh", *words]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "out\nend\n" if full.startswith("2") else "")
+    assert sorted((tmp_path / "run" / "rank-0.log").read_text().split()) == ["end", "err", "out"]
+    told = "dlrun: what the ranks write cannot be shown here (No space left on device); the job goes on"
+    assert done.stderr.count(told) == (full == ">/dev/full"), "once"
+
+
+def test_a_pipe_that_does_not_block_is_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "says.py").write_text("print(3000 * (99 * 'x' + '\\n') + 'end')\n")
+    words = [sys.executable, "-m", "dlrun", "launch", "-n", "1", "--backend", "local", "says.py"]
+    reads, writes = os.pipe()
+    os.set_blocking(writes, False)
+    with subprocess.Popen(words, cwd=tmp_path, stdout=writes, stderr=subprocess.PIPE) as process:
+        os.close(writes)
+        assert process.stderr
+        time.sleep(1)
+        with open(reads, "rb") as pipe:  # noqa: PTH123
+            assert len(pipe.read()) == 300_004
+        assert process.wait(60) == 0, process.stderr.read()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+import select
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +27,7 @@ class Console:
         self.on_line = on_line
         self.partial: dict[tuple[int, bytes], bytes] = {}
         self.streams: dict[tuple[int, bytes], Folded] = {}
+        self.complained = False
         self.last = (wire.ERR, b"")  # the stream that was written to last, and the last byte
 
     def show(self, rank: int, kind: bytes, data: bytes) -> None:
@@ -72,9 +73,23 @@ class Console:
         stream = _stream(kind)
         stream.flush()
         self.last = (kind, data[-1:])
-        with contextlib.suppress(BrokenPipeError):
+        try:
             while data:
-                data = data[os.write(stream.fileno(), data) :]
+                try:
+                    data = data[os.write(stream.fileno(), data) :]
+                except BlockingIOError:  # whoever reads has asked for this; he reads on some time
+                    select.select([], [stream], [])
+        except BrokenPipeError:  # `| head` has seen enough
+            pass
+        except OSError as error:
+            self._cannot(error)
+
+    def _cannot(self, error: OSError) -> None:
+        """Say once that output cannot be shown: a full disk, or a terminal that is gone, ends no training."""
+        if not self.complained:
+            self.complained = True
+            why = f"cannot be shown here ({error.strerror}); the job goes on, and its logs hold it"
+            print(f"dlrun: what the ranks write {why}", file=sys.stderr, flush=True)
 
 
 class Folded:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from dlrun import textfile
@@ -15,28 +16,29 @@ _ENTRY = re.compile(r"(?P<name>[^\s:=]+)" + _SLOTS)
 
 def hosts(text: str) -> tuple[Host, ...]:
     """Return the hosts of ``n1,n2`` or ``n1:4,n2:2`` (ranks on each)."""
-    return tuple(_host(entry.strip(), f"--hosts {text}") for entry in text.split(",")) if text else ()
+    return _merged([_host(entry.strip(), f"--hosts {text}") for entry in text.split(",")] if text else [])
 
 
 def hostfile(path: str) -> tuple[Host, ...]:
-    """Return the hosts of a file with one on each line: ``n1``, ``n1:4`` or ``n1 slots=4``; ``#`` begins a comment.
-
-    A host that stands on several lines takes as many ranks, as in PBS' node files.
-    """
+    """Return the hosts of a file with one on each line: ``n1``, ``n1:4`` or ``n1 slots=4``; ``#`` begins a comment."""
     try:
         lines = textfile.read(Path(path)).splitlines()
     except OSError as error:
         raise DlrunError(f"--hostfile {path}: {error.strerror}", "nothing falls back to this machine alone") from error
-    found: dict[str, Host] = {}
-    for number, line in enumerate(lines, 1):
-        entry = line.partition("#")[0].strip()
-        if entry:
-            host = _host(entry, f"{path}, line {number}")
-            before = found.get(host.name)
-            slots = (before.slots or 1) + (host.slots or 1) if before else host.slots
-            found[host.name] = Host(host.name, slots)
+    entries = [(line.partition("#")[0].strip(), f"{path}, line {number}") for number, line in enumerate(lines, 1)]
+    found = _merged([_host(entry, place) for entry, place in entries if entry])
     if not found:
         raise DlrunError(f"--hostfile {path} names no host", "write one on each line: n1, n1:4 or n1 slots=4")
+    return found
+
+
+def _merged(named: Sequence[Host]) -> tuple[Host, ...]:
+    """Return each host once: one that is named several times takes as many ranks, as in PBS' node files."""
+    found: dict[str, Host] = {}
+    for host in named:
+        before = found.get(host.name)
+        slots = (before.slots or 1) + (host.slots or 1) if before else host.slots
+        found[host.name] = Host(host.name, slots)
     return tuple(found.values())
 
 
@@ -45,4 +47,6 @@ def _host(entry: str, place: str) -> Host:
     if not match:
         raise DlrunError(f"{place}: {entry!r} is no host", "write n1,n2 or n1:4,n2:2")
     slots = match["colon"] or match["slots"]
+    if slots and not int(slots):
+        raise DlrunError(f"{place}: {match['name']} takes no rank", "leave it out")
     return Host(match["name"], int(slots) if slots else None)

@@ -52,7 +52,7 @@ def script(plan: LaunchPlan, job: Job, words: Sequence[str]) -> str:
     """
     if job.system not in SUBMIT:
         raise DlrunError(f"--as {job.system}: no batch system of this name", f"known are {', '.join(SUBMIT)}")
-    if not re.fullmatch(r"\d+:\d\d:\d\d", job.time):
+    if not re.fullmatch(r"\d+(:[0-5]\d){2}", job.time):
         raise DlrunError(f"--time {job.time} is no time", "write H:MM:SS, as 1:30:00")
     if plan.hosts:
         raise DlrunError("--hosts in a batch script: the batch system chooses the hosts", "leave them out; --per-node "

@@ -24,12 +24,14 @@ STOP = b"S"  # {signal, grace}: send the script this signal, and SIGKILL after `
 
 _HEAD = struct.Struct("!cI")
 _PROBES = 4
+_LONGEST = 3 * 32767  # seconds; the kernel takes no TCP_KEEPIDLE above 32767 (MAX_TCP_KEEPIDLE)
 
 
 def keep_alive(connection: socket.socket, silence: int) -> None:
     """Have the kernel close a connection whose other side has not answered for ``silence`` seconds: a cut cable."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    silence = min(silence, _LONGEST)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(silence // 3, 1))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(silence * 2 // 3 // _PROBES, 1))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)

@@ -56,3 +56,10 @@ def test_a_rank_that_nobody_answers_says_whom_it_called():
         host, port = gone.getsockname()
     with pytest.raises(SystemExit, match=rf"cannot reach dlrun launch \(tried {host}:{port}\): is it still running"):
         connect([(host, port)], 20)
+
+
+@pytest.mark.parametrize("silence", [1, 20, 98301, 98302, 10**12])
+def test_the_kernel_takes_any_silence(silence):
+    with socket.socket() as connection:
+        wire.keep_alive(connection, silence)
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == min(max(silence // 3, 1), 32767)

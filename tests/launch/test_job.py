@@ -168,6 +168,10 @@ def test_a_host_file_without_hosts_never_means_this_machine(tmp_path, text):
         hostfile(str(tmp_path / "none"))
 
 
+def test_a_host_that_is_named_twice_is_one_on_the_command_line_too():
+    assert hosts("n1,n1,n2:3") == (Host("n1", 2), Host("n2", 3))
+
+
 def test_a_mistake_in_a_host_file_has_its_line(tmp_path):
     (tmp_path / "hosts").write_text("n1\nn2 slots=x\n")
     with pytest.raises(DlrunError, match="hosts, line 2: 'n2 slots=x' is no host"):
