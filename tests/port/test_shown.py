@@ -674,3 +674,27 @@ def test_terms_that_a_table_holds_are_averaged_once_where_it_is_made():
     text = port(TERMS).text
     assert 'return {"loss": dl.average(total / n), "part": dl.average(parts["part"] / n)}' in text
     assert text.count("dl.average(") == 2
+
+
+@pytest.mark.parametrize(
+    "hits",
+    [
+        "(model(x)[:, 0] > 0).eq(y[:, 0] > 0).sum().item()",
+        "torch.sum((model(x) > 0) == (y > 0)).item()",
+        "int((model(x) > y).float().sum())",
+    ],
+)
+def test_what_a_batch_adds_to_a_count_of_hits_is_shown_as_that_of_all_ranks(hits):
+    """Beside the number of all samples: ``Correct: 12/16`` of two ranks is no mean of two twelves."""
+    step = f"(model(x) - y).pow(2).mean().backward()\n    right += {hits}\n    seen += len(x)\n    print(right, seen)"
+    source = SERIAL.replace("(model(x) - y).pow(2).mean().backward()", step)
+    text = port(source.replace("for x, y", "right, seen = 0.0, 0\nfor x, y")).text
+    assert "    print(dl.total(right), dl.total(seen))\n" in text
+
+
+def test_losses_on_a_visdom_board_are_those_of_all_ranks():
+    step = "loss = (model(x) - y).pow(2).mean()\n    loss.backward()\n    board.line([loss.item()], [1], win='loss')"
+    source = SERIAL.replace("(model(x) - y).pow(2).mean().backward()", step)
+    text = port(f"import visdom\nboard = visdom.Visdom()\n{source}").text
+    assert "board = dl.rank0(visdom.Visdom)()" in text
+    assert "    board.line([dl.average(loss.item())], [1], win='loss')\n" in text

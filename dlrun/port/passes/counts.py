@@ -9,6 +9,7 @@ from dlrun.port.facts.computed import computed
 from dlrun.port.program.script import dotted, walk
 
 _DEPTH = 4
+_SAME = ("item", "float", "int", "long", "double", "type", "cpu", "numpy", "detach", "to", "view", "reshape", "squeeze")
 
 
 def all_samples(facts: Facts, node: cst.CSTNode, depth: int = 0) -> bool:
@@ -77,3 +78,27 @@ def is_length_of_share(facts: Facts, node: cst.CSTNode) -> bool:
     """Tell whether ``node`` is ``len(x)`` of what each rank has a share of."""
     length = isinstance(node, cst.Call) and facts.script.name_of(node.func) == "builtins.len"
     return length and bool(facts.feeds) and not all_samples(facts, node)
+
+
+def hits(facts: Facts, node: cst.CSTNode, depth: int = 0) -> bool:
+    """Tell whether ``node`` is a number of samples for which something holds: ``(predicted == y).sum().item()``."""
+    match node:
+        case cst.Call(func=cst.Attribute(attr=cst.Name("sum"), value=value), args=args):
+            return _compares(args[0].value if len(args) == 1 else value)  # torch.sum(predicted == y), too
+        case cst.Call(func=cst.Attribute(attr=cst.Name(method), value=value)) if method in _SAME:
+            return hits(facts, value, depth)
+        case cst.Call(func=cst.Name("int" | "float"), args=[cst.Arg(value=value)]):
+            return hits(facts, value, depth)
+        case cst.Attribute(attr=cst.Name("data"), value=value):
+            return hits(facts, value, depth)
+        case cst.Name() if depth < _DEPTH:
+            made = [b.written for b in facts.script.bindings_of(node)]
+            return bool(made) and all(value is not None and hits(facts, value, depth + 1) for value in made)
+    return False
+
+
+def _compares(node: cst.CSTNode) -> bool:
+    match node:
+        case cst.Call(func=cst.Attribute(attr=cst.Name(method), value=value)):
+            return method in ("eq", "ne", "gt", "lt", "ge", "le") or (method in _SAME and _compares(value))
+    return isinstance(node, cst.Comparison)

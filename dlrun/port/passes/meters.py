@@ -103,13 +103,13 @@ def _takes_parts(call: cst.CSTNode, arg: cst.Arg) -> bool:
     return len(re.findall(rf"\{{{name}[^\w]", text)) == len(taken)
 
 
-def counts(metrics: Metrics, call: cst.CSTNode) -> Iterator[Edit]:
-    """Yield the sums over the ranks of the counts of samples that ``call`` shows by themselves: ``seen += len(x)``."""
+def counts(metrics: Metrics, call: cst.CSTNode) -> Iterator[cst.Name]:
+    """Yield the counts of a rank's own samples that ``call`` shows by themselves: of ``seen += len(x)``."""
     for node in walk(call):
         parent = metrics.script.parents[node]
         alone = isinstance(parent, (cst.Arg, cst.FormattedStringExpression, cst.Element))
         if isinstance(node, cst.Name) and alone and metrics.sums.counted(node):
-            yield Edit(node, "the samples of all ranks, not rank 0's own", metrics.totalled)
+            yield node
 
 
 def _numbers(metrics: Metrics, name: str, attributes: list[str], arg: cst.Arg) -> cst.FlattenSentinel[cst.Arg]:

@@ -42,15 +42,25 @@ def _shows(metrics: Metrics, func: cst.BaseExpression) -> bool:
     """Tell whether ``func`` prints or logs, also by another name: ``say = logger.info``, ``def train(say=print)``."""
     made = [o.node for o in metrics.facts.flow.origins(func)] if isinstance(func, cst.Name) else []
     logs = any(isinstance(n, cst.Attribute) and n.attr.value in _LOGS for n in (func, *made))
-    return logs or any(metrics.script.name_of(n).endswith(("builtins.print", ".log_value")) for n in (func, *made))
+    prints = any(metrics.script.name_of(n).endswith(("builtins.print", ".log_value")) for n in (func, *made))
+    return logs or prints or _is_of_visdom(metrics, func)
+
+
+def _is_of_visdom(metrics: Metrics, func: cst.BaseExpression) -> bool:
+    """Tell whether ``func`` draws on a Visdom board: ``viz.line([loss.item()], [step])``."""
+    if not isinstance(func, cst.Attribute) or func.attr.value not in ("line", "scatter", "bar", "text"):
+        return False
+    made = [o.node for o in metrics.facts.flow.origins(func.value)]
+    return any(isinstance(n, cst.Call) and metrics.script.name_of(n.func).startswith("visdom.") for n in made)
 
 
 def _taken(metrics: Metrics, node: cst.CSTNode, parts: list[cst.BaseExpression]) -> Iterator[Edit]:
     """Yield the averages of what ``node``, made of ``parts``, shows."""
     metrics.formatted.update(numbers(node))
     yield from meters.shown(metrics, node)
-    yield from meters.counts(metrics, node)
-    for value in (v for part in parts for v in metrics.values(part)):
+    counted = list(meters.counts(metrics, node))
+    yield from (Edit(n, "the samples of all ranks, not rank 0's own", metrics.totalled) for n in counted)
+    for value in (v for part in parts for v in metrics.values(part) if v not in counted):
         if metrics.sums.alone(value):
             yield Edit(value, "the sum over the ranks, not rank 0's own", metrics.totalled)
         elif (curved := metrics.curved(value)) is None:

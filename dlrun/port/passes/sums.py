@@ -86,22 +86,24 @@ class Sums:
         return found
 
     def counted(self, name: cst.Name) -> bool:
-        """Tell whether ``name`` adds up the sizes of a rank's training batches, and is nothing else."""
+        """Tell whether ``name`` adds up a rank's training samples, or those of them that fit, and is nothing else."""
         bindings = self._bindings(name)
         adds = [b.node for b in bindings if _adds(b)]
         begins = [b.written for b in bindings if not _adds(b)]
-        zero = all(isinstance(v, cst.Integer) and v.value == "0" for v in begins)
+        zero = all(isinstance(v, (cst.Integer, cst.Float)) and v.evaluated_value == 0 for v in begins)
         return bool(adds) and zero and all(self._adds_a_batch(n) for n in adds)
 
     def _adds_a_batch(self, node: cst.CSTNode) -> bool:
-        """Tell whether ``node`` adds the size of what the loop around it takes from a shared loader."""
+        """Tell whether ``node`` adds a number of samples of what the loop around it takes from a shared loader."""
         loop = next((u for u in self.script.above(node) if isinstance(u, (cst.For, cst.While))), None)
         dealt = isinstance(loop, cst.For) and loop in self.facts.loops and any(
             self._runs_over(loop, f.node, f.names) for f in self.facts.feeds if f.how in _DEALT)  # fmt: skip
         if not dealt or not isinstance(loop, cst.For) or self.facts.options.batch == "global":
             return False
         size = (added(node) or (node, node))[1]
-        return any(self.is_size(size, n.value) for n in walk(loop.target) if isinstance(n, cst.Name))
+        return counts.hits(self.facts, size) or any(
+            self.is_size(size, n.value) for n in walk(loop.target) if isinstance(n, cst.Name)
+        )
 
     def is_size(self, node: cst.CSTNode, batch: str) -> bool:
         """Tell whether ``node`` is the number of samples in what ``batch`` names."""
