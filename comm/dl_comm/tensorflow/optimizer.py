@@ -19,13 +19,17 @@ def DistributedOptimizer(opt: Opt, team: int = 0) -> Opt:  # noqa: N802
 
     A ``tf.compat.v1`` optimizer averages in ``compute_gradients`` (so ``minimize`` works, and clipping between
     ``compute_gradients`` and ``apply_gradients`` sees the means); gradients that come from elsewhere are averaged in
-    ``apply_gradients``. A Keras optimizer averages where it applies. The class stays, so saved models know nothing of
-    dl_comm. Broadcast the variables once they exist.
+    ``apply_gradients``. A Keras optimizer averages where it applies. What hands the loss of a graph to SciPy
+    (``ScipyOptimizerInterface`` of TensorFlow 1's ``contrib.opt``, or a copy of it) hands on the means of the loss and
+    of its gradient: all ranks make the same search. The class stays, so saved models know nothing of dl_comm.
+    Broadcast the variables once they exist.
     """
     if get_nranks() == 1 or hasattr(opt, "_dl_comm_averages"):
         return opt
     if isinstance(opt, tf.compat.v1.train.Optimizer):
         _average_v1(opt, team)
+    elif hasattr(opt, "_packed_loss_grad"):
+        _average_external(opt, team)
     else:
         average_in_keras(opt, team)
     return opt
@@ -49,6 +53,21 @@ def _average_v1(opt: Any, team: int) -> None:
         return apply(pairs, *args, **kwargs)
 
     opt.compute_gradients, opt.apply_gradients = compute_gradients, apply_gradients
+    opt._dl_comm_averages = True
+
+
+def _average_external(opt: Any, team: int) -> None:
+    """Change what hands a graph's loss to SciPy; constraints are taken to be of the weights, the same on all ranks."""
+    loss, minimize = opt._loss, opt.minimize
+    opt._loss, opt._packed_loss_grad = gradients([loss, opt._packed_loss_grad], team)
+
+    def averaged_minimize(
+        session: Any = None, feed_dict: Any = None, fetches: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        fetches = [opt._loss if fetched is loss else fetched for fetched in fetches or []]  # for a callback that shows
+        return minimize(session, feed_dict, fetches, *args, **kwargs)
+
+    opt.minimize = averaged_minimize
     opt._dl_comm_averages = True
 
 

@@ -176,6 +176,7 @@ class Facts(ScriptFacts):
     unequal: Taint  # the same, and what depends on the clock, on chance, or on the numbers of a rank's own samples
     trained: Taint  # ... because they come from training batches
     steps: tuple[Step, ...] = ()
+    runs: tuple[cst.Call, ...] = ()  # of a session that do not train, and return what a rank's own samples make
     tops: tuple[Top, ...] = ()
     feeds: tuple[Feed, ...] = ()
     carries: tuple[cst.CSTNode, ...] = ()  # assignments that hand a hidden state from batch to batch

@@ -122,8 +122,8 @@ class Loops:
         """The lines, in no loop, in which an optimizer runs a closure until it is content: ``lbfgs.step(closure)``."""
         looped = {way[-1] for way, us in self.nests if us}
         steps = [way[-1] for way, _ in self.nests if way[-1] not in looped]
-        runs = (n for n in steps if isinstance(n, cst.Call) and any(self.gradients.runs_backward(f.body)
-                                                                    for f in self.flow.targets(n)))  # fmt: skip
+        runs = (n for n in steps if isinstance(n, cst.Call) and (self.gradients.is_search(n) or any(
+            self.gradients.runs_backward(f.body) for f in self.flow.targets(n))))  # fmt: skip
         return list(dict.fromkeys(self.script.line_of(self.script.statement_of(n)) for n in runs))
 
     def uses(self, name: str) -> list[cst.Name]:

@@ -199,7 +199,9 @@ class Scalars:
 
     def _of_call(self, call: cst.Call, depth: int) -> bool:
         if call in self.runs:
-            return bool(call.args) and self(call.args[0].value, depth)
+            evaluates = isinstance(call.func, cst.Attribute) and call.func.attr.value == "eval"
+            sources = [call.func.value] if evaluates else [a.value for a in call.args[:1]]  # type: ignore[attr-defined]
+            return bool(sources) and self(sources[0], depth)
         if isinstance(call.func, cst.Attribute):
             method = call.func.attr.value
             if method == "item" or (method == "result" and not call.args):  # of a tensor; of a Keras metric

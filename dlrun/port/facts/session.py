@@ -19,6 +19,7 @@ _SESSION = re.compile(r"(^|[._])(sess|session)$", re.IGNORECASE)
 _TRAIN_OP = re.compile(
     r"(^|[._])(train(_op|_step|ing_op)?|train_\w*op|\w*_train|optim\w*|\w*_(optim|opt|solver)|solver)$"
 )
+_EXTERNAL = "ScipyOptimizerInterface"  # of TensorFlow 1's contrib.opt, or a copy of it
 _JOINS = ("tensorflow.group", "tensorflow.tuple", "tensorflow.no_op", "tensorflow.identity")
 
 
@@ -32,6 +33,7 @@ class SessionGradients(TapeGradients):
     """As ``TapeGradients``, but what steps is a run of an operation that ``minimize`` or ``apply_gradients`` made."""
 
     builds: list[tuple[cst.Call, cst.BaseExpression]]
+    external: list[cst.Call]  # calls in which SciPy searches: optimizer.minimize(sess, feed_dict=...)
 
     @property
     def builders(self) -> list[tuple[cst.Call, cst.BaseExpression]]:
@@ -39,7 +41,13 @@ class SessionGradients(TapeGradients):
         return self.builds
 
     def _step_calls(self) -> Iterator[tuple[cst.Call, cst.BaseExpression]]:
-        self.builds = list(super()._step_calls())
+        minimizes = list(super()._step_calls())
+        self.builds = [(call, opt) for call, opt in minimizes if not self._interfaces(opt)]
+        self.external = [call for call, opt in minimizes if self._interfaces(opt)]
+        for call in self.external:
+            session = next((a.value for a in call.args if a.keyword is None or a.keyword.value == "session"), None)
+            if session is not None:
+                yield call, session
         made = {call for call, _ in self.builds}
         for call in self.script.calls:
             if not calls_method(call, "run") or not isinstance(call.func, cst.Attribute):
@@ -51,6 +59,20 @@ class SessionGradients(TapeGradients):
                     yield call, owner
             elif any(o.node in made for o in self.flow.origins(owner)):
                 yield call, owner  # train_step.run(feed_dict=...)
+
+    def _interfaces(self, optimizer: cst.BaseExpression) -> list[cst.Call]:
+        """Return the constructors behind ``optimizer`` of what hands a graph's loss to SciPy."""
+        made = (o.node for o in self.flow.origins(optimizer))
+        return [n for n in made if isinstance(n, cst.Call) and dotted(n.func).rsplit(".", 1)[-1] == _EXTERNAL]
+
+    def wrapped(self) -> tuple[cst.Call, ...]:
+        """Return the constructors of optimizers that average by themselves, those of SciPy's searches among them."""
+        owners = [c.func.value for c in self.external if isinstance(c.func, cst.Attribute)]
+        return tuple(dict.fromkeys((*super().wrapped(), *(made for o in owners for made in self._interfaces(o)))))
+
+    def is_search(self, call: cst.Call) -> bool:
+        """Tell whether in ``call`` an optimizer makes updates until it is content."""
+        return call in self.external
 
     def _is_backward(self, call: cst.Call) -> bool:
         return False  # a run computes gradients and applies them
@@ -69,7 +91,7 @@ class SessionGradients(TapeGradients):
         """Tell whether every operation that trains is made in sight, and not only called as if it trained."""
         made = {call for call, _ in self.builds}
         runs = [(call, next((a.value for a in call.args), None)) for call, owner in self.step_calls
-                if self.is_session(owner)]  # fmt: skip
+                if self.is_session(owner) and call not in self.external]  # fmt: skip
         return all(fetched is not None and self._trains(fetched, made, named=False) for _, fetched in runs)
 
     def _trains(self, fetched: cst.BaseExpression, made: set[cst.Call], depth: int = 0, named: bool = True) -> bool:
@@ -140,6 +162,7 @@ class SessionGradients(TapeGradients):
         given = [(call, "minimize") for call, _ in self.builds if calls_method(call, "minimize")]
         given += [(call, "gradients") for call in self.averages]
         given += [(call, "compute_gradients") for call in self.script.calls if calls_method(call, "compute_gradients")]
+        given += [(call, _EXTERNAL) for call in self.script.calls if dotted(call.func).rsplit(".", 1)[-1] == _EXTERNAL]
         return [call.args[0].value for call, _ in given if call.args]
 
     def _put(self, name: str, where: cst.CSTNode) -> Iterator[cst.BaseExpression]:

@@ -41,6 +41,8 @@ class TapeGradients(Gradients):
         for call in self.script.calls:
             if not isinstance(call.func, cst.Attribute) or call.func.attr.value not in (*_APPLIES, "minimize"):
                 continue
+            if self.script.name_of(call.func).startswith("scipy."):
+                continue
             owner = self.script.class_of(call)
             if owner is not None and self.kinds.of_bases(self.flow.bases(owner)) == "optimizer":
                 continue

@@ -11,6 +11,7 @@ import libcst as cst
 from dlrun.errors import DlrunError
 from dlrun.port.facts import Facts, Options
 from dlrun.port.facts.estimators import Estimators
+from dlrun.port.facts.evaluated import Evaluations
 from dlrun.port.facts.keras_models import beside_loops
 from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.facts.loops import Loops
@@ -48,6 +49,7 @@ class TensorFlowFacts(Facts):
 
     framework = "tensorflow"
     style: Style = "tape"
+    gradients: TapeGradients | None = None
     averages: tuple[cst.Call, ...] = ()  # calls that compute the gradients of updates
     wrapped: tuple[cst.Call, ...] = ()  # constructors of optimizers whose gradients are not in sight
     estimators: Estimators | None = None
@@ -56,6 +58,7 @@ class TensorFlowFacts(Facts):
     queues: tuple[cst.Call, ...] = ()  # input by queue runners
     fed: tuple[tuple[cst.BaseExpression, cst.BaseExpression], ...] = ()  # placeholders of training runs, and values
     fitted: tuple[cst.Call, ...] = ()  # fit() and the like of compiled models, beside loops that train
+    searches: tuple[cst.CSTNode, ...] = ()  # lines, in no loop, in which an optimizer makes updates until it is content
     unclear: tuple[cst.CSTNode, ...] = ()  # data that may feed the training or not
 
 
@@ -158,6 +161,9 @@ def gather(
     local = _forwards(gradients, loops, everywhere=True)
     estimators = Estimators(script, flow, kinds) if style == "estimator" else None
     samples = own.samples(feeds) if isinstance(feeds, TapeFeeds) else ()
+    runs: tuple[cst.Call, ...] = ()
+    if isinstance(gradients, SessionGradients) and isinstance(feeds, SessionFeeds) and loops is not None:
+        runs = Evaluations(gradients, loops, feeds).found()
     made = made_of(script, Taint(script, kinds, samples), loops.in_training) if loops is not None else []
     dealt = [feed.node for feed in (feeds.found.values() if feeds is not None else ()) if feed.how == "iterable"]
     return TensorFlowFacts(
@@ -166,6 +172,7 @@ def gather(
         guard=main_guard(script, flow, loops.ends if loops is not None else ()),
         uncalled=loops.unreached() if loops is not None else None,
         steps=gradients.steps(),
+        runs=runs,
         by_hand=gradients.by_hand(),
         tops=Tops(loops).found() if loops is not None else (),
         feeds=tuple(feeds.found.values()) if feeds is not None else (),
@@ -180,15 +187,17 @@ def gather(
         counted=feeds.ranges() if feeds is not None else (),
         full_batch=feeds.full_batch if feeds is not None else False,
         episodes=feeds.episodes if feeds is not None else False,
-        local=Taint(script, kinds, local),
-        unequal=Taint(script, kinds, [*local, *chances(script), *dealt]),
-        trained=Taint(script, kinds, [*_forwards(gradients, loops, everywhere=False), *made]),
+        local=Taint(script, kinds, [*local, *runs]),
+        unequal=Taint(script, kinds, [*local, *runs, *chances(script), *dealt]),
+        trained=Taint(script, kinds, [*_forwards(gradients, loops, everywhere=False), *made, *runs]),
         style=style,
+        gradients=gradients,
         averages=gradients.averages,
         wrapped=gradients.wrapped(),
         estimators=estimators,
         monitored=tuple(c for c in script.calls if _makes(script, c, _MONITORED)),
         supervised=tuple(c for c in script.calls if _makes(script, c, _SUPERVISOR)),
+        searches=tuple(loops.searches) if loops is not None else (),
         fitted=tuple(beside_loops(flow)),
         queues=tuple(feeds.queues) if isinstance(feeds, SessionFeeds) else (),
         fed=tuple(pair for run, _ in gradients.step_calls for pair in gradients.fed_pairs(run))

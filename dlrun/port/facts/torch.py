@@ -54,6 +54,10 @@ class Gradients:
             name == "torch.autograd.backward"
         )
 
+    def is_search(self, call: cst.Call) -> bool:
+        """Tell whether ``call`` makes updates until it is content, by gradients that nothing here computes."""
+        return False
+
     def _step_calls(self) -> Iterator[tuple[cst.Call, cst.BaseExpression]]:
         """Yield each call that lets an optimizer step, with the expression of that optimizer."""
         for call in self.script.calls:

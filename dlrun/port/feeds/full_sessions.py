@@ -48,15 +48,48 @@ class FullSessions(FullBatches):
         if isinstance(loop, LOOPS) and (moved := [name for name in wholes.arrays if moving(loop, name)]):
             self._move(loop, moved)
             return
-        literal = [value for _, value in pairs if isinstance(value, cst.List) and _is_array(value)]
-        if wholes.arrays or literal:
-            self._placeholders(wholes, pairs, literal)
+        there = self._cut_there(wholes, pairs)
+        if wholes.arrays or there:
+            self._placeholders(wholes, pairs, there)
         elif not pairs:
             self._held(loop)
 
-    def _placeholders(self, wholes: Wholes, pairs: list[Pair], literal: list[cst.List]) -> None:
-        """Note arrays that the runs of a loop feed: names are cut before the loop, lists where they stand."""
-        given = {dotted(key): _array_in(value, wholes) for key, value in pairs}
+    def _cut_there(self, wholes: Wholes, pairs: list[Pair]) -> list[cst.BaseExpression]:
+        """Return what is cut where it stands in a dict: lists, what an object keeps, all data of a dict made before.
+
+        ``wholes`` no longer holds the names among these.
+        """
+        found: list[cst.BaseExpression] = []
+        found += [value for _, value in pairs if isinstance(value, cst.List) and _is_array(value)]
+        early: set[str] = set()
+        for _, value in pairs:
+            if isinstance(value, cst.List):
+                continue
+            kept = [n for n in walk(value) if isinstance(n, cst.Attribute) and self._is_kept(n, wholes)]
+            names = {n.value for n in walk(value) if isinstance(n, cst.Name)} & wholes.arrays.keys()
+            before = not self.script.inside(value, wholes.loop)
+            self.graph = self.graph or next((n for n in kept if GRAPH.search(n.attr.value)), None)
+            if kept or (names and before):
+                found.append(value)
+                early |= names
+        late = {n.value for _, value in pairs if value not in found for n in walk(value) if isinstance(n, cst.Name)}
+        for name in early - late:
+            del wholes.arrays[name]
+        return found
+
+    def _is_kept(self, node: cst.Attribute, wholes: Wholes) -> bool:
+        """Tell whether ``node`` is an array that ``self`` keeps: set before the loop, and no number."""
+        made = wholes.held.set_by(node)
+        if made is None or any(self.script.inside(n, wholes.loop) for n in made):
+            return False
+        if any(isinstance(o.node, cst.Param) for o in self.flow.origins(node)):
+            self.uncut = self.uncut or node  # nothing tells what it is
+        return not wholes.plain(node)
+
+    def _placeholders(self, wholes: Wholes, pairs: list[Pair], there: list[cst.BaseExpression]) -> None:
+        """Note arrays that the runs of a loop feed: names are cut before the loop, others ``there`` in the dict."""
+        code = self.script.code
+        given = {dotted(key): code(value) if value in there else _array_in(value, wholes) for key, value in pairs}
         how = self._reductions({name: array for name, array in given.items() if name and array})
         self.full_batch = True
         if wholes.arrays:
@@ -66,7 +99,7 @@ class FullSessions(FullBatches):
             picks = self._picks(wholes) if not how.sums else ()  # a sum is evaluated with a rank's share alone
             self.found[wholes.loop] = Feed(self._place(wholes), "arrays", tuple(wholes.arrays), tuple(wholes.drawn),
                                            picks, gathered=how)  # fmt: skip
-        for value in literal:
+        for value in there:
             self.found[value] = Feed(value, "array", gathered=how)
 
     def _held(self, loop: cst.CSTNode) -> None:
@@ -121,7 +154,7 @@ class FullSessions(FullBatches):
         """Return how the graph's losses gather samples; ``arrays`` are those behind names of placeholders or arrays."""
 
         def data(node: cst.CSTNode) -> str | None:
-            return arrays.get(node.value) if isinstance(node, cst.Name) else None
+            return arrays.get(dotted(node)) if isinstance(node, (cst.Name, cst.Attribute)) else None
 
         return Reductions(self.kinds, self.gradients.losses(), data, lambda node: False)
 

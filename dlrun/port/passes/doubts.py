@@ -118,7 +118,9 @@ def _gathers(facts: Facts, call: cst.Call) -> Iterator[tuple[cst.For, str]]:
         case cst.Call(func=cst.Attribute(value=into, attr=cst.Name("append" | "extend")), args=[cst.Arg(value=value)]):
             loop = next((up for up in facts.script.above(call) if isinstance(up, (cst.For, cst.While))), None)
             parts = [e.value for e in value.elements] if isinstance(value, (cst.List, cst.Tuple)) else [value]
-            one = all(map(Scalars(facts.kinds, [step.node for step in facts.steps]), parts))  # [step, loss.item()]
+            one = all(
+                map(Scalars(facts.kinds, [*(step.node for step in facts.steps), *facts.runs]), parts)
+            )  # [step, loss.item()]
             if isinstance(loop, cst.For) and loop in facts.loops and facts.trained(value) and not one and dotted(into):
                 yield loop, dotted(into)
 

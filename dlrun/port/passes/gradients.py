@@ -10,7 +10,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, Step
 from dlrun.port.facts.taint import draws
 from dlrun.port.insert import expression, statements
-from dlrun.port.passes import played
+from dlrun.port.passes import played, searches
 from dlrun.port.passes.decisions import ORDER
 from dlrun.port.program.script import walk
 
@@ -43,6 +43,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             )
             yield Edit(script.line_of(step.before), f"{step.what}: {why}",
                        before=statements("torch/gradients", dl=facts.alias, what=step.what))  # fmt: skip
+    yield from searches.torch(facts)
 
 
 def _unequal(facts: Facts, step: Step, drawn: set[cst.CSTNode]) -> Iterator[Edit | Doubt]:

@@ -32,7 +32,7 @@ class Metrics:
         self.trained: Taint = facts.trained  # ... because it comes from a rank's own training batches
         self.plain = plain_numbers(facts.script, facts.kinds, facts.trained)
         self.graded = differentiable(facts.script, facts.kinds, facts.trained, self.plain)
-        self.scalar = Scalars(facts.kinds, [step.node for step in facts.steps])
+        self.scalar = Scalars(facts.kinds, [*(step.node for step in facts.steps), *facts.runs])
         self.sums = Sums(facts)
         self.steps = steps_so_far(facts) if facts.framework == "tensorflow" else nothing
         self.inner: set[cst.CSTNode] = set()  # what functions compute a perplexity from, averaged there

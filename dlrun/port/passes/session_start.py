@@ -31,11 +31,18 @@ def broadcast(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
         for loop, session in _places(facts, step):
             if operation:
                 session = facts.script.code(given) if given is not None else ""
-            if any(session == text and facts.script.inside(loop, other) for other, text in done):
+            if any(session == text and _is_after(facts, loop, other) for other, text in done):
                 continue
             done.append((loop, session))
             lines = statements("tensorflow/broadcast_session", dl=facts.alias, session=session)
             yield Edit(loop, _WHY, before=lines)
+
+
+def _is_after(facts: TensorFlowFacts, line: cst.CSTNode, other: cst.CSTNode) -> bool:
+    """Tell whether ``line`` runs in the loop ``other``, or is a search that comes after it in one block."""
+    script = facts.script
+    search = line in facts.searches and script.parents[line] is script.parents[other]
+    return script.inside(line, other) or (search and script.order[other] < script.order[line])
 
 
 def _is_operation(facts: TensorFlowFacts, step: Step) -> bool:
@@ -72,6 +79,9 @@ def _places(facts: TensorFlowFacts, step: Step) -> list[tuple[cst.CSTNode, str]]
     calls = sorted(facts.flow.callers(function), key=lambda call: script.order[call])
     if loop is not None and not (calls and any(script.inside(calls[0], outer) for outer, _ in found)):
         return [(loop, text)]  # else an epoch is a call: training begins before the loop over them
+    line = script.line_of(script.statement_of(step.node))
+    if not found and line in facts.searches:
+        return [(line, text)]
     if not found and not facts.monitored and not facts.supervised:
         raise DlrunError(
             f"{script.place(step.node)}: found no loop around this run in which {text} can be named: "

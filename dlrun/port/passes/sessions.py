@@ -8,6 +8,10 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts.computed import computed
+from dlrun.port.facts.evaluated import fetched
+from dlrun.port.facts.evaluated import parts as parts_of
+from dlrun.port.facts.scalars import Scalars
+from dlrun.port.facts.session import SessionGradients
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.insert import expression
 from dlrun.port.passes import bounds
@@ -93,6 +97,24 @@ def parts(facts: TensorFlowFacts) -> Iterator[Doubt]:
         if loop in facts.loops and loop not in dict(facts.counted) and not totalled:
             yield Doubt(node, f"each rank adds up its share of the batches only, and divides by {text}", "medium",
                         f"{facts.alias}.steps({text}) in place of {text}")  # fmt: skip
+
+
+def shares(facts: TensorFlowFacts) -> Iterator[Doubt]:
+    """Yield doubts about a dict that is cut where it stands: what it holds, and runs that make more than numbers."""
+    cut = {feed.node for feed in facts.feeds if feed.how == "array" and not isinstance(feed.node, cst.List)}
+    if not cut or not isinstance(facts.gradients, SessionGradients):
+        return
+    first = min(cut, key=lambda node: facts.script.order[node])
+    names = ", ".join(facts.script.code(node) for node in sorted(cut, key=lambda node: facts.script.order[node]))
+    yield Doubt(first, f"{names}: taken to hold one sample per entry of axis 0", "medium")
+    number = Scalars(facts.kinds, facts.runs)
+    for run in facts.runs:
+        fed = cut & {value for _, value in facts.gradients.fed_pairs(run)}
+        line = facts.script.statement_of(run)
+        alone = isinstance(line, cst.Expr) and line.value is run
+        if fed and not alone and not all(map(number, parts_of(fetched(run)))):
+            yield Doubt(run, "this is of this rank's samples alone", "high",
+                        "feed it whole arrays, in a dict of its own")  # fmt: skip
 
 
 def _only_shown(facts: TensorFlowFacts, name: cst.CSTNode) -> bool:

@@ -26,6 +26,7 @@ from dlrun.port.passes import (
     played,
     recipe,
     schedules,
+    searches,
     session_start,
     sessions,
     whole,
@@ -122,6 +123,7 @@ def gradients(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     for call in dict.fromkeys(wrapped):
         yield _averaging(facts, call)
     yield from fitted.gradients(facts)
+    yield from searches.torch(facts)
 
 
 def _averaging(facts: TensorFlowFacts, call: cst.Call) -> Edit:
@@ -156,6 +158,7 @@ def shard(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
         return
     yield from torch_shard.torch(facts)
     yield from whole.tensorflow(facts)
+    yield from sessions.shares(facts)
 
 
 def rate(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:

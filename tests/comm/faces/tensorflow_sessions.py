@@ -31,6 +31,33 @@ def several_sparse_gradients_of_a_session_keep_their_own_rows():
                 np.testing.assert_allclose(got, np.outer(k * (np.arange(_n) + 1) / _n, np.ones(3)), rtol=1e-6)
 
 
+class _External:
+    """What hands a graph's loss and its packed gradient to a search, as TensorFlow 1's contrib.opt did."""
+
+    def __init__(self, loss, weights):
+        self._loss, self._weights = loss, weights
+        self._packed_loss_grad = tf.reshape(_v1.gradients(loss, [weights])[0], [-1])
+
+    def minimize(self, session=None, feed_dict=None, fetches=None, loss_callback=None):
+        for _ in range(5):  # each step by what this rank is told
+            loss, gradient, *shown = session.run([self._loss, self._packed_loss_grad, *fetches], feed_dict)
+            loss_callback(*shown, loss)
+            session.run(self._weights.assign_sub((gradient * (1 + loss)).reshape(self._weights.shape)))
+
+
+def a_search_outside_of_the_graph_sees_the_means_of_all_ranks():
+    with tf.Graph().as_default(), _v1.Session() as session:
+        x = _v1.placeholder(tf.float32, [None, 2])
+        weights = tf.Variable(tf.ones([2, 1]))
+        loss = tf.reduce_mean(tf.matmul(x, weights) ** 2)
+        search, shown = dl.DistributedOptimizer(_External(loss, weights)), []
+        session.run(_v1.global_variables_initializer())
+        mine = np.random.default_rng(_r).normal(size=(4, 2)) * 0.2
+        search.minimize(session, {x: mine}, fetches=[loss], loss_callback=lambda *losses: shown.append(losses))
+        assert all(fetched == told for fetched, told in shown) and len(shown) == 5
+        same_bits([session.run(weights)])
+
+
 def ops_of_a_session_may_run_in_another_order_on_every_rank():
     with tf.Graph().as_default(), _v1.Session() as session:
         means = [dl.gradients([tf.fill([k + 1], float(_r * k))])[0] for k in range(8)]

@@ -1,0 +1,149 @@
+"""Ports of sessions whose runs evaluate beside those that train, and of searches by SciPy."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlrun.errors import DlrunError
+from dlrun.port import port
+
+GRAPH = """import numpy as np
+import tensorflow.compat.v1 as tf
+X, Y = np.load("x.npy"), np.load("y.npy")
+x, y = tf.placeholder(tf.float32, [None, 3]), tf.placeholder(tf.float32, [None, 1])
+pred = tf.matmul(x, tf.get_variable("w", [3, 1]))
+loss = tf.reduce_mean(tf.square(pred - y))
+train = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+sess = tf.Session()
+sess.run(tf.global_variables_initializer())
+"""
+BATCHES = """history = []
+for i in range(12):
+    bx, by = X[i * 10 : (i + 1) * 10], Y[i * 10 : (i + 1) * 10]
+    sess.run(train, {x: bx, y: by})
+    now = sess.run(loss, feed_dict={x: bx, y: by})
+    history.append(now)
+    print(i, now, loss.eval(feed_dict={x: bx, y: by}, session=sess))
+    if now < 1e-3:
+        break
+    print("all", sess.run(loss, {x: X, y: Y}))
+np.save("history.npy", history)
+"""
+WHOLE = """feed = {x: X, y: Y}
+for i in range(12):
+    sess.run(train, feed)
+    print(i, sess.run(loss, feed))
+print(sess.run(pred, {x: X}))
+"""
+
+
+def test_what_a_run_makes_of_the_batch_that_another_trains_on_is_averaged() -> None:
+    text = port(GRAPH + BATCHES).text
+    assert "    now = dl.average(now)  # mean over the ranks: all ranks decide alike\n    history.append(now)" in text
+    assert "dl.average(loss.eval(feed_dict={x: bx, y: by}, session=sess))" in text
+    assert 'dl.rank0(np.save)("history.npy", history)' in text
+    assert 'print("all", sess.run(loss, {x: X, y: Y}))' in text  # all samples, on every rank
+
+
+def test_arrays_in_a_dict_that_all_runs_are_fed_are_cut_there() -> None:
+    text = port(GRAPH + WHOLE).text
+    assert 'feed = {x: dl.shard(X, batch="global"), y: dl.shard(Y, batch="global")}' in text
+    assert "print(i, dl.average(sess.run(loss, feed)))" in text
+    assert "print(sess.run(pred, {x: X}))" in text
+
+
+def test_what_a_run_makes_of_each_sample_of_a_share_is_doubted() -> None:
+    ported = port(GRAPH + WHOLE.replace("sess.run(pred, {x: X})", "sess.run(pred, feed)"))
+    (doubt,) = [d for d in ported.doubts if d.danger == "high"]
+    assert "this rank's samples alone" in doubt.why
+
+
+PINN = """import numpy as np
+import tensorflow as tf
+
+class PINN:
+    def __init__(self, X, u, layers):
+        self.x, self.u = X[:, 0:1], u
+        self.lb = X.min(0)
+        self.rate = 1e-3
+        self.w = tf.Variable(tf.zeros([1, 1]))
+        self.sess = tf.Session()
+        self.x_tf = tf.placeholder(tf.float32, shape=[None, self.x.shape[1]])
+        self.u_tf = tf.placeholder(tf.float32, shape=[None, 1])
+        self.lb_tf, self.rate_tf = tf.placeholder(tf.float32), tf.placeholder(tf.float32)
+        self.pred = tf.matmul(self.x_tf - self.lb_tf, self.w)
+        self.loss = tf.reduce_mean(tf.square(self.pred - self.u_tf))
+        self.optimizer = tf.contrib.opt.ScipyOptimizerInterface(self.loss, method="L-BFGS-B")
+        self.adam = tf.train.AdamOptimizer(self.rate_tf).minimize(self.loss)
+        self.sess.run(tf.global_variables_initializer())
+
+    def train(self, steps):
+        tf_dict = {self.x_tf: self.x, self.u_tf: self.u, self.lb_tf: self.lb, self.rate_tf: self.rate}
+        for it in range(steps):
+            self.sess.run(self.adam, tf_dict)
+            if it % 10 == 0:
+                value = self.sess.run(self.loss, tf_dict)
+                print("It: %d, Loss: %.3e" % (it, value))
+        self.optimizer.minimize(self.sess, feed_dict=tf_dict, fetches=[self.loss])
+
+X = np.random.rand(100, 2)
+PINN(X, np.sin(X[:, 0:1]), [1, 1]).train(100)
+"""
+FED = ('tf_dict = {self.x_tf: dl.shard(self.x, batch="global"), self.u_tf: dl.shard(self.u, batch="global"), '
+       "self.lb_tf: self.lb, self.rate_tf: self.rate}")  # fmt: skip
+
+
+def test_samples_that_a_class_keeps_and_feeds_whole_are_cut_where_they_are_fed() -> None:
+    text = port(PINN).text
+    assert FED in text
+    assert "(it, dl.average(value))" in text
+    assert "lr_scale" not in text  # the global batch stays
+
+
+def test_the_search_of_a_graph_by_scipy_is_one_that_averages() -> None:
+    text = port(PINN).text
+    assert "self.optimizer = dl.DistributedOptimizer(self.optimizer)" in text
+    assert text.count("broadcast_variables()") == 1
+    start, loop, search = (PINN.index(part) for part in ("        for it", "        self.optimizer.minimize", "\nX = "))
+    alone = port(PINN[:start] + PINN[loop:search].replace("for it", "") + PINN[search:]).text
+    assert FED in alone
+    assert alone.index("self.sess.run(dl.broadcast_variables())") < alone.index("self.optimizer.minimize(")
+
+
+SEARCH = """import numpy as np
+import scipy.optimize
+import tensorflow as tf
+x = tf.constant(np.load("x.npy"))
+model, opt = tf.keras.Sequential([tf.keras.layers.Dense(1)]), tf.keras.optimizers.Adam(1e-3)
+
+def get_grad():
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(x) ** 2)
+    return loss, tape.gradient(loss, model.trainable_variables)
+
+for i in range(100):
+    loss, grads = get_grad()
+    opt.apply_gradients(zip(grads, model.trainable_variables))
+
+def f(w):
+    model.set_weights([w.reshape(3, 1), np.zeros(1)])
+    loss, grads = get_grad()
+    return loss.numpy(), grads[0].numpy().ravel()
+
+scipy.optimize.minimize(f, np.zeros(3), jac=True, method="L-BFGS-B")
+"""
+
+
+def test_what_a_function_tells_scipys_search_is_averaged() -> None:
+    text = port(SEARCH).text
+    assert "scipy.optimize.minimize(lambda *given: dl.average(f(*given)), np.zeros(3), jac=True" in text
+    apart = port(SEARCH.replace("f, np", "lambda w: f(w), np")).text
+    assert "scipy.optimize.minimize(lambda w: dl.average(f(w)), np.zeros(3)" in apart
+    plain = port(SEARCH.replace("minimize(f,", "minimize(lambda w: (w ** 2).sum(),").replace("jac=True, ", "")).text
+    assert "scipy.optimize.minimize(lambda w: (w ** 2).sum(), np" in plain
+
+
+def test_a_search_by_scipy_alone_is_refused() -> None:
+    begin, end = SEARCH.index("for i in"), SEARCH.index("def f")
+    with pytest.raises(DlrunError, match="trains out of sight"):
+        port(SEARCH[:begin] + SEARCH[end:])
