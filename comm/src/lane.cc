@@ -121,6 +121,7 @@ Lane::Agreement Lane::agree(const Message& message, std::uint64_t place) {
   }
   if (!(verdict & agreed)) {
     const std::string difference = first_difference(allgather(*everyone_, joined(message.description())));
+    chunk_ = 0;  // who meant to reduce has staged a chunk, others have not; nobody reads any now
     throw Disagreement("the ranks do not agree: " + difference,
                     "every rank has to pass the same arrays, in the same order, with the same shapes and types");
   }

@@ -70,6 +70,27 @@ def test_after_a_disagreement_the_ranks_can_go_on(threads, pattern):
     assert all(threads(3, body, hosts=HOSTS[pattern]))
 
 
+@pytest.mark.parametrize("pattern", HOSTS)
+@pytest.mark.parametrize("other", ["nothing", "a barrier", "a broadcast", "in chunks"])
+def test_after_one_rank_made_another_call_results_are_right(threads, pattern, other):
+    def body(session, rank):
+        mine = np.zeros({"nothing": 0, "in chunks": 20_000}.get(other, 3) if rank == 1 else 3, "f4")
+        with pytest.raises(CommError, match="the ranks do not agree"):
+            if rank == 1 and other == "a barrier":
+                session.barrier()
+            elif rank == 1 and other == "a broadcast":
+                session.broadcast([buffer(mine)], 0)
+            else:
+                session.allreduce([buffer(mine)], "sum")
+        for step in range(7):
+            mine = np.full(9000 if step == 3 else 7, rank + step, "f4")
+            session.allreduce([buffer(mine)], "sum")
+            assert np.all(mine == 3 + 3 * step), step
+        return True
+
+    assert threads(3, body, hosts=HOSTS[pattern]) == [True] * 3
+
+
 def test_different_calls_are_named(threads):
     def body(session, rank):
         mine = np.zeros(3, "f4")
