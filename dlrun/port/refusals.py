@@ -47,6 +47,7 @@ _RANKED = {
     "torch.utils.data.DistributedSampler": "DistributedSampler",
     "torch.distributed.fsdp.FullyShardedDataParallel": "FullyShardedDataParallel",
 }
+_MESHED = re.compile(r"^torch\.distributed\.(\w+\.)*(init_device_mesh|init_rpc|parallelize_module|fully_shard)$")
 _CONNECTED = ("Accelerate", *(tool for tool in _RANKED.values() if "processing" not in tool))
 _TRAINERS = {
     "transformers.Trainer": "the Trainer of transformers",
@@ -100,8 +101,9 @@ def framework_of(script: Script) -> str:
     for node in script.nodes:
         if isinstance(node, (cst.Name, cst.Attribute)) and not isinstance(script.parents.get(node), cst.Attribute):
             full = script.name_of(node)
-            if full in _RANKED and not _is_aside(script, node):
-                raise _distributed(script, node, _RANKED[full])
+            tool = _RANKED.get(full) or ("torch.distributed" if _MESHED.search(full) else "")
+            if tool and not _is_aside(script, node):
+                raise _distributed(script, node, tool)
             if full in _TRAINERS and not isinstance(script.parents.get(node), cst.ImportAlias):
                 raise DlrunError(
                     f"{script.place(node)}: {_TRAINERS[full]} runs the training loop; none to port here.",

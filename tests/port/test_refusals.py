@@ -108,6 +108,8 @@ def test_a_port_of_a_port_is_refused_as_already_ported():
         ("from accelerate import Accelerator", "Accelerate"),
         ("from lightning.fabric import Fabric", "Lightning Fabric"),
         ("import torch.distributed as dist\ndist.init_process_group('gloo')", "torch.distributed"),
+        ("from torch.distributed.device_mesh import init_device_mesh as mesh\nmesh('cpu', (2,))", "torch.distributed"),
+        ("from torch.distributed.fsdp import fully_shard\nfully_shard(model)", "torch.distributed"),
         ("import deepspeed", "DeepSpeed"),
     ],
 )

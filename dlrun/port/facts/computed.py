@@ -38,6 +38,7 @@ def computed(
     """
     found: dict[cst.BaseExpression, None] = {}
     nodes: dict[cst.CSTNode, None] = {}
+    followed: set[int] = set()
     todo = list(reversed(values))
     while todo and len(nodes) < _MOST:
         part = todo.pop()
@@ -46,7 +47,7 @@ def computed(
             if reads(node):
                 found[node] = None  # type: ignore[index]
             else:
-                todo.extend(_onward(flow, node, around))
+                todo.extend(_onward(flow, node, around, followed))
     return Computed(tuple(nodes), tuple(found))
 
 
@@ -68,16 +69,22 @@ def _down(flow: Flow, node: cst.CSTNode, reads: Tells, skips: Tells) -> Iterator
             yield from _down(flow, child, reads, skips)
 
 
-def _onward(flow: Flow, node: cst.CSTNode, around: Collection[cst.CSTNode]) -> Iterator[cst.BaseExpression]:
+def _onward(
+    flow: Flow, node: cst.CSTNode, around: Collection[cst.CSTNode], followed: set[int]
+) -> Iterator[cst.BaseExpression]:  # fmt: skip
+    """Yield what the functions that ``node`` calls return, and what its bindings give it: each once."""
     script = flow.script
     if isinstance(node, cst.Call):
         for function in flow.targets(node):
-            yield from of_function(flow, function, around)
+            if id(function) not in followed:
+                followed.add(id(function))
+                yield from of_function(flow, function, around)
     bindings = script.bindings_of(node)
     if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name) and node.value.value == "self":
         owner = script.class_of(node)
         bindings = script.attributes.get((owner, node.attr.value), []) if owner is not None else []
-    for binding in bindings:
+    for binding in (b for b in bindings if id(b) not in followed):
+        followed.add(id(binding))
         yield from given(flow, binding)
         if binding.how == "assign":
             yield from tests(flow, binding.node, around)

@@ -63,6 +63,11 @@ class Kinds:
         """Where the values of the program go."""
         return Spread(self.flow)
 
+    @cached_property
+    def module_calls(self) -> list[cst.Call]:
+        """The calls of modules: ``model(x)``, ``self.block(h)``."""
+        return [call for call in self.script.calls if self.of(call.func) == "module"]
+
     def names(self, func: cst.CSTNode) -> list[str]:
         """Return the qualified names that the callee ``func`` may have, through tables and ``getattr``."""
         name = self.script.name_of(func)

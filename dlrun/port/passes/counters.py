@@ -116,7 +116,7 @@ def callers(facts: ScriptFacts, function: cst.CSTNode) -> list[cst.Call]:
     owner = facts.script.class_of(function)
     if not isinstance(function, cst.FunctionDef) or function.name.value != "forward" or owner is None:
         return calls
-    made = [c for c in facts.script.calls if facts.kinds.of(c.func) == "module" and owner in facts.flow.classes(c.func)]
+    made = [c for c in facts.kinds.module_calls if owner in facts.flow.classes(c.func)]
     return list(dict.fromkeys((*calls, *made)))
 
 
