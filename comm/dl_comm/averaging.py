@@ -21,6 +21,11 @@ class Flight:
     ticket: int | None
     on_gpu: list[device.Flight] = field(default_factory=list)
 
+    @property
+    def flies(self) -> bool:
+        """Whether it has not been waited for."""
+        return self.ticket is not None or bool(self.on_gpu)
+
     def land(self) -> list[Any]:
         """Wait for the means, once, and return them."""
         if self.ticket is not None:
@@ -49,17 +54,12 @@ class Averaging:
         share = lagging_share(self.phases, self.calls)
         begun = time.perf_counter()
         flight = self._start(arrays, share)
-        before = self.previous or flight
-        if share == 1:
-            result = [fresh(array) for array in before.land()]
-        elif share == 0:
-            if before is not flight:
-                before.land()
-            result = flight.land()
-        else:
-            pairs = zip(before.land(), flight.land(), strict=True)
-            result = [_blend(fresh(own), old, share) for old, own in pairs]
-        self.previous = flight if share > 0 else None
+        before, self.previous = self.previous or flight, flight if share > 0 else None
+        try:
+            result = _mixed(before, flight, share)
+        except BaseException:  # what goes on is kept, as its arrays are written to; what has failed is no mean
+            self.previous = flight if flight.flies else None
+            raise
         self.note(time.perf_counter() - begun)
         return result
 
@@ -98,6 +98,18 @@ class Averaging:
                 f"so far on team {self.team} (calls = {self.calls})",
                 flush=True,
             )
+
+
+def _mixed(before: Flight, flight: Flight, share: float) -> list[Any]:
+    """Return the means of ``flight``, of which ``share`` are to be those of the one ``before``."""
+    if share == 1:
+        return [fresh(array) for array in before.land()]
+    if share == 0:
+        if before is not flight:
+            before.land()
+        return flight.land()
+    pairs = zip(before.land(), flight.land(), strict=True)
+    return [_blend(fresh(own), old, share) for old, own in pairs]
 
 
 def _blend(own: Any, old: Any, share: float) -> Any:

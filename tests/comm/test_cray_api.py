@@ -69,6 +69,40 @@ MODES = """
 """
 
 
+GOES_ON = """
+    import numpy as np, dl_comm
+    dl_comm.init()
+    rank, seen = dl_comm.get_rank(), []
+    dl_comm.config_team(0, transition={transition}, ksteps={ksteps}, max_steps=10)
+    for step in range(8):
+        length = 3 + rank * (step == {wrong})
+        try:
+            mean, = dl_comm.gradients([np.full(length, 10 * step + 2 * rank, "f4")])
+        except dl_comm.CommError as error:
+            assert "the ranks do not agree" in str(error)
+            seen.append(None)
+        else:
+            seen.append(round(float(mean[0]), 4))
+    print("rank", rank, *seen, flush=True)
+    dl_comm.finalize()
+"""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "ksteps", "transition", "seen"),
+    [
+        (3, 2, 0, "1.0 11.0 21.0 21.0 None 41.0 51.0 61.0"),  # told in the call after, which goes on
+        (2, 2, 0, "1.0 11.0 None 31.0 31.0 41.0 51.0 61.0"),  # the first that is pipelined waits for itself
+        (1, -4, 0, "1.0 1.0 None 21.0 31.0 51.0 61.0 71.0"),
+        (3, -4, 0, "1.0 1.0 11.0 21.0 None 51.0 61.0 71.0"),
+        (2, 1, 4, "1.0 11.0 None 31.0 35.0 43.0 51.0 61.0"),
+    ],
+)
+def test_after_a_disagreement_pipelined_calls_return_means_again(job, any_mpi, wrong, ksteps, transition, seen):
+    ended = job(any_mpi, 2, GOES_ON.format(wrong=wrong, ksteps=ksteps, transition=transition))
+    assert ended.lines("rank") == [f"rank {rank} {seen}" for rank in range(2)], ended.output
+
+
 def test_pipelined_calls_return_the_mean_of_the_step_before(job, any_mpi):
     ended = job(any_mpi, 2, MODES)
     assert len(ended.lines("rank")) == 2, ended.output
