@@ -83,3 +83,19 @@ def test_a_count_of_passes_that_nothing_follows_is_not_spoken_of():
 def test_a_smoothed_loss_that_is_saved_for_every_batch_is_the_mean_over_the_ranks(first, smooths):
     text = port(SMOOTHED.format(first=first, smooths=smooths)).text
     assert 'dl.rank0(json.dump)(dl.average(kept), dl.rank0(open)("kept.json", "w"))' in text
+
+
+def test_the_number_of_a_loops_turn_is_no_count_of_passes():
+    """It follows the training alone: what reads it goes by the serial steps, and nothing is doubted."""
+    loop = """net = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for i in range(300):
+    rows = torch.randint(48, (4,))
+    loss = (net(x[rows]) * max(0.1, 1.0 - i / 200)).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+    ported = port(HEAD + loop)
+    assert "max(0.1, 1.0 - dl.serial_steps(i) / 200)" in ported.text
+    assert not ported.doubts

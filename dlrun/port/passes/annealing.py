@@ -53,7 +53,8 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
         yield from entries.kept_inside(facts, followed)
         yield from list(turning.torch(facts, followed))[:3]
         yield from _paced(facts)
-        for read in list(_followed(facts, tells(facts, set(passes(facts))), divided))[:1]:
+        evaluates = tells(facts, set(passes(facts)))
+        for read in [n for n in _followed(facts, evaluates, divided) if evaluates(n)][:1]:
             count = facts.script.code(read)
             yield Doubt(read, f"{count} counts the batches of evaluations, too, of which each rank sees all, and of "
                         "the training's 1/n: what follows it goes its way more slowly", "high",
