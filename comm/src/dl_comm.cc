@@ -47,6 +47,10 @@ struct Towers {
   Towers(void*** tensors, Length** lengths, dlDataType_t** dtypes, const int* counts, int towers) {
     if (towers < 1) throw dl::CommError("there are " + std::to_string(towers) + " towers", "at least one is needed");
     for (int t = 0; t < towers; ++t) {
+      if (counts[t] < 0) throw dl::CommError("tower " + std::to_string(t) + " has " + std::to_string(counts[t]) + " arrays");
+      if (counts[t] != counts[0])
+        throw dl::CommError("tower " + std::to_string(t) + " has " + std::to_string(counts[t]) + " arrays, tower 0 has " +
+                                std::to_string(counts[0]), "every tower holds the same arrays");
       std::vector<dl::Buffer> buffers;
       for (int i = 0; i < counts[t]; ++i) {
         const std::string which = "array " + std::to_string(i) + " of tower " + std::to_string(t);
@@ -54,8 +58,9 @@ struct Towers {
         const int type = static_cast<int>(dtypes[t][i]);
         if (type < 0 || type >= dl::dtype_count)
           throw dl::CommError(which + " has the type " + std::to_string(type), "types are those of dlDataType_t");
-        if (counts[t] != counts[0] || lengths[t][i] != lengths[0][i] || dtypes[t][i] != dtypes[0][i])
+        if (lengths[t][i] != lengths[0][i] || dtypes[t][i] != dtypes[0][i])
           throw dl::CommError(which + " is not like that of tower 0", "every tower holds the same arrays");
+        if (tensors[t][i] == nullptr && lengths[t][i] > 0) throw dl::CommError(which + " is NULL");
         buffers.push_back({static_cast<char*>(tensors[t][i]), static_cast<std::size_t>(lengths[t][i]),
                            static_cast<dl::Dtype>(type)});
       }
@@ -132,6 +137,7 @@ int dl_comm_broadcast64(void*** tensors, int64_t** lengths, dlDataType_t** dtype
 int dl_comm_average(float* values, int64_t length) {
   return border([=] {
     if (length < 0) throw dl::CommError("the length is " + std::to_string(length));
+    if (values == nullptr && length > 0) throw dl::CommError("the array is NULL");
     const dl::Buffer buffer{reinterpret_cast<char*>(values), static_cast<std::size_t>(length), dl::Dtype::float32};
     dl::the_session().allreduce({"average", {buffer}, {}}, dl::Op::mean, 0);
   });

@@ -36,6 +36,44 @@ def test_towers_and_ranks_are_averaged_under_each_mpi(program, job, each_mpi):
     assert ended.code == 0
 
 
+WRONG = """
+import ctypes, sys
+lib = ctypes.CDLL(sys.argv[1])
+lib.dl_comm_last_error.restype = ctypes.c_char_p
+assert lib.dl_comm_init() == 0
+one = (ctypes.c_float * 2)(1, 2)
+def call(counts, lengths, data):
+    arrays = (ctypes.c_void_p * 1)(data)
+    row, types = (ctypes.c_int * 1)(lengths), (ctypes.c_int * 1)(1)
+    towers = (ctypes.c_void_p * 2)(*[ctypes.addressof(arrays)] * 2)
+    rows, kinds = ((ctypes.c_void_p * 2)(*[ctypes.addressof(x)] * 2) for x in (row, types))
+    code = lib.dl_comm_gradients(towers, rows, kinds, (ctypes.c_int * 2)(*counts), 2, 0)
+    return lib.dl_comm_last_error().decode() if code else "ok"
+here = ctypes.addressof(one)
+for what in ((1, 1), 2, here), ((1, 0), 2, here), ((0, 1), 2, here), ((-1, -1), 2, here), ((1, 1), -2, here), \\
+        ((1, 1), 2, None), ((1, 1), 0, None):
+    print(call(*what))
+print(lib.dl_comm_average(None, ctypes.c_int64(3)) and lib.dl_comm_last_error().decode())
+"""
+
+
+def test_what_a_program_passes_wrongly_is_an_error_and_no_crash():
+    asked = subprocess.run([sys.executable, "-m", "dl_comm", "--libs"], capture_output=True, text=True, check=True)
+    folder = next(word[2:] for word in asked.stdout.split() if word.startswith("-L"))
+    words = [sys.executable, "-c", WRONG, f"{folder}/libdl_comm.so"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.splitlines() == [
+        "ok",
+        "tower 1 has 0 arrays, tower 0 has 1; every tower holds the same arrays",
+        "tower 1 has 1 arrays, tower 0 has 0; every tower holds the same arrays",
+        "tower 0 has -1 arrays",
+        "array 0 of tower 0 has length -2",
+        "array 0 of tower 0 is NULL",
+        "ok",
+        "the array is NULL",
+    ], done.stderr
+
+
 def test_a_cmake_project_finds_the_package(tmp_path):
     if not (shutil.which("cmake") and shutil.which("make")):
         pytest.skip("no cmake or no make on PATH")
