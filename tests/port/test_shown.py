@@ -692,6 +692,16 @@ def test_what_a_batch_adds_to_a_count_of_hits_is_shown_as_that_of_all_ranks(hits
     assert "    print(dl.total(right), dl.total(seen))\n" in text
 
 
+def test_what_a_batch_says_of_its_size_is_a_number():
+    step = (
+        "(model(x) - y).pow(2).mean().backward()\n    right += (model(x) > y).sum().item()\n    seen += x.num_graphs\n"
+    )
+    step += "    share = right / seen\n    print(line.format(share))"
+    source = SERIAL.replace("(model(x) - y).pow(2).mean().backward()", step)
+    text = port(source.replace("for x, y", "line, right, seen = make(), 0, 0\nfor x, y")).text
+    assert "    print(line.format(dl.average(share)))\n" in text
+
+
 def test_losses_on_a_visdom_board_are_those_of_all_ranks():
     step = "loss = (model(x) - y).pow(2).mean()\n    loss.backward()\n    board.line([loss.item()], [1], win='loss')"
     source = SERIAL.replace("(model(x) - y).pow(2).mean().backward()", step)

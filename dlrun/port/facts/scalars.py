@@ -17,8 +17,8 @@ from dlrun.port.program.script import Binding, dotted
 _ROWS = ("numpy.zeros", "torch.zeros")
 _WHOLE = ("torch.sum", "torch.mean", "torch.max", "torch.min")  # of one tensor: one number
 _SAME = {"data", "detach", "cpu", "numpy", "cuda", "clone", "float", "double", "to"}
-# What the attributes of the usual meters are called.
-_METERS = {"avg", "val", "global_avg"}
+# What those attributes are called that are one number: of the usual meters, and of batches.
+_NUMBERS = {"avg", "val", "global_avg", "batch_size", "num_graphs", "num_nodes", "num_samples", "ntokens"}
 _DEPTH = 16
 
 
@@ -51,7 +51,7 @@ class Scalars:
             case cst.IfExp():
                 return self(node.body, depth + 1) and self(node.orelse, depth + 1)
             case cst.Attribute():
-                if node.attr.value in _METERS or self._is_option(node):
+                if node.attr.value in _NUMBERS or self._is_option(node):
                     return True
                 if owners := self._owners(node):
                     return all(self._of_attribute(owner, node.attr.value, depth + 1) for owner in owners)
