@@ -147,3 +147,60 @@ def test_a_search_by_scipy_alone_is_refused() -> None:
     begin, end = SEARCH.index("for i in"), SEARCH.index("def f")
     with pytest.raises(DlrunError, match="trains out of sight"):
         port(SEARCH[:begin] + SEARCH[end:])
+
+
+SOFT = """import numpy as np
+import tensorflow.compat.v1 as tf
+TAU = 0.01
+x = tf.placeholder(tf.float32, [None, 3])
+with tf.variable_scope("eval"):
+    loss = tf.reduce_mean(tf.layers.dense(x, 1) ** 2)
+with tf.variable_scope("target"):
+    slow = tf.layers.dense(x, 1)
+here = tf.get_collection(tf.GraphKeys.GLOBAL_VARIABLES, scope="eval")
+there = tf.get_collection(tf.GraphKeys.GLOBAL_VARIABLES, scope="target")
+soft = [tf.assign(t, (1 - TAU) * t + TAU * e) for t, e in zip(there, here)]
+once = [tf.assign(t, 0.1 * t + 0.9 * e) for t, e in zip(there, here)]
+train = tf.train.AdamOptimizer(1e-3).minimize(loss, var_list=here)
+rows = np.load("rows.npy")
+with tf.Session() as sess:
+    sess.run(tf.global_variables_initializer())
+    sess.run(once)
+    for step in range(600):
+        sess.run(train, {x: rows[np.random.choice(len(rows), 32)]})
+        sess.run(soft)
+"""
+
+
+def test_soft_updates_that_a_graph_makes_forget_as_in_the_serial_run() -> None:
+    text = port(SOFT).text
+    assert "tf.assign(t, dl.compound(1 - TAU) * t + (1 - dl.compound(1 - TAU)) * e)" in text
+    assert "0.1 * t + 0.9 * e" in text  # made before the training
+    grouped = SOFT.replace("e in zip(there, here)]\nonce", "e in zip(there, here)]\nsoft = tf.group(*soft)\nonce")
+    assert "tf.assign(t, dl.compound(1 - TAU) * t" in port(grouped).text
+
+
+DRAWN = """import numpy as np
+import tensorflow.compat.v1 as tf
+rows = np.load("rows.npy")
+count = rows.shape[0]
+x = tf.placeholder(tf.float32, [None, 3])
+loss = tf.reduce_mean(tf.layers.dense(x, 1) ** 2)
+train = tf.train.AdamOptimizer(1e-3).minimize(loss)
+with tf.Session() as sess:
+    sess.run(tf.global_variables_initializer())
+    for epoch in range(5):
+        mean = 0.0
+        batches = int(count / 32)
+        for i in range(batches):
+            _, c = sess.run([train, loss], {x: rows[np.random.choice(count, 32)]})
+            mean += c / count * 32
+        print(epoch, mean)
+"""
+
+
+def test_parts_of_a_mean_over_all_samples_of_which_a_rank_draws_its_share_are_added_up() -> None:
+    text = port(DRAWN).text
+    assert "batches = dl.steps(int(count / 32))" in text and "print(epoch, dl.total(mean))" in text
+    own = port(DRAWN.replace("c / count * 32", "c / batches")).text
+    assert "print(epoch, dl.average(mean))" in own

@@ -182,3 +182,28 @@ for epoch in range(3):
     print(total / seen, float(loss_of(held, labels)))
 """
     assert "print(dl.average(total / seen), float(loss_of(held, labels)))" in port(source).text
+
+
+PRINTED = """import tensorflow as tf
+from tensorflow import keras
+model, opt = keras.Sequential([keras.layers.Dense(1)]), keras.optimizers.Adam(1e-3)
+
+@tf.function
+def step(x, k):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(x) ** 2)
+    opt.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    if k % 10 == 0:
+        tf.print("step", k, "loss", loss)
+    return loss
+
+for k, x in enumerate(data):
+    loss = step(x, tf.constant(k))
+tf.print("last", loss)
+"""
+
+
+def test_what_tensorflow_prints_is_the_mean_over_the_ranks_too() -> None:
+    text = port("data = read()\n" + PRINTED).text
+    assert 'dl.rank0(tf.print)("step", k, "loss", dl.average(loss))' in text
+    assert 'dl.rank0(tf.print)("last", dl.average(loss))' in text

@@ -8,9 +8,10 @@ from typing import NamedTuple
 import libcst as cst
 
 from dlrun.port.facts import ScriptFacts
+from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.program.script import argument, dotted, walk
 
-WEIGHTS = ("parameters", "named_parameters", "state_dict", "params", "get_weights")
+WEIGHTS = ("parameters", "named_parameters", "state_dict", "params", "get_weights", "get_collection")
 VARIABLES = ("variables", "trainable_variables", "weights", "trainable_weights")  # attributes of Keras' models
 _SAME = ("data", "detach", "clone", "float", "cpu", "read_value", "value", "numpy")  # of a tensor, the same numbers
 _GRADIENTS = ("grad", "gradient", "gradients")
@@ -111,6 +112,10 @@ def _told_apart(facts: ScriptFacts, node: cst.BinaryOperation) -> Average:
         for small in walk(line):
             match small:
                 case cst.Assign(targets=[cst.AssignTarget(target=box)], value=value):
+                    pass
+                case cst.Call(func=func, args=[cst.Arg(value=box), cst.Arg(value=value), *_]) if (
+                    plain(script.name_of(func)) == "tensorflow.assign"
+                ):
                     pass
                 case cst.Call(func=cst.Attribute(value=box, attr=attr), args=[cst.Arg(value=value), *_]):
                     if attr.value not in _TAKES:

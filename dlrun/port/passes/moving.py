@@ -10,6 +10,7 @@ from dlrun.port.edits import Danger, Doubt, Edit
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.facts.moving import Average, averages, taken_from_one
+from dlrun.port.facts.session import SessionGradients, runs_session
 from dlrun.port.insert import expression
 from dlrun.port.passes.changing_rates import FORGETS, compound, is_told
 from dlrun.port.passes.counters import callers, each_update, innermost
@@ -129,6 +130,9 @@ def _each_step(
 
     By ``all`` of the calls that training makes, or by ``any``; not by those before it, which make a copy.
     """
+    if depth and (runs := _runs_of(facts, node)):
+        runs = [run for run in runs if _while_training(facts, run)]
+        return bool(runs) and which(_each_step(facts, run, divided, which, depth - 1) for run in runs)
     if is_told(facts, node, divided, 0):
         return False
     at = node
@@ -139,6 +143,22 @@ def _each_step(
     if calls:
         return which(_each_step(facts, call, divided, which, depth - 1) for call in calls)
     return each_update(facts, at)
+
+
+def _runs_of(facts: Facts, node: cst.CSTNode, depth: int = 2) -> list[cst.Call]:
+    """Return the runs of a session that fetch what a graph makes at ``node``, itself or in a list of operations."""
+    if not isinstance(getattr(facts, "gradients", None), SessionGradients):
+        return []
+
+    def holds(value: cst.CSTNode, depth: int) -> bool:
+        made = [o.node for o in facts.flow.origins(value)]
+        if any(facts.script.inside(node, n) for n in made):
+            return True
+        parts = [p for n in made for p in walk(n) if isinstance(p, (cst.Name, cst.Attribute)) and p is not value]
+        return depth > 0 and any(holds(p, depth - 1) for p in parts)
+
+    runs = [c for c in facts.script.calls if runs_session(c) and c.args]
+    return [run for run in runs if holds(run.args[0].value, depth)]
 
 
 def _while_training(facts: Facts, call: cst.Call, depth: int = 4) -> bool:

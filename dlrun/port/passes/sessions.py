@@ -13,6 +13,7 @@ from dlrun.port.facts.evaluated import parts as parts_of
 from dlrun.port.facts.scalars import Scalars
 from dlrun.port.facts.session import SessionGradients
 from dlrun.port.facts.tensorflow import TensorFlowFacts
+from dlrun.port.facts.torch import calls_method
 from dlrun.port.insert import expression
 from dlrun.port.passes import bounds
 from dlrun.port.passes.sums import Sums
@@ -118,14 +119,16 @@ def shares(facts: TensorFlowFacts) -> Iterator[Doubt]:
 
 
 def _only_shown(facts: TensorFlowFacts, name: cst.CSTNode) -> bool:
-    """Tell whether ``name`` is read in calls of print() only, where its total over the ranks is shown."""
+    """Tell whether ``name`` is read in calls of print() and append() only, where its total over the ranks is taken."""
     if not isinstance(name, cst.Name):
         return False
     script, scope = facts.script, facts.script.scopes[name].lookup(name.value)[1]
     uses = [n for n in script.of(cst.Name) if n.value == name.value
             and not isinstance(script.parents[n], (cst.AssignTarget, cst.AugAssign, cst.Attribute))
             and script.scopes[n].lookup(n.value)[1] is scope]  # fmt: skip
-    return all(
-        any(isinstance(up, cst.Call) and script.name_of(up.func) == "builtins.print" for up in script.above(use))
-        for use in uses
-    )
+
+    def takes(up: cst.CSTNode) -> bool:
+        prints = isinstance(up, cst.Call) and script.name_of(up.func) == "builtins.print"
+        return prints or calls_method(up, "append")
+
+    return all(any(map(takes, script.above(use))) for use in uses)

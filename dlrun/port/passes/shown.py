@@ -42,7 +42,8 @@ def _shows(metrics: Metrics, func: cst.BaseExpression) -> bool:
     """Tell whether ``func`` prints or logs, also by another name: ``say = logger.info``, ``def train(say=print)``."""
     made = [o.node for o in metrics.facts.flow.origins(func)] if isinstance(func, cst.Name) else []
     logs = any(isinstance(n, cst.Attribute) and n.attr.value in _LOGS for n in (func, *made))
-    prints = any(metrics.script.name_of(n).endswith(("builtins.print", ".log_value")) for n in (func, *made))
+    names = [metrics.script.name_of(n) for n in (func, *made)]
+    prints = any(name.endswith(("builtins.print", ".log_value")) or name == "tensorflow.print" for name in names)
     return logs or prints or _is_of_visdom(metrics, func)
 
 

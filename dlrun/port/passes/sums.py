@@ -126,11 +126,21 @@ class Sums:
             shares = [n.right for n in parts if isinstance(n.operator, cst.Divide)]
             known = self.bounds(binding.node)
             whole = all(
-                self.text(n) in known or (counts.all_samples(self.facts, n) and not self._is_length_of_feed(n))
+                self.text(n) in known
+                or self._is_drawn_from(n)
+                or (counts.all_samples(self.facts, n) and not self._is_length_of_feed(n))
                 for n in shares
             )
             return not whole
         return binding.value is not None and any(isinstance(n, cst.BinaryOperation) for n in walk(binding.value))
+
+    def _is_drawn_from(self, count: cst.BaseExpression) -> bool:
+        """Tell whether ``count`` is of all samples, and a loop draws as many batches: ``int(count / size)`` turns."""
+        calls = [call for _, call in self.facts.counted if isinstance(call, cst.Call)]
+        made = [n for call in calls for n in computed(self.facts.flow, [a.value for a in call.args]).nodes]
+        return not self.facts.keeps_steps and any(
+            isinstance(n, cst.BinaryOperation) and isinstance(n.operator, (cst.Divide, cst.FloorDivide))
+            and self.text(n.left) == self.text(count) for n in made)  # fmt: skip
 
     def bounds(self, node: cst.CSTNode) -> set[str]:
         """Return the texts of what the dealt ranges around ``node`` count up to: all batches, and not this rank's."""
