@@ -64,3 +64,11 @@ def test_a_pipe_that_does_not_block_is_waited_for(tmp_path: Path) -> None:
         with open(reads, "rb") as pipe:  # noqa: PTH123
             assert len(pipe.read()) == 300_004
         assert process.wait(60) == 0, process.stderr.read()
+
+
+@pytest.mark.parametrize("verb", ["launch -n 2 train.py", "port train.py", "logs"])
+def test_a_folder_that_is_gone_is_told(tmp_path: Path, verb: str) -> None:
+    line = f"mkdir gone && cd gone && rmdir ../gone && exec {sys.executable} -m dlrun {verb}"
+    done = subprocess.run(["sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr == "dlrun: the folder that this shell is in is gone\n  go to one that is there: cd ..\n"
+    assert done.returncode == 1

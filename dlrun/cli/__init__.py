@@ -7,6 +7,7 @@ command, so that ``dlrun --help`` is instant and ``dlrun port`` works on a login
 from __future__ import annotations
 
 import errno
+import os
 from importlib import import_module
 from typing import Any
 
@@ -53,6 +54,7 @@ class _Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
+        _check_folder()
         try:
             return super().invoke(ctx)
         except OSError as error:
@@ -69,6 +71,14 @@ class _Verbs(click.Group):
         except KeyboardInterrupt:
             click.echo("\ndlrun: interrupted", err=True)
             raise click.exceptions.Exit(130) from None
+
+
+def _check_folder() -> None:
+    """Raise DlrunError where the folder that dlrun was started in has been removed since the shell went there."""
+    try:
+        os.getcwd()  # noqa: PTH109
+    except FileNotFoundError:
+        raise DlrunError("the folder that this shell is in is gone", "go to one that is there: cd ..") from None
 
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})

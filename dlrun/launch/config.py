@@ -14,6 +14,7 @@ line comes before the project's file, and that before the user's.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,9 +31,10 @@ _FORM = "it looks like this:\n  launch:\n    ranks: 64"
 
 
 def files(env: Mapping[str, str], cwd: Path) -> list[Path]:
-    """Return the files that are there, the user's first: later ones override."""
+    """Return the files that are there, the user's first: later ones override. HOME may be another user's (sudo -u)."""
     home = Path(env.get("XDG_CONFIG_HOME") or Path(env.get("HOME", "/"), ".config"))
-    return [path for path in (home / "dlrun/dlrun.yaml", cwd / "dlrun.yaml") if path.is_file()]
+    both = (home / "dlrun/dlrun.yaml", cwd / "dlrun.yaml")
+    return [path for path in both if os.path.isfile(path)]  # noqa: PTH113 - Path's raises where it may not look
 
 
 def defaults(path: Path, kinds: Kinds) -> dict[str, Any]:

@@ -98,7 +98,11 @@ def folder(env: Mapping[str, str]) -> Path:
 def read(where: Path) -> list[Profile]:
     """The profiles in the folder, newest first; files that are none are passed over."""
     found = []
-    for path in where.glob("*.json"):
+    try:
+        files = [path for path in where.iterdir() if path.suffix == ".json"]
+    except OSError:  # there are none, or they are another user's, as HOME may be (sudo -u)
+        return []
+    for path in files:
         try:
             value = json.loads(path.read_text())
             if value["format"] == FORMAT:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
 from dlrun.errors import DlrunError
-from dlrun.launch.config import defaults
+from dlrun.launch.config import defaults, files
+from dlrun.launch.profile import read
 
 KINDS = {"per_node": "count", "bind": "yes or no", "env": "variables", "backend": "text", "save_time": "seconds",
          "time_": "text", "on_stall": "report or abort"}  # fmt: skip
@@ -81,3 +83,11 @@ def test_the_command_line_comes_before_the_file_and_dry_run_says_what_came_from_
     done = dlrun("--dry-run", "train.py")
     assert done.returncode == 1
     assert done.stderr.splitlines()[0] == "dlrun: dlrun.yaml, line 2: rank is no option of dlrun launch"
+
+
+def test_a_configuration_of_another_users_is_none(tmp_path):
+    home = f"/{300 * 'x'}"  # no system lets anybody look there; where HOME is root's, it lets no user
+    assert files({"HOME": home}, tmp_path) == []
+    assert read(Path(home)) == []
+    (tmp_path / "dlrun.yaml").touch()
+    assert files({"XDG_CONFIG_HOME": home}, tmp_path) == [tmp_path / "dlrun.yaml"]
