@@ -99,3 +99,47 @@ for i in range(300):
     ported = port(HEAD + loop)
     assert "max(0.1, 1.0 - dl.serial_steps(i) / 200)" in ported.text
     assert not ported.doubts
+
+
+REUSED = """
+x = torch.randn(48, 2); y = x.sum(1, keepdim=True)
+first, rest = x[:40], x[40:]; first = first.float(); labels = y[:40]
+net = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(first, labels), 4, shuffle=True)
+for epoch in range(2):
+    for x, y in loader:
+        y = torch.relu(y)
+        loss = (net(x) - y).pow(2).mean()
+        opt.zero_grad(); loss.backward(); opt.step()
+"""
+WEIGHED = """
+import numpy as np
+net, costs = torch.nn.Linear(2, 1), np.zeros([3, 2])
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+loader = DataLoader(data, 4, shuffle=True)
+for epoch in range(3):
+    weight = costs[epoch - 1, 0] / costs[epoch - 2, 0] if epoch > 1 else 1.0
+    for x, y in loader:
+        loss = weight * (net(x) - y).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        costs[epoch, :1] += {part}
+"""
+
+
+def test_samples_made_before_a_loop_are_not_those_of_the_loop_that_takes_their_names_be_they_made_on_one_line():
+    assert not port(HEAD + REUSED).doubts
+
+
+@pytest.mark.parametrize(
+    ("part", "write"),
+    [
+        ("loss.item() / len(loader)", "costs = dl.average(costs) after this line"),
+        ("loss.item()", "was = costs.copy() before this line, and costs = was + dl.total(costs - was) after it"),
+    ],
+)
+def test_a_table_of_means_over_a_ranks_batches_is_averaged_and_one_of_sums_added_up(part, write):
+    told = [d.write for d in port(HEAD + WEIGHED.format(part=part)).doubts if "costs moves" in d.why]
+    assert told == [write]

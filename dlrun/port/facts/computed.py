@@ -104,9 +104,12 @@ def given(flow: Flow, binding: Binding) -> list[cst.BaseExpression]:
 def reaching(script: Script, use: cst.Name, bindings: list[Binding]) -> list[Binding]:
     """Return those of ``bindings`` from which ``use`` may get its value: the last one above it that is sure to run."""
     order, home = script.order, script.function_of(use)
+    own = {
+        up for up in script.above(use) if isinstance(up, (cst.Assign, cst.AnnAssign, cst.AugAssign))
+    }  # x = x.view(9)
     above = [b for b in bindings if order[b.node] < order[use] and script.function_of(b.node) is home]
-    sure = [order[b.node] for b in above
-            if script.inside(use, script.parents[script.line_of(script.statement_of(b.node))])]  # fmt: skip
+    above = [b for b in above if b.node not in own]
+    sure = [order[b.node] for b in above if script.inside(use, script.suite(script.statement_of(b.node)))]
     return [b for b in above if order[b.node] >= max(sure)] if sure else bindings
 
 

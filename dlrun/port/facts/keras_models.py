@@ -68,7 +68,7 @@ def _compiled_between(script: Script, compiled: cst.Call, begun: cst.CSTNode, tr
         return False
     if script.function_of(compiled) is not script.function_of(begun):
         return True
-    block = script.parents[script.line_of(script.statement_of(compiled))]
+    block = script.suite(script.statement_of(compiled))
     sure = script.inside(begun, block) or script.inside(trained, block)
     home = script.function_of(trained) is script.function_of(begun)
     before = not home or script.order[compiled] < script.order[trained]

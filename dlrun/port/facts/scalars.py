@@ -115,8 +115,7 @@ class Scalars:
 
     def _begins(self, binding: Binding) -> bool:
         """Tell whether ``binding`` stands below ``if mean is None:``, and so gives the name its first value."""
-        block = self.script.parents.get(self.script.line_of(binding.node))
-        up = self.script.parents.get(block) if block is not None else None
+        up = self.script.parents.get(self.script.suite(binding.node)) if binding.how == "assign" else None
         return isinstance(up, cst.If) and self.script.code(up.test) == f"{binding.name} is None"
 
     def _is_property(self, node: cst.Attribute, depth: int) -> bool:

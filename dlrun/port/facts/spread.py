@@ -136,7 +136,7 @@ class Spread:
         node = binding.node
         if not isinstance(node, (cst.For, cst.Assign, cst.AnnAssign)):
             return False
-        block = node.body if isinstance(node, cst.For) else self.script.parents[self.script.line_of(node)]
+        block = node.body if isinstance(node, cst.For) else self.script.suite(node)
         while not self.script.inside(use, block):
             around = self.script.parents[block]
             if not isinstance(around, (cst.For, cst.With)) or block is not around.body:

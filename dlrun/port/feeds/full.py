@@ -222,7 +222,7 @@ class FullBatches:
         for name in names:
             made = self.script.scopes[loop].lookup(name)[0]
             last = [b for b in made if b.how == "assign" and not self.script.inside(b.node, loop)]
-            inner = any(isinstance(self.script.parents[self.script.line_of(b.node)], cst.IndentedBlock)
+            inner = any(isinstance(self.script.suite(b.node), cst.IndentedBlock)
                         and isinstance(self.script.scopes[loop].node, cst.Module) for b in last)  # fmt: skip
             if len(last) != len(made) or inner or not isinstance(last[-1].node, cst.Assign):
                 self.moved = self.moved or loop

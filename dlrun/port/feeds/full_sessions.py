@@ -115,7 +115,7 @@ class FullSessions(FullBatches):
         uses = [n for n in uses if not isinstance(self.script.parents[n], cst.AssignTarget)]
         inside = {n for node in made for n in walk(node)}
         late = all(self.script.order[n] > self.script.order[made[-1]] for n in uses if n not in inside)
-        block = {self.script.parents[self.script.line_of(node)] for node in made}
+        block = {self.script.suite(node) for node in made}
         if late and len(block) == 1:
             how = self._reductions({name: name for name in names})
             self.full_batch = True

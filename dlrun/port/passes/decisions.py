@@ -174,7 +174,7 @@ def _is_sum(metrics: Metrics, side: cst.BaseExpression) -> bool:
 def _led_back(metrics: Metrics, value: cst.BaseExpression, anchor: cst.CSTNode) -> bool:
     """Tell whether ``backward()`` begins at ``value`` after ``anchor``, in the same block: a mean has no gradients."""
     script, name = metrics.script, dotted(value)
-    block, after = script.parents[script.line_of(anchor)], script.order[anchor]
+    block, after = script.suite(anchor), script.order[anchor]
     led = (c for c in script.calls if isinstance(c.func, cst.Attribute) and c.func.attr.value == "backward")
     return any(script.order[c] > after and script.inside(c, block) and name in names_in(c) for c in led)
 

@@ -10,6 +10,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.taint import Taint, chances
+from dlrun.port.passes.counts import is_own
 from dlrun.port.passes.played import environments
 from dlrun.port.passes.queues import fills, of_its_own
 from dlrun.port.program.script import dotted, walk
@@ -63,7 +64,15 @@ def _adds(facts: Facts, node: cst.CSTNode, state: cst.BaseExpression) -> bool:
         target = node.targets[0].target
         return isinstance(target, cst.Subscript) and facts.unequal(target.slice[0])
     mine = isinstance(node, cst.AugAssign) and isinstance(node.operator, (cst.AddAssign, cst.SubtractAssign))
+    if isinstance(facts, Facts) and any(_is_part_of_mean(facts, n) for n in walk(node)):
+        return False  # means[epoch] += losses / len(loader)
     return mine and not any(is_same(facts, n, state) for value in _values(node) for n in walk(value))
+
+
+def _is_part_of_mean(facts: Facts, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` is divided by the number of a rank's own batches."""
+    divides = isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Divide)
+    return divides and is_own(facts, node.right)  # type: ignore[attr-defined]
 
 
 def _late(facts: Facts) -> Iterator[Doubt]:

@@ -190,10 +190,12 @@ class Script(Trees):
 
     def block(self, statement: cst.CSTNode) -> list[cst.CSTNode]:
         """Return the small and compound statements of the block that holds ``statement``, in order."""
+        return statements(self.suite(statement))
+
+    def suite(self, statement: cst.CSTNode) -> cst.CSTNode:
+        """Return the block, or the module, that holds ``statement``, also of one beside others: x = 1; y = 2."""
         parent = self.parents[statement]
-        if isinstance(parent, cst.SimpleStatementLine):
-            parent = self.parents[parent]
-        return statements(parent)
+        return self.parents[parent] if isinstance(parent, cst.SimpleStatementLine) else parent
 
     @staticmethod
     def block_of(loop: cst.CSTNode) -> list[cst.CSTNode]:
