@@ -143,3 +143,79 @@ def test_samples_made_before_a_loop_are_not_those_of_the_loop_that_takes_their_n
 def test_a_table_of_means_over_a_ranks_batches_is_averaged_and_one_of_sums_added_up(part, write):
     told = [d.write for d in port(HEAD + WEIGHED.format(part=part)).doubts if "costs moves" in d.why]
     assert told == [write]
+
+
+KEPT = """
+net, kept = torch.nn.Linear(2, 1), {"loss": [], "right": []}
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+loader = DataLoader(data, 4, shuffle=True)
+for epoch in range(3):
+    total = 0.0
+    for x, y in loader:
+        loss = (net(x) - y).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        total += loss.item()
+    KEEPS
+json.dump(kept, open("kept.json", "w"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("keeps", "written"),
+    [
+        (
+            'for k, v in zip(("loss", "right"), (total / len(loader), 1.0)): kept[k].append(v)',
+            "(dl.average(total / len(loader)), 1.0)): kept[k].append(v)",
+        ),
+        (
+            'for k, v in (("loss", total / len(loader)), ("right", 1.0)): kept[k].append(v)',
+            '(("loss", dl.average(total / len(loader))), ("right", 1.0)): kept[k].append(v)',
+        ),
+        (
+            'for k, v in {"loss": total / len(loader), "right": 1.0}.items(): kept[k].append(v)',
+            '{"loss": dl.average(total / len(loader)), "right": 1.0}.items(): kept[k].append(v)',
+        ),
+        (
+            "row = dict(loss=total / len(loader), right=1.0)\n    for k in row: kept[k].append(row[k])",
+            "row = dict(loss=dl.average(total / len(loader)), right=1.0)",
+        ),
+        ('kept["loss"] += [total / len(loader)]', 'kept["loss"] += [dl.average(total / len(loader))]'),
+    ],
+)
+def test_numbers_that_are_kept_one_after_the_other_are_means_over_the_ranks(keeps, written):
+    assert written in port(HEAD + KEPT.replace("KEEPS", keeps)).text
+
+
+RUNNING = """
+net, z, outputs = torch.nn.Linear(2, 1), torch.zeros(48, 1), torch.zeros(48, 1)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for epoch in range(3):
+    for i in range(0, 48, 4):
+        out = net(x[i:i + 4])
+        loss = (out - z[i:i + 4]).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        outputs[i:i + 4] = out.detach()
+        {shows}
+    z = 0.6 * z + 0.4 * outputs
+"""
+
+
+@pytest.mark.parametrize(
+    ("shows", "place"), [("", "outputs[i:i + 4]"), ("print(i) if i % 16 == 0 else None", "outputs[own_i:own_i + 4]")]
+)
+def test_what_is_written_for_a_batchs_samples_stands_at_their_places_and_is_added_up(shows, place):
+    ported = port(HEAD + RUNNING.format(shows=shows))
+    assert f"{place} = out.detach()" in ported.text
+    adds = "outputs.copy_(was + dl.total(outputs - was)) after it"
+    assert any(d.danger == "high" and d.write.endswith(adds) for d in ported.doubts)
+
+
+def test_batch_norms_statistics_are_averaged_where_a_line_does_more_than_that():
+    judges = "net = torch.nn.Sequential(torch.nn.Linear(2, 1), torch.nn.BatchNorm1d(1))"
+    source = HEAD + KEPT.replace("KEEPS", "net.eval(); print(net(x).mean())")
+    source = source.replace("net, kept = torch.nn.Linear(2, 1),", f"{judges}\nkept =")
+    assert "    net.eval(); dl.average(net); print(" in port(source).text

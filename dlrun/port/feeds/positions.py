@@ -87,12 +87,13 @@ def _is_value(flow: Flow, node: cst.Name) -> bool:
 
 
 def _picks(flow: Flow, loop: cst.For, node: cst.Name) -> bool:
-    """Tell whether ``node`` stands in a subscript that is read, or is handed to a function that picks with it."""
+    """Tell whether ``node`` stands in a subscript that is read, or in a slice, or goes to a function that picks."""
     for up in flow.script.above(node):
         if up is loop.body:
             return False
         if isinstance(up, cst.SubscriptElement):
-            return not isinstance(flow.script.parents[flow.script.parents[up]], cst.AssignTarget)
+            written = isinstance(flow.script.parents[flow.script.parents[up]], cst.AssignTarget)
+            return not written or isinstance(up.slice, cst.Slice)  # the places of a batch's samples
         if isinstance(up, cst.Call):
             direct = any(a.value is node for a in up.args)
             return direct and _given(flow, up, {node.value})

@@ -11,7 +11,7 @@ from dlrun.port.insert import statements
 from dlrun.port.passes import shown
 from dlrun.port.passes.counters import runs_inside
 from dlrun.port.passes.metrics import Metrics
-from dlrun.port.program.script import Binding
+from dlrun.port.program.script import Binding, dotted
 
 _SUM = "kept over the epochs: the sum over the ranks, not rank 0's"
 _KEEPS = ("append", "extend", "update", "writerow", "setdefault")
@@ -78,15 +78,40 @@ def _sinks(metrics: Metrics) -> Iterator[cst.BaseExpression]:
         if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in _KEEPS:
             values = [a.value for a in node.args]
         elif isinstance(node, cst.Assign) and (
-            isinstance(node.targets[0].target, cst.Subscript) or isinstance(node.value, (cst.List, cst.Dict))
+            isinstance(node.targets[0].target, cst.Subscript)
+            or isinstance(node.value, (cst.List, cst.Dict))
+            or (isinstance(node.value, cst.Call) and dotted(node.value.func) == "dict")
         ):
             values = [node.value]  # row = [epoch, loss, accuracy]
         elif isinstance(node, cst.AugAssign):  # all_losses += losses
-            values = [node.value] if metrics.listed(node.value) else []
+            written = isinstance(node.value, (cst.List, cst.Tuple))  # kept["loss"] += [loss]
+            values = [node.value] if written or metrics.listed(node.value) else []
         if values:
             loop = next((u for u in script.above(node) if isinstance(u, (cst.For, cst.While, cst.FunctionDef))), None)
+            if isinstance(loop, cst.For) and loop not in outer:  # for name, value in (("loss", loss), ("acc", acc)):
+                values, node = [n for value in values for n in _listed(metrics, loop, value)], loop
+                loop = next((u for u in script.above(loop) if isinstance(u, (cst.For, cst.While))), None)
             if loop in outer and metrics.all_ranks(node):
                 yield from (value for value in values if not metrics.has_gradients(value))
+
+
+def _listed(metrics: Metrics, loop: cst.For, value: cst.BaseExpression) -> list[cst.BaseExpression]:
+    """Return what ``value``, which ``loop`` binds, is in one turn after the other, where this is written out."""
+    target = loop.target.elements if isinstance(loop.target, cst.Tuple) else ()
+    at = next((i for i, e in enumerate(target) if isinstance(value, cst.Name) and dotted(e.value) == value.value), -1)
+    match loop.iter:
+        case _ if at < 0:
+            return []
+        case cst.Tuple(elements=rows) | cst.List(elements=rows):
+            cells = [r.value.elements[at].value for r in rows
+                     if isinstance(r.value, (cst.Tuple, cst.List)) and at < len(r.value.elements)]  # fmt: skip
+            return cells if len(cells) == len(rows) else []
+        case cst.Call(args=columns) if metrics.script.name_of(loop.iter.func) == "builtins.zip" and at < len(columns):
+            column = columns[at].value
+            return [e.value for e in column.elements] if isinstance(column, (cst.Tuple, cst.List)) else []
+        case cst.Call(func=cst.Attribute(value=cst.Dict() as table, attr=cst.Name("items"))) if at == 1:
+            return [e.value for e in table.elements]
+    return []
 
 
 def _binding(metrics: Metrics, value: cst.BaseExpression) -> Binding | None:

@@ -36,7 +36,7 @@ def torch(facts: Facts) -> Iterator[Doubt]:
         key: object = owner if owner is not None and made == "array" else name  # mean and variance are one
         if key not in done and _own(facts, node, state) and _read(facts, state, node):
             done.add(key)
-            if fills(node):
+            if fills(node) and not _adds(facts, node, state):
                 yield of_its_own(node, name)
                 continue
             yield Doubt(node, f"{name} moves with this rank's samples or chance: each rank trains with another {name}",
@@ -271,6 +271,8 @@ def _read(facts: Facts, state: cst.BaseExpression, update: cst.CSTNode) -> bool:
         function = script.function_of(node)
         if isinstance(function, cst.FunctionDef) and function.name.value in ("forward", "__call__"):
             return True
-    follows = Taint(script, facts.kinds, [n for n in reads if moved(facts, script.statement_of(n)) is None])
+    itself = [n for n in reads if (kept := moved(facts, script.statement_of(n))) is not None
+              and is_same(facts, kept, state)]  # fmt: skip
+    follows = Taint(script, facts.kinds, [n for n in reads if n not in itself])
     return any(follows(call.func.value) for call in script.calls
                if isinstance(call.func, cst.Attribute) and call.func.attr.value == "backward")  # fmt: skip

@@ -109,6 +109,8 @@ def _is_text(node: cst.CSTNode) -> bool:
             return True
         case cst.Dict(elements=[cst.DictElement(key=cst.SimpleString()), *_]):
             return True
+        case cst.Call(func=cst.Name("dict"), args=[cst.Arg(keyword=cst.Name()), *_]):
+            return True
     return isinstance(node, (cst.FormattedString, cst.ConcatenatedString, cst.SimpleString))
 
 

@@ -43,7 +43,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     found = False
     for call in facts.script.calls:
         line = facts.script.line_of(facts.script.statement_of(call))
-        if _evaluates(facts, call) and isinstance(line, cst.SimpleStatementLine):
+        if _evaluates(facts, call) and isinstance(line, (cst.SimpleStatementLine, cst.Expr)):
             found = True
             model = facts.script.code(call.func.value)  # type: ignore[attr-defined]
             yield Edit(line, f"{model}: all ranks evaluate with the same statistics of BatchNorm",
