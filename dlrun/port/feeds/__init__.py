@@ -13,13 +13,14 @@ from dlrun.port.feeds import nested
 from dlrun.port.feeds.alternating import in_turns, is_part
 from dlrun.port.feeds.aside import only_shown
 from dlrun.port.feeds.carried import Carried, hands_on
+from dlrun.port.feeds.counting import counts_too
 from dlrun.port.feeds.draws import Draws, plays
 from dlrun.port.feeds.full import FullBatches
 from dlrun.port.feeds.given import Given
 from dlrun.port.feeds.iterated import Iterated
 from dlrun.port.feeds.orders import Orders
 from dlrun.port.feeds.paces import Paces
-from dlrun.port.feeds.positions import counts_too, moving, picks_samples, slides
+from dlrun.port.feeds.positions import moving, picks_samples, slides
 from dlrun.port.feeds.sources import Sources
 from dlrun.port.feeds.uses import Uses
 from dlrun.port.feeds.wholes import Wholes

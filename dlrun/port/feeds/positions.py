@@ -18,7 +18,7 @@ def picks_samples(flow: Flow, loop: cst.For) -> bool:
             box = flow.script.parents[n]
             if not isinstance(flow.script.parents[box], cst.AssignTarget):
                 return True
-        if isinstance(n, cst.Call) and _given(flow, n, names):
+        if isinstance(n, cst.Call) and gives(flow, n, names):
             return True
     return False
 
@@ -39,65 +39,6 @@ def uses_of_number(loop: cst.For) -> Iterator[cst.Name]:
         target = target.elements[-1].value
     names = names_in(target)
     yield from (n for n in walk(loop.body) if isinstance(n, cst.Name) and n.value in names)
-
-
-def counts_too(flow: Flow, loop: cst.For) -> tuple[cst.Name, ...]:
-    """Return the uses of the loop's variable that pick samples, where it has other uses, too: ``if step % 50 == 0``."""
-    if not isinstance(loop.target, cst.Name):
-        return ()
-    name, names = loop.target.value, {loop.target.value}
-    steps: list[tuple[cst.Assign, set[str]]] = []  # assignments of positions: start = step * size % len(x)
-    for n in walk(loop.body):
-        if isinstance(n, cst.Assign) and mentions(n.value, names) and _may_be_position(n.value):
-            targets = _names(n.targets[0].target)
-            names |= targets
-            steps.append((n, targets))
-    own: set[cst.CSTNode] = set()
-    for assign, targets in reversed(steps):
-        if any(n in own or _picks(flow, loop, n) for t in targets for n in _read(flow, loop, t)):
-            own.update(walk(assign.value))
-    uses = _read(flow, loop, name)
-    picks = [n for n in uses if n in own or _picks(flow, loop, n)]
-    return tuple(picks) if picks and len(picks) < len(uses) else ()
-
-
-def _names(target: cst.BaseExpression) -> set[str]:
-    """Return the names that an assignment gives values to; none where it does so to parts of other things."""
-    parts = [e.value for e in target.elements] if isinstance(target, (cst.Tuple, cst.List)) else [target]
-    return {p.value for p in parts if isinstance(p, cst.Name)}
-
-
-def _read(flow: Flow, loop: cst.For, name: str) -> list[cst.Name]:
-    """Return the places in ``loop`` that read the variable ``name``."""
-    uses = [n for n in walk(loop.body) if isinstance(n, cst.Name) and n.value == name and _is_value(flow, n)]
-    return [n for n in uses if not any(isinstance(up, cst.AssignTarget) for up in _targets_above(flow, n))]
-
-
-def _targets_above(flow: Flow, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """Yield what is around ``node`` up to a subscript, in which it would be read."""
-    for up in flow.script.above(node):
-        if isinstance(up, (cst.Subscript, cst.BaseSmallStatement, cst.BaseCompoundStatement)):
-            return
-        yield up
-
-
-def _is_value(flow: Flow, node: cst.Name) -> bool:
-    up = flow.script.parents[node]
-    return not ((isinstance(up, cst.Attribute) and up.attr is node) or (isinstance(up, cst.Arg) and up.keyword is node))
-
-
-def _picks(flow: Flow, loop: cst.For, node: cst.Name) -> bool:
-    """Tell whether ``node`` stands in a subscript that is read, or in a slice, or goes to a function that picks."""
-    for up in flow.script.above(node):
-        if up is loop.body:
-            return False
-        if isinstance(up, cst.SubscriptElement):
-            written = isinstance(flow.script.parents[flow.script.parents[up]], cst.AssignTarget)
-            return not written or isinstance(up.slice, cst.Slice)  # the places of a batch's samples
-        if isinstance(up, cst.Call):
-            direct = any(a.value is node for a in up.args)
-            return direct and _given(flow, up, {node.value})
-    return False
 
 
 _PLAIN = ("builtins.len", "builtins.min", "builtins.max", "builtins.int")
@@ -125,11 +66,6 @@ def _computes_number(flow: Flow, call: cst.Call, depth: int) -> bool:
 
 def _takes(value: cst.CSTNode) -> bool:
     return any(isinstance(n, (cst.Subscript, cst.Attribute)) for n in walk(value))
-
-
-def _may_be_position(value: cst.CSTNode) -> bool:
-    """Tell whether ``value`` may be a number, by whatever function it is computed: ``np.min([(i + 1) * size, n])``."""
-    return not any(isinstance(n, (cst.SimpleString, cst.FormattedString, cst.Subscript)) for n in walk(value))
 
 
 def moving(loop: cst.For | cst.While, name: str) -> bool:
@@ -231,7 +167,18 @@ def _measured(flow: Flow, node: cst.CSTNode) -> str:
     return dotted(shape.value) if isinstance(shape, cst.Attribute) and shape.attr.value == "shape" else ""
 
 
-def _given(flow: Flow, call: cst.Call, names: set[str]) -> bool:
+def names_of(target: cst.BaseExpression) -> set[str]:
+    """Return the names that an assignment gives values to; none where it does so to parts of other things."""
+    parts = [e.value for e in target.elements] if isinstance(target, (cst.Tuple, cst.List)) else [target]
+    return {p.value for p in parts if isinstance(p, cst.Name)}
+
+
+def may_be_position(value: cst.CSTNode) -> bool:
+    """Tell whether ``value`` may be a number, by whatever function it is computed: ``np.min([(i + 1) * size, n])``."""
+    return not any(isinstance(n, (cst.SimpleString, cst.FormattedString, cst.Subscript)) for n in walk(value))
+
+
+def gives(flow: Flow, call: cst.Call, names: set[str]) -> bool:
     """Tell whether ``call`` gets one of ``names`` and picks samples with it, or is foreign and looks as if it did."""
     for target in flow.targets(call):
         for p in target.params.params:
@@ -239,8 +186,8 @@ def _given(flow: Flow, call: cst.Call, names: set[str]) -> bool:
             if isinstance(value, cst.Name) and value.value in names:
                 inner = {p.name.value}
                 for n in walk(target.body):  # pick = np.arange(number * size, (number + 1) * size)
-                    if isinstance(n, cst.Assign) and mentions(n.value, inner) and _may_be_position(n.value):
-                        inner |= _names(n.targets[0].target)
+                    if isinstance(n, cst.Assign) and mentions(n.value, inner) and may_be_position(n.value):
+                        inner |= names_of(n.targets[0].target)
                 if any(isinstance(m, cst.SubscriptElement) and mentions(m, inner) for m in walk(target.body)):
                     return True
     gets = dotted(call.func).rsplit(".", 1)[-1].lower()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts.computed import reaching
 from dlrun.port.passes.counters import runs_inside
 from dlrun.port.passes.metrics import Metrics
 from dlrun.port.passes.own_states import is_same, runs_in, tensor_of
@@ -86,7 +87,7 @@ def _is_carried(metrics: Metrics, node: cst.CSTNode, box: cst.BaseExpression, va
     if loop is None and (isinstance(box, cst.Name) or not runs_in(facts, node)):
         return False  # of one call of a function
     if isinstance(loop, (cst.For, cst.While)) and runs_inside(facts, loop.body):
-        return True  # through an epoch
+        return not _ends_inside(metrics, node, box, loop)  # else through an epoch
     around = loop or script.function_of(node)
     places = [n for n in script.of(type(box)) if is_same(facts, n, box) and n is not box]
     if not any(not script.inside(n, around) for n in places):
@@ -98,6 +99,17 @@ def _is_carried(metrics: Metrics, node: cst.CSTNode, box: cst.BaseExpression, va
     sure = isinstance(line, cst.Assign) and line in script.block_of(around)
     anew = sure and not any(is_same(facts, n, box) for n in walk(line.value))  # type: ignore[attr-defined]
     return not anew or loop is None
+
+
+def _ends_inside(metrics: Metrics, node: cst.CSTNode, box: cst.BaseExpression, loop: cst.CSTNode) -> bool:
+    """Tell whether nothing outside of a loop in ``loop`` sees what ``node`` calls ``box`` there: of an evaluation."""
+    script = metrics.script
+    inner = next(up for up in script.above(node) if isinstance(up, (cst.For, cst.While)))
+    if inner is loop or not isinstance(box, cst.Name) or not isinstance(node, cst.Assign):
+        return False
+    uses = [n for n in script.of(cst.Name) if is_same(metrics.facts, n, box) and not script.inside(n, inner)]
+    uses = [n for n in uses if not isinstance(script.parents[n], cst.AssignTarget)]
+    return not any(b.node is node for n in uses for b in reaching(script, n, script.bindings_of(n)))
 
 
 def _loops(metrics: Metrics, node: cst.CSTNode) -> list[cst.CSTNode]:

@@ -12,7 +12,16 @@ from dlrun.port.facts.computed import computed, reaching
 from dlrun.port.facts.rates import is_least
 from dlrun.port.feeds.draws import DRAWS
 from dlrun.port.feeds.iterated import BARS
-from dlrun.port.passes.counters import count_name, counters, each_update, feeds_of, innermost, number_of, runs_inside
+from dlrun.port.passes.counters import (
+    count_name,
+    counters,
+    each_update,
+    feeds_of,
+    innermost,
+    number_of,
+    runs_inside,
+    tells,
+)
 from dlrun.port.passes.counts import all_samples, is_own
 from dlrun.port.passes.so_far import bare, steps_so_far
 from dlrun.port.program.script import Script, argument, children, dotted, names_in, walk
@@ -47,8 +56,12 @@ def bounds(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
         yield bound, why
     yield from ((last, "the last of a rank's batches, of 1/n of all") for last in lasts(facts)
                 if all_samples(facts, last))  # fmt: skip
+    done = tells(facts, set(counters(facts)))  # of a rank's own steps, also where a checkpoint brings it
     for count in of_epochs(facts, lambda node: is_own(facts, node)):
-        yield count, "a count of steps, which the length of a rank's share turns into epochs"
+        less = isinstance(count, cst.BinaryOperation) and isinstance(count.operator, cst.Subtract) and done(count.right)
+        left = count.left if isinstance(count, cst.BinaryOperation) and less else count
+        if not done(left):
+            yield left, "a count of steps, which the length of a rank's share turns into epochs"
 
 
 def tables(facts: ScriptFacts, loop: cst.CSTNode, bound: cst.BaseExpression | None) -> Iterator[cst.BaseExpression]:

@@ -9,11 +9,12 @@ from functools import partial
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
-from dlrun.port.facts import Facts, Feed, Step
+from dlrun.port.facts import Facts, Step
 from dlrun.port.facts.computed import computed
 from dlrun.port.insert import expression
 from dlrun.port.passes.counters import feeds_of, innermost
-from dlrun.port.program.script import argument, dotted, names_in, walk
+from dlrun.port.passes.sizes import asks_place, asks_size, uneven
+from dlrun.port.program.script import dotted, names_in, walk
 
 _SAME = (cst.Equal, cst.NotEqual)
 _SIZES = ("shape", "ndim", "dtype", "device", "size", "dim", "numel", "is_cuda", "requires_grad")
@@ -47,7 +48,8 @@ class Guard:
     """A test that may leave out the update ``step`` of one batch: in the ``loop`` over them, or in a function called
     there.
 
-    ``out`` tells that the update is left out where the test holds; ``names`` hold samples there.
+    ``out`` tells that the update is left out where the test holds; ``names`` hold samples there. Where it ``ends`` the
+    loop, all later ones are left out, too.
     """
 
     step: Step
@@ -55,6 +57,7 @@ class Guard:
     node: cst.If
     out: bool
     names: frozenset[str]
+    ends: bool = False
 
 
 def _guards(facts: Facts) -> Iterator[Guard]:
@@ -70,11 +73,13 @@ def _guards(facts: Facts) -> Iterator[Guard]:
                 for node in (n for n in walk(home.body) if isinstance(n, cst.If) and innermost(facts, n) is home):
                     leaves = cst.Continue if home is loop else cst.Return
                     left = any(isinstance(n, leaves) and innermost(facts, n) is home for n in walk(node.body))
+                    ends = any(isinstance(n, cst.Break) and innermost(facts, n) is loop for n in walk(node.body))
                     within = script.inside(frame, node)
                     if home is loop and isinstance(loop, cst.While) and _counts_updates(facts, loop, node, within):
                         continue
-                    if within or (left and script.order[node] < script.order[frame]):
-                        yield Guard(step, loop, node, not script.inside(frame, node.body), frozenset(names))
+                    if within or ((left or ends) and script.order[node] < script.order[frame]):
+                        out = not script.inside(frame, node.body)
+                        yield Guard(step, loop, node, out, frozenset(names), ends and not left and not within)
                 if at + 1 < len(frames):
                     assert isinstance(frame, cst.Call)
                     home = script.function_of(frames[at + 1])  # type: ignore[assignment]
@@ -127,6 +132,8 @@ def _skips(facts: Facts) -> Iterator[Doubt]:
     """Yield a doubt where the samples themselves decide whether a batch makes an update."""
     for guard in _guards(facts):
         test = guard.node.test
+        if guard.ends:
+            continue
         if _asks(facts, test, guard.names) or _is_nothing(facts, test) or _leaves_out_long(facts, test, guard.out):
             yield Doubt(guard.node, f"a rank's own samples decide whether it updates {guard.step.what}: one that does "
                         "not leaves the others waiting, or is averaged with another batch of theirs", "high",
@@ -150,7 +157,7 @@ def _leaves_out_long(facts: Facts, test: cst.BaseExpression, out: bool) -> bool:
             large, small = small, large
         elif not isinstance(n.comparisons[0].operator, (cst.GreaterThan, cst.GreaterThanEqual)):
             continue
-        if _asks_size(facts, large if holds else small):
+        if asks_size(facts, large if holds else small):
             return True
     return False
 
@@ -161,9 +168,11 @@ def _short(facts: Facts) -> Iterator[Edit]:
     for guard in _guards(facts):
         test = guard.node.test
         feeds = feeds_of(facts, guard.loop) if isinstance(guard.loop, cst.For) else []
-        if test in done or not (any(_uneven(facts, feed) for feed in feeds) or _masked(facts, guard)):
+        if test in done or not (any(uneven(facts, feed) for feed in feeds) or _masked(facts, guard)):
             continue
-        counts = _asks_size(facts, test) and not _leaves_out_long(facts, test, guard.out)
+        counts = asks_size(facts, test) and not _leaves_out_long(facts, test, guard.out)
+        if isinstance(guard.loop, cst.For) and asks_place(facts, test, guard.loop, feeds):
+            counts = True
         if counts and not _asks(facts, test, guard.names):
             done.add(test)
             yield Edit(test, "the ranks' batches may differ in length: all leave one out where one rank does",
@@ -177,15 +186,6 @@ def _together(facts: Facts, out: bool, test: cst.BaseExpression) -> cst.BaseExpr
     return expression("torch/any_rank" if out else "torch/every_rank", {"test": test}, dl=facts.alias)
 
 
-def _uneven(facts: Facts, feed: Feed) -> bool:
-    """Tell whether the batches of ``feed`` may differ in length at one step: no loader's own, which it makes alike."""
-    made = [feed.node, *(o.node for o in facts.flow.origins(feed.node))]
-    loaders = [n for n in made if isinstance(n, cst.Call) and facts.kinds.of_call(n) == "loader"]
-    if feed.how in ("loader", "iterable") and loaders:
-        return any(argument(call, name) is not None for call in loaders for name in ("batch_sampler", "collate_fn"))
-    return feed.how in ("iterable", "indices", "positions", "turns")
-
-
 def _masked(facts: Facts, guard: Guard) -> bool:
     """Tell whether the batch that is tested was cut down to some of its samples before: ``x = x[t < most]``."""
     body = guard.loop.body
@@ -195,26 +195,6 @@ def _masked(facts: Facts, guard: Guard) -> bool:
         index = node.slice[0].slice if near and isinstance(node, cst.Subscript) else None
         if isinstance(index, cst.Index) and any(
             isinstance(n, cst.Comparison) for o in facts.flow.origins(index.value) for n in walk(o.node)):  # fmt: skip
-            return True
-    return False
-
-
-def _asks_size(facts: Facts, test: cst.CSTNode, depth: int = 2) -> bool:
-    """Tell whether ``test`` reads how many samples there are, or whether there are any, in what is a rank's own."""
-    for n in walk(test):
-        match n:
-            case cst.Call(func=cst.Name("len"), args=[cst.Arg(value=value)]):
-                found = facts.unequal(value)
-            case cst.Attribute(value=value, attr=cst.Name("shape" | "size" | "numel")):
-                found = facts.unequal(value)
-            case cst.Comparison(left=left, comparisons=[cst.ComparisonTarget(operator=cst.Is() | cst.IsNot())]):
-                found = facts.unequal(left)
-            case cst.Name():
-                values = [b.written for b in facts.script.bindings_of(n) if b.how == "assign" and b.written is not None]
-                found = bool(depth) and any(_asks_size(facts, value, depth - 1) for value in values)
-            case _:
-                found = False
-        if found:
             return True
     return False
 

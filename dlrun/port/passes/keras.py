@@ -12,9 +12,9 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Feed
 from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.feeds import keras_batches
+from dlrun.port.feeds.counting import counts_too
 from dlrun.port.feeds.draws import plays
 from dlrun.port.feeds.iterated import Iterated
-from dlrun.port.feeds.positions import counts_too
 from dlrun.port.insert import expression, statements
 from dlrun.port.passes import alike, devices, keras_annealing, keras_schedules, moving, own_variables, recipe, schedules
 from dlrun.port.passes import shard as torch_shard
