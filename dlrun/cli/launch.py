@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.option("--cores", type=int, help="Cores for each rank; an equal share of the node unless said.")
 @click.option("--gpus", type=int, help="GPUs for each rank; one unless said.")
 @click.option("--share-gpus", is_flag=True, envvar="DLRUN_SHARE_GPUS", help="Start more ranks than there are GPUs.")
-@click.option("--bind/--no-bind", default=True, help="Give each rank cores of its own (the default), or none.")
+@click.option("--bind/--no-bind", default=True, help="Give each rank cores of its own (the default), or bind none.")
 @click.option(
     "--backend",
     "--launcher",
@@ -57,7 +57,9 @@ if TYPE_CHECKING:
     show_default=True,
     help="Tell of a standstill only, or end the job, too.",
 )
-@click.option("--max-restarts", type=click.IntRange(0), default=0, help="Start again so often when a rank fails.")
+@click.option(
+    "--max-restarts", type=click.IntRange(0), default=0, help="When a rank fails start again, up to so many times."
+)
 @click.option("--resume", default="", metavar="ARGS", help="Add these when starting again, as '--resume last.pt'.")
 @click.option(
     "--silence",

@@ -31,18 +31,21 @@ from dlrun.cli.values import counts, pattern
     default=1,
     show_default=True,
     type=click.IntRange(1),
-    help="Runs of each, beside the epochs of the script.",
+    help="How often each run is made.",
 )
 @click.option("--target", type=float, help="Time to this accuracy; the best that every run reached unless said.")
 @click.option(
     "--rate",
     callback=pattern,
     metavar="PATTERN",
-    help="Of the rate, samples per second over all ranks; '... samples/s' unless said, or epochs/s.",
+    help="Regular expression whose first group is the rate, in samples per second over all ranks; '... samples/s' "
+    "unless said, or epochs/s.",
 )
-@click.option("--accuracy", callback=pattern, metavar="PATTERN", help="Of the accuracy; 'accuracy ...' unless said.")
 @click.option(
-    "--loss", callback=pattern, metavar="PATTERN", help="Of the loss on the same line; 'loss ...' unless said."
+    "--accuracy", callback=pattern, metavar="PATTERN", help="The same of the accuracy; 'accuracy ...' unless said."
+)
+@click.option(
+    "--loss", callback=pattern, metavar="PATTERN", help="The same of the loss on that line; 'loss ...' unless said."
 )
 @click.option("--backend", default="auto", show_default=True, help="Launcher, as in dlrun launch.")
 @click.option("--per-node", type=int, help="Ranks on each node.")

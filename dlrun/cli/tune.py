@@ -42,16 +42,18 @@ if TYPE_CHECKING:
     show_default=True,
     help="Where the arrays of --model and --sizes-file lie.",
 )
-@click.option("--set", "chosen", multiple=True, metavar="NAME[=V1,V2]", help="Only this variable of dl_comm.")
+@click.option("--set", "chosen", multiple=True, metavar="NAME[=V1,V2]", help="Search only this variable of dl_comm.")
 @click.option("--param", "params", multiple=True, metavar="NAME=V1,V2", help="Sweep this option of SCRIPT.")
 @click.option(
     "--metric",
     default="",
     callback=pattern,
     metavar="PATTERN",
-    help="Its first group is the number in SCRIPT's output.",
+    help="Regular expression whose first group is the number in SCRIPT's output.",
 )
-@click.option("--take", type=click.Choice(["median", "last", "best"]), help="Which match; last unless said.")
+@click.option(
+    "--take", type=click.Choice(["median", "last", "best"]), help="Which of its matches counts; last unless said."
+)
 @click.option("--minimize", is_flag=True, help="A lower --metric is better.")
 @click.option("--budget", default="5m", show_default=True, help="Time for all trials: 90s, 5m, 1h.")
 @click.option(
@@ -63,7 +65,9 @@ if TYPE_CHECKING:
 )
 @click.option("--backend", default="auto", show_default=True, help="Launcher, as in dlrun launch.")
 @click.option("--per-node", type=int, help="Ranks on each node.")
-@click.option("--journal", type=NewFile(), help="Trials as JSON lines; an interrupted search goes on.")
+@click.option(
+    "--journal", type=NewFile(), help="Keep the trials here, as JSON lines: the same command goes on from them."
+)
 @click.option("--validate", is_flag=True, help="Set the profile that fits against the default, in turns.")
 @click.option("--profile/--no-profile", default=True, help="Write what is a gain as a profile for dlrun launch.")
 @click.option("-m", "--module", is_flag=True, help="SCRIPT names a module, as in python -m.")
@@ -72,7 +76,7 @@ def command(ranks: int, budget: str, validate: bool, profile: bool, script: tupl
     """Find the settings of dl_comm that average gradients fast.
 
     What is a gain is kept, and dlrun launch uses it. Each run of SCRIPT works in a folder of its own that looks like
-    this one: your files stay as they are.
+    this one, where a Python script leaves your files as they are.
 
     \b
       dlrun tune -n 4 --model resnet50              on the gradient sizes of a model

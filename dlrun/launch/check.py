@@ -34,6 +34,8 @@ def check(plan: LaunchPlan) -> str:
                     show=tuple(range(settled.ranks)), run_dir=f"{settled.run_dir}/check", stall_timeout=60.0,
                     on_stall="abort")  # fmt: skip
     result = launch(probe, on_line=hear)
+    if result.interrupted:
+        raise KeyboardInterrupt
     if result.failure or result.returncode:
         why = str(result.failure) if result.failure else f"it ended with exit code {result.returncode}"
         raise DlrunError(f"the check failed: {why}", f"its logs are in {result.run_dir}")

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -40,6 +44,25 @@ def test_the_ranks_that_will_train_average_rightly_first(dlrun, mpiexec, tmp_pat
     assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
     assert "dlrun: check: 2 ranks averaged 4.2 MB in " in done.stderr
     assert (tmp_path / "runs/check/rank-1.log").exists() and (tmp_path / "runs/rank-1.log").exists()
+
+
+def test_a_check_that_is_interrupted_has_not_failed(any_mpiexec, tmp_path: Path):
+    pytest.importorskip("dl_comm._core", reason="dl_comm's compiled core is not installed")
+    (tmp_path / "talks.py").touch()
+    (tmp_path / "slow").mkdir()
+    (tmp_path / "slow/dl_comm.py").write_text("import time\ntime.sleep(60)\n")
+    line = [sys.executable, "-m", "dlrun", "launch", "-n", "2", "--check", "--mpiexec", any_mpiexec,
+            "--log-dir", "runs", "--env", f"PYTHONPATH={tmp_path / 'slow'}", "talks.py"]  # fmt: skip
+    process = subprocess.Popen(line, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    by = time.monotonic() + 60
+    while not list(tmp_path.glob("runs/check/rank-*.stack")):
+        assert process.poll() is None and time.monotonic() < by
+        time.sleep(0.05)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, said.splitlines()[-1]) == (130, "dlrun: interrupted")
+    assert "failed" not in said
 
 
 BROKEN = """
