@@ -708,3 +708,10 @@ def test_losses_on_a_visdom_board_are_those_of_all_ranks():
     text = port(f"import visdom\nboard = visdom.Visdom()\n{source}").text
     assert "board = dl.rank0(visdom.Visdom)()" in text
     assert "    board.line([dl.average(loss.item())], [1], win='loss')\n" in text
+
+
+def test_what_a_function_returns_of_a_global_that_its_own_call_binds_is_followed_to_an_end():
+    step = "    loss = (model(x) - y).pow(2).mean()\n    loss.backward()\n    opt.step()\n    return loss.item(), ec\n"
+    loop = "for x, y in DataLoader(data):\n    loss, ec = update(x, y)\n    kept.append(ec)\n    print(loss)\n"
+    source = f"{HEAD}opt = torch.optim.SGD(model.parameters(), lr=0.1)\ndef update(x, y):\n{step}kept = []\n{loop}"
+    assert "    print(dl.average(loss))\n" in port(f"{source}torch.save(ec, 'ec.pt')\n").text

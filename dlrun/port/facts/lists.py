@@ -25,10 +25,12 @@ class Lists:
 
         None where it is not made empty everywhere, or filled in other ways than by ``append``.
         """
+        passed: list[cst.CSTNode] = []
+        while (other := self._returned(box) or self._inside(box)) is not None and other not in passed:
+            passed.append(other)
+            box = other
         if not isinstance(box, (cst.Name, cst.Attribute, cst.Subscript)):
             return []
-        if (other := self._returned(box) or self._inside(box)) is not None:
-            return self.filled(other)
         root = box.value if isinstance(box, cst.Subscript) else box
         bindings, code = self._bindings(root), self.script.code(box)
         keyed = root is not box
@@ -44,7 +46,7 @@ class Lists:
         fills = self.filled(box)
         return bool(fills) and all(are(call.args[0].value) for call in fills)
 
-    def _inside(self, box: cst.BaseExpression) -> cst.BaseExpression | None:
+    def _inside(self, box: cst.CSTNode) -> cst.BaseExpression | None:
         """Return ``self.losses`` in the methods of the class, if ``box`` is that of an object: ``net.losses``."""
         if not isinstance(box, cst.Attribute) or dotted(box.value) in ("", "self"):
             return None
@@ -52,7 +54,7 @@ class Lists:
         return next((n for n in self.script.of(cst.Attribute)
                      if dotted(n) == own and classes == [self.script.class_of(n)]), None)  # fmt: skip
 
-    def _returned(self, box: cst.BaseExpression) -> cst.Name | None:
+    def _returned(self, box: cst.CSTNode) -> cst.Name | None:
         """Return the name of the list that a function of the script returns, if ``box`` is what it returned."""
         bindings = self._bindings(box)
         if len(bindings) != 1 or not isinstance(bindings[0].value, cst.Call) or len(bindings[0].path) > 1:
