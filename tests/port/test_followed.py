@@ -219,3 +219,58 @@ def test_batch_norms_statistics_are_averaged_where_a_line_does_more_than_that():
     source = HEAD + KEPT.replace("KEEPS", "net.eval(); print(net(x).mean())")
     source = source.replace("net, kept = torch.nn.Linear(2, 1),", f"{judges}\nkept =")
     assert "    net.eval(); dl.average(net); print(" in port(source).text
+
+
+CRITIC = """
+import copy
+net, critic = torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)
+slow = copy.deepcopy(net)
+for_net, for_critic = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (net, critic))
+later = torch.optim.lr_scheduler.StepLR(for_net, step_size=100)
+step = 0
+for epoch in range(3):
+    LOOP
+        for _ in range(5):
+            worse = critic(net(x).detach()).mean() - critic(x).mean()
+            for_critic.zero_grad()
+            worse.backward()
+            for_critic.step()
+        loss = -critic(net(x)).mean() * min(1.0, step / 500)
+        for_net.zero_grad()
+        loss.backward()
+        for_net.step()
+        later.step()
+        with torch.no_grad():
+            for s, p in zip(slow.parameters(), net.parameters()):
+                s.lerp_(p, 0.01)
+        step += 1
+        if step % 200 == 0:
+            torch.save(slow.state_dict(), "slow.pt")
+"""
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "for x, _ in DataLoader(data, 4, shuffle=True):",
+        "for i in range(0, 48, 4):\n        x = data.tensors[0][i:i + 4]",
+        "for i in range(300):\n        x = data.tensors[0][torch.randint(48, (4,))]",
+    ],
+)
+def test_a_step_in_which_a_critic_is_updated_more_often_counts_as_one(loop):
+    text = port(HEAD + CRITIC.replace("LOOP", loop)).text
+    assert "min(1.0, dl.serial_steps(step) / 500)" in text
+    assert "s.lerp_(p, 1 - dl.compound(1 - 0.01))" in text
+    assert "if step % dl.steps(200) == 0:" in text
+    assert "step_size=dl.steps(100)" in text
+
+
+def test_what_moves_once_an_epoch_forgets_as_in_the_serial_run():
+    """The turns of the outer loop are no steps, where it does not update itself."""
+    inner, rest = CRITIC.replace("LOOP", "for x, _ in DataLoader(data, 4, shuffle=True):").split(
+        "        later.step()\n"
+    )
+    after = "\n".join(line.removeprefix("    ") for line in rest.splitlines())
+    text = port(HEAD + inner + after).text
+    assert "            s.lerp_(p, 0.01)" in text
+    assert "    if step % 200 == 0:\n        dl.save" in text

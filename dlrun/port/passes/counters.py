@@ -19,7 +19,7 @@ def counters(facts: Facts) -> Iterator[tuple[cst.CSTNode, str]]:
     """Yield the functions and names of what goes up by 1 with every update."""
     for loop in facts.loops:
         assert isinstance(loop, (cst.For, cst.While))
-        if runs_inside(facts, loop.body):
+        if not takes_batches(facts, loop):
             continue
         function = facts.script.function_of(loop)
         for n in walk(loop.body):
@@ -91,6 +91,17 @@ def runs_inside(facts: ScriptFacts, body: cst.CSTNode) -> bool:
     return any(facts.script.inside(loop, b) for loop in facts.loops for b in facts.flow.bodies(body))
 
 
+def takes_batches(facts: Facts, loop: cst.For | cst.While) -> bool:
+    """Tell whether each turn of ``loop`` is a step, be it one in which a critic has several updates of its own."""
+    if not runs_inside(facts, loop.body):
+        return True
+    if not any(innermost(facts, step.node) is loop for step in facts.steps):
+        return False
+    return any(known is loop for known, _ in facts.counted) or (isinstance(loop, cst.For) and any(
+        facts.script.inside(feed.node, loop.iter) or not facts.script.inside(feed.node, loop)
+        for feed in feeds_of(facts, loop)))  # fmt: skip
+
+
 def innermost(facts: Facts, node: cst.CSTNode) -> cst.CSTNode | None:
     """Return the innermost loop or function around ``node``."""
     return next((u for u in facts.script.above(node) if isinstance(u, (cst.For, cst.While, cst.FunctionDef))), None)
@@ -105,7 +116,7 @@ def each_update(
     """
     around = innermost(facts, node)
     if isinstance(around, (cst.For, cst.While)):
-        return around in facts.loops and not runs_inside(facts, around.body)
+        return around in facts.loops and takes_batches(facts, around)
     calls = callers(facts, around) if around is not None and depth else []
     return bool(calls) and which(each_update(facts, call, depth - 1, which) for call in calls)
 
