@@ -86,7 +86,7 @@ class PINN:
                 print("It: %d, Loss: %.3e" % (it, value))
         self.optimizer.minimize(self.sess, feed_dict=tf_dict, fetches=[self.loss])
 
-X = np.random.rand(100, 2)
+X = np.load("x.npy")
 PINN(X, np.sin(X[:, 0:1]), [1, 1]).train(100)
 """
 FED = ('tf_dict = {self.x_tf: dl.shard(self.x, batch="global"), self.u_tf: dl.shard(self.u, batch="global"), '
@@ -98,6 +98,30 @@ def test_samples_that_a_class_keeps_and_feeds_whole_are_cut_where_they_are_fed()
     assert FED in text
     assert "(it, dl.average(value))" in text
     assert "lr_scale" not in text  # the global batch stays
+    unlike = port(PINN.replace('np.load("x.npy")', "np.random.rand(100, 2)")).text
+    assert (
+        "self.x_tf: dl.shard(dl.broadcast(self.x), " in unlike and "self.u_tf: dl.shard(dl.broadcast(self.u)" in unlike
+    )
+
+
+def test_samples_that_a_class_draws_anew_at_times_are_rank_0s_of_which_each_takes_a_share() -> None:
+    again = "            if it % 50 == 0:\n                self.x = np.random.rand(100, 1)\n"
+    fed = PINN[PINN.index("        tf_dict") : PINN.index("        for it")]
+    source = PINN.replace(fed, "").replace("range(steps):\n", f"range(steps):\n{again}    {fed}")
+    text = port(source).text
+    assert "for it in range(steps):" in text and "if it % 50 == 0:" in text and "lr_scale" not in text
+    assert 'self.x_tf: dl.shard(dl.broadcast(self.x), batch="global")' in text
+
+
+def test_sums_over_a_share_are_doubted_where_a_run_evaluates_other_samples() -> None:
+    sums = PINN.replace("reduce_mean", "reduce_sum")
+    ported = port(sums)
+    assert "dl.partial_sum(tf.reduce_sum(" in ported.text and "(it, dl.average(value))" in ported.text
+    assert not [d for d in ported.doubts if "n times" in d.why]
+    other = sums.replace(
+        "\nX = ", "        print(self.sess.run(self.loss, {self.x_tf: X[:9, 0:1], self.u_tf: self.u[:9]}))\n\nX = "
+    )
+    assert [d for d in port(other).doubts if "n times" in d.why]
 
 
 def test_the_search_of_a_graph_by_scipy_is_one_that_averages() -> None:
@@ -204,3 +228,75 @@ def test_parts_of_a_mean_over_all_samples_of_which_a_rank_draws_its_share_are_ad
     assert "batches = dl.steps(int(count / 32))" in text and "print(epoch, dl.total(mean))" in text
     own = port(DRAWN.replace("c / count * 32", "c / batches")).text
     assert "print(epoch, dl.average(mean))" in own
+
+
+EPOCHS = """import numpy as np
+import tensorflow.compat.v1 as tf
+
+class Model:
+    def __init__(self):
+        self.x, self.y = tf.placeholder(tf.float32, [None, 3]), tf.placeholder(tf.float32, [None, 1])
+        self.pred = tf.matmul(self.x, tf.get_variable("w", [3, 1]))
+        self.loss = tf.reduce_mean(tf.square(self.pred - self.y))
+        self.train_op = tf.train.AdamOptimizer(1e-3).minimize(self.loss)
+
+    def feed(self, x, y=None):
+        given = {self.x: x}
+        if y is not None:
+            given[self.y] = y
+        return given
+
+    def error(self, sess, x, y):
+        return np.mean(np.abs(sess.run(self.pred, feed_dict=self.feed(x)) - y))
+
+    def train_on_batch(self, sess, x, y):
+        return sess.run([self.train_op, self.loss], feed_dict=self.feed(x, y))[1]
+
+    def run_epoch(self, sess, X, Y):
+        for k in range(len(X) // 8):
+            x, y = X[k * 8 : k * 8 + 8], Y[k * 8 : k * 8 + 8]
+            self.train_on_batch(sess, x, y)
+            print(k, self.error(sess, x, y))
+
+    def fit(self, sess, X, Y):
+        for epoch in range(5):
+            self.run_epoch(sess, X, Y)
+
+model = Model()
+with tf.Session() as sess:
+    sess.run(tf.global_variables_initializer())
+    model.fit(sess, np.load("x.npy"), np.load("y.npy"))
+"""
+
+
+def test_batches_that_functions_hand_on_to_a_run_are_a_ranks_own_and_training_begins_before_the_first_epoch() -> None:
+    text = port(EPOCHS).text
+    assert "print(k, dl.average(self.error(sess, x, y)))" in text
+    assert text.index("sess.run(dl.broadcast_variables())") > text.index("def fit(")
+
+
+INITIALIZED = """import numpy as np
+import tensorflow.compat.v1 as tf
+rows = tf.placeholder(tf.float32, [None, 3])
+again = tf.data.make_initializable_iterator(tf.data.Dataset.from_tensor_slices(rows).batch(8))
+loss = tf.reduce_mean(tf.square(tf.matmul(again.get_next(), tf.get_variable("w", [3, 1]))))
+train = tf.train.AdamOptimizer(1e-3).minimize(loss)
+X, V = np.load("x.npy"), np.load("v.npy")
+with tf.Session() as sess:
+    sess.run(tf.global_variables_initializer())
+    for epoch in range(5):
+        sess.run(again.initializer, {rows: X})
+        while True:
+            try:
+                got = sess.run({"loss": loss, "train": train})
+            except tf.errors.OutOfRangeError:
+                break
+        sess.run(again.initializer, {rows: V})
+        print(epoch, sess.run(loss))
+"""
+
+
+def test_what_a_run_makes_of_samples_of_the_graph_itself_is_averaged() -> None:
+    text = port(INITIALIZED).text
+    assert "make_initializable_iterator(dl.shard(" in text
+    assert "print(epoch, dl.average(sess.run(loss)))" in text

@@ -48,8 +48,15 @@ def broadcast_variables(*things: Any, root: int = 0) -> Any:
     ``things`` are variables (TensorFlow's or Keras's), lists and dicts of them, and models, optimizers and modules,
     which stand for their variables; in a graph, all of its global ones where nothing is given. In eager code, a model
     that is not built yet gets its values at the first call of ``gradients``. Slots that an optimizer makes later start
-    alike anyway.
+    alike anyway. A graph that the script has closed (``graph.finalize()``) takes this op, and is closed again.
     """
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    if graph is not None and graph.finalized:
+        graph._unsafe_unfinalize()
+        try:
+            return broadcast_variables(*things, root=root)
+        finally:
+            graph.finalize()
     if get_nranks() == 1:
         return None if tf.executing_eagerly() else tf.no_op()
     if tf.executing_eagerly():

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.facts import Feed
+from dlrun.port.facts.computed import given
 from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.scalars import Scalars
@@ -31,10 +32,10 @@ class Evaluations:
 
     def found(self) -> tuple[cst.Call, ...]:
         """Return these runs in source order."""
-        given = [value for run in self.trains for value in self.gradients.fed(run) if not self.number(value)]
-        fed = Taint(self.script, self.gradients.kinds, self._samples(given))
+        values = [value for run in self.trains for value in self.gradients.fed(run) if not self.number(value)]
+        fed = Taint(self.script, self.gradients.kinds, self._samples(values))
         runs = [c for c in self.script.calls if c not in self.trains and self._evaluates(c)]
-        if given:
+        if values:
             return tuple(c for c in runs if any(fed(a.value) for a in c.args))
         if not self.feeds.found and not self.feeds.queues:
             return ()
@@ -50,10 +51,10 @@ class Evaluations:
         named = {arg.keyword.value for arg in call.args if arg.keyword is not None}
         return call.func.attr.value == "eval" and (bool(named & {"feed_dict", "session"}) or not call.args)
 
-    def _samples(self, given: list[cst.BaseExpression]) -> Iterator[cst.CSTNode]:
+    def _samples(self, values: list[cst.BaseExpression]) -> Iterator[cst.CSTNode]:
         """Yield what a rank's own samples come from: what the training loops make and feed, and what is cut."""
         seen: set[cst.CSTNode] = set()
-        todo: list[cst.CSTNode] = list(given)
+        todo: list[cst.CSTNode] = list(values)
         while todo:
             value = todo.pop()
             if value in seen:
@@ -62,7 +63,7 @@ class Evaluations:
             names = [n for n in walk(value) if isinstance(n, cst.Name) and not self.script.is_part(n)]
             for binding in (b for n in names if not self.number(n) for b in self.script.bindings_of(n)):
                 if binding.how == "param":
-                    todo += [o.node for n in names if n.value == binding.name for o in self.flow.origins(n)]
+                    todo += given(self.flow, binding)
                 elif binding.value is not None and self._in_loop(binding.node):
                     counted = isinstance(binding.value, cst.Call) and self.number_of(binding.value)
                     yield binding.value.args[0].value if counted else binding.value  # type: ignore[attr-defined]
@@ -102,5 +103,7 @@ def fetched(call: cst.Call) -> cst.BaseExpression:
 
 
 def parts(value: cst.BaseExpression) -> list[cst.BaseExpression]:
-    """Return the entries of a list or tuple of what is fetched; else ``value`` alone."""
+    """Return the entries of a list, tuple or dict of what is fetched; else ``value`` alone."""
+    if isinstance(value, cst.Dict):
+        return [e.value for e in value.elements if isinstance(e, cst.DictElement)]
     return [e.value for e in value.elements] if isinstance(value, (cst.List, cst.Tuple)) else [value]

@@ -133,9 +133,11 @@ class SessionGradients(TapeGradients):
 
     def feeds_of(self, run: cst.Call) -> cst.Dict | None:
         """Return the dict that a run feeds, None where there is none in sight."""
+        fetches = isinstance(run.func, cst.Attribute) and self.is_session(run.func.value)
         for arg in run.args:
             named = arg.keyword is not None and arg.keyword.value == "feed_dict"
-            if named or (arg.keyword is None and arg is not run.args[0]) or isinstance(arg.value, cst.Dict):
+            alone = isinstance(arg.value, cst.Dict) and not fetches  # train_step.run({x: batch})
+            if named or (arg.keyword is None and arg is not run.args[0]) or alone:
                 for origin in self.flow.origins(arg.value):
                     if isinstance(origin.node, cst.Dict):
                         return origin.node

@@ -9,6 +9,7 @@ from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.facts.reductions import Reductions
 from dlrun.port.facts.session import SessionGradients
 from dlrun.port.facts.torch import LOOPS
+from dlrun.port.feeds.chance import drawn
 from dlrun.port.feeds.full import FullBatches, body
 from dlrun.port.feeds.positions import moving
 from dlrun.port.feeds.wholes import GRAPH, Wholes
@@ -80,11 +81,26 @@ class FullSessions(FullBatches):
     def _is_kept(self, node: cst.Attribute, wholes: Wholes) -> bool:
         """Tell whether ``node`` is an array that ``self`` keeps: set before the loop, and no number."""
         made = wholes.held.set_by(node)
-        if made is None or any(self.script.inside(n, wholes.loop) for n in made):
+        if made is None or any(self.script.inside(n, wholes.loop) and not self._is_at_times(n, wholes) for n in made):
             return False
         if any(isinstance(o.node, cst.Param) for o in self.flow.origins(node)):
             self.uncut = self.uncut or node  # nothing tells what it is
         return not wholes.plain(node)
+
+    def _is_at_times(self, node: cst.CSTNode, wholes: Wholes) -> bool:
+        return any(self.script.inside(node, test) for test in wholes.at_times)
+
+    def _draws_aside(self, loop: cst.For | cst.While) -> bool:
+        """Tell whether ``loop`` feeds what an object keeps, and draws it anew at times alone."""
+        if super()._draws_aside(loop):
+            return True
+        kept = self._at_times(loop) and self._cut_there(self._takes(loop)[0], self._fed_pairs(loop))
+        return bool(kept)
+
+    def _is_drawn(self, value: cst.BaseExpression, wholes: Wholes) -> bool:
+        """Tell whether chance has made what is in ``value``."""
+        parts = [n for n in walk(value) if isinstance(n, (cst.Name, cst.Attribute))]
+        return any(drawn(self.flow, o.node) for n in parts for o in self.flow.origins(n))
 
     def _placeholders(self, wholes: Wholes, pairs: list[Pair], there: list[cst.BaseExpression]) -> None:
         """Note arrays that the runs of a loop feed: names are cut before the loop, others ``there`` in the dict."""
@@ -99,8 +115,9 @@ class FullSessions(FullBatches):
             picks = self._picks(wholes) if not how.sums else ()  # a sum is evaluated with a rank's share alone
             self.found[wholes.loop] = Feed(self._place(wholes), "arrays", tuple(wholes.arrays), tuple(wholes.drawn),
                                            picks, gathered=how)  # fmt: skip
-        for value in there:
-            self.found[value] = Feed(value, "array", gathered=how)
+        chance = tuple(code(value) for value in there if self._is_drawn(value, wholes))
+        for value in there:  # rank 0's, also of what is made of what chance has made
+            self.found[value] = Feed(value, "array", drawn=chance, gathered=how)
 
     def _held(self, loop: cst.CSTNode) -> None:
         """Note the arrays that the graph holds as constants, where all that uses them comes after them."""

@@ -11,6 +11,8 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, Feed
 from dlrun.port.facts.reductions import Reductions
 from dlrun.port.facts.scalars import Scalars
+from dlrun.port.facts.session import SessionGradients, runs_session
+from dlrun.port.facts.taint import Taint
 from dlrun.port.insert import expression, statements
 from dlrun.port.program.script import dotted, walk
 
@@ -134,13 +136,21 @@ def _sums(facts: Facts, how: Reductions) -> Iterator[Edit | Doubt]:
         for place in places:
             yield Edit(place, "a sum over this rank's samples: n times it is, in the mean, the sum over all",
                        lambda value: expression("torch/partial_sum", {"value": value}, dl=facts.alias))  # fmt: skip
-    if how.sums and getattr(facts, "style", "") == "session":
+    if how.sums and _fed_elsewhere(facts, how):
         yield Doubt(how.sums[0], "runs that evaluate this sum get n times that of the data they feed", "medium",
                     "divide what they return by the number of ranks")  # fmt: skip
     if how.sums and how.means:
         yield Doubt(how.sums[0], "a loss of sums and means: exact where n divides the number of samples; elsewhere "
                     "some are repeated for the means, and the sums count them up to n times", "high",
                     "let all be means, or launch n that divides the samples")  # fmt: skip
+
+
+def _fed_elsewhere(facts: Facts, how: Reductions) -> bool:
+    """Tell whether runs of a session evaluate a sum with what is not cut."""
+    gradients, summed = getattr(facts, "gradients", None), Taint(facts.script, facts.kinds, how.sums)
+    known = {*facts.runs, *(step.node for step in facts.steps)}
+    others = [c for c in facts.script.calls if c not in known and runs_session(c) and c.args]
+    return isinstance(gradients, SessionGradients) and any(summed(run.args[0].value) for run in others)
 
 
 def _at(facts: Facts, how: Reductions) -> int:

@@ -74,10 +74,9 @@ def _places(facts: TensorFlowFacts, step: Step) -> list[tuple[cst.CSTNode, str]]
     script = facts.script
     assert isinstance(step.optimizer, cst.BaseExpression)
     text = script.code(step.optimizer)
-    loop, function = script.outermost_loop(step.node), script.function_of(step.node)
+    loop = script.outermost_loop(step.node)
     found = list(_in_callers(facts, step.node, _Named(step.optimizer)))
-    calls = sorted(facts.flow.callers(function), key=lambda call: script.order[call])
-    if loop is not None and not (calls and any(script.inside(calls[0], outer) for outer, _ in found)):
+    if loop is not None and not _is_called_in(facts, step.node, found):
         return [(loop, text)]  # else an epoch is a call: training begins before the loop over them
     line = script.line_of(script.statement_of(step.node))
     if not found and line in facts.searches:
@@ -89,6 +88,13 @@ def _places(facts: TensorFlowFacts, step: Step) -> list[tuple[cst.CSTNode, str]]
             f"Bring the loop and the run into one function, or pass {text} under that name.",
         )
     return found
+
+
+def _is_called_in(facts: TensorFlowFacts, node: cst.CSTNode, loops: list[tuple[cst.CSTNode, str]]) -> bool:
+    """Tell whether the first call of the function around ``node`` is made in one of ``loops``."""
+    function = facts.script.function_of(node)
+    calls = sorted(facts.flow.callers(function), key=lambda call: facts.script.order[call])
+    return bool(calls) and any(facts.script.inside(calls[0], outer) for outer, _ in loops)
 
 
 @dataclass(frozen=True)
@@ -119,8 +125,9 @@ def _in_callers(
     for call in facts.flow.callers(function):
         there = _handed(facts, session, function, call) or session
         loop = facts.script.outermost_loop(call)
-        if loop is None:
-            yield from _in_callers(facts, call, there, depth + 1)
+        further = list(_in_callers(facts, call, there, depth + 1))
+        if loop is None or (further and _is_called_in(facts, call, further)):
+            yield from further  # an epoch is a call, too
         elif (known := _known(facts, there, call, loop)) is not None:
             yield loop, known
 

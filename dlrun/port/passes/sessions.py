@@ -119,7 +119,7 @@ def shares(facts: TensorFlowFacts) -> Iterator[Doubt]:
 
 
 def _only_shown(facts: TensorFlowFacts, name: cst.CSTNode) -> bool:
-    """Tell whether ``name`` is read in calls of print() and append() only, where its total over the ranks is taken."""
+    """Tell whether ``name`` is read where its total over the ranks is taken: by print(), and by lists that are read."""
     if not isinstance(name, cst.Name):
         return False
     script, scope = facts.script, facts.script.scopes[name].lookup(name.value)[1]
@@ -129,6 +129,12 @@ def _only_shown(facts: TensorFlowFacts, name: cst.CSTNode) -> bool:
 
     def takes(up: cst.CSTNode) -> bool:
         prints = isinstance(up, cst.Call) and script.name_of(up.func) == "builtins.print"
-        return prints or calls_method(up, "append")
+        return prints or (calls_method(up, "append") and _is_read(facts, up.func.value))  # type: ignore[attr-defined]
 
     return all(any(map(takes, script.above(use))) for use in uses)
+
+
+def _is_read(facts: TensorFlowFacts, box: cst.CSTNode) -> bool:
+    """Tell whether anything but append() reads the list ``box``."""
+    named = [n for n in facts.script.of(cst.Name) if n.value == dotted(box)]
+    return any(not isinstance(facts.script.parents[n], (cst.AssignTarget, cst.Attribute)) for n in named)

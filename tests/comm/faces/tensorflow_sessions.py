@@ -58,6 +58,17 @@ def a_search_outside_of_the_graph_sees_the_means_of_all_ranks():
         same_bits([session.run(weights)])
 
 
+def a_graph_that_is_closed_takes_the_broadcast_and_is_closed_again():
+    with tf.Graph().as_default() as graph, _v1.Session() as session:
+        weights = tf.Variable(tf.fill([3], float(_r + 5)))
+        session.run(_v1.global_variables_initializer())
+        graph.finalize()
+        session.run(dl.broadcast_variables())
+        with np.testing.assert_raises(RuntimeError):
+            tf.no_op()
+        np.testing.assert_array_equal(session.run(weights), [5.0, 5.0, 5.0])
+
+
 def ops_of_a_session_may_run_in_another_order_on_every_rank():
     with tf.Graph().as_default(), _v1.Session() as session:
         means = [dl.gradients([tf.fill([k + 1], float(_r * k))])[0] for k in range(8)]
