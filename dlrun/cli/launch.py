@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 @click.option("--start-timeout", type=float, help="Seconds in which all ranks must have started; 120, more for many.")
 @click.option("--save-time", type=float, default=60.0, show_default=True, help="Seconds to save in, when told to stop.")
 @click.option(
-    "--stall-timeout", type=float, default=300.0, show_default=True, help="Seconds without progress until that is told."
+    "--stall-timeout", type=float, default=240.0, show_default=True, help="Seconds without progress until that is told."
 )
 @click.option(
     "--on-stall",

@@ -32,8 +32,9 @@ class LaunchPlan:
     ``apart`` has a folder of its own that looks like that one, ``run_dir/files``, in which what it wrote is left.
     Seconds: ``grace`` between a signal and SIGKILL, ``save_time`` to save and stop in, ``start_timeout`` for all ranks
     to start (None: two minutes, more for many), ``stall_timeout`` without progress until ``on_stall`` ("report" or
-    "abort"), ``silence`` after which a node that does not answer counts as gone, ``serial_after`` which ranks
-    that have loaded nothing to talk with are told to be copies of a serial script.
+    "abort"; less than dl_comm's DL_COMM_TIMEOUT_S, 300, that it is told who waits where before dl_comm gives up),
+    ``silence`` after which a node that does not answer counts as gone, ``serial_after`` which ranks that have loaded
+    nothing to talk with are told to be copies of a serial script.
     """
 
     program: tuple[str, ...]
@@ -57,7 +58,7 @@ class LaunchPlan:
     run_dir: str = ""
     grace: float = 1.0
     save_time: float = 60.0
-    stall_timeout: float = 300.0
+    stall_timeout: float = 240.0
     on_stall: str = "report"
     start_timeout: float | None = None
     tuned: bool = True

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from dlrun.launch.plan import LaunchPlan
 from dlrun.launch.stall import Stack, frames, missing, verdict
 
 DUMP = """Current thread 0x00007f (most recent call first):
@@ -119,3 +122,9 @@ def test_a_slow_job_that_moves_is_no_stall(dlrun, any_mpiexec, tmp_path):
     (tmp_path / "moves.py").write_text("import time\n" + "time.sleep(0.02)\n" * 200)  # never twice at one line
     done = dlrun("-n", "2", "--mpiexec", any_mpiexec, "--stall-timeout", "1", "--on-stall", "abort", "moves.py")
     assert done.returncode == 0, done.stderr
+
+
+def test_a_stall_is_told_before_dl_comm_gives_up():
+    settings = (Path(__file__).parents[2] / "comm/src/settings.h").read_text()
+    gives_up = float(settings.partition("double timeout_s = ")[2].partition(";")[0])
+    assert LaunchPlan(("train.py",)).stall_timeout + 10 < gives_up
