@@ -115,14 +115,14 @@ def numa_nodes(nodes: Path = Path("/sys/devices/system/node")) -> dict[int, int]
 def allocation(env: Mapping[str, str]) -> Allocation:
     """Return the batch allocation that ``env`` tells of."""
     if "SLURM_JOB_ID" in env:
-        nodes = int(env.get("SLURM_JOB_NUM_NODES", env.get("SLURM_NNODES", "1")))
+        nodes = _int(env.get("SLURM_JOB_NUM_NODES")) or _int(env.get("SLURM_NNODES")) or 1
         return Allocation("slurm", env["SLURM_JOB_ID"], nodes, _int(env.get("SLURM_NTASKS")))
     if "PBS_JOBID" in env:
         lines = _lines(env.get("PBS_NODEFILE"))
         return Allocation("pbs", env["PBS_JOBID"], len(set(lines)) or 1, len(lines) or None)
     if "LSB_JOBID" in env:
         hosts = env.get("LSB_MCPU_HOSTS", "").split()
-        slots = [int(n) for n in hosts[1::2]]
+        slots = [_int(n) or 1 for n in hosts[1::2]]
         if "CSM_ALLOCATION_ID" in env:  # there the first is the launch node, which runs no rank
             slots = slots[1:]
         return Allocation("lsf", env["LSB_JOBID"], len(slots) or 1, sum(slots) or None)
@@ -132,8 +132,9 @@ def allocation(env: Mapping[str, str]) -> Allocation:
     if "FLUX_ENCLOSING_ID" in env:
         return Allocation("flux", env["FLUX_ENCLOSING_ID"])
     if "PE_HOSTFILE" in env:
-        lines = _lines(env["PE_HOSTFILE"])
-        return Allocation("sge", env.get("JOB_ID", ""), len(lines) or 1, sum(int(x.split()[1]) for x in lines) or None)
+        named = [line.split() for line in _lines(env["PE_HOSTFILE"]) if line.strip()]
+        slots = [_int("".join(host[1:2])) or 1 for host in named]
+        return Allocation("sge", env.get("JOB_ID", ""), len(slots) or 1, sum(slots) or None)
     return Allocation()
 
 

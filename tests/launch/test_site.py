@@ -1,0 +1,29 @@
+"""What a batch system's variables say of an allocation, also where they say nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlrun.launch.site import Allocation, allocation
+
+
+@pytest.mark.parametrize(
+    ("env", "found"),
+    [
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS": "8"}, Allocation("slurm", "7", 2, 8)),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "", "SLURM_NNODES": "3"}, Allocation("slurm", "7", 3)),
+        ({"SLURM_JOB_ID": "7", "SLURM_NNODES": "x", "SLURM_NTASKS": "-1"}, Allocation("slurm", "7")),
+        ({"LSB_JOBID": "7", "LSB_MCPU_HOSTS": "n1 4 n2 2"}, Allocation("lsf", "7", 2, 6)),
+        ({"LSB_JOBID": "7", "LSB_MCPU_HOSTS": "n1 x n2 2"}, Allocation("lsf", "7", 2, 3)),
+        ({"PE_HOSTFILE": "n1 4 all.q x\nn2 2 all.q x\n", "JOB_ID": "7"}, Allocation("sge", "7", 2, 6)),
+        ({"PE_HOSTFILE": "n1\n\n", "JOB_ID": "7"}, Allocation("sge", "7", 1, 1)),
+        ({"PBS_JOBID": "7", "PBS_NODEFILE": "n1\nn1\nn2\n"}, Allocation("pbs", "7", 2, 3)),
+        ({}, Allocation()),
+    ],
+)  # fmt: skip
+def test_an_allocation_is_what_its_variables_say(env, found, tmp_path):
+    for name in ("PE_HOSTFILE", "PBS_NODEFILE"):
+        if name in env:
+            (tmp_path / name).write_text(env[name])
+            env = {**env, name: str(tmp_path / name)}
+    assert allocation(env) == found
