@@ -71,11 +71,17 @@ def defaults(path: Path, kinds: Kinds) -> dict[str, Any]:
 def _value(path: Path, option: Node, node: Node, kind: str) -> Any:
     import yaml
 
-    value = yaml.safe_load(yaml.serialize(node))
+    if kind == "variables" and isinstance(node, yaml.MappingNode):
+        for name, text in node.value:
+            if not isinstance(text, yaml.ScalarNode):
+                raise DlrunError(f"{_line(path, text)}: {name.value} is no text", 'put it in quotes: NAME: "1,2"')
+        return [f"{name.value}={text.value}" for name, text in node.value]  # as they are written: true, 007
+    try:
+        value = yaml.constructor.SafeConstructor().construct_document(node)
+    except (yaml.YAMLError, ValueError) as error:
+        raise DlrunError(f"{_line(path, node)}: {option.value} has a value that is none", _FORM) from error
     if isinstance(node, yaml.ScalarNode) and kind == "text" and type(value) in (str, int):
         return node.value  # as it is written: YAML would read 2:00:00 as a number
-    if kind == "variables" and isinstance(value, dict):
-        return [f"{name}={text}" for name, text in value.items()]
     fits = {
         "count": isinstance(value, int) and not isinstance(value, bool),
         "seconds": isinstance(value, (int, float)) and not isinstance(value, bool),
@@ -84,7 +90,8 @@ def _value(path: Path, option: Node, node: Node, kind: str) -> Any:
     if not fits.get(kind, value in kind.split(" or ")):
         wanted = {"count": "a whole number", "seconds": "a number", "yes or no": "true or false", "text": "text",
                   "variables": "NAME: VALUE lines"}.get(kind, kind)  # fmt: skip
-        raise DlrunError(f"{_line(path, node)}: {option.value} is {value!r}, not {wanted}")
+        said = "nothing" if value is None else repr(value)
+        raise DlrunError(f"{_line(path, node)}: {option.value} is {said}, not {wanted}")
     return value
 
 

@@ -44,6 +44,14 @@ def test_the_projects_variables_the_users_and_the_command_lines_come_together(dl
         assert any(name in line and line.endswith(f"on every rank, from {source}") for line in told.splitlines()), told
 
 
+def test_variables_are_what_is_written(tmp_path):
+    written = {"A": "true", "B": "007", "C": "", "D": "1e3", "E": "2:30:00", "F": "null"}
+    lines = "".join(f"    {name}: {text}\n" for name, text in written.items())
+    (tmp_path / "dlrun.yaml").write_text(f"launch:\n  env:\n{lines}    G: 'a b'\n")
+    expected = [f"{name}={text}" for name, text in (written | {"G": "a b"}).items()]
+    assert defaults(tmp_path / "dlrun.yaml", KINDS) == {"env": expected}
+
+
 def test_an_empty_file_says_nothing(tmp_path):
     (tmp_path / "dlrun.yaml").write_bytes("# nothing for Büro yet\n".encode("latin-1"))
     assert defaults(tmp_path / "dlrun.yaml", KINDS) == {}
@@ -61,6 +69,10 @@ def test_an_empty_file_says_nothing(tmp_path):
         ("start:\n  n: 4\n", "line 1: start is no section", "there is one: launch"),
         ("launch:\n  - 4\n", "line 2: these are no NAME: VALUE lines", "it looks like this:\n  launch:"),
         ("launch: [\n", "line 2: ", ""),
+        ("launch:\n  ranks:\n  cores: 2\n", "line 2: ranks is nothing, not a whole number", ""),
+        ("launch:\n  env:\n    A: [1, 2]\n", "line 3: A is no text", 'put it in quotes: NAME: "1,2"'),
+        ("launch:\n  ranks: !!python/name:os.system\n", "line 2: ranks has a value that is none", "it looks like"),
+        ("launch:\n  ranks: !!int x\n", "line 2: ranks has a value that is none", "it looks like"),
     ],
 )
 def test_a_mistake_has_its_line(tmp_path, text, what, hint):
