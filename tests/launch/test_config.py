@@ -69,10 +69,14 @@ def test_an_empty_file_says_nothing(tmp_path):
         ("start:\n  n: 4\n", "line 1: start is no section", "there is one: launch"),
         ("launch:\n  - 4\n", "line 2: these are no NAME: VALUE lines", "it looks like this:\n  launch:"),
         ("launch: [\n", "line 2: ", ""),
-        ("launch:\n  ranks:\n  cores: 2\n", "line 2: ranks is nothing, not a whole number", ""),
+        ("launch:\n  per-node:\n  bind: true\n", "line 2: per-node is nothing, not a whole number", ""),
         ("launch:\n  env:\n    A: [1, 2]\n", "line 3: A is no text", 'put it in quotes: NAME: "1,2"'),
-        ("launch:\n  ranks: !!python/name:os.system\n", "line 2: ranks has a value that is none", "it looks like"),
-        ("launch:\n  ranks: !!int x\n", "line 2: ranks has a value that is none", "it looks like"),
+        (
+            "launch:\n  per-node: !!python/name:os.system\n",
+            "line 2: per-node has a value that is none",
+            "it looks like",
+        ),
+        ("launch:\n  per-node: !!int x\n", "line 2: per-node has a value that is none", "it looks like"),
     ],
 )
 def test_a_mistake_has_its_line(tmp_path, text, what, hint):
