@@ -274,3 +274,33 @@ def test_what_moves_once_an_epoch_forgets_as_in_the_serial_run():
     text = port(HEAD + inner + after).text
     assert "            s.lerp_(p, 0.01)" in text
     assert "    if step % 200 == 0:\n        dl.save" in text
+
+
+TABLED = """
+import numpy as np
+net = torch.nn.Linear(2, 3)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for epoch in range(3):
+    hits, table = torch.zeros(3), np.zeros((3, 3))
+    for x, _ in DataLoader(data, 4, shuffle=True):
+        out, y = net(x), x @ torch.ones(2, 3)
+        loss = (out - y).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        hits += ((out > 0) == (y > 0)).float().sum(0)
+        for a, b in zip(out.argmax(1).tolist(), y.argmax(1).tolist()):
+            table[a, b] += 1
+    print((hits / 48).mean())
+    print(READS)
+"""
+
+
+def test_outcomes_that_are_compared_and_counted_are_a_ranks_own():
+    assert "(dl.total(hits) / 48).mean()" in port(HEAD + TABLED.replace("READS", "epoch")).text
+
+
+@pytest.mark.parametrize(("reads", "doubted"), [("table.trace() / table.sum()", True), ("epoch", False)])
+def test_a_table_whose_entries_a_ranks_own_samples_pick_is_doubted_where_it_is_read(reads, doubted):
+    told = [d.write for d in port(HEAD + TABLED.replace("READS", reads)).doubts if d.danger == "medium"]
+    assert told == ["table = dl.total(table) after the loop"] * doubted

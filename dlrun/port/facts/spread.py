@@ -24,6 +24,10 @@ _FILLED = re.compile(r"(^|\.)(zeros|ones|empty)_like$|^\.?(\w+\.)*new_(zeros|one
 _PARSES = ("parse_args", "parse_known_args", "parse")
 
 
+# What a comparison stands in that is no condition: also another comparison, as in ``((out > 0) == (y > 0)).sum()``.
+_TAKES_OUTCOMES = (cst.Arg, cst.Attribute, cst.BinaryOperation, cst.Comparison, cst.ComparisonTarget)
+
+
 class Spread:
     """``into``: what each value goes into at once.
 
@@ -64,7 +68,7 @@ class Spread:
         match node:
             case cst.Comparison():
                 # As a condition it is decided; as an array of outcomes, counted or averaged, it is a value.
-                counted = isinstance(self.script.parents.get(node), (cst.Arg, cst.Attribute, cst.BinaryOperation))
+                counted = isinstance(self.script.parents.get(node), _TAKES_OUTCOMES)
                 return children(node) if counted else ()
             case cst.Lambda():
                 return ()
