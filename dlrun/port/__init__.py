@@ -152,6 +152,7 @@ def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
         by_hand=loops.gradients.by_hand(),
         tops=feeds.orders.tops,
         feeds=tuple(feeds.found.values()),
+        states=tuple(feeds.carried.by_loop.values()),
         carries=tuple(feeds.carried.dealt),
         lengths=tuple(feeds.uses.lengths(feeds.found.values()) if options.batch == "local" else ()),
         permutations=tuple(feeds.permutations()),

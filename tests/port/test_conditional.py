@@ -73,6 +73,20 @@ def test_what_is_made_anyhow_is_broadcast_with_the_others(made) -> None:
     assert "if decodes:\n    dl.broadcast" not in ported.text
 
 
+@pytest.mark.parametrize("made", ["if decodes:\n    for decoder in model.layers:\n        decoder.eval()\n",
+                                  "if decodes:\n    decoder = model.layers[0]\n"])  # fmt: skip
+def test_a_layer_that_is_picked_on_a_condition_is_broadcast_with_its_model(made) -> None:
+    net = (
+        "class Part(nn.Linear):\n    pass\nclass Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+    )
+    net += "        self.layers = nn.ModuleList([Part(4, 4)])\n        self.layers = [Part(4, 4)]\n"
+    net += "    def forward(self, x):\n        return self.layers[0](x)\nmodel = Net()"
+    ported = port(SCRIPT.format(made=made).replace("model = nn.Linear(4, 2)", net))
+    assert "dl.broadcast(model, opt)" in ported.text
+    assert "if decodes:\n    dl.broadcast" not in ported.text
+    assert "made on a condition" not in ported.report()
+
+
 def test_a_model_made_on_a_condition_is_the_same_on_2_ranks(tmp_path) -> None:
     text = port(SCRIPT.format(made="if decodes:\n" + ONE)).text
     save = 'torch.save(decoder.state_dict(), f"{dl.get_rank()}.pt")\ndl.finalize()'

@@ -423,3 +423,26 @@ def test_a_generator_that_opens_its_file_itself_is_refused():
     lines = "def batches(path):\n    text = open(path).read()\n    for i in range(9):\n        yield text[i:i + 9]\n"
     message = refused(carried(lines + "for x in batches('text'):\n", "x")).message
     assert "a generator makes the batches, and nothing shows out of what" in message
+
+
+@pytest.mark.parametrize("detached", ["tuple(h.detach() for h in states)", "detach(states)"])
+def test_a_state_of_several_tensors_that_is_handed_on_weighs_no_later_loss(detached):
+    """It is each rank's own, of its own stretch: a mean of the ranks' would belong to none."""
+    ported = port(f"""
+import torch
+text = torch.randint(9, (20, 350))
+embed, rnn, head = torch.nn.Embedding(9, 8), torch.nn.LSTM(8, 8, batch_first=True), torch.nn.Linear(8, 9)
+opt = torch.optim.SGD([*embed.parameters(), *rnn.parameters(), *head.parameters()], lr=0.1)
+def detach(states):
+    return [h.detach() for h in states]
+states = (torch.zeros(1, 20, 8), torch.zeros(1, 20, 8))
+for i in range(0, text.size(1) - 30, 30):
+    states = {detached}
+    out, states = rnn(embed(text[:, i:i + 30]), states)
+    loss = torch.nn.functional.cross_entropy(head(out).reshape(-1, 9), text[:, i + 1:i + 31].reshape(-1))
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+""")
+    assert "text = dl.stretch(text, axis=1)" in ported.text
+    assert not [d for d in ported.doubts if d.danger == "high"]

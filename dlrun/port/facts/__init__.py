@@ -179,7 +179,8 @@ class Facts(ScriptFacts):
     runs: tuple[cst.Call, ...] = ()  # of a session that do not train, and return what a rank's own samples make
     tops: tuple[Top, ...] = ()
     feeds: tuple[Feed, ...] = ()
-    carries: tuple[cst.CSTNode, ...] = ()  # assignments that hand a hidden state from batch to batch
+    states: tuple[cst.CSTNode, ...] = ()  # what hands a hidden state from batch to batch: assignments, models' calls
+    carries: tuple[cst.CSTNode, ...] = ()  # of these, those in loops over batches that are dealt out
     lengths: tuple[cst.Call, ...] = ()  # calls of len() of a loader, whole elsewhere, that count a rank's own batches
     permutations: tuple[cst.Call, ...] = ()  # the calls that draw an order for loops over indices
     orders: tuple[tuple[cst.Call, bool], ...] = ()  # splits and orders drawn after training began; whether it goes on

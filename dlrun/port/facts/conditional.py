@@ -11,6 +11,7 @@ from dlrun.port.facts.loops import Loops
 from dlrun.port.program.script import Binding, Scope, walk
 
 _ONCE = (cst.Call, cst.NamedExpr, cst.Await, cst.Yield)  # what may come out otherwise when it runs again
+_PARTS = ("children", "modules", "named_children", "named_modules", "values", "items")
 Sorted = tuple[tuple[str, ...], tuple[str, ...]]
 
 
@@ -26,13 +27,27 @@ def conditional(
     scope = loops.script.scopes[function.body if isinstance(function, cst.FunctionDef) else function]
     found: dict[tuple[cst.If, bool], list[tuple[str, cst.CSTNode]]] = {}
     for name, bindings in scope.names.items():
-        if name not in things and not made_before(bindings, loop):
+        parts = bindings and all(_is_part(b.value, things) for b in bindings)
+        if name not in things and not parts and not made_before(bindings, loop):
             use = next((n for n in loops.uses(name) if loops.script.scopes[n].lookup(name)[1] is scope), None)
             for condition in _made_under(loops, scope, loop, name) if use is not None else ():
                 found.setdefault(condition, []).append((name, use))  # type: ignore[arg-type]
     kept = ((*condition, *sort(names)) for condition, names in found.items())
     return tuple(Conditional(test, (*models, *optimizers), alone and _can_be_asked(loops, test, loop))
                  for test, alone, models, optimizers in kept if models or optimizers)  # fmt: skip
+
+
+def _is_part(value: cst.CSTNode | None, things: Collection[str]) -> bool:
+    """Tell whether ``value`` lies in one of ``things``: ``model.head``, the layers of ``model.layers``."""
+    while not isinstance(value, cst.Name):
+        match value:
+            case cst.Attribute() | cst.Subscript():
+                value = value.value
+            case cst.Call(func=cst.Attribute(attr=cst.Name(method))) if method in _PARTS:
+                value = value.func
+            case _:
+                return False
+    return value.value in things
 
 
 def _made_under(loops: Loops, scope: Scope, loop: cst.CSTNode, name: str) -> Iterator[tuple[cst.If, bool]]:

@@ -176,6 +176,7 @@ def gather(
         by_hand=gradients.by_hand(),
         tops=Tops(loops).found() if loops is not None else (),
         feeds=tuple(feeds.found.values()) if feeds is not None else (),
+        states=tuple(feeds.carried.by_loop.values()) if feeds is not None else (),
         carries=tuple(feeds.carried.dealt) if feeds is not None else (),
         permutations=tuple(feeds.permutations()) if feeds is not None else (),
         orders=tuple(feeds.late_orders()) if feeds is not None else (),

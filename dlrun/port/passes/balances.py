@@ -76,8 +76,14 @@ def _kept(metrics: Metrics) -> Iterator[tuple[cst.CSTNode, cst.BaseExpression, c
             case _:
                 continue
         state = tensor_of(box)
-        if state is not None and _is_carried(metrics, node, state, value):
+        if state is not None and not _is_handed_on(metrics, box) and _is_carried(metrics, node, state, value):
             yield node, box, value
+
+
+def _is_handed_on(metrics: Metrics, box: cst.BaseExpression) -> bool:
+    """Tell whether ``box`` is the hidden state of a rank's own stretch: ``state = detach(state)``."""
+    made = (n.targets[0].target for n in metrics.facts.states if isinstance(n, cst.Assign))
+    return any(is_same(metrics.facts, n, box) for target in made for n in walk(target) if isinstance(n, cst.Name))
 
 
 def _is_carried(metrics: Metrics, node: cst.CSTNode, box: cst.BaseExpression, value: cst.BaseExpression) -> bool:
