@@ -50,7 +50,7 @@ def test_a_check_that_is_interrupted_has_not_failed(any_mpiexec, tmp_path: Path)
     pytest.importorskip("dl_comm._core", reason="dl_comm's compiled core is not installed")
     (tmp_path / "talks.py").touch()
     (tmp_path / "slow").mkdir()
-    (tmp_path / "slow/dl_comm.py").write_text("import time\ntime.sleep(60)\n")
+    (tmp_path / "slow/numpy.py").write_text("import time\ntime.sleep(60)\n")
     line = [sys.executable, "-m", "dlrun", "launch", "-n", "2", "--check", "--mpiexec", any_mpiexec,
             "--log-dir", "runs", "--env", f"PYTHONPATH={tmp_path / 'slow'}", "talks.py"]  # fmt: skip
     process = subprocess.Popen(line, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
