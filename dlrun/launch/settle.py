@@ -118,6 +118,8 @@ def kind_of(plan: LaunchPlan) -> str:
         check(plan.program[0], plan.cwd, dict(plan.env).get("PYTHONPATH", ""))
         return "module"
     script = plan.program[0]
+    if not script:
+        raise DlrunError("the name of the script is empty", "name one: dlrun launch -n 2 train.py")
     path = Path(plan.cwd, script)
     if path.is_file() and not script.endswith((".py", ".pyw")):
         if os.access(path, os.X_OK):

@@ -44,6 +44,7 @@ def said(tmp_path, monkeypatch):  # type: ignore
         (["-n", "2", "--env", "A", "train.py"], "--env A has no value", "write --env NAME=VALUE"),
         (["-n", "2", "--hosts", "n1:x", "train.py"], "--hosts n1:x: 'n1:x' is no host", "write n1,n2 or n1:4,n2:2"),
         (["-n", "2", "--hosts", "n1:0,n2:2", "train.py"], "--hosts n1:0,n2:2: n1 takes no rank", "leave it out"),
+        (["-n", "2", ""], "the name of the script is empty", "name one"),
         (["-n", "2", "/dev/null"], "/dev/null is no file", "write it to one"),
         (["-n", "2", "é.py"], "there is no script é.py", "looked in"),
         (["-n", "2", "--job", "j.sh", "--time", "1:99:00", "train.py"], "--time 1:99:00 is no time", "write H:MM:SS"),
