@@ -134,6 +134,22 @@ def test_the_search_of_a_graph_by_scipy_is_one_that_averages() -> None:
     assert alone.index("self.sess.run(dl.broadcast_variables())") < alone.index("self.optimizer.minimize(")
 
 
+def test_a_search_that_a_loop_over_experiments_makes_again_is_each_times_one_of_all_ranks() -> None:
+    begin = PINN.index("X = np.load")
+    again = ("errors = np.zeros(3)\nnoise = [0.0, 0.1, 0.2]\nfor j in range(len(noise)):\n    X = np.load('x.npy')\n"
+             "    PINN(X, X[:, 0:1] + noise[j], [1, 1]).train(100)\n")  # fmt: skip
+    text = port(PINN[:begin] + again).text
+    assert "for j in range(len(noise)):" in text and FED in text
+    assert text.count("broadcast_variables()") == 1
+
+
+def test_losses_that_take_single_entries_of_what_is_fed_are_refused() -> None:
+    loss = "tf.reduce_mean(tf.square(self.pred - self.u_tf))"
+    edges = f"{loss} + tf.reduce_mean(tf.square(self.pred[0, :] - self.pred[1, :]))"
+    with pytest.raises(DlrunError, match=r"takes a part, self\.pred"):
+        port(PINN.replace(loss, edges))
+
+
 SEARCH = """import numpy as np
 import scipy.optimize
 import tensorflow as tf

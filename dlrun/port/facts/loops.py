@@ -112,10 +112,11 @@ class Loops:
 
     @cached_property
     def nests(self) -> list[tuple[Way, list[cst.For | cst.While]]]:
-        """The ways to the updates, each with the training loops on it, innermost first."""
+        """The ways to the updates, each with the training loops on it, innermost first; none on those to a search."""
         ways = [way for end in self.ends for way in self.ways(end)]
         above = [[u for n in reversed(way) for u in self.script.above(n) if isinstance(u, LOOPS)] for way in ways]
-        return [(way, [u for u in us if u in self.training]) for way, us in zip(ways, above, strict=True)]
+        return [(way, [u for u in us if u in self.training and not self.gradients.is_search(way[-1])])
+                for way, us in zip(ways, above, strict=True)]  # fmt: skip
 
     @cached_property
     def searches(self) -> list[cst.CSTNode]:

@@ -70,7 +70,7 @@ class SessionGradients(TapeGradients):
         owners = [c.func.value for c in self.external if isinstance(c.func, cst.Attribute)]
         return tuple(dict.fromkeys((*super().wrapped(), *(made for o in owners for made in self._interfaces(o)))))
 
-    def is_search(self, call: cst.Call) -> bool:
+    def is_search(self, call: cst.CSTNode) -> bool:
         """Tell whether in ``call`` an optimizer makes updates until it is content."""
         return call in self.external
 

@@ -58,7 +58,6 @@ class TensorFlowFacts(Facts):
     queues: tuple[cst.Call, ...] = ()  # input by queue runners
     fed: tuple[tuple[cst.BaseExpression, cst.BaseExpression], ...] = ()  # placeholders of training runs, and values
     fitted: tuple[cst.Call, ...] = ()  # fit() and the like of compiled models, beside loops that train
-    searches: tuple[cst.CSTNode, ...] = ()  # lines, in no loop, in which an optimizer makes updates until it is content
     unclear: tuple[cst.CSTNode, ...] = ()  # data that may feed the training or not
 
 
@@ -198,7 +197,6 @@ def gather(
         estimators=estimators,
         monitored=tuple(c for c in script.calls if _makes(script, c, _MONITORED)),
         supervised=tuple(c for c in script.calls if _makes(script, c, _SUPERVISOR)),
-        searches=tuple(loops.searches) if loops is not None else (),
         fitted=tuple(beside_loops(flow)),
         queues=tuple(feeds.queues) if isinstance(feeds, SessionFeeds) else (),
         fed=tuple(pair for run, _ in gradients.step_calls for pair in gradients.fed_pairs(run))

@@ -40,7 +40,7 @@ class Gradients:
         self.backwards = [c for c in self.script.calls if self._is_backward(c)]
         self.step_calls = list(self._step_calls())
         self.updates = list(self._manual_updates())
-        self.leads_to_step = self._leading_to([*(c for c, _ in self.step_calls), *self.updates])
+        self.leads_to_step = self._leading_to(self._single)
         self.leads_to_backward = self._leading_to(self.backwards)
         self._runs_backward: dict[cst.CSTNode, bool] = {}
 
@@ -54,7 +54,7 @@ class Gradients:
             name == "torch.autograd.backward"
         )
 
-    def is_search(self, call: cst.Call) -> bool:
+    def is_search(self, call: cst.CSTNode) -> bool:
         """Tell whether ``call`` makes updates until it is content, by gradients that nothing here computes."""
         return False
 
@@ -152,8 +152,13 @@ class Gradients:
         return True
 
     def runs_step(self, node: cst.CSTNode) -> bool:
-        """Tell whether running ``node`` may run an optimizer step."""
-        return self._runs(node, [*(c for c, _ in self.step_calls), *self.updates], self.leads_to_step)
+        """Tell whether running ``node`` may run an optimizer step, and not a whole search."""
+        return self._runs(node, self._single, self.leads_to_step)
+
+    @property
+    def _single(self) -> list[cst.CSTNode]:
+        """The updates that are one step each."""
+        return [*(c for c, _ in self.step_calls if not self.is_search(c)), *self.updates]
 
     def runs_backward(self, node: cst.CSTNode) -> bool:
         """Tell whether running ``node`` may run a backward pass."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import libcst as cst
 
 from dlrun.port.facts import Feed
+from dlrun.port.facts.computed import computed
 from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.facts.reductions import Reductions
 from dlrun.port.facts.session import SessionGradients
 from dlrun.port.facts.torch import LOOPS
 from dlrun.port.feeds.chance import drawn
 from dlrun.port.feeds.full import FullBatches, body
-from dlrun.port.feeds.positions import moving
+from dlrun.port.feeds.positions import moving, takes_part
 from dlrun.port.feeds.wholes import GRAPH, Wholes
 from dlrun.port.program.script import dotted, walk
 
@@ -107,6 +108,7 @@ class FullSessions(FullBatches):
         code = self.script.code
         given = {dotted(key): code(value) if value in there else _array_in(value, wholes) for key, value in pairs}
         how = self._reductions({name: array for name, array in given.items() if name and array})
+        self.part = self.part or self._entry(how)
         self.full_batch = True
         if wholes.arrays:
             inside = any(self.script.inside(n, wholes.loop) for name in wholes.arrays for n in wholes.uses(name))
@@ -118,6 +120,18 @@ class FullSessions(FullBatches):
         chance = tuple(code(value) for value in there if self._is_drawn(value, wholes))
         for value in there:  # rank 0's, also of what is made of what chance has made
             self.found[value] = Feed(value, "array", drawn=chance, gathered=how)
+
+    def _entry(self, how: Reductions) -> cst.Subscript | None:
+        """Return what a loss takes of some samples alone: ``pred[0, :] - pred[1, :]`` at two boundaries."""
+        for node in computed(self.flow, self.gradients.losses()).nodes:
+            for n in walk(node):
+                if not isinstance(n, cst.Subscript) or how.of(n.value).kind != "each":
+                    continue
+                index = n.slice[0].slice
+                one = len(n.slice) > 1 and isinstance(index, cst.Index) and isinstance(index.value, cst.Integer)
+                if one or takes_part(self.flow, index):
+                    return n
+        return None
 
     def _held(self, loop: cst.CSTNode) -> None:
         """Note the arrays that the graph holds as constants, where all that uses them comes after them."""

@@ -10,8 +10,9 @@ import libcst as cst
 from dlrun.errors import DlrunError
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Step
+from dlrun.port.facts.session import SessionGradients
 from dlrun.port.facts.tensorflow import TensorFlowFacts
-from dlrun.port.facts.torch import calls_method
+from dlrun.port.facts.torch import LOOPS, calls_method
 from dlrun.port.insert import expression, statements
 from dlrun.port.passes import estimator
 from dlrun.port.program.script import argument, dotted
@@ -41,7 +42,7 @@ def broadcast(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
 def _is_after(facts: TensorFlowFacts, line: cst.CSTNode, other: cst.CSTNode) -> bool:
     """Tell whether ``line`` runs in the loop ``other``, or is a search that comes after it in one block."""
     script = facts.script
-    search = line in facts.searches and script.parents[line] is script.parents[other]
+    search = not isinstance(line, LOOPS) and script.parents[line] is script.parents[other]
     return script.inside(line, other) or (search and script.order[other] < script.order[line])
 
 
@@ -78,9 +79,8 @@ def _places(facts: TensorFlowFacts, step: Step) -> list[tuple[cst.CSTNode, str]]
     found = list(_in_callers(facts, step.node, _Named(step.optimizer)))
     if loop is not None and not _is_called_in(facts, step.node, found):
         return [(loop, text)]  # else an epoch is a call: training begins before the loop over them
-    line = script.line_of(script.statement_of(step.node))
-    if not found and line in facts.searches:
-        return [(line, text)]
+    if not found and isinstance(facts.gradients, SessionGradients) and facts.gradients.is_search(step.node):
+        return [(script.line_of(script.statement_of(step.node)), text)]
     if not found and not facts.monitored and not facts.supervised:
         raise DlrunError(
             f"{script.place(step.node)}: found no loop around this run in which {text} can be named: "
