@@ -304,3 +304,26 @@ def test_outcomes_that_are_compared_and_counted_are_a_ranks_own():
 def test_a_table_whose_entries_a_ranks_own_samples_pick_is_doubted_where_it_is_read(reads, doubted):
     told = [d.write for d in port(HEAD + TABLED.replace("READS", reads)).doubts if d.danger == "medium"]
     assert told == ["table = dl.total(table) after the loop"] * doubted
+
+
+RECALLED = """
+net, weights = torch.nn.Linear(2, 3), torch.ones(3)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for epoch in range(3):
+    right, seen = torch.zeros(3), torch.zeros(3)
+    for x, y in DataLoader(data, 4, shuffle=True):
+        out, y = net(x), y[:, 0].long().clamp(0, 2)
+        loss = torch.nn.functional.cross_entropy(out, y, weight=weights)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        hit = out.argmax(1) == y
+        right.index_add_(0, y, hit.float())
+        seen.index_add_(0, y, torch.ones(len(y)))
+    weights = 1.5 - right / seen.clamp(min=1)
+"""
+
+
+def test_weights_of_classes_that_follow_a_ranks_own_hits_are_doubted():
+    told = [d.why for d in port(HEAD + RECALLED).doubts if d.danger == "high"]
+    assert any("weights" in why for why in told)

@@ -13,7 +13,7 @@ from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Binding, children, dotted
 
 # Methods that put their arguments into the object they are called on.
-_FILLS = {"update", "append", "extend", "add", "insert", "push", "record"}
+_FILLS = {"update", "append", "extend", "add", "insert", "push", "record", "index_add_", "scatter_add_"}
 # What these make of a value is the same for all values of one kind and length.
 _SHAPES = {f"builtins.{name}" for name in ("len", "range", "type", "isinstance", "enumerate")}
 _OPENS = {"builtins.open", "io.open", "gzip.open", "bz2.open", "codecs.open"}  # files hold what their names do not say
@@ -26,6 +26,7 @@ _PARSES = ("parse_args", "parse_known_args", "parse")
 
 # What a comparison stands in that is no condition: also another comparison, as in ``((out > 0) == (y > 0)).sum()``.
 _TAKES_OUTCOMES = (cst.Arg, cst.Attribute, cst.BinaryOperation, cst.Comparison, cst.ComparisonTarget)
+_OF_ARRAYS = ("sum", "float", "double", "int", "long", "mean", "astype", "to", "cpu", "view", "type")
 
 
 class Spread:
@@ -68,7 +69,7 @@ class Spread:
         match node:
             case cst.Comparison():
                 # As a condition it is decided; as an array of outcomes, counted or averaged, it is a value.
-                counted = isinstance(self.script.parents.get(node), _TAKES_OUTCOMES)
+                counted = isinstance(self.script.parents.get(node), _TAKES_OUTCOMES) or self._is_array(node)
                 return children(node) if counted else ()
             case cst.Lambda():
                 return ()
@@ -87,6 +88,16 @@ class Spread:
             case cst.Call():
                 return self._of_call(node)
         return children(node)
+
+    def _is_array(self, outcome: cst.Comparison) -> bool:
+        """Tell whether the name that ``outcome`` gets stands for an array: ``right = out == y; right.float()``."""
+        line = self.script.parents.get(outcome)
+        target = line.targets[0].target if isinstance(line, cst.Assign) else None
+        if not isinstance(target, cst.Name):
+            return False
+        return any(isinstance(n.value, cst.Name) and n.value.value == target.value and n.attr.value in _OF_ARRAYS
+                   and self.script.bindings_of(n.value) == self.script.bindings_of(target)
+                   for n in self.script.of(cst.Attribute))  # fmt: skip
 
     def _of_call(self, node: cst.Call) -> list[object]:
         name = self.script.name_of(node.func)
@@ -195,7 +206,8 @@ class Spread:
                 if argument is not None:
                     self._join([argument], (self.script.scopes[target.body], param.name.value))
         if isinstance(call.func, cst.Attribute) and call.func.attr.value in _FILLS:
-            self._kept_in(call.func.value, [a.value for a in call.args])
+            begins = 2 if call.func.attr.value.endswith("_add_") else 0  # dim, index, what is added
+            self._kept_in(call.func.value, [a.value for a in call.args[begins:]])
 
     def _kept_in(self, box: cst.CSTNode, values: Iterable[cst.CSTNode]) -> None:
         if (held := self._held(_whole(box))) is not None:

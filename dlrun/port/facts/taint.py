@@ -75,6 +75,7 @@ def without_gradients(script: Script, node: cst.CSTNode) -> bool:
 def plain_numbers(script: Script, kinds: Kinds, values: Taint) -> Taint:
     """Return what is made of those of ``values`` that gradients do not go back through: of ``loss.item()``."""
     found: list[cst.CSTNode] = [n for n in script.of(cst.Attribute) if n.attr.value == "data"]
+    found += script.of(cst.Comparison)  # as an array of outcomes
     for call in script.calls:
         name, again = script.name_of(call.func), any(a.keyword and a.keyword.value == "create_graph" for a in call.args)
         leaves = isinstance(call.func, cst.Attribute) and call.func.attr.value in _LEAVES
