@@ -11,7 +11,6 @@ from dlrun.verify.checks.metrics import evaluated_whole
 from dlrun.verify.checks.moving import moving
 from dlrun.verify.checks.options import NAME as OPTIONS
 from dlrun.verify.checks.options import options
-from dlrun.verify.checks.reached import reached
 from dlrun.verify.checks.same import ALONE, same
 from dlrun.verify.checks.scaled import scaled
 from dlrun.verify.checks.shown import numbers_shown
@@ -65,7 +64,7 @@ def _sharded(serial: Run, again: Run, identity: Run, sharded: Run) -> list[Check
     remarks = [] if cause else [choices(serial, again, sharded), numbers_shown(sharded), moving(identity, sharded)]
     parts = [options(identity, sharded, bool(rated.fault)), sums(identity, sharded), divided(identity, sharded)]
     parts += [evaluated_whole(identity, sharded), turns(serial, sharded), weights(identity, sharded), classes(sharded)]
-    checks += [check for check in (*parts, *remarks, reached(sharded)) if check]
+    checks += [check for check in (*parts, *remarks) if check]
     if sharded.error and not sharded.hung:
         rank, event = sharded.error
         told = next((check.name for check in checks if check.fault), "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,17 +14,22 @@ from typing import Any
 from dlrun.apart import outside
 from dlrun.errors import DlrunError
 from dlrun.verify.checks import data, loaders, metrics, ranks, repeat, whole
+from dlrun.verify.checks.reached import reached
 from dlrun.verify.checks.same import ALONE, same
 from dlrun.verify.checks.sizes import repeats
 from dlrun.verify.compare import SHARDED, compare, ran
+from dlrun.verify.evaluations import FIRST, Evaluations, shared
+from dlrun.verify.longer import to_the_end
 from dlrun.verify.refusals import framework_of, refuse
+from dlrun.verify.resumed import resumed
 from dlrun.verify.runs import Task, execute, orders
 from dlrun.verify.trace import Run
 from dlrun.verify.tracer.recorder import UNCUT
-from dlrun.verify.verdict import Check, Verdict, failed, skipped
+from dlrun.verify.verdict import Check, Verdict, skipped
 
 # What shows where ranks share data, or scale rates, by their numbers, although they are to repeat the serial run.
-BY_NUMBERS = {"other-data", "other-gradient", "other-randomness", "other-rate", "other-steps"}
+BY_NUMBERS = {"other-data", "other-gradient", "other-output", "other-randomness", "other-rate", "other-steps",
+              "rank-dependent-change", "rank-dependent-exit", "rank-dependent-rate", "uneven-steps"}  # fmt: skip
 COUNTS = ("StopIteration", "RuntimeError")  # what next() raises where an epoch was cut short
 ITSELF = ("SystemExit", "ImportError", "ModuleNotFoundError")  # no cut brings those about
 SHARES = "the port shares data, or scales, by the ranks' numbers: dl.shard() and dl.lr_scale() let this be judged"
@@ -79,11 +84,16 @@ def verify(
     other = ran(replicate, "replicate") or same("replicate", serial, again, replicate)
     if other.fault in BY_NUMBERS and any(trace.first("asked") for trace in replicate.traces):
         replicate = runs.alone(serial, again) or replicate
-    sharded = runs.sharded()
-    add(*compare(serial, again, identity, replicate, sharded))
     by_itself = replicate.name == ALONE
+    sharded = runs.sharded(keeps=by_itself)
+    add(*to_the_end(runs, serial, sharded, compare(serial, again, identity, replicate, sharded)))
     broken = any(_any(checks, name) for name in ("identity", ranks.STEPS, SHARDED))
-    add(skipped(metrics.NAME, SHARES) if by_itself else runs.metrics(serial, again, identity, broken))
+    again_from, more = resumed(runs, serial, sharded) if not broken else (None, [])
+    add(*(check for check in (again_from, reached(sharded, more)) if check))
+    if by_itself:
+        add(skipped(metrics.NAME, FIRST) if _any(checks) else Evaluations(runs, serial, identity, sharded).check())
+    else:
+        add(shared(runs, serial, again, identity, broken))
     if by_itself and not whole.same_batches(serial, sharded):
         add(skipped(whole.NAME, SHARES))
     else:
@@ -101,6 +111,7 @@ class Runs:
     unwanted: Event = field(default_factory=Event)  # set: all runs are to be ended
     watch: outside.Watch = field(default_factory=outside.Watch)
     cuts: list[int] = field(default_factory=list)  # that were tried, the one in force last
+    files: Mapping[str, Path] = field(default_factory=dict)  # that a run finds beside the user's, by their way
 
     def serial(self) -> tuple[Run, Run]:
         """Run the serial script twice. An epoch is cut short after half of the steps, unless the script minds.
@@ -140,36 +151,25 @@ class Runs:
 
     def identity(self, serial: Run | None = None) -> Run:
         """Run the port on 1 rank; with ``serial`` where what a port decides by ranks is left to that script."""
-        return self._port("identity", 1, lineage=framework_of(self.job.port) == "torch", **_of(serial))
+        return self.port("identity", 1, lineage=framework_of(self.job.port) == "torch", **_of(serial))
 
     def replicate(self) -> Run:
         """Run the port on n ranks that repeat the serial run; n a power of two, so that means of equals are exact."""
-        return self._port("replicate", 1 << (self.job.ranks.bit_length() - 1), env={"DL_COMM_REPLICATE": "1"})
+        return self.port("replicate", 1 << (self.job.ranks.bit_length() - 1), env={"DL_COMM_REPLICATE": "1"})
 
     def alone(self, serial: Run, again: Run) -> Run | None:
         """Run the port on n ranks that are told to be alone, as one that shares its data itself; None if it differs."""
         n, env = 1 << (self.job.ranks.bit_length() - 1), {"DL_COMM_REPLICATE": "1"}
-        run = self._port(ALONE, n, env, alone=True, lineage=True, **_of(serial))
+        run = self.port(ALONE, n, env, alone=True, lineage=True, **_of(serial))
         return run if (ran(run, "replicate") or same("replicate", serial, again, run)).status == "passed" else None
 
-    def sharded(self) -> Run:
-        """Run the port as it is."""
-        return self._port("sharded", self.job.ranks, seed_by_rank=True, lineage=True)
+    def longer(self, name: str = "longer") -> Run:
+        """Run the serial script once more, for other steps, or beside other files."""
+        return self._serial(name, self.cut)
 
-    def metrics(self, serial: Run, again: Run, identity: Run, broken: bool) -> Check:
-        """Run the port with the training replicated and evaluations sharded, where there are such, or sums of them."""
-        trained = {epoch.loader for epoch in identity.root.epochs if epoch.trains}
-        shards = list(identity.root.returns("shard"))
-        kept = tuple(call["shard"] for call in shards if trained & set(call["loaders"]) or not call["loaders"])
-        if len(kept) == len(shards) and not any(call["evaluates"] for call in identity.root.returns("total")):
-            return metrics.metrics(serial, again, identity, None)
-        if broken:
-            return skipped(metrics.NAME, "first repair what failed above")
-        run = self._port("metrics", self.job.ranks, env={"DL_COMM_REPLICATE": "1"}, training_shards=kept)
-        if run.hung or run.error:
-            said = f": {run.error[1]['message']}" if run.error else ": the ranks wait for each other"
-            return failed(metrics.NAME, f"sharded evaluation does not come to its end{said}", "", "fails")
-        return metrics.metrics(serial, again, identity, run)
+    def sharded(self, keeps: bool = False, name: str = "sharded") -> Run:
+        """Run the port as it is."""
+        return self.port(name, self.job.ranks, seed_by_rank=True, lineage=True, keeps=keeps)
 
     def whole(self, serial: Run, sharded: Run, broken: bool) -> Check:
         """Run the port with the serial global batch, where the script allows it."""
@@ -182,7 +182,7 @@ class Runs:
         if any(sharded.root.returns("stretch")):
             reason = "the ranks go through stretches of a stream: no step of theirs is a serial one"
         if reason or broken:
-            return skipped(whole.NAME, "first repair what failed above" if broken else reason)
+            return skipped(whole.NAME, FIRST if broken else reason)
         keeps = data.batch_factor(serial, sharded) == 1
         if keeps and loud is None:
             return whole.reproduces(serial, sharded)
@@ -190,11 +190,11 @@ class Runs:
         # What is fed, or what fit() takes, is the serial batch on every rank, and the tracer deals it out.
         fits = any(event.facts.get("fit") for event in serial.root.all("epoch"))
         env = {} if keeps or (data.training(serial.root) and not fits) else {"DL_COMM_REPLICATE": "1"}
-        given = {"quiet": loud is not None, "global_batch": not keeps, "training_loaders": made}
-        run = self._port("whole", self.job.ranks, env, **given)
+        given: dict[str, Any] = {"quiet": loud is not None, "global_batch": not keeps, "training_loaders": made}
+        run = self.port("whole", self.job.ranks, env, **given)
         check = whole.reproduces(serial, run, loud, not keeps)
         if not keeps and whole.of_sums(serial, run, check):
-            run = self._port("sums", self.job.ranks, env, sums=True, **given)
+            run = self.port("sums", self.job.ranks, env, sums=True, **given)
             check = whole.reproduces(serial, run, loud, grown=True, sums=True)
         return check
 
@@ -221,15 +221,16 @@ class Runs:
         env = {"PYTHONHASHSEED": "1"} if name.endswith("again") and "PYTHONHASHSEED" not in os.environ else {}
         return self._run(name, self.job.serial, 1, cut, env, **more)
 
-    def _port(self, name: str, n: int, env: dict[str, str] | None = None, **more: Any) -> Run:
-        return self._run(name, self.job.port, n, self.cut, env or {}, **more)
+    def port(self, name: str, n: int, env: dict[str, str] | None = None, cut: int = 0, **more: Any) -> Run:
+        """Run the port on n ranks; ``cut``: the steps after which an epoch is cut short, where not as elsewhere."""
+        return self._run(name, self.job.port, n, cut or self.cut, env or {}, **more)
 
     def _run(self, name: str, script: Path, n: int, cut: int, env: dict[str, str], **more: Any) -> Run:
         given = orders(self.job.steps, cut, seed=self.job.seed, framework=framework_of(self.job.port), **more)
         env = {"DL_COMM_TIMEOUT_S": str(self.job.stall * 2), **env}
         words, where = self.job.args, self.folder / name
         with self.watch.over(self.folder):
-            return self.act(Task(name, script, words, n, where, given, env, self.job.stall, self.unwanted))
+            return self.act(Task(name, script, words, n, where, given, env, self.job.stall, self.unwanted, self.files))
 
 
 def _of(serial: Run | None) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -39,6 +40,7 @@ class Task:
     env: Mapping[str, str]
     stall: float  # seconds without any event after which the run counts as hung
     unwanted: threading.Event = field(default_factory=threading.Event, compare=False)  # set: the run is to be ended
+    files: Mapping[str, Path] = field(default_factory=dict)  # copies of which lie there, by their way from the place
 
 
 def execute(task: Task) -> Run:
@@ -47,6 +49,8 @@ def execute(task: Task) -> Run:
     task.folder.mkdir(parents=True)
     root = task.folder / "scratch"
     place = lay_out(Path.cwd(), root, task.folder.parent)
+    for way, file in task.files.items():
+        _lay(root / way, file)
     orders = task.folder / "orders.json"
     script = str(in_place(task.script.resolve(), Path.cwd().resolve(), place))
     given = {"script": script, "out": str(task.folder), "scratch": str(root), "folder": str(place), **task.orders}
@@ -70,17 +74,30 @@ def execute(task: Task) -> Run:
         hung = _wait(process, task)
     traces = tuple(read_trace(task.folder / f"rank{rank}.jsonl", rank) for rank in range(task.ranks))
     said = log.read_text(errors="replace")[-4000:]
-    return Run(task.name, traces, process.returncode, hung, said, _texts(traces[0], root))
+    written = _written(traces[0], root)
+    return Run(task.name, traces, process.returncode, hung, said, _texts(written), written)
 
 
-def _texts(trace: Trace, place: Path) -> dict[str, str]:
-    """Return the text files that a rank wrote in its scratch folder, by their way from there; small ones alone."""
+def _lay(copy: Path, file: Path) -> None:
+    copy.unlink(missing_ok=True)
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy2(file, copy)
+
+
+def _written(trace: Trace, place: Path) -> dict[str, Path]:
+    """Return the files that a rank wrote in its scratch folder, by their way from there."""
     paths = {Path(event["path"]) for event in trace.all("file") if event["how"] == "write"}
+    inside = [path for path in sorted(paths) if path.is_relative_to(place)]
+    return {str(path.relative_to(place)): path for path in inside if path.is_file() and not path.is_symlink()}
+
+
+def _texts(written: Mapping[str, Path]) -> dict[str, str]:
+    """Return the text of those files that are text, small ones alone."""
     found = {}
-    for path in sorted(path for path in paths if path.is_relative_to(place)):
-        if path.is_file() and not path.is_symlink() and path.stat().st_size <= TEXT:
+    for way, path in written.items():
+        if path.stat().st_size <= TEXT:
             with suppress(UnicodeDecodeError):
-                found[str(path.relative_to(place))] = path.read_text(encoding="utf-8")
+                found[way] = path.read_text(encoding="utf-8")
     return found
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ class Epoch:
     """One pass over a DataLoader: ``batches`` delivered, then ``rest``, which a cut run did not read any more.
 
     Batches are lists of sample numbers in data set ``data``; None where samples have no number. ``loops``: a ``for`` of
-    the script's goes through it. ``dataset``: as its workers name it.
+    the script's goes through it. ``dataset``: as its workers name it. ``made``: the steps made before.
     """
 
     loader: int
@@ -70,6 +71,7 @@ class Epoch:
     hashes: tuple[str, ...]
     loops: bool = False
     dataset: int = 0
+    made: int = 0
 
     @property
     def samples(self) -> list[int] | None:
@@ -119,6 +121,7 @@ class Trace:
 
     def _epoch(self, begun: Event) -> Epoch:
         mine = [e for e in self.all("batch", "cut", "over", "trains") if e["epoch"] == begun["epoch"]]
+        before = takewhile(lambda event: event is not begun, self.events)
         return Epoch(
             loader=begun["loader"],
             data=begun["data"],
@@ -131,6 +134,7 @@ class Trace:
             hashes=tuple(e["hash"] for e in mine if e.kind == "batch"),
             loops=begun.facts.get("loops", False),
             dataset=begun.facts.get("dataset", 0),
+            made=sum(event.kind == "step" for event in before),
         )
 
     @cached_property
@@ -175,7 +179,7 @@ class Run:
     """One launch: what each rank did, and how it ended.
 
     ``hung``: the ranks waited for each other until the run was ended from outside. ``texts``: the text files that rank
-    0 wrote, by their way from the working folder.
+    0 wrote, by their way from the working folder; ``written``: all such files.
     """
 
     name: str
@@ -184,6 +188,7 @@ class Run:
     hung: bool = False
     log: str = ""
     texts: Mapping[str, str] = field(default_factory=dict)
+    written: Mapping[str, Path] = field(default_factory=dict)
 
     @property
     def root(self) -> Trace:

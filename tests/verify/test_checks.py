@@ -305,6 +305,17 @@ def test_statistics_that_are_averaged_before_they_are_saved_are_told_from_rank_0
 
 
 @pytest.mark.parametrize(
+    ("mean", "says"), [("b", "averaged before t.py:9 saves them"), ("a", "rank 0's are saved at t.py:9")]
+)
+def test_statistics_that_a_plain_save_writes_on_rank_0_are_told(mean: str, says: str) -> None:
+    averaged = [event("return", fn="average", statistics=mean)]
+    save = event("plain save", "t.py:9", statistics="b")
+    check = held(run([*averaged, save, *holding(1.0, "statistics")], [*averaged, *holding(1.5, "statistics")]))
+    assert check.status == "passed"
+    assert says in check.finding
+
+
+@pytest.mark.parametrize(
     ("kind", "rate", "status"), [("AdamW", 0.1, "n/a"), ("AdamW", 0.2, "failed"), ("SGD", 0.1, "failed")]
 )
 def test_where_gradients_agree_an_adams_first_step_is_no_fault(kind: str, rate: float, status: str) -> None:

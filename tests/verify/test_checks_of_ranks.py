@@ -401,3 +401,25 @@ def test_a_file_moved_into_place_by_rank_0_has_one_writer() -> None:
     moved = [written, event("file", path="/w/m.pt", how="write", was="/w/tmp")]
     assert ranks.one_writer(run(moved, [])).status == "passed"
     assert ranks.one_writer(run(moved, moved)).fault == "save-by-every-rank"
+
+
+@pytest.mark.parametrize(("made", "shares", "fault"), [
+    (1, ([4, 1], [2, 3]), ""),  # 4 in the place of 0, by parameters that are others by now
+    (1, ([4, 1], [1, 4]), "overlapping-shards"),
+    (0, ([4, 1], [2, 3]), "lost-samples"),
+])  # fmt: skip
+def test_samples_that_the_model_chooses_after_some_steps_may_be_others_on_n_ranks(made, shares, fault) -> None:
+    def chosen(*batches: list[int]) -> list[Event]:
+        return [*(step(k, 0.9) for k in range(made)), *epoch(list(batches))]
+
+    check = data.shards(run(chosen([0], [1], [2], [3])), run(*(chosen([a], [b]) for a, b in shares)))
+    assert check.fault == fault
+
+
+def test_batches_of_other_lengths_on_some_rank_are_told() -> None:
+    serial = run(epoch([list(range(4)), list(range(4, 8)), [8, 9, 10, 11]]))
+    check = data.global_batch(serial, run(epoch([[0, 1, 2, 3], [8, 9, 10, 11]]), epoch([[4, 5, 6, 7], [3]])))
+    assert check.status == "passed"
+    assert "; batch 2 is of 4 and 1: in the mean over ranks a sample of the smaller one counts 4 ti" in check.finding
+    even = data.global_batch(serial, run(epoch([[0, 1, 2, 3], [8, 9]]), epoch([[4, 5, 6, 7], [10, 11]])))
+    assert even.finding.endswith("(2 times the serial 4)")

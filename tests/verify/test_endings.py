@@ -14,8 +14,9 @@ from test_other_styles import DEALT, DRAWN
 pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
 
 from dlrun.verify.tracer.conditions import WATCH, counting, watch, watched
-from dlrun.verify.tracer.endings import batched
+from dlrun.verify.tracer.endings import batched, counted
 from dlrun.verify.tracer.recorder import UNCUT
+from dlrun.verify.tracer.syntax import Loop
 
 SCRIPT = dedent(
     """
@@ -46,6 +47,12 @@ def test_the_innermost_loops_of_steps_are_those_through_batches_where_they_are_g
     tree = ast.parse(SCRIPT)
     lines = [SCRIPT.splitlines()[i - 1].strip() for i in sorted(batched(tree, counting(tree)))]
     assert lines == ["for x in batches:", "for i in range(0, 12, 2):"]
+
+
+def test_the_loops_that_count_steps_have_no_other_in_them() -> None:
+    tree = ast.parse(SCRIPT)
+    lines = [SCRIPT.splitlines()[i - 1].strip() for i in sorted(counted(tree, counting(tree, Loop)))]
+    assert lines == ["for x in batches:", "for x in all:", "for i in range(0, 12, 2):", "for step in range(9):"]
 
 
 @pytest.mark.parametrize(("cut", "last"), [(2, (1, 2)), (UNCUT, (1, 10))])

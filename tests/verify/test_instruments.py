@@ -20,7 +20,7 @@ from dlrun.verify.tracer.counted import carried_in  # noqa: E402
 from dlrun.verify.tracer.loaders import Epoch, Loaders  # noqa: E402
 from dlrun.verify.tracer.schedules import Schedules  # noqa: E402
 from dlrun.verify.tracer.tensors import tensor_note  # noqa: E402
-from dlrun.verify.tracer.told import Part, Whole, is_part, tell  # noqa: E402
+from dlrun.verify.tracer.told import Part, Whole, is_part, tell, tell_of_mpi  # noqa: E402
 
 
 class Journal:
@@ -64,6 +64,18 @@ def test_a_script_is_told_its_rank_or_that_it_is_alone() -> None:
         tell(journal, face)  # type: ignore[arg-type]
         assert [vars(face)[name]() for name in ("get_rank", "get_nranks", "get_rank", "get_nranks")] == expected * 2
         assert [kind for kind, _ in journal.events] == ["asked", "asked"]
+
+
+@pytest.mark.parametrize(("alone", "world"), [(False, "all"), (True, "itself")])
+def test_a_rank_that_is_to_be_alone_is_so_in_mpi4py(alone: bool, world: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "meta_path", [])
+    mpi, journal = ModuleType("MPI"), Journal()
+    vars(mpi).update(COMM_WORLD="all", COMM_SELF="itself")
+    journal.orders = SimpleNamespace(alone=alone)
+    tell_of_mpi(journal)  # type: ignore[arg-type]
+    sys.meta_path[0]._then(mpi)  # type: ignore[attr-defined]
+    assert vars(mpi)["COMM_WORLD"] == world
+    assert [kind for kind, _ in journal.events] == ["asked"]
 
 
 def cut(batches: Iterable[list[int]]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ SHARED = {"slot": "slots-differ", "trained": "copies-differ", "copy": "copies-di
 OWN = {"statistics": "batch norm's statistics are", "memory": "buffers that keep samples, as a queue does, are"}
 WHAT = {"slot": "the optimizer's state", "trained": "a parameter of an earlier training", "copy": "a copy",
         "buffer": "a buffer of the model", "variable": "a variable of the script's own"}  # fmt: skip
+AVERAGE = "dl.average(model) before it saves those of all ranks"
 Difference = tuple[str, str, int, float]  # name, kind, rank, size
 
 
@@ -55,8 +56,18 @@ def _own(run: Run, apart: list[Difference]) -> str:
     told = ", ".join(said)
     saved = _apart(saves) if all(saves := [trace.last("saved") for trace in run.traces]) else None  # type: ignore[arg-type]
     if saved is None:
-        return told
+        return told + _plainly_saved(run)
     return f"{told}, saved are rank 0's" if saved else f"{told}, and the same on all ranks where they are saved"
+
+
+def _plainly_saved(run: Run) -> str:
+    """Say whose statistics a plain torch.save() on rank 0 has written, where it did."""
+    save = run.root.last("plain save")
+    if save is None:
+        return ""
+    averaged = [{event.facts.get("statistics") for event in trace.returns("average")} for trace in run.traces]
+    alike = all(save["statistics"] in each for each in averaged)
+    return f", averaged before {save.at} saves them" if alike else f", and rank 0's are saved at {save.at}: " + AVERAGE
 
 
 def _apart(events: list[Event]) -> list[Difference]:

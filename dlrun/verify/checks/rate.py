@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from dlrun.verify.checks.data import batch_factor
 from dlrun.verify.checks.lengths import EPOCHS, by_group, in_epochs, other_length
+from dlrun.verify.checks.ramps import END, to_scaled
 from dlrun.verify.trace import Run, Step
 from dlrun.verify.verdict import Check, failed, passed, skipped
 
@@ -25,10 +26,11 @@ def learning_rate(serial: Run, run: Run) -> Check:
     steps = serial.root.steps
     if any(serial.root.all("peaks")) or not any(run.root.returns("serial_steps")):
         check = _ramp(serial, run) or _compared([rates[0] for rates in _rates(steps, run)], serial, run)
-        longer = other_length(serial, run, _promised(run), NAME) if check.fault in RATES else None
+        longer = other_length(serial, run, promised_by(run), NAME) if check.fault in RATES else None
         if check.status == "passed":
             return _lost_later(serial, run) or longer or _so_far(check, serial, run)
-        return longer or _by_peak(check, serial, run)
+        gradual = to_scaled(serial, run, NAME) if check.fault in ("other-rate", "lost-scaling") else None
+        return longer or gradual or _by_peak(check, serial, run)
     # A rate by serial steps is that of every n-th of them, counted from 1 or from 0.
     every = (steps[n - 1 :: n], steps[::n])
     checks = [_compared([at for rates in _rates(serially, run) for at in rates], serial, run) for serially in every]
@@ -40,7 +42,7 @@ def _by_peak(check: Check, serial: Run, run: Run) -> Check:
     before, n = _peaks(serial), len(run.traces)
     for key, peak in _peaks(run).items() if check.fault == "double-scaling" else ():
         rates = [by_group(each.root.steps).get(key, [("", 0.0)])[0][1] for each in (serial, run)]
-        if peak and before.get(key) and math.isclose(peak, _promised(run) * (before[key] or 0.0), rel_tol=1e-3):
+        if peak and before.get(key) and math.isclose(peak, promised_by(run) * (before[key] or 0.0), rel_tol=1e-3):
             finding = f"a schedule begins with {rates[1]:.4g} on {n} ranks and {rates[0]:.4g} on 1, and rises to "
             finding += f"{peak:.4g}, which is scaled once: it is {n} times as fast as the serial one"
             where = next(event.facts.get("where") for event in run.root.all("peaks") if event["optimizer"] == key[0])
@@ -48,9 +50,7 @@ def _by_peak(check: Check, serial: Run, run: Run) -> Check:
     rises = not any(run.root.returns("lr_scale")) and any(map(_rises, by_group(serial.root.steps).values()))
     if check.fault == "double-scaling" and rises:  # by the script itself
         so = check.finding.partition(", scaled twice")[0]
-        todo = (
-            "its end shows which: take more --steps; or scale by dl.lr_scale() and dl.serial_steps(), which are known"
-        )
+        todo = f"{END}; or scale by dl.lr_scale() and dl.serial_steps(), which are known"
         return replace(check, finding=f"{so}, scaled twice, or once on a ramp {n} times as fast", todo=todo)
     return check
 
@@ -115,7 +115,7 @@ def _ramp(serial: Run, run: Run) -> Check | None:
     for the serial steps kn to kn + n - 1, whose rates are that of the port, scaled. A shorter count is rounded: one
     more step on either side may have it.
     """
-    n, calls, promised = len(run.traces), list(run.root.returns("lr_scale")), _promised(run)
+    n, calls, promised = len(run.traces), list(run.root.returns("lr_scale")), promised_by(run)
     grown = batch_factor(serial, run)
     if grown == 1 or any(run.root.returns("warmup")) or not any(map(_rises, by_group(serial.root.steps).values())):
         return None
@@ -161,7 +161,7 @@ def _rising_epochs(serial: Run, run: Run) -> Iterator[tuple[list[Step], list[Ste
             yield one, other
 
 
-def _promised(run: Run) -> float:
+def promised_by(run: Run) -> float:
     """Return how many times the serial rate the port's is, by its calls of dl.lr_scale()."""
     n = len(run.traces)
     factors = {"linear": float(n), "sqrt": math.sqrt(n)}

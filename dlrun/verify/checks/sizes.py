@@ -43,6 +43,18 @@ def part_given(trace: Trace) -> float:
     return 0.0
 
 
+def uneven(run: Run) -> str:
+    """Say which batch of the first epoch is of another length on some rank, by more than one sample; empty of none."""
+    first = [next((epoch for epoch in trace.epochs if epoch.trains), None) for trace in run.traces]
+    every = [(*epoch.batches, *epoch.rest) for epoch in first if epoch is not None]
+    for number, together in enumerate(zip(*every, strict=False), 1):
+        sizes = [len(batch or ()) for batch in together]
+        if all(sizes) and max(sizes) > min(sizes) + 1:
+            return (f"; batch {number} is of {' and '.join(map(str, sizes))}: in the mean over ranks a sample of the "
+                    f"smaller one counts {max(sizes) / min(sizes):.2g} times as much")  # fmt: skip
+    return ""
+
+
 def cut_twice(identity: Run, run: Run, name: str, at: str) -> Check | None:
     """Return a check that failed because each rank gives its model 1/n of its share of the samples; None else."""
     n, whole = len(run.traces), part_given(identity.root)

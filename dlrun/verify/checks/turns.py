@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dlrun.verify.checks.data import batch_factor, training
-from dlrun.verify.checks.lengths import loops
+from dlrun.verify.checks.lengths import fewer_steps, loops
 from dlrun.verify.trace import Event, Run, Trace
 from dlrun.verify.tracer.conditions import TURNS
-from dlrun.verify.verdict import Check, failed
+from dlrun.verify.verdict import Check, failed, skipped
 
 NAME = "length of training"
 
@@ -33,6 +33,25 @@ def turns(serial: Run, run: Run) -> Check | None:
             finding = f"{b['what']} goes through {now:g} epochs, the serial script through {before:g}, and each epoch "
             finding += f"has 1/{n} of the steps already"
             return failed(NAME, finding, "leave the number of epochs as it is", "too-few-steps", where=b.at)
+    return _undivided(serial, run)
+
+
+def _undivided(serial: Run, run: Run) -> Check | None:
+    """Tell of a loop that counts steps and makes as many on n ranks as on 1; None where none is seen.
+
+    That is no fault: many take n times the samples in as many steps.
+    """
+    n, loops_of = len(run.traces), [[e for e in loops(r.root) if e.facts.get("single")] for r in (serial, run)]
+    if fewer_steps(serial, run):
+        return None
+    for one, other in zip(*loops_of, strict=False):
+        before, now = one["values"][TURNS], other["values"][TURNS]
+        if now == before >= 2 * n:
+            finding = (
+                f"{other['what']} at {other.at} makes {now:g} steps on {n} ranks as on 1, each with {n} times the "
+            )
+            finding += f"samples: {n} times the serial training; dl.steps(...) of that count is as long as it"
+            return skipped(NAME, finding)
     return None
 
 

@@ -79,7 +79,18 @@ def _into_torch(recorder: Recorder) -> Callable[..., None]:
     """Return what notes the tensors that a script holds in the end, ``note(its globals, traceback)``."""
     import torch
 
-    from dlrun.verify.tracer import averaging, holdings, loaders, noise, plain, quiet, randomness, schedules, training
+    from dlrun.verify.tracer import (
+        averaging,
+        holdings,
+        loaders,
+        noise,
+        plain,
+        quiet,
+        randomness,
+        replay,
+        schedules,
+        training,
+    )
 
     torch.set_num_threads(1)
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
@@ -90,6 +101,7 @@ def _into_torch(recorder: Recorder) -> Callable[..., None]:
     if recorder.orders.quiet:
         noise.Noise(recorder, draws, followed).install()
     trained = training.install(recorder, draws, followed)
+    replay.install(recorder)
     averaging.install(recorder, trained, followed)
     plain.install(recorder, trained)
     scheduled = schedules.install(recorder)

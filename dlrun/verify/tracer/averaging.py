@@ -17,7 +17,7 @@ from dlrun.verify.tracer.loaders import Loaders
 from dlrun.verify.tracer.recorder import Recorder
 from dlrun.verify.tracer.stretches import stretch_note
 from dlrun.verify.tracer.tensors import named_tensors, tensor_note, tensors_in
-from dlrun.verify.tracer.told import tell
+from dlrun.verify.tracer.told import tell, tell_of_mpi
 from dlrun.verify.tracer.totals import divided
 from dlrun.verify.tracer.training import Training
 
@@ -138,7 +138,7 @@ class Averaging:
     def _average(self, function: Any, value: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         local = number_of(value)
         result = function(value, *args, **kwargs)
-        return result, {"local": local, "mean": number_of(result)}
+        return result, {"local": local, "mean": number_of(result), "statistics": self.recorder.statistics()}
 
 
 def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -148,4 +148,5 @@ def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:
 
 def install(recorder: Recorder, training: Training, loaders: Loaders) -> None:
     """Wait for the script to import ``dl_comm.torch``."""
+    tell_of_mpi(recorder)
     sys.meta_path.insert(0, AfterImport(FACE, Averaging(recorder, training, loaders).wrap))

@@ -35,6 +35,20 @@ def note(recorder: Recorder, owner: Any, name: str, kind: str, then: Callable[[]
     setattr(owner, name, noted)
 
 
+def note_restores(recorder: Recorder) -> None:
+    """Note what torch.load() has read: of a file that is not there it reads nothing."""
+    load = torch.load
+
+    @functools.wraps(load)
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        result = load(*args, **kwargs)
+        if not recorder.inside:
+            recorder.note("restores")
+        return result
+
+    torch.load = noted
+
+
 def _limit(args: Any, kwargs: dict[str, Any]) -> float | None:
     """Return the number at which a function clips, the argument after the parameters; None of other functions."""
     given = [*args[1:2], *(kwargs[name] for name in ("max_norm", "clip_value") if name in kwargs)]

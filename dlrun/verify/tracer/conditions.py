@@ -16,13 +16,14 @@ from collections.abc import Callable
 from typing import Any
 
 from dlrun.verify.tracer.changes import CHANGE, changing
-from dlrun.verify.tracer.endings import BATCHES, batched, ended
+from dlrun.verify.tracer.endings import BATCHES, batched, counted, ended
 from dlrun.verify.tracer.recorder import Recorder
 from dlrun.verify.tracer.syntax import Loop, callee, inside
 from dlrun.verify.tracer.told import Whole
 
 WATCH = "__dlrun_watch__"
 TURNS = "the number of turns"  # of a loop through a range
+SINGLE = "single"  # a decision: a loop each turn of which is a step
 SHARED = {"average", "broadcast", "total"}  # what all ranks have alike, whatever it is made of
 COLLECTIVE = {"gradients", "average", "broadcast", "barrier", "shard", "load"}
 TRAINING = {"step", "backward", "gradients", "run",  # run() of a session
@@ -39,6 +40,7 @@ def watched(source: str, filename: str) -> Any:
     kinds = dict.fromkeys(choosing(tree), "choice") | dict.fromkeys(changing(tree, counting(tree, Loop)), CHANGE)
     kinds |= dict.fromkeys(deciding(tree), "decision")
     kinds |= dict.fromkeys(stepping, "decision")
+    kinds |= dict.fromkeys(stepping & counted(tree, counting(tree, Loop)), SINGLE)
     inserted = _Insert(kinds, faces(tree), batched(tree, stepping)).visit(tree)
     return compile(ast.fix_missing_locations(inserted), filename, "exec")
 
@@ -128,7 +130,10 @@ def watch(recorder: Recorder) -> Callable[..., Any]:
             except Exception:  # not a number: nothing to compare
                 continue
         with recorder.aside():
-            recorder.note(kind, what=text, values=values, statistics=recorder.statistics())
+            single = {"single": True} if kind == SINGLE else {}
+            recorder.note(
+                "decision" if single else kind, what=text, values=values, statistics=recorder.statistics(), **single
+            )
         return condition
 
     return report
@@ -158,7 +163,12 @@ class _Insert(ast.NodeTransformer):
         self.generic_visit(node)
         if node.lineno in self._kinds:
             nothing = ast.Lambda(ast.arguments([], [], None, [], [], None, []), ast.Dict([], []))
-            given: list[ast.expr] = [ast.Constant("decision"), ast.Constant(ast.unparse(node.iter)), node.iter, nothing]
+            given: list[ast.expr] = [
+                ast.Constant(self._kinds[node.lineno]),
+                ast.Constant(ast.unparse(node.iter)),
+                node.iter,
+                nothing,
+            ]
             node.iter = ast.copy_location(ast.Call(ast.Name(WATCH, ast.Load()), given, []), node.iter)
         if node.lineno in self._batches:
             given = [ast.Constant(BATCHES), ast.Constant(""), node.iter]

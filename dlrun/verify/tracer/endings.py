@@ -34,6 +34,26 @@ def batched(tree: ast.Module, stepping: set[int]) -> set[int]:
     return found
 
 
+def counted(tree: ast.Module, stepping: set[int]) -> set[int]:
+    """Return the lines of the loops, of those ``stepping``, whose turns are single steps: none is in them, or called.
+
+    As the one that counts the steps, and not the one through epochs around it.
+    """
+    loops = {n.lineno: n for n in ast.walk(tree) if isinstance(n, Loop) and n.lineno in stepping}
+    functions = [n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    looping, before = set[str](), -1
+
+    def holds(node: ast.AST) -> bool:
+        parts = [n for n in ast.walk(node) if n is not node]
+        return any((isinstance(n, Loop) and n.lineno in loops) or (isinstance(n, ast.Call) and callee(n) in looping)
+                   for n in parts)  # fmt: skip
+
+    while len(looping) > before:
+        before = len(looping)
+        looping |= {function.name for function in functions if holds(function)}
+    return {line for line, loop in loops.items() if not holds(loop)}
+
+
 def ended(recorder: Recorder, turns: Iterable[Any]) -> Iterator[Any]:
     """Yield the turns of a loop, until all steps that are asked for are made and some of them in this loop.
 

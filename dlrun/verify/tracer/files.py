@@ -57,13 +57,15 @@ def install(recorder: Recorder) -> None:
 
 
 def _note_stored(recorder: Recorder, torch: Any) -> None:
-    """Note the plain numbers in what is saved, such as the best accuracy beside a model."""
+    """Note the plain numbers in what is saved, as the best accuracy beside a model, and batch norm's statistics."""
     save = torch.save
 
     @functools.wraps(save)
     def noted(obj: Any, *args: Any, **kwargs: Any) -> Any:
         if found := dict(islice(_plain_numbers("", obj), NUMBERS)):
             recorder.note("stored", values=found)
+        if not recorder.inside and (statistics := recorder.statistics()):
+            recorder.note("plain save", statistics=statistics)
         return save(obj, *args, **kwargs)
 
     torch.save = noted

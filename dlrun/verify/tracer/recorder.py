@@ -45,6 +45,9 @@ class Orders:
     training_loaders: tuple[int, ...] = ()  # the DataLoaders of the script, by order of creation, that feed backward()
     uses: tuple[str, ...] = ()  # what the serial script does with its loaders, by order of creation
     seedings: dict[str, int] | None = None  # how often the serial script seeds: further ones by rank are left out
+    keeps: bool = False  # write the parameters of each step (see ``replay``)
+    follows: str = ""  # the folder of a run that kept them, whose parameters are taken over after each step
+    shaken: bool = False  # learn from other outputs
     training_shards: tuple[int, ...] | None = None  # calls of dl.shard, by order, that stay replicated: the rest shards
 
     @staticmethod

@@ -21,12 +21,18 @@ def sites(source: str) -> list[dict[str, Any]]:
 
 
 def _loads(tree: ast.Module) -> list[ast.Call]:
-    """Return the calls of load(), of torch or of dl_comm, under a condition."""
-    under = {
-        id(n): n for test in ast.walk(tree) if isinstance(test, ast.If) for part in test.body for n in ast.walk(part)
-    }
+    """Return the calls of load(), of torch or of dl_comm, that are made where there is a file.
+
+    Under a condition, after one that returns, or where a missing file is caught.
+    """
     faces = {"torch"} | {a.asname or a.name for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom))
                          for a in n.names if a.name.startswith("dl_comm")}  # fmt: skip
+    parts = [part for n in ast.walk(tree) if isinstance(n, (ast.If, ast.Try)) for part in n.body]
+    under = {id(n): n for part in parts for n in ast.walk(part)}
+    for function in (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)):
+        leaves = [n.lineno for n in function.body if isinstance(n, ast.If) and isinstance(n.body[-1], ast.Return)]
+        later = (n for part in function.body if leaves and part.lineno > leaves[0] for n in ast.walk(part))
+        under |= {id(n): n for n in later}
     calls = [n for n in under.values() if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)]
     return [
         n for n in calls if ast.unparse(n.func).rpartition(".")[0] in faces and ast.unparse(n.func).endswith(".load")

@@ -6,10 +6,12 @@ that it is rank 0 of 1, whereupon it repeats the serial run; and where they are 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from dlrun.apart.imports import AfterImport
 from dlrun.verify.tracer.recorder import Recorder
 
 ASKED = {"get_rank": 0, "get_nranks": 1}  # and what a rank is told that is to be alone
@@ -59,6 +61,17 @@ def tell(recorder: Recorder, face: ModuleType) -> None:
     for name, alone in ASKED.items():
         if asked := vars(face).get(name):
             setattr(face, name, _telling(recorder, asked, alone if recorder.orders.alone else None))
+
+
+def tell_of_mpi(recorder: Recorder) -> None:
+    """Note that the script takes its numbers from mpi4py, too; a rank that is to be alone is so there as well."""
+
+    def loaded(mpi: ModuleType) -> None:
+        recorder.note("asked")
+        if recorder.orders.alone:
+            vars(mpi)["COMM_WORLD"] = vars(mpi)["COMM_SELF"]
+
+    sys.meta_path.insert(0, AfterImport("mpi4py.MPI", loaded))
 
 
 def _telling(recorder: Recorder, function: Callable[[], int], number: int | None) -> Callable[[], int]:

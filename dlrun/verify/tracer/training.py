@@ -258,7 +258,7 @@ def install(recorder: Recorder, draws: Draws, loaders: Loaders) -> Training:
                 calls.note(recorder, module, name, "clip", training.by_hand.look)
     for scaler in {getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler), torch.cuda.amp.GradScaler}:
         calls.note(recorder, scaler, "unscale_", "unscale")
-    calls.note(recorder, torch, "load", "restores")
+    calls.note_restores(recorder)
     calls.note_metric(recorder)
     calls.note_precision(recorder)
     calls.note_targets(recorder, training.target)

@@ -1,0 +1,104 @@
+"""Rates that rise by the script's own hand: seen to their end where steps are quick, and told where they are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from by_hand import epoch, event, optimizer, run, step
+
+from dlrun.verify import Job
+from dlrun.verify.checks import ramps, rate
+from dlrun.verify.checks.turns import turns
+from dlrun.verify.longer import STEPS, to_the_end
+from dlrun.verify.trace import Event, Run
+from dlrun.verify.tracer.conditions import TURNS
+from dlrun.verify.verdict import failed
+
+
+def trained(rates: Sequence[float]) -> list[Event]:
+    steps = (step(k, 0.9, lr=x) for k, x in enumerate(rates, 1))
+    return [*epoch([[0, 1]]), optimizer(), *steps]
+
+
+@pytest.mark.parametrize(
+    ("serial", "ported", "fault"),
+    [
+        ([0.1] * 4, [0.105, 0.11, 0.115, 0.12], ""),  # Goyal's, from the serial rate on
+        ([0.1] * 4, [0.12, 0.115, 0.11, 0.105], "other-rate"),
+        ([0.1] * 4, [0.15, 0.2, 0.25, 0.3], "other-rate"),  # beyond what is scaled
+        ([0.1] * 4, [0.08, 0.09, 0.1, 0.12], "other-rate"),
+        ([0.4, 0.3, 0.2, 0.1], [0.42, 0.43, 0.44, 0.45], "other-rate"),  # the serial one falls
+    ],
+)
+def test_a_rate_that_rises_from_the_serial_to_the_scaled_one_is_a_warm_up(serial, ported, fault) -> None:
+    check = rate.learning_rate(run(trained(serial)), run(*[trained(ported)] * 2))
+    assert check.fault == fault
+    assert fault or "rises from 0.105 to 0.12 in 4 steps, set by the script itself" in check.finding
+
+
+RISING, ENDED = [0.01, 0.02, 0.03], [0.01, 0.02, 0.03, 0.03]
+
+
+@pytest.mark.parametrize(
+    ("serial", "ported", "status"),
+    [
+        (ENDED, [0.04, 0.06, 0.06, 0.06], "passed"),
+        (ENDED, [0.04, 0.08, 0.12, 0.12], "failed"),
+        (ENDED, [0.04, 0.06, 0.08, 0.1], None),  # it rises on
+        (RISING, [0.04, 0.06, 0.06], None),
+    ],
+)
+def test_the_end_of_a_ramp_tells_a_fast_one_from_one_that_is_scaled_twice(serial, ported, status) -> None:
+    check = ramps.at_end(run(trained(serial)), run(*[trained(ported)] * 2), 1.0, rate.NAME)
+    assert (check.status if check else None) == status
+    assert check is None or check.fault == ("double-scaling" if status == "failed" else "")
+
+
+@dataclass(frozen=True)
+class Quick:
+    """Stands for ``Runs``: runs in which the ramps come to their end."""
+
+    made: Callable[[Sequence[float]], list[Event]]
+    job: Job = field(default_factory=lambda: Job(Path("a.py"), Path("b.py")))
+    cuts: tuple[int, ...] = ()
+
+    def both(self, one: Callable[[], Run], two: Callable[[], Run]) -> tuple[Run, Run]:
+        assert self.job.steps == STEPS
+        return one(), two()
+
+    def longer(self) -> Run:
+        return run(self.made(ENDED))
+
+    def sharded(self, name: str) -> Run:
+        return run(*[self.made([0.04, 0.06, 0.06, 0.06])] * 2)
+
+
+@pytest.mark.parametrize(("clock", "status"), [(0.1, "passed"), (10.0, "failed")])
+def test_more_steps_are_made_where_they_are_quick(clock: float, status: str) -> None:
+    def made(rates: Sequence[float]) -> list[Event]:
+        return [Event(e.kind, e.at, clock * k, e.facts) for k, e in enumerate(trained(rates))]
+
+    check = failed(rate.NAME, "4 times", f"{ramps.END}; or ...", "double-scaling")
+    serial, sharded = run(made(RISING)), run(*[made([0.04, 0.08, 0.12])] * 2)
+    found = to_the_end(Quick(made), serial, sharded, [check])  # type: ignore[arg-type]
+    assert [each.status for each in found] == [status]
+
+
+@pytest.mark.parametrize(
+    ("single", "now", "told"),
+    [(True, 24, True), (True, 12, False), (False, 24, False)],  # a loop through epochs has as many
+)
+def test_a_loop_that_counts_steps_and_is_not_divided_is_told(single: bool, now: int, told: bool) -> None:
+    def made(count: int) -> list[Event]:
+        facts = {"single": True} if single else {}
+        loop = event("decision", "train.py:7", what=f"range({count})", values={TURNS: float(count)}, **facts)
+        return [loop, *epoch([[0, 1]]), optimizer(), step(1, 0.9), step(2, 0.8)]
+
+    check = turns(run(made(24)), run(*[made(now)] * 2))
+    assert (check is not None) == told
+    if check is not None:
+        assert check.status == "n/a"
+        assert check.finding.startswith("range(24) at train.py:7 makes 24 steps on 2 ranks as on 1, each with 2 times")
