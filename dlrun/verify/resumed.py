@@ -42,7 +42,7 @@ def _judged(one: Run, many: Run) -> Check:
         said = f"{beside}rank {rank} fails: {event['type']}: {event['message']}".splitlines()[0][:300]
         return failed(NAME, said, "1 rank goes on from it", "fails", where=event["line"], rank=rank)
     start, equal = broadcast(many, bool(gradients.otherwise(many))), ranks.equal(many)
-    found = [ranks.steps(many), start, equal, held(many)]
+    found = [start, equal, held(many), ranks.steps(many)]
     if bad := next((check for check in found if check.status == "failed"), None):
         todo = "let rank 0 read it, and broadcast all of it: the model, the optimizer and numbers such as the epoch"
         return replace(bad, name=NAME, finding=f"{beside}{bad.finding}", todo=f"{todo}; or let all ranks read it")

@@ -26,6 +26,9 @@ def test_a_difference_names_step_parameter_and_size() -> None:
     assert (check.fault, check.step, check.parameter) == ("other-rate", 2, "weight")
     assert check.size == pytest.approx(0.05)
     assert "0.2" in check.finding
+    assert "dl.steps(count)" in check.todo
+    first = same("identity", serial, serial, run([optimizer(), step(1, 0.95, lr=0.2), step(2, 0.75, lr=0.2)]))
+    assert "dl.lr_scale()" in first.todo
 
 
 def test_another_random_stream_is_named_before_the_gradients_it_changes() -> None:
@@ -283,6 +286,15 @@ def test_copies_slots_and_buffers_must_agree_and_statistics_and_memories_are_eac
     assert check.fault == fault
     assert "model.x" in check.finding
     assert "5.0e-01" in check.finding
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_hidden_state_is_each_rank_s_own_and_what_losses_are_made_of_else_is_not(own: bool) -> None:
+    def made(value: float) -> list[Event]:
+        state = {"kind": "accumulated", "note": note(value), "at": "t.py:8", "own": own}
+        return [event("carried", tensors={"state": state}, noise=[]), step(1, 0.9), event("held", tensors={})]
+
+    assert held(run(made(1.0), made(1.5))).fault == ("" if own else "state-differs")
 
 
 @pytest.mark.parametrize("loader", [0, 1])

@@ -67,6 +67,16 @@ def test_what_is_kept_between_steps_is_told_from_what_is_computed_on(before, ter
     )
 
 
+@pytest.mark.parametrize(("made", "own"), [("feat.detach()", True), ("feat.detach().mean(0)", False)])
+def test_a_state_that_a_model_is_given_is_a_rank_s_own_unless_it_is_a_mean_over_samples(made, own, monkeypatch) -> None:
+    monkeypatch.setattr(recorder, "is_user_file", lambda name: name == "train.py")
+    after = f"state = 0.9 * state + 0.1 * {made}"
+    given = followed("state = torch.zeros(6, 4)", "((line.given([state]) or feat) - state).sum()", after)
+    alone = followed("state = torch.zeros(6, 4)", "(feat - state).sum()", after)
+    assert given["tensors"]["state"]["own"] is own
+    assert alone["tensors"]["state"]["own"] is False
+
+
 @pytest.mark.parametrize(
     ("before", "term", "after"),
     [

@@ -13,6 +13,7 @@ from tensorflow_ports import CLIP, FIT, KERAS_2, TAPE, run
 
 from dlrun.verify.checks.metrics import evaluated_whole
 from dlrun.verify.checks.rate import learning_rate
+from dlrun.verify.evaluations import shared
 from dlrun.verify.job import Job, Runs
 
 RISING = "tf.keras.optimizers.schedules.CosineDecay(0.001, dl.steps(60), warmup_target={}, warmup_steps=dl.steps(24))"
@@ -55,7 +56,7 @@ def test_an_evaluation_is_summed_not_averaged_over_ranks(size, shown, fault, alo
     runs = Runs(Job(script, script, stall=60.0), tmp_path / "runs")
     (tmp_path / "runs").mkdir()
     identity = runs.identity()
-    check = runs.metrics(alone, alone, identity, False)
+    check = shared(runs, alone, alone, identity, False)
     print(check)
     assert check.fault == fault
 

@@ -14,8 +14,8 @@ HOW = {"accumulated": "each rank computes it on and on from its own samples", "r
 def carried(run: Run, name: str, cause: str = "") -> Check | None:
     """Return a check that failed because a loss has in it what a rank made of its own samples in earlier steps.
 
-    ``cause``: the failed check that explains a difference. Where the ranks go through stretches of a stream each has
-    its own state.
+    ``cause``: the failed check that explains a difference. A hidden state that a model is given is each rank's own, as
+    its samples are; so is all where the ranks go through stretches of a stream.
     """
     if any(run.root.returns("stretch")):
         return None
@@ -23,7 +23,8 @@ def carried(run: Run, name: str, cause: str = "") -> Check | None:
         for key, entry in _carried(together[0]).items():
             for rank, step in enumerate(together[1:], 1):
                 theirs = _carried(step).get(key)
-                if theirs is None or theirs["note"]["hash"] == entry["note"]["hash"]:
+                own = entry.get("own") and theirs is not None and theirs.get("own")
+                if theirs is None or own or theirs["note"]["hash"] == entry["note"]["hash"]:
                     continue
                 size, number = distance(entry["note"], theirs["note"]), together[0].number
                 finding = f"{key}, which the loss of step {number} depends on, differs by {size:.1e} on rank {rank}"

@@ -188,7 +188,12 @@ def _turns_of_schedule(serial: Trace, trace: Trace) -> tuple[str, str, str] | No
         if a["made"] != b["made"]:
             finding = f"a schedule of the learning rate has made {b['made']} steps, {a['made']} in the serial script"
             return finding, "step it where the serial script does, as often", b["where"]
-    return None
+    other = next((pair for pair in zip(serial.steps, trace.steps, strict=False) if pair[0].lr != pair[1].lr), None)
+    if other is None or all(step.optimizer != other[0].optimizer for step in serial.steps[: other[0].number - 1]):
+        return None  # or the first of its optimizer
+    finding = f"the learning rate is {other[1].lr[0]:g}, not {other[0].lr[0]:g}"
+    todo = "let its schedule be the serial one on 1 rank: take what it counts from dl.steps(count)"
+    return finding, todo, other[1].at
 
 
 def _files(run: Run) -> set[str]:

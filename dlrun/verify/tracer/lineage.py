@@ -55,6 +55,12 @@ class Lineage(TorchFunctionMode):
         found: Value | None = self._values.get(tensor)
         return found
 
+    def given(self, inputs: Iterable[Any]) -> None:
+        """A model is called with these."""
+        for value in map(self.of, _tensors(inputs)):
+            if value is not None:
+                value.given = True
+
     def _follow(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
         given = [*args, *kwargs.values()]
         if is_part(name, args, result):

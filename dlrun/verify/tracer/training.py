@@ -90,6 +90,7 @@ class Training:
         for name, parameter in module.named_parameters():
             self._names.setdefault(id(parameter), name)
         self.settle()
+        self.lineage.given([*args, *kwargs.values()])
         before = states()
         self._depth += 1
         try:

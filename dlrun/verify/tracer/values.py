@@ -18,7 +18,7 @@ class Value:
 
     ``made_of``: by arithmetic; ``holds``: copied, as into a queue. ``reduced``: a sum or mean over samples is in it.
     ``accumulates``: its new value is computed from its old one, round after round. ``noise``: draws, (line, hash of
-    what was drawn).
+    what was drawn). ``given``: a model takes it as an input, as a hidden state.
     """
 
     born: int
@@ -27,6 +27,7 @@ class Value:
     holds: frozenset[Value] = frozenset()
     reduced: bool = False
     accumulates: bool = False
+    given: bool = False
     generation: int = 0  # of values that were made of a value of an earlier round, which was made so, ...
     noise: frozenset[tuple[str, str]] = frozenset()
     at: str = ""
@@ -77,7 +78,12 @@ def note_carried(recorder: Recorder, losses: list[Value], round: int) -> None:
     """
     used = frozenset().union(*(v.made_of | v.holds for v in losses))
     kept = {
-        value.name: {"kind": kind_of(value), "note": value.note, "at": value.at}
+        value.name: {
+            "kind": kind_of(value),
+            "note": value.note,
+            "at": value.at,
+            "own": value.given and not value.reduced,
+        }
         for value in sorted((v for v in used if v.note and kind_of(v) != KEPT), key=lambda v: (v.round, v.name))
     }
     noise = sorted(frozenset().union(*(v.noise for v in losses)))
