@@ -150,6 +150,26 @@ def test_losses_that_take_single_entries_of_what_is_fed_are_refused() -> None:
         port(PINN.replace(loss, edges))
 
 
+COPY = """import scipy.optimize
+
+class ScipyOptimizerInterface:
+    def __init__(self, loss, method=None):
+        self._loss, self._packed_loss_grad = loss, tf.gradients(loss, tf.trainable_variables())[0]
+
+    def minimize(self, session=None, feed_dict=None, fetches=None):
+        def f(x):
+            return session.run([self._loss, self._packed_loss_grad], feed_dict)
+        scipy.optimize.minimize(f, np.zeros(1), jac=True)
+
+class PINN:"""
+
+
+def test_a_copy_of_what_hands_a_graphs_loss_to_scipy_is_left_as_it_is() -> None:
+    text = port(PINN.replace("tf.contrib.opt.", "").replace("class PINN:", COPY)).text
+    assert "scipy.optimize.minimize(f, np.zeros(1), jac=True)" in text
+    assert "self.optimizer = dl.DistributedOptimizer(self.optimizer)" in text and FED in text
+
+
 SEARCH = """import numpy as np
 import scipy.optimize
 import tensorflow as tf

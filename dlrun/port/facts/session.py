@@ -19,7 +19,7 @@ _SESSION = re.compile(r"(^|[._])(sess|session)$", re.IGNORECASE)
 _TRAIN_OP = re.compile(
     r"(^|[._])(train(_op|_step|ing_op)?|train_\w*op|\w*_train|optim\w*|\w*_(optim|opt|solver)|solver)$"
 )
-_EXTERNAL = "ScipyOptimizerInterface"  # of TensorFlow 1's contrib.opt, or a copy of it
+EXTERNAL = "ScipyOptimizerInterface"  # of TensorFlow 1's contrib.opt, or a copy of it
 _JOINS = ("tensorflow.group", "tensorflow.tuple", "tensorflow.no_op", "tensorflow.identity")
 
 
@@ -63,7 +63,7 @@ class SessionGradients(TapeGradients):
     def _interfaces(self, optimizer: cst.BaseExpression) -> list[cst.Call]:
         """Return the constructors behind ``optimizer`` of what hands a graph's loss to SciPy."""
         made = (o.node for o in self.flow.origins(optimizer))
-        return [n for n in made if isinstance(n, cst.Call) and dotted(n.func).rsplit(".", 1)[-1] == _EXTERNAL]
+        return [n for n in made if isinstance(n, cst.Call) and dotted(n.func).rsplit(".", 1)[-1] == EXTERNAL]
 
     def wrapped(self) -> tuple[cst.Call, ...]:
         """Return the constructors of optimizers that average by themselves, those of SciPy's searches among them."""
@@ -164,7 +164,7 @@ class SessionGradients(TapeGradients):
         given = [(call, "minimize") for call, _ in self.builds if calls_method(call, "minimize")]
         given += [(call, "gradients") for call in self.averages]
         given += [(call, "compute_gradients") for call in self.script.calls if calls_method(call, "compute_gradients")]
-        given += [(call, _EXTERNAL) for call in self.script.calls if dotted(call.func).rsplit(".", 1)[-1] == _EXTERNAL]
+        given += [(call, EXTERNAL) for call in self.script.calls if dotted(call.func).rsplit(".", 1)[-1] == EXTERNAL]
         return [call.args[0].value for call, _ in given if call.args]
 
     def _put(self, name: str, where: cst.CSTNode) -> Iterator[cst.BaseExpression]:

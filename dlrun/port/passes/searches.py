@@ -10,6 +10,7 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
+from dlrun.port.facts.session import EXTERNAL
 from dlrun.port.insert import expression
 from dlrun.port.program.script import argument, dotted
 
@@ -46,6 +47,9 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
         scipy.optimize.minimize(lambda *given: dl.average(loss_and_gradient(*given)), w0, jac=True)
     """
     for call in facts.script.calls:
+        cls = facts.script.class_of(call)
+        if cls is not None and cls.name.value == EXTERNAL:
+            continue  # it averages by itself
         name = facts.script.name_of(call.func)
         if _SEARCHES.search(name):
             for given in (argument(call, "fun", 0), argument(call, "func"), *_slopes(call, name)):
