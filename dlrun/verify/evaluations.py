@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dlrun.verify.checks import metrics
+from dlrun.verify.checks.data import batch_factor
 from dlrun.verify.checks.lengths import in_epochs
 from dlrun.verify.checks.metrics import NAME
 from dlrun.verify.checks.replayed import replayed
@@ -65,8 +66,9 @@ class Evaluations:
             one, two = (pool.submit(self.runs.port, name, 1, None, cut, shaken=shaken, **given)
                         for name, shaken in (("follows", False), ("shaken", True)))  # fmt: skip
             own = self.identity
-            if still or cut != self.runs.cut:
-                own = pool.submit(self.runs.port, "own", 1, None, cut, **still).result()
+            same = batch_factor(self.serial, self.sharded) == 1  # 1 rank would come to the ranks' parameters by itself
+            if still or same or cut != self.runs.cut:
+                own = pool.submit(self.runs.port, "own", 1, None, cut, shaken=same, **still).result()
             every = (kept, one.result(), two.result(), own)
         if bad := next((run for run in every if run.error or run.hung), None):
             said = f": {bad.error[1]['message']}" if bad.error else ""
