@@ -715,3 +715,30 @@ def test_what_a_function_returns_of_a_global_that_its_own_call_binds_is_followed
     loop = "for x, y in DataLoader(data):\n    loss, ec = update(x, y)\n    kept.append(ec)\n    print(loss)\n"
     source = f"{HEAD}opt = torch.optim.SGD(model.parameters(), lr=0.1)\ndef update(x, y):\n{step}kept = []\n{loop}"
     assert "    print(dl.average(loss))\n" in port(f"{source}torch.save(ec, 'ec.pt')\n").text
+
+
+def test_a_list_that_is_shown_as_an_array_is_averaged_once():
+    step = "loss = (model(x) - y).pow(2).mean()\n    loss.backward()\n    kept.append(loss.item())\n"
+    step += "    print(numpy.asarray(kept)[-9:].mean(0))"
+    source = SERIAL.replace("(model(x) - y).pow(2).mean().backward()", step).replace("for x", "kept = []\nfor x")
+    assert "    print(numpy.asarray(dl.average(kept))[-9:].mean(0))\n" in port(f"import numpy\n{source}").text
+
+
+def test_what_a_function_gets_unpacked_of_what_another_draws_is_a_ranks_own():
+    source = f"""import random
+{HEAD}opt = torch.optim.SGD(model.parameters(), lr=0.1)
+def drawn(size):
+    start = random.randint(0, len(xs) - size)
+    return xs[start : start + size], ys[start : start + size]
+def update(x, y):
+    loss = (model(x) - y).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    return loss, loss.data[0] / x.size()[0]
+xs, ys = torch.randn(48, 2), torch.randn(48, 1)
+for step in range(9):
+    _, loss = update(*drawn(8))
+    print("%.4f" % loss)
+"""
+    assert '    print("%.4f" % dl.average(loss))\n' in port(source).text

@@ -57,7 +57,9 @@ class Scalars:
                     return all(self._of_attribute(owner, node.attr.value, depth + 1) for owner in owners)
                 same = node.attr.value in _SAME and self(node.value, depth + 1)
                 return same or self._is_property(node, depth + 1)
-            case cst.Subscript() if isinstance(node.value, cst.Attribute) and node.value.attr.value == "shape":
+            case cst.Subscript(value=cst.Attribute(attr=cst.Name("shape"))):
+                return True
+            case cst.Subscript(value=cst.Call(func=cst.Attribute(attr=cst.Name("size")), args=[])):
                 return True
             case cst.Subscript():
                 index = node.slice[0].slice

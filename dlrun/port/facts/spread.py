@@ -202,9 +202,8 @@ class Spread:
         """Note which parameters, or which object, the arguments of ``call`` go into."""
         for target in self.flow.targets(call):
             for param in (*target.params.params, *target.params.kwonly_params):
-                argument = self.flow.argument(call, target, param.name.value)
-                if argument is not None:
-                    self._join([argument], (self.script.scopes[target.body], param.name.value))
+                if (handed := self.flow.handed(call, target, param.name.value)) is not None:
+                    self._join([handed[0]], (self.script.scopes[target.body], param.name.value))
         if isinstance(call.func, cst.Attribute) and call.func.attr.value in _FILLS:
             begins = 2 if call.func.attr.value.endswith("_add_") else 0  # dim, index, what is added
             self._kept_in(call.func.value, [a.value for a in call.args[begins:]])

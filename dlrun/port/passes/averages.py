@@ -71,9 +71,10 @@ def numbers(metrics: Metrics, histories: bool) -> Iterator[Edit | Doubt]:
         yield from balances.torch(metrics)
         yield from own_numbers.torch(metrics)
     yield from (decided := list(decisions.torch(metrics)))
-    yield from shown.torch(metrics)
+    yield from (told := list(shown.torch(metrics)))
     if histories:
-        yield from curves.torch(metrics)
+        averaged = {found.node for found in told}
+        yield from (curve for curve in curves.torch(metrics) if curve.node not in averaged)
     yield from throughput.torch(metrics)
     yield from tallies.both(metrics, {found.node for found in decided if isinstance(found, Edit)})
     yield from list(tallies.tables(metrics))[:3]

@@ -167,18 +167,31 @@ class Calls:
 
     def argument(self, call: cst.Call, function: cst.FunctionDef, name: str) -> cst.BaseExpression | None:
         """Return the expression that ``call`` passes for the parameter ``name`` of ``function``."""
+        found = self.handed(call, function, name)
+        return found[0] if found is not None and found[1] is None else None
+
+    def handed(
+        self, call: cst.Call, function: cst.FunctionDef, name: str
+    ) -> tuple[cst.BaseExpression, int | None] | None:
+        """Return what ``call`` passes for a parameter; with the place in it where it is unpacked: ``f(*pair(x))``.
+
+        That only of what a function of the program returns: others tell nothing of their parts.
+        """
         names = [p.name.value for p in (*function.params.posonly_params, *function.params.params)]
         if isinstance(self.script.scopes[function].node, cst.ClassDef) and names and names[0] in ("self", "cls"):
             names = names[1:]
-        position = 0
+        position, unpacked = 0, None
         for arg in call.args:
             if arg.keyword is not None:
                 if arg.keyword.value == name:
-                    return arg.value
-            elif arg.star:
-                return None
-            else:
+                    return arg.value, None
+            elif arg.star == "*":
+                own = isinstance(arg.value, cst.Call) and self.definition(arg.value.func) is not None
+                if own and unpacked is None and name in names[position:]:
+                    unpacked = (arg.value, names.index(name) - position)
+                position = len(names)
+            elif not arg.star:
                 if position < len(names) and names[position] == name:
-                    return arg.value
+                    return arg.value, None
                 position += 1
-        return None
+        return unpacked

@@ -117,9 +117,9 @@ class Onward(Calls, ABC):
         found: list[State] = []
         if isinstance(function, cst.FunctionDef):
             for call in self._callers.get(function, []) if self._callers is not None else self.named_calls(function):
-                argument = self.argument(call, function, binding.name)
-                if argument is not None:
-                    found.append((argument, path))
+                if (handed := self.handed(call, function, binding.name)) is not None:
+                    value, at = handed
+                    found.append((value, path if at is None else (at, *path)))
         if not found and binding.value is not None:
             found.append((binding.value, path))
         return found
