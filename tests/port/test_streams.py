@@ -446,3 +446,23 @@ for i in range(0, text.size(1) - 30, 30):
 """)
     assert "text = dl.stretch(text, axis=1)" in ported.text
     assert not [d for d in ported.doubts if d.danger == "high"]
+
+
+def test_a_module_that_detaches_what_it_keeps_goes_through_a_stretch():
+    """The memory of a temporal graph network, of a class out of sight: dealt-out events would be no history."""
+    ported = port("""
+import torch
+from torch.utils.data import DataLoader
+from graphs import Memory
+memory, head = Memory(16), torch.nn.Linear(16, 1)
+opt = torch.optim.Adam([*memory.parameters(), *head.parameters()], lr=0.1)
+memory.train()
+for events, y in DataLoader(data, batch_size=50):
+    loss = (head(memory(events)) - y).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    memory.detach()
+""")
+    assert "in dl.stretch(DataLoader(data, batch_size=50)):" in ported.text
+    assert "each rank carries a state of its own" in ported.report()

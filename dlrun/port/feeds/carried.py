@@ -22,6 +22,10 @@ def hands_on(kinds: Kinds, loop: cst.For | cst.While) -> cst.CSTNode | None:
     for n in walk(loop.body):
         if isinstance(n, cst.Call) and kinds.of(n.func) == "module" and _keeps(kinds, n, loop):
             return n
+        match n:
+            case cst.Expr(cst.Call(func=cst.Attribute(value=held, attr=cst.Name("detach")), args=[]) as call):
+                if kinds.of(held) == "module":  # memory.detach(): it keeps a state, and cuts where that came from
+                    return call
         if isinstance(n, cst.Assign) and isinstance(n.value, cst.Call) and kinds.of(n.value.func) == "module":
             given = {m.value for a in n.value.args for m in walk(a.value) if isinstance(m, cst.Name)}
             for name in names_in(n.targets[0].target) & given:
