@@ -45,14 +45,19 @@ def _found(facts: ScriptFacts) -> Iterator[Average]:
                 new = _share(facts, node, old) if old is not None else None
                 if new is not None:
                     yield Average(node, old, new)
+                elif old is None:
+                    yield from _by_share(facts, node, value, node.args[0].value, True)
             case cst.Call(func=cst.Attribute(attr=cst.Name("lerp_")), args=[_, cst.Arg(value=new), *_]):
                 yield Average(node, None, new)
             case cst.Call(func=cst.Attribute(value=old, attr=attr), args=[cst.Arg(value=change), *_]):
                 if attr.value in ("sub_", "assign_sub", "assign_add"):
-                    grows = attr.value == "assign_add"
-                    yield from (Average(node, None, new) for new in _towards(facts, old, change, grows))
-            case cst.AugAssign(target=old, operator=cst.SubtractAssign(), value=change):
-                yield from (Average(node, None, new) for new in _towards(facts, old, change))
+                    yield from _by_share(facts, node, old, change, attr.value == "assign_add")
+                elif attr.value in _TAKES:
+                    yield from _between(facts, node, old, change)
+            case cst.AugAssign(target=old, operator=cst.SubtractAssign() | cst.AddAssign() as how, value=change):
+                yield from _by_share(facts, node, old, change, isinstance(how, cst.AddAssign))
+            case cst.Assign(targets=[cst.AssignTarget(target=old)], value=change):
+                yield from _between(facts, node, old, change)
             case _:
                 pass
 
@@ -78,6 +83,32 @@ def _share(facts: ScriptFacts, call: cst.Call, old: cst.BaseExpression) -> cst.B
     sides = [first.left, first.right] if isinstance(first, cst.BinaryOperation) else [first]
     candidates = [given] if given is not None else sides
     return next((side for side in candidates if _rest(facts, side, old)), None)
+
+
+def _by_share(
+    facts: ScriptFacts, node: cst.CSTNode, old: cst.BaseExpression, change: cst.BaseExpression, grows: bool
+) -> Iterator[Average]:
+    """Yield ``old -= w * (old - new)`` and what is like it: ``old.add_(new - old, alpha=w)``."""
+    alpha = argument(node, "alpha") if isinstance(node, cst.Call) else None
+    given = change if alpha is None else cst.BinaryOperation(alpha, cst.Multiply(), change)
+    yield from (Average(node, None, new) for new in _towards(facts, old, given, grows))
+
+
+def _between(
+    facts: ScriptFacts, node: cst.CSTNode, old: cst.BaseExpression, made: cst.BaseExpression
+) -> Iterator[Average]:
+    """Yield what takes a value between its own and another: ``old.copy_(torch.lerp(old, new, w))``."""
+    match made:
+        case cst.Call(func=cst.Attribute(value=cst.Name("torch"), attr=cst.Name("lerp")), args=args):
+            ends = [arg.value for arg in args]
+        case cst.Call(func=cst.Attribute(value=start, attr=cst.Name("lerp")), args=args):
+            ends = [start, *(arg.value for arg in args)]
+        case _:
+            return
+    if len(ends) == 3 and _plain(facts, ends[0]) == _plain(facts, old):
+        yield Average(node, None, ends[2])
+    elif len(ends) == 3 and _plain(facts, ends[1]) == _plain(facts, old):
+        yield Average(node, ends[2], None)
 
 
 def _towards(
