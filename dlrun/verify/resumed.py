@@ -10,6 +10,7 @@ from dlrun.verify.checks.held import held
 from dlrun.verify.checks.reached import left
 from dlrun.verify.checks.start import broadcast
 from dlrun.verify.trace import Run
+from dlrun.verify.tracer.sites import LOAD
 from dlrun.verify.verdict import Check, failed, passed
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ def resumed(runs: Runs, serial: Run, sharded: Run) -> tuple[Check | None, list[R
 
 
 def _judged(one: Run, many: Run) -> Check:
-    n, lines = len(many.traces), ", ".join(sorted({event.at for event in many.root.all("restores")})) or "a load"
+    read = [event.at for event in (*many.root.all("restores"), *many.root.returns(LOAD))]
+    n, lines = len(many.traces), ", ".join(dict.fromkeys(read)) or "a load"
     beside = f"beside a checkpoint of the serial script, which {lines} reads, "
     if many.error and not many.hung and not ranks.of_dl_comm(many.error[1]):
         rank, event = many.error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -33,8 +34,9 @@ FIRST = ('if os.path.exists("last.pt"):', 'if dl.is_rank0() and os.path.exists("
     [
         ((FIRST, (SENT, f"{SENT}{EPOCH}")), ""),
         ((FIRST, (SENT, f"dl.broadcast(model)\n{EPOCH}")), "ranks-differ"),
+        (((' = torch.load("last.pt")', ' = dl.load("last.pt")'),), ""),
     ],
-    ids=["right", "no-optimizer"],
+    ids=["right", "no-optimizer", "dl-load"],
 )  # fmt: skip
 def test_ranks_go_on_from_a_checkpoint_alike(edits, fault, prove, port) -> None:
     begin, best = ("best, bad = float", f"{READ}best, bad = float"), "    if val_loss < best:"
@@ -44,10 +46,11 @@ def test_ranks_go_on_from_a_checkpoint_alike(edits, fault, prove, port) -> None:
         for script, save in zip(((SCRIPTS / "train.py").read_text(), port), saves, strict=True)
     )
     text = mutated(text, Fault("", edits, ""))
-    verdict = prove(text, serial=f"{serial}\n# {fault}")  # runs of its own, whose files lie where this test looks
+    verdict = prove(text, serial=f"{serial}\n# {edits}")  # runs of its own, whose files lie where this test looks
     print(*verdict.checks, sep="\n")
     (check,) = (check for check in verdict.checks if check.name == NAME)
     assert check.fault == fault
+    assert re.search(r", which \S+:\d+ reads, ", check.finding)
     assert verdict.faults == ({fault} if fault else set())
 
 
