@@ -731,14 +731,16 @@ def drawn(size):
     start = random.randint(0, len(xs) - size)
     return xs[start : start + size], ys[start : start + size]
 def update(x, y):
-    loss = (model(x) - y).pow(2).mean()
+    loss = 0
     opt.zero_grad()
+    for i in range(x.size()[0]):
+        loss += (model(x[i]) - y[i]).pow(2).sum()
     loss.backward()
     opt.step()
-    return loss, loss.data[0] / x.size()[0]
+    return loss.data[0] / x.size()[0]
 xs, ys = torch.randn(48, 2), torch.randn(48, 1)
 for step in range(9):
-    _, loss = update(*drawn(8))
-    print("%.4f" % loss)
+    loss = update(*drawn(8))
+    print(line.format(step, loss))
 """
-    assert '    print("%.4f" % dl.average(loss))\n' in port(source).text
+    assert "    print(line.format(step, dl.average(loss)))\n" in port(source).text
