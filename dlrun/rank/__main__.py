@@ -12,6 +12,7 @@ import socket
 import sys
 import time
 import zlib
+from collections.abc import Mapping
 from typing import Any
 
 from dlrun import __version__
@@ -26,6 +27,8 @@ from dlrun.rank.watch import FORWARDED, Watcher
 _PR_SET_CHILD_SUBREAPER = 36
 _CONNECT_S = 16.0  # a call that the system drops is made again after 1, 3, 7 and 15 s
 _NEXT_S = 0.25  # without an answer, until the next address is called, too
+_AT_START = ("PYTHON", "LD_", "GLIBC_", "MALLOC_")
+_AGAIN = "DLRUN_AGAIN"
 _CALLS = 8  # before a rank gives up: the last waits for 6 to 13 s
 
 
@@ -39,9 +42,13 @@ def main(argv: list[str]) -> int:
     except OSError as error:
         sys.exit(f"dlrun: {socket.gethostname()} cannot read {argv[1]} ({error.strerror}): the run directory must lie "
                  "where every node sees it")  # fmt: skip
+    began, again = at_start(os.environ), os.environ.pop(_AGAIN, "")
     for name, value in spec["inherit"].items():  # of the shell that dlrun was started in; what is set here stays
         os.environ.setdefault(name, value)
     os.environ.update(spec["env"])
+    if at_start(os.environ) != began and not again:
+        os.environ[_AGAIN] = "1"  # once: something here may set them at every start
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     me = identity(os.environ, spec["backend"])
     home, me = meet(me, spec) if spec["home"] else (None, me)
     place = {"RANK": me.rank, "SIZE": me.size or spec["ranks"], "LOCAL_RANK": me.local_rank or 0,
@@ -60,6 +67,11 @@ def main(argv: list[str]) -> int:
     finally:
         if ours:
             mps.end(os.environ)
+
+
+def at_start(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that Python and the system's loader read once, as they start: ``PYTHONPATH``."""
+    return {name: value for name, value in environ.items() if name.startswith(_AT_START)}
 
 
 def start(rank: int, program: list[str], spec: dict[str, Any], home: socket.socket | None) -> int:

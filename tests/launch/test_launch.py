@@ -209,6 +209,19 @@ def test_rank_0s_last_words_come_before_dlruns_on_lines_of_their_own(dlrun, mpie
             assert lines[first - 1] == "ValueError: " + "x" * 3000
 
 
+def test_what_python_reads_as_it_starts_may_be_set_for_the_ranks(dlrun, mpiexec, tmp_path: Path):
+    """Python is up by then: it starts once more."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/mine.py").write_text("number = 17\n")
+    asks = "import os, mine, sys\nprint(mine.number, sys.flags.hash_randomization, hash('a'))\n"
+    (tmp_path / "asks.py").write_text(f"{asks}print([name for name in os.environ if 'AGAIN' in name])\n")
+    words = ["--env", f"PYTHONPATH={tmp_path / 'lib'}", "--env", "PYTHONHASHSEED=0"]
+    done = dlrun("-n", "1", "--mpiexec", mpiexec, *words, "asks.py")
+    own = subprocess.run([sys.executable, "-c", "print(hash('a'))"], env={**os.environ, "PYTHONHASHSEED": "0"},
+                         capture_output=True, text=True, check=True).stdout  # fmt: skip
+    assert done.stdout == f"17 0 {own}[]\n", done.stderr
+
+
 _TRIES = """
 import os, pathlib, sys, time
 first = "--resume" not in sys.argv
