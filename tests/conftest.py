@@ -6,6 +6,7 @@ import signal
 import pytest
 
 os.environ.setdefault("DLRUN_SHARE_GPUS", "1")  # jobs of several ranks start nevertheless
+os.environ.setdefault("UCX_LOG_FILE", "stderr")  # a network interface of another test that ends is told among prints
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell has it for what runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the programs that tests press Ctrl-C at inherit it
 

@@ -39,6 +39,7 @@ def settle(env: MutableMapping[str, str], local_rank: int, local_size: int, want
     for name, value in fork_safety().items():
         env.setdefault(name, value)
     env.setdefault("OMP_NUM_THREADS", str(len(mine) or 1))
+    env.setdefault("UCX_LOG_FILE", "stderr")  # its warnings are no part of what a script prints (default: stdout)
     return vendor == "nvidia" and local_size * (want.get("gpus") or 1) > len(left) > 0
 
 

@@ -236,6 +236,13 @@ sys.exit(5 if first else 0)
 """
 
 
+def test_what_ucx_has_to_say_is_not_among_what_rank_0_prints(dlrun, mpiexec, tmp_path, monkeypatch):
+    monkeypatch.delenv("UCX_LOG_FILE", raising=False)
+    (tmp_path / "prints.py").write_text("from mpi4py import MPI\nprint(MPI.COMM_WORLD.rank)\n")
+    done = dlrun("-n", "2", "--mpiexec", mpiexec, "--env", "UCX_NO_SUCH_THING=1", "prints.py")  # UCX warns of that
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
+
+
 def test_a_failed_job_is_started_again_with_the_words_that_resume_it(dlrun, any_mpiexec, tmp_path):
     (tmp_path / "tries.py").write_text(_TRIES)
     words = ["--log-dir", "runs", "--max-restarts", "2", "--resume", "--resume last.pt", "tries.py", "--lr", "1"]
