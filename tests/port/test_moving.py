@@ -29,6 +29,8 @@ for epoch in range(3):
     AFTER
 """
 PAIRS = "for m, p in zip(mean.parameters(), model.parameters()):\n            "
+VECTORS = "a, b = parameters_to_vector(mean.parameters()), parameters_to_vector(model.parameters())\n        "
+TO_VECTORS = "from torch.nn.utils import parameters_to_vector, vector_to_parameters"
 SHADOW = """class Shadow:
     def __init__(self, model, decay):
         self.model, self.decay = model, decay
@@ -73,6 +75,25 @@ def lines(every, made="", after="", **options):
         (f"{PAIRS}m.data.copy_(p.data.lerp(m.data, 0.99))", "", "m.data.copy_(p.data.lerp(m.data, dl.compound(0.99)))"),
         (f"{PAIRS}m.data = torch.lerp(m.data, p.data, 0.01)", "",
          "m.data = torch.lerp(m.data, p.data, 1 - dl.compound(1 - 0.01))"),
+        (f"{PAIRS}m.data.mul_(0.99)\n            m.data.add_(p.data, alpha=1 - 0.99)", "",
+         "m.data.mul_(dl.compound(0.99))|m.data.add_(p.data, alpha=1 - dl.compound(0.99))"),
+        ("torch._foreach_lerp_(list(mean.parameters()), list(model.parameters()), 0.01)", "",
+         "torch._foreach_lerp_(list(mean.parameters()), list(model.parameters()), 1 - dl.compound(1 - 0.01))"),
+        ("torch._foreach_mul_(kept, 0.99)\n        torch._foreach_add_(kept, list(model.parameters()), alpha=0.01)",
+         "kept = list(mean.parameters())",
+         "torch._foreach_mul_(kept, dl.compound(0.99))|"
+         "torch._foreach_add_(kept, list(model.parameters()), alpha=1 - dl.compound(0.99))"),
+        (f"{VECTORS}vector_to_parameters(0.99 * a + 0.01 * b, mean.parameters())", TO_VECTORS,
+         "vector_to_parameters(dl.compound(0.99) * a + (1 - dl.compound(0.99)) * b, mean.parameters())"),
+        (f"{VECTORS}vector_to_parameters(tau * b + (1 - tau) * a, mean.parameters())", f"{TO_VECTORS}\ntau = 0.005",
+         "vector_to_parameters((1 - dl.compound(1 - tau)) * b + dl.compound(1 - tau) * a, mean.parameters())"),
+        ("flat.lerp_(parameters_to_vector(model.parameters()), 0.01)",
+         f"{TO_VECTORS}\nflat = parameters_to_vector(mean.parameters())",
+         "flat.lerp_(parameters_to_vector(model.parameters()), 1 - dl.compound(1 - 0.01))"),
+        ("kept = {k: 0.99 * v + 0.01 * model.state_dict()[k] for k, v in kept.items()}",
+         "kept = copy.deepcopy(model.state_dict())",
+         "kept = {k: dl.compound(0.99) * v + (1 - dl.compound(0.99)) * model.state_dict()[k] "
+         "for k, v in kept.items()}"),
         ("shadow.update()", SHADOW,
          "new = (1.0 - dl.compound(self.decay)) * p.data + dl.compound(self.decay) * self.kept[n]"),
         ("update(mean, model)", MIXED, "return old * dl.compound(beta) + (1 - dl.compound(beta)) * new"),
@@ -83,7 +104,7 @@ def lines(every, made="", after="", **options):
     ],
 )  # fmt: skip
 def test_an_average_of_weights_keeps_of_the_old_ones_what_n_serial_steps_keep(every, made, written):
-    assert lines(every, made) == ([written], ())
+    assert lines(every, made) == (written.split("|"), ())
 
 
 def test_what_weighs_an_average_follows_the_serial_steps():

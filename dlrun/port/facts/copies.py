@@ -5,8 +5,8 @@ from __future__ import annotations
 import libcst as cst
 
 from dlrun.port.facts.kinds_tensorflow import plain
-from dlrun.port.facts.moving import VARIABLES, WEIGHTS
 from dlrun.port.facts.torch import Gradients
+from dlrun.port.facts.weights import VARIABLES, WEIGHTS
 from dlrun.port.program.script import Script, dotted, walk
 
 _READS = (".read_value", ".value", ".numpy", "identity")  # of a variable of TensorFlow

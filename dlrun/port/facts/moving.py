@@ -9,12 +9,10 @@ import libcst as cst
 
 from dlrun.port.facts import ScriptFacts
 from dlrun.port.facts.kinds_tensorflow import plain
+from dlrun.port.facts.weights import of_gradients, of_weights
 from dlrun.port.program.script import argument, dotted, walk
 
-WEIGHTS = ("parameters", "named_parameters", "state_dict", "params", "get_weights", "get_collection")
-VARIABLES = ("variables", "trainable_variables", "weights", "trainable_weights")  # attributes of Keras' models
 _SAME = ("data", "detach", "clone", "float", "cpu", "read_value", "value", "numpy")  # of a tensor, the same numbers
-_GRADIENTS = ("grad", "gradient", "gradients")
 _TAKES = ("copy_", "assign")  # what it is given takes the place of what was there
 
 
@@ -29,7 +27,7 @@ class Average(NamedTuple):
 def averages(facts: ScriptFacts) -> Iterator[Average]:
     """Yield the moving averages of a model's weights; those of gradients are an optimizer's own momentum."""
     for average in _found(facts):
-        if _of_weights(facts, average.node) and not _of_gradients(facts, average.node):
+        if of_weights(facts, average.node) and not of_gradients(facts, average.node):
             sums = isinstance(average.node, cst.BinaryOperation)
             yield _told_apart(facts, average.node) if sums else average  # type: ignore[arg-type]
 
@@ -49,6 +47,13 @@ def _found(facts: ScriptFacts) -> Iterator[Average]:
                     yield from _by_share(facts, node, value, node.args[0].value, True)
             case cst.Call(func=cst.Attribute(attr=cst.Name("lerp_")), args=[_, cst.Arg(value=new), *_]):
                 yield Average(node, None, new)
+            case cst.Call(func=cst.Attribute(attr=cst.Name("_foreach_lerp_")), args=[_, _, cst.Arg(value=new)]):
+                yield Average(node, None, new)
+            case cst.Call(func=cst.Attribute(attr=cst.Name("_foreach_add_")), args=[cst.Arg(value=kept), _, *_]):
+                old = _decayed_all(facts, node, kept)
+                new = argument(node, "alpha")
+                if old is not None and new is not None and _rest(facts, new, old):
+                    yield Average(node, old, new)
             case cst.Call(func=cst.Attribute(value=old, attr=attr), args=[cst.Arg(value=change), *_]):
                 if attr.value in ("sub_", "assign_sub", "assign_add"):
                     yield from _by_share(facts, node, old, change, attr.value == "assign_add")
@@ -62,13 +67,25 @@ def _found(facts: ScriptFacts) -> Iterator[Average]:
                 pass
 
 
+def _before(facts: ScriptFacts, call: cst.Call) -> list[cst.Call]:
+    """Return the calls of methods in the line before that of ``call``."""
+    block = facts.script.block(line := facts.script.statement_of(call))
+    before = block[block.index(line) - 1] if line in block and block.index(line) else None
+    return [n for n in walk(before) if isinstance(n, cst.Call) and isinstance(n.func, cst.Attribute)] if before else []
+
+
+def _decayed_all(facts: ScriptFacts, call: cst.Call, kept: cst.BaseExpression) -> cst.BaseExpression | None:
+    """Return ``d`` of ``torch._foreach_mul_(kept, d)`` in the line before ``call``."""
+    for c in _before(facts, call):
+        if c.func.attr.value == "_foreach_mul_" and len(c.args) == 2 and c.args[0].value.deep_equals(kept):  # type: ignore[attr-defined]
+            return c.args[1].value
+    return None
+
+
 def _decayed(facts: ScriptFacts, call: cst.Call, value: cst.BaseExpression) -> cst.BaseExpression | None:
     """Return ``d`` of ``m.mul_(d).add_(...)``, also where it is the statement before."""
     if not isinstance(value, cst.Call):
-        block = facts.script.block(line := facts.script.line_of(facts.script.statement_of(call)))
-        before = block[block.index(line) - 1] if line in block and block.index(line) else None
-        calls = [n for n in walk(before) if isinstance(n, cst.Call)] if before is not None else []
-        same = [c for c in calls if isinstance(c.func, cst.Attribute) and c.func.value.deep_equals(value)]
+        same = [c for c in _before(facts, call) if c.func.value.deep_equals(value)]  # type: ignore[attr-defined]
         value = same[0] if same else value
     match value:
         case cst.Call(func=cst.Attribute(attr=cst.Name("mul_")), args=[cst.Arg(value=old)]):
@@ -181,40 +198,6 @@ def taken_from_one(facts: ScriptFacts, node: cst.CSTNode) -> cst.BaseExpression 
     """Return ``d`` of ``1 - d``."""
     takes = isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Subtract)
     return node.right if takes and _number(facts, node.left) == 1 else None  # type: ignore[attr-defined]
-
-
-def _of_weights(facts: ScriptFacts, node: cst.CSTNode, depth: int = 5) -> bool:
-    """Tell whether ``node`` runs for each of a model's weights."""
-    function = facts.script.function_of(node)
-    for up in facts.script.above(node):
-        if up is function:
-            break
-        over = up.iter if isinstance(up, cst.For) and up not in facts.loops else None
-        over = up.for_in.iter if isinstance(up, cst.ListComp) else over
-        if over is not None and any(_gives_weights(facts, n) for n in walk(over)):
-            return True
-    calls = facts.flow.callers(function) if depth and isinstance(function, cst.FunctionDef) else []
-    return bool(calls) and all(_of_weights(facts, call, depth - 1) for call in calls)
-
-
-def _of_gradients(facts: ScriptFacts, node: cst.CSTNode) -> bool:
-    """Tell whether gradients are averaged, as an optimizer's own momentum does: that stays, as in PyTorch's."""
-    made = [n for part in walk(node) for n in (part, *(
-        o.node for o in (facts.flow.origins(part) if isinstance(part, cst.Name) else ())))]  # fmt: skip
-    return any(isinstance(n, cst.Attribute) and n.attr.value in _GRADIENTS for m in made for n in walk(m))
-
-
-def _gives_weights(facts: ScriptFacts, node: cst.CSTNode) -> bool:
-    if isinstance(node, cst.Call):
-        return isinstance(node.func, cst.Attribute) and node.func.attr.value in WEIGHTS
-    if not isinstance(node, (cst.Name, cst.Attribute)):
-        return False
-    if isinstance(node, cst.Attribute) and node.attr.value in VARIABLES:
-        return True
-    made = (o.node for o in facts.flow.origins(node) if o.node is not node)
-    kept = (m for m in made if facts.kinds.of(m) not in ("optimizer", "loader", "module"))  # no weights one by one
-    return any(isinstance(n, (cst.Call, cst.Attribute)) and _gives_weights(facts, n) for m in kept for n in walk(m)
-               if n is not node)  # fmt: skip
 
 
 def _plain(facts: ScriptFacts, node: cst.BaseExpression) -> str:
