@@ -16,7 +16,7 @@ from dlrun.errors import DlrunError
 from dlrun.verify.checks import data, loaders, metrics, ranks, repeat, whole
 from dlrun.verify.checks.reached import reached
 from dlrun.verify.checks.same import ALONE, same
-from dlrun.verify.checks.sizes import repeats
+from dlrun.verify.checks.sizes import dealt_out, repeats
 from dlrun.verify.compare import SHARDED, compare, ran
 from dlrun.verify.evaluations import FIRST, Evaluations, shared
 from dlrun.verify.longer import to_the_end
@@ -173,28 +173,30 @@ class Runs:
 
     def whole(self, serial: Run, sharded: Run, broken: bool) -> Check:
         """Run the port with the serial global batch, where the script allows it."""
-        dealt = not data.training(serial.root) and repeats(serial.root, sharded) > 0
-        loud, reason = None, whole.reason_against(serial, self.job.ranks, dealt)
+        keeps = data.batch_factor(serial, sharded) == 1
+        own = not data.training(serial.root)
+        alike = keeps and own and dealt_out(serial.root, sharded)
+        given = {"dealt": alike or (own and repeats(serial.root, sharded) > 0), "alike": alike}
+        loud, reason = None, whole.reason_against(serial, self.job.ranks, **given)
         if reason in (whole.NORM, whole.NOISE) and not broken and whole.is_eager(serial):
             still = self._serial("quiet", self.cut, quiet=True)
             if not (still.error or still.hung):
-                loud, serial, reason = serial, still, whole.reason_against(still, self.job.ranks, dealt)
+                loud, serial, reason = serial, still, whole.reason_against(still, self.job.ranks, **given)
         if any(sharded.root.returns("stretch")):
             reason = "the ranks go through stretches of a stream: no step of theirs is a serial one"
         if reason or broken:
             return skipped(whole.NAME, FIRST if broken else reason)
-        keeps = data.batch_factor(serial, sharded) == 1
         if keeps and loud is None:
             return whole.reproduces(serial, sharded)
         made = loaders.training(serial.root)
         # What is fed, or what fit() takes, is the serial batch on every rank, and the tracer deals it out.
         fits = any(event.facts.get("fit") for event in serial.root.all("epoch"))
         env = {} if keeps or (data.training(serial.root) and not fits) else {"DL_COMM_REPLICATE": "1"}
-        given: dict[str, Any] = {"quiet": loud is not None, "global_batch": not keeps, "training_loaders": made}
-        run = self.port("whole", self.job.ranks, env, **given)
+        more: dict[str, Any] = {"quiet": loud is not None, "global_batch": not keeps, "training_loaders": made}
+        run = self.port("whole", self.job.ranks, env, **more)
         check = whole.reproduces(serial, run, loud, not keeps)
         if not keeps and whole.of_sums(serial, run, check):
-            run = self.port("sums", self.job.ranks, env, sums=True, **given)
+            run = self.port("sums", self.job.ranks, env, sums=True, **more)
             check = whole.reproduces(serial, run, loud, grown=True, sums=True)
         return check
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from by_hand import averaged, epoch, event, note, optimizer, run, step
 
 from dlrun.verify.checks.choices import choices
 from dlrun.verify.checks.metrics import metrics
 from dlrun.verify.checks.rate import learning_rate
+from dlrun.verify.checks.same import ALONE
 from dlrun.verify.checks.scaled import scaled
-from dlrun.verify.checks.sums import sums
+from dlrun.verify.checks.sums import divided, sums
+from dlrun.verify.compare import compare
 from dlrun.verify.trace import Event, Run
 
 
@@ -179,3 +183,25 @@ def test_losses_and_gradients_that_are_divided_by_the_number_of_ranks_are_found(
     check = scaled(weighing(1.0, n=1), weighing(1.0), weighing(weight, own, used))
     assert (check.fault if check else "") == ("no-mean" if finding else "")
     assert finding in (check.finding if check else "")
+
+
+@pytest.mark.parametrize("after", [True, False], ids=["of the batch", "of the epoch before"])
+def test_a_loss_is_divided_by_a_total_that_is_made_after_its_batch(after) -> None:
+    def trained(weight: float, *sums: Event) -> list[Event]:
+        batch, loss = epoch([[0, 1]]), event("weight", made="t.py:6", weight=weight)
+        made = [*batch, *sums] if after else [*sums, *batch]
+        return [*batch, loss, step(1, 0.9), *made, loss, step(2, 0.8)]
+
+    check = divided(run(trained(1.0)), run(*[trained(0.5, total(3.0, sum=6.0))] * 2))
+    assert (check.fault if check else "") == ("no-mean" if after else "")
+
+
+@pytest.mark.parametrize(("numbers", "fault"), [([], "schedule-too-long"), ([event("ranks in a loss", many=True)], "")])
+def test_parts_of_a_loss_that_is_divided_by_the_ranks_weigh_less_as_a_consequence(numbers, fault) -> None:
+    losses = [[event("weight", made="t.py:6", weight=0.1 * k), averaged(0.5, 0.5), step(k, 0.9)] for k in (1, 2, 3)]
+    trained = [event("face"), optimizer(), *epoch([[0, 1]]), *(e for loss in losses for e in loss), event("end")]
+    fewer = event("return", fn="steps", count=4, result=2, again=False)
+    alone, sharded = run(trained, trained), run(*[[fewer, *numbers, *trained]] * 2)
+    checks = compare(run(trained), run(trained), run(trained), replace(alone, name=ALONE), sharded)
+    (weights,) = (check for check in checks if check.name == "weights in the loss")
+    assert (weights.status, weights.fault) == ("failed", fault)

@@ -24,6 +24,7 @@ BY_NUMBERS = (
     ("total / len(test_set)", "total / count"),
     (OWN, SUMMED),
 )  # fmt: skip
+KEPT = (("batch_size=8", "batch_size=8 // dl.get_nranks()"), ("args.lr * dl.get_nranks()", "args.lr"))
 
 
 @pytest.mark.parametrize(
@@ -33,8 +34,9 @@ BY_NUMBERS = (
         (((SUMMED, OWN),), "metric-counted-by-all"),
         (((SUMS, "total, count = dl.total(total), dl.total(len(test_set))"), (SUMMED, OWN)),
          "metric-of-one-rank"),
+        ((*KEPT, (SUMMED, OWN)), "metric-counted-by-all"),
     ],
-    ids=["right", "summed-once", "own"],
+    ids=["right", "summed-once", "own", "summed-once-of-the-global-batch"],
 )  # fmt: skip
 def test_an_evaluation_that_ranks_share_by_their_numbers_is_that_of_1_rank(edits, fault, prove, port) -> None:
     verdict = prove(mutated(port, Fault("", (*BY_NUMBERS, *edits), "")), "--dropout", "0.1")

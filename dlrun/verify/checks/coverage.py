@@ -2,124 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
 from itertools import permutations
 
-from dlrun.verify.trace import Run, Step, Trace
+from dlrun.verify.checks.given import Given, Rows, inputs_of
+from dlrun.verify.trace import Run
 from dlrun.verify.verdict import Check, failed, passed, skipped
 
 NAME = "shards"
 SHARE = "give each rank its share: dl.shard() of the data, or of the numbers of the batches"
 ALIKE = "share inputs and targets alike: dl.shard((x, y))"
 ENOUGH = 8  # samples whose pairs are known
-Rows = list[list[int]]  # of one input: for each step a number for each of its rows, made from what is in them
-
-
-@dataclass(frozen=True)
-class Given:
-    """One input of the model: its rows by step, of the serial script and of each rank."""
-
-    name: str
-    serial: Rows
-    ranks: list[Rows]
-
-    @property
-    def changes(self) -> bool:
-        """Whether the serial script gives another value in each step."""
-        return len({tuple(rows) for rows in self.serial}) > 1
-
-    @property
-    def renewed(self) -> bool:
-        """Whether other rows come in most steps, not the same ones again, fewer of them, or a state that begins.
-
-        Or as many in each, such as labels, in another mixture.
-        """
-        often = 2 * len({tuple(rows) for rows in self.serial}) > len(self.serial)
-        mixed = 2 * len({tuple(sorted(rows)) for rows in self.serial}) > len(self.serial)
-        drawn = mixed and self.tells and len({len(rows) for rows in self.serial}) == 1
-        return often and (drawn or self.distinct > max(len(set(rows)) for rows in self.serial))
-
-    @property
-    def tells(self) -> bool:
-        """Whether rows differ: not labels that are all the same, such as those of what is real and what is not."""
-        return any(len(set(rows)) > 1 for rows in self.serial)
-
-    @property
-    def distinct(self) -> int:
-        """How many different values there are in the serial script's steps."""
-        return len({row for rows in self.serial for row in rows})
-
-    @property
-    def alike(self) -> bool:
-        """Whether all ranks are given the same in each step."""
-        return all(rows == self.ranks[0] for rows in self.ranks)
-
-    @property
-    def steps(self) -> int:
-        """The number of steps that all made."""
-        return min(len(self.serial), *map(len, self.ranks))
-
-    def covered(self) -> int:
-        """Return how many serial batches the ranks' first steps hold together, each sample once; 0 where others.
-
-        Either a step of all ranks is a serial one, dealt out, padded to equal shares; or the first steps are those that
-        n times as many serial ones are.
-        """
-        n = len(self.ranks)
-        if self.steps and all(self._deals(self.serial[s], self._together(s, s + 1)) for s in range(self.steps)):
-            return self.steps
-        first = min(len(self.serial) // n, *map(len, self.ranks))
-        expected = Counter(row for rows in self.serial[: n * first] for row in rows)
-        return n * first if first and self._together(0, first) == expected else 0
-
-    @property
-    def repeated(self) -> int:
-        """How often the ranks together hold each sample of one and the same serial batch; 0 where others, or uneven."""
-        batch, together = Counter(self.serial[0]), self._together(0, 1)
-        k = together.total() // batch.total()
-        return 0 if self.changes or together != Counter({row: k * count for row, count in batch.items()}) else k
-
-    def _deals(self, batch: list[int], together: Counter[int]) -> bool:
-        extra = together - Counter(batch)
-        if self.repeated:  # each as often as the others
-            return True
-        return not Counter(batch) - together and extra.total() < len(self.ranks) and set(extra) <= set(batch)
-
-    def _together(self, begin: int, end: int) -> Counter[int]:
-        return Counter(row for rank in self.ranks for rows in rank[begin:end] for row in rows)
-
-    def others(self) -> tuple[int, int]:
-        """Return how many of the serial samples no rank is given, and how many others the ranks are."""
-        mine, theirs = {row for rows in self.serial for row in rows}, set(self._together(0, self.steps))
-        return len(mine - theirs), len(theirs - mine)
-
-    def twice(self) -> tuple[int, int]:
-        """Return how many samples more than one rank is given in these steps, and how many there are."""
-        sets = [{row for rows in rank[: self.steps] for row in rows} for rank in self.ranks]
-        every = Counter(row for rows in sets for row in rows)
-        return sum(count > 1 for count in every.values()), len(every)
-
-    @property
-    def first(self) -> int:
-        """How many serial batches the ranks' first steps stand for."""
-        return min(len(self.serial) // len(self.ranks), *map(len, self.ranks)) * len(self.ranks)
-
-    def too_often(self) -> int:
-        """Return how many samples several ranks are given in steps whose serial batches have none twice.
-
-        Of k samples drawn at random, with t of them by two ranks, none would be twice with a chance of exp(-2t).
-        """
-        steps = self.first // len(self.ranks)
-        serial = [row for rows in self.serial[: self.first] for row in rows]
-        often = sum(count > 1 for count in self._together(0, steps).values())
-        return often if often > 2 and len(set(serial)) == len(serial) else 0
-
-    @property
-    def repeats(self) -> bool:
-        """Whether some rank is given a sample more than once in its share of the serial steps, its first ones."""
-        every = [[row for rows in rank[: self.first // len(self.ranks)] for row in rows] for rank in self.ranks]
-        return any(len(set(rows)) < len(rows) for rows in every)
 
 
 def coverage(identity: Run, run: Run) -> Check | None:
@@ -139,7 +31,7 @@ def coverage(identity: Run, run: Run) -> Check | None:
             **where,
         )
     for given in inputs:  # an input of another length, such as the places in a sequence, has no others
-        if not (given.changes or given.alike or covered[given.name]) and all(given.others()):
+        if not (given.changes or given.alike or covered[given.name]) and given.others()[1]:
             return _of_others(given, where)
     shared = [given for given, n in _with(inputs, covered) if n and not given.alike]
     changing = [given for given in inputs if given.changes]
@@ -164,8 +56,12 @@ def _with(inputs: list[Given], covered: dict[str, int]) -> list[tuple[Given, int
 
 def _of_others(given: Given, where: dict[str, str]) -> Check:
     lost, others = given.others()
-    finding = f"each step of the serial script takes the same {len(given.serial[0])} samples, and {lost} of them reach "
-    finding += f"no rank, {others} others do"
+    finding = f"each step of the serial script takes the same {len(given.serial[0])} samples, and "
+    if not lost:
+        todo = "make the data alike on all ranks, under one seed, then share them"
+        finding += f"{others} others reach ranks, too: each has made data of its own"
+        return failed(NAME, finding, todo, "other-samples", **where)
+    finding += f"{lost} of them reach no rank, {others} others do"
     return failed(NAME, finding, "cut out what the serial script trains on, then share that", "other-samples", **where)
 
 
@@ -235,27 +131,3 @@ def _unknown(inputs: list[Given], n: int, where: dict[str, str]) -> Check:
         return failed(NAME, finding, todo, "overlapping-shards", **where)
     how = "as draws at random do" if given.repeats else "each rank shuffles, or draws, by itself"
     return skipped(NAME, f"{twice} of {every} samples are read by more than one rank in {given.steps} steps: {how}")
-
-
-def inputs_of(identity: Trace, run: Run) -> list[Given]:
-    """Return the inputs that every step of all ranks and of 1 rank was given, those of more than one row first."""
-    serial, ranks = _by_step(identity.steps), [_by_step(trace.steps) for trace in run.traces]
-    if not serial or not all(ranks):
-        return []
-    names = [name for name in serial[0] if all(name in step for steps in (serial, *ranks) for step in steps)]
-    found = [Given(n, [s[n] for s in serial], [[s[n] for s in steps] for steps in ranks]) for n in names]
-    return sorted((g for g in found if len(g.serial[0]) > 1), key=lambda g: not g.changes)
-
-
-def _by_step(steps: tuple[Step, ...]) -> list[dict[str, list[int]]]:
-    """Return the rows of each input of each step of the first optimizer, by name and by turn within the step."""
-    found: list[dict[str, list[int]]] = []
-    for step in steps:
-        rows: dict[str, list[int]] = {}
-        for event in step.before:
-            for name, numbers in event.facts.get("rows", {}).items() if event.kind in ("forward", "loss") else ():
-                turn = sum(key.partition(" (")[0] == name for key in rows)
-                rows[f"{name} ({turn + 1})" if turn else name] = numbers
-        if rows:
-            found.append(rows)
-    return found

@@ -36,7 +36,7 @@ def numbers_shown(run: Run) -> Check | None:
     said = f"rank 0's own at {', '.join(lines[:3])}{more}: {_said(mine)!r}, where another rank has {_said(other)!r}"
     if _words(mine) != _words(other):
         return skipped(NAME, f"{said}: each rank has words of its own, and one rank's are shown")
-    return skipped(NAME, f"{said}; dl.average() of what they are made of shows those of all")
+    return skipped(NAME, f"{said}; dl.average() of a mean, dl.total() of a sum, shows those of all")
 
 
 def _words(event: Event) -> str:

@@ -55,7 +55,9 @@ def _total_for_loss(trace: Trace) -> Event | None:
     for step in trace.steps:
         called = None
         for event in step.before:
-            if event.kind == "return" and event["fn"] == "total" and not event["evaluates"]:
+            if event.kind == "batch":
+                called = None  # it was of an epoch before
+            elif event.kind == "return" and event["fn"] == "total" and not event["evaluates"]:
                 called = event
             elif event.kind == "weight" and called is not None:
                 return called

@@ -21,6 +21,7 @@ TODO = (
     "constant batch size in it) is another loss as a mean over ranks; so is one with numbers in it that each rank "
     "carries from step to step: dl.average() them"
 )
+ALONG = "; and what dl.shard() cuts has its samples along axis 0: of (time, batch), cut x.transpose(0, 1)"
 FAR = 10.0  # times its own size: a parameter that moves further without batch norm tells nothing
 # Optimizers whose steps are divided by the gradients' own size: rounding decides those of the smallest.
 NORMALISES = re.compile(r"Ada|RMSprop|Rprop|Lion|LAMB|LARS|Sign|Shampoo|Muon|Novo", re.IGNORECASE)
@@ -28,10 +29,11 @@ GRADIENTS = {"float16": 5e-3, "bfloat16": 4e-2}  # how far rounding takes those 
 TOLERANCE = {"float64": 1e-6, "float32": 2e-3, "float16": 5e-2, "bfloat16": 1e-1}
 
 
-def reason_against(serial: Run, n: int, dealt: bool = False) -> str:
+def reason_against(serial: Run, n: int, dealt: bool = False, alike: bool = False) -> str:
     """Return why n ranks cannot reproduce the serial parameters with the serial global batch; empty if they can.
 
-    ``dealt``: the port itself deals out what every step takes, a full batch.
+    ``dealt``: the port itself deals out what every step takes, a full batch. ``alike``: what is drawn between the
+    models' calls, such as a batch, is known to be the same on all ranks.
     """
     epochs, forwards = training(serial.root), list(serial.root.all("forward"))
     fed = set() if epochs else {_fed(event) for event in forwards}
@@ -48,8 +50,9 @@ def reason_against(serial: Run, n: int, dealt: bool = False) -> str:
         return AUGMENTED
     if any(event["norm"] for event in forwards):
         return NORM
-    noisy = [s for s in serial.root.steps if s.drew or any(e["drew"] for e in s.before if e.kind == "forward")]
-    if noisy or any(event["noise"] for event in forwards):
+    drawn = any(event["drew"] for step in serial.root.steps for event in step.before if event.kind == "forward")
+    between = not alike and any(step.drew for step in serial.root.steps)
+    if drawn or between or any(event["noise"] for event in forwards):
         return NOISE
     return ""
 
@@ -97,7 +100,8 @@ def reproduces(serial: Run, run: Run, loud: Run | None = None, grown: bool = Fal
             finding = f"{parameter} differs by {size:.1e} after step {a.number}, {ratio:.1%} of what it moved"
             if reason := _no_fault(serial, run, a.number, quiet, grown):
                 return skipped(NAME, f"{finding}: {reason}")
-            return failed(NAME, finding, TODO, "other-gradient", where=b.at, step=a.number, parameter=parameter,
+            todo = TODO if training(serial.root) else TODO + ALONG
+            return failed(NAME, finding, todo, "other-gradient", where=b.at, step=a.number, parameter=parameter,
                           size=size)  # fmt: skip
     shares = f"x {size} samples" if (size := _size(run)) else "with their shares"
     said = f"{n} ranks {shares} reproduce the serial parameters to {worst:.0e} of their change"

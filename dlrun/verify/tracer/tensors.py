@@ -12,6 +12,7 @@ import torch
 
 SAMPLE = 1024  # elements kept of each tensor, at an even stride
 ROWS = 20_000  # of a model's input that are told apart at most
+COLUMNS = 1_000  # likewise: more are no samples
 PARTS, LARGE = 8, 20_000_000  # tensors of a data set that are looked at, and elements of one, at most
 
 
@@ -65,16 +66,17 @@ def named_tensors(name: str, value: Any) -> Iterable[tuple[str, torch.Tensor]]:
             yield from named_tensors(f"{name}.{key}" if name else str(key), item)
 
 
-def rows(args: Any, kwargs: Any) -> dict[str, list[int]]:
-    """Return a number for each row (along axis 0) of the tensors a model is given, made from its content.
+def rows(args: Any, kwargs: Any, axis: int = 0) -> dict[str, list[int]]:
+    """Return a number for each row of the tensors a model is given, made from its content; along axis 1 each column.
 
     What a model has computed, as a loss that is a module is given, is left out: dropout alone makes it differ.
     """
     given = {f"input {i}": value for i, value in enumerate(args, 1)} | kwargs
-    found = {name: value for name, value in given.items() if isinstance(value, torch.Tensor) and value.dim()}
+    found = {name: value for name, value in given.items() if isinstance(value, torch.Tensor) and value.dim() > axis}
     computed = {name for name, value in found.items() if any(isinstance(p, torch.nn.Parameter) for p in leaves(value))}
-    tensors = {name: _plain(value) for name, value in found.items() if name not in computed}
-    return {name: [_number(row) for row in tensor] for name, tensor in tensors.items() if len(tensor) <= ROWS}
+    tensors = {name: value for name, value in found.items() if name not in computed}
+    few = {name: value for name, value in tensors.items() if value.shape[axis] <= (COLUMNS if axis else ROWS)}
+    return {name: [_number(row) for row in _plain(value).movedim(axis, 0).contiguous()] for name, value in few.items()}
 
 
 def held_by(dataset: Any) -> dict[str, torch.Tensor]:

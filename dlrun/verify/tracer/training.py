@@ -104,6 +104,7 @@ class Training:
                 "forward",
                 hash=batch_digest([args, kwargs]),
                 rows=rows(args, kwargs),
+                columns=rows(args, kwargs, axis=1),
                 noise=not quiet and any(isinstance(m, NOISE) and getattr(m, "p", 1) for m in layers),
                 norm=any(isinstance(m, NORMS) and not (quiet and is_still(m)) for m in layers),
                 drew=[name for name, state in states().items() if not quiet and before.get(name, state) != state],
@@ -112,7 +113,7 @@ class Training:
     def target(self, target: Any) -> None:
         """Note what the script's own call of a loss compares with, while it trains."""
         if not self._depth and not self.recorder.inside and torch.is_grad_enabled():
-            self.recorder.note("loss", rows=rows((), {"target": target}))
+            self.recorder.note("loss", rows=rows((), {"target": target}), columns=rows((), {"target": target}, axis=1))
 
     def settle(self) -> None:
         """Note an update that was made by hand, where one was."""
