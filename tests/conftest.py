@@ -6,7 +6,10 @@ import signal
 import pytest
 
 os.environ.setdefault("DLRUN_SHARE_GPUS", "1")  # jobs of several ranks start nevertheless
-os.environ.setdefault("UCX_LOG_FILE", "stderr")  # a network interface of another test that ends is told among prints
+# UCX, in MPI libraries, looks at every network interface, for ranks of one machine, too. One of another test's that
+# vanishes is told among what ranks print, or is the end of MPI_Init. Tests of several machines take this back.
+os.environ.setdefault("UCX_LOG_FILE", "stderr")
+os.environ.setdefault("UCX_NET_DEVICES", "lo")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell has it for what runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the programs that tests press Ctrl-C at inherit it
 

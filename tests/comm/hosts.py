@@ -47,7 +47,8 @@ class Lab:
         names = ",".join(f"10.99.0.{host}" for host in range(1, hosts + 1))
         launch = [mpiexec, "-localhost", f"10.99.0.{LAUNCHER}", "-launcher", "rsh", "-launcher-exec", str(self.agent)]
         ranks = ["-hosts", names, "-ppn", str(per_host), "-n", str(hosts * per_host), sys.executable, str(program)]
-        env = {name: value for name, value in os.environ.items() if not name.startswith(("PMI", "OMPI_", "DL"))}
+        others = ("PMI", "OMPI_", "DL", "UCX_NET")
+        env = {name: value for name, value in os.environ.items() if not name.startswith(others)}
         env.pop("PYTHONUNBUFFERED", None)
         return subprocess.run(
             ["ip", "netns", "exec", f"{self.prefix}{LAUNCHER}", *launch, *ranks],

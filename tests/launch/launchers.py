@@ -34,7 +34,8 @@ class Lab:
 
     def __init__(self, folder: Path, number: int) -> None:
         self.folder = folder
-        self.env = {**os.environ, "LAB": str(folder), "P": f"dl{number}", "NET": f"10.77.{number}",
+        everywhere = {name: value for name, value in os.environ.items() if name != "UCX_NET_DEVICES"}
+        self.env = {**everywhere, "LAB": str(folder), "P": f"dl{number}", "NET": f"10.77.{number}",
                     "PORT": str(26817 + 10 * number), "NODES": "3", "WATCH": str(os.getpid())}  # fmt: skip
         here = Path(__file__).parent / "lab"
         self.up, self.down = here / "up.sh", here / "down.sh"
