@@ -41,8 +41,10 @@ class Signals:
 
     @contextmanager
     def handled(self) -> Iterator[None]:
-        """Take this process's signals while the block runs."""
-        handlers = {number: signal.signal(number, self.received) for number in (*END, *SAVE)}
+        """Take this process's signals while the block runs, but for a hang-up that ``nohup`` has it ignore."""
+        outlives = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        taken = [number for number in (*END, *SAVE) if not (outlives and number == signal.SIGHUP)]
+        handlers = {number: signal.signal(number, self.received) for number in taken}
         handlers[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)  # wakes the selector
         try:
             yield

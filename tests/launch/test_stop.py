@@ -41,6 +41,18 @@ def test_a_script_that_listens_saves_and_ends_well(any_mpiexec, tmp_path, number
     assert f"{number.name}: the ranks save and stop; they have 60 s" in errors
 
 
+def test_what_nohup_has_started_goes_on_when_the_terminal_is_gone(any_mpiexec, tmp_path):
+    text = "import os, time\nprint('up')\nwhile not os.path.exists('go'): time.sleep(0.02)\n"
+    (tmp_path / "waits.py").write_text(text)
+    line = ["nohup", sys.executable, "-m", "dlrun", "launch", "-n", "2", "--mpiexec", any_mpiexec, "waits.py"]
+    process = subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout and process.stdout.readline() == "up\n"
+    process.send_signal(signal.SIGHUP)
+    (tmp_path / "go").touch()
+    errors = process.communicate(timeout=200)[1]
+    assert process.returncode == 0 and "SIGHUP" not in errors, errors
+
+
 def test_a_script_that_takes_too_long_to_save_is_ended(any_mpiexec, tmp_path):
     slow = SAVES.replace('print("saved', 'time.sleep(300); print("saved')
     process = start(tmp_path, any_mpiexec, slow, "--save-time", "0.5")
