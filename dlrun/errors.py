@@ -30,6 +30,12 @@ class DlrunError(click.ClickException):
             click.echo(f"  {self.hint}", file=out)
 
 
+class StoppedError(DlrunError):
+    """Somebody interrupted it before there was anything to show."""
+
+    exit_code = 130
+
+
 def no_script(path: Path) -> DlrunError:
     """Return the error for a script that is not there, with the one of nearly its name that is."""
     import difflib

@@ -23,7 +23,7 @@ class Progress:
     """Tells on stderr how far a list of `total` equal steps is.
 
     On a terminal one line is rewritten. Elsewhere the first line comes after `QUIET` seconds, and at most one every
-    `pace` seconds.
+    `pace` seconds. At the end of a ``with`` block, by an error, too, that line is taken away.
     """
 
     def __init__(
@@ -35,6 +35,12 @@ class Progress:
         self.began = clock()
         self.due = self.began + QUIET
         self.shown = False
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.clear()
 
     def at(self, done: float, what: str) -> None:
         """`done` of `total` steps are behind us, and `what` comes now."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 import time
@@ -31,6 +32,14 @@ def test_a_terminal_sees_one_line_that_changes_and_goes() -> None:
     assert stream.getvalue() == "\r\033[K  0 %  first\r\033[K 25 %  second, about 30 s left\r\033[K"
     progress.clear()
     assert stream.getvalue().endswith("left\r\033[K")
+
+
+def test_an_error_begins_a_line_of_its_own() -> None:
+    stream = Terminal()
+    with contextlib.suppress(ValueError), Progress(4, stream) as progress:
+        progress.at(0, "first")
+        raise ValueError
+    assert stream.getvalue().endswith("first\r\033[K")
 
 
 def test_a_narrow_terminal_sees_one_line_too(monkeypatch) -> None:  # type: ignore[no-untyped-def]

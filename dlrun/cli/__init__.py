@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -53,15 +54,20 @@ class _Verbs(click.Group):
             ctx.fail(f"There is no command '{name}'{f'; did you mean {near[0]}?' if near else '.'}")
         return super().resolve_command(ctx, args)
 
+    def main(self, *args: Any, **extra: Any) -> Any:
+        try:
+            return super().main(*args, **extra)
+        except OSError as error:  # also of --help and --version, which no verb shows
+            if error.filename is None and error.errno not in _FULL:
+                raise
+            place = f"{error.filename}: " if error.filename is not None else ""
+            DlrunError(f"{place}{error.strerror}").show()
+            sys.exit(1)
+
     def invoke(self, ctx: click.Context) -> Any:
         _check_folder()
         try:
             return super().invoke(ctx)
-        except OSError as error:
-            if error.filename is None and error.errno not in _FULL:
-                raise
-            place = f"{error.filename}: " if error.filename is not None else ""
-            raise DlrunError(f"{place}{error.strerror}") from error
         except click.NoSuchOption as error:
             if error.ctx and any(isinstance(p, click.Argument) and p.nargs < 0 for p in error.ctx.command.params):
                 after = "--" if error.ctx.allow_interspersed_args else "it"

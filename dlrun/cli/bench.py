@@ -100,8 +100,8 @@ def allreduce(
     numbers = ranks or sorted({2, 2 * usable_cores()})
     plan = LaunchPlan((), backend=backend, mpiexec=mpiexec)
     names = [way.strip() for way in ways.split(",") if way.strip()]
-    progress = Progress(len(chosen) * len(numbers))
-    parts = [_measure(chosen, n, dtype, seconds, names, plan, progress, i, device) for i, n in enumerate(numbers)]
+    with Progress(len(chosen) * len(numbers)) as progress:
+        parts = [_measure(chosen, n, dtype, seconds, names, plan, progress, i, device) for i, n in enumerate(numbers)]
     bench = joined(parts)
     if not bench.cells:
         raise DlrunError("nothing was measured", "\n  ".join(f"{way}: {why}" for way, why in bench.absent.items()))
@@ -144,9 +144,7 @@ def _measure(
             progress.at(before + event["index"], f"{n} ranks: {event['name']}")
 
     progress.at(before, f"{n} ranks: starting")
-    bench = measure(chosen, n, dtype, seconds, ways, plan=plan, on_event=show, device=device)
-    progress.clear()
-    return bench
+    return measure(chosen, n, dtype, seconds, ways, plan=plan, on_event=show, device=device)
 
 
 def _write(bench: Bench, out: Path) -> None:

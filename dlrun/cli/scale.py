@@ -92,10 +92,9 @@ def command(
     threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, cores // max(ranks)))
     plan = replace(plan, env=(("OMP_NUM_THREADS", threads),))
     experiment = Experiment(plan, ranks, repeats, tuple(_pair(text) for text in divided), patterns)
-    progress = Progress(len(experiment.todo()))
     out.mkdir(parents=True, exist_ok=True)
-    runs = run_all(experiment, progress.at)
-    progress.clear()
+    with Progress(len(experiment.todo())) as progress:
+        runs = run_all(experiment, progress.at)
     study = Study(script, cores, threads, tuple(runs))
     target = common_target(study) if target is None else target
     result = to_json(study, target)

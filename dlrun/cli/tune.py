@@ -84,7 +84,7 @@ def command(ranks: int, budget: str, validate: bool, profile: bool, script: tupl
       dlrun tune -n 4 --param lr=0.1,0.2 --metric 'accuracy ([0-9.]+)' train_dist.py
     """
     from dlrun.bench.run import PROGRAMS
-    from dlrun.errors import DlrunError
+    from dlrun.errors import StoppedError
     from dlrun.launch import LaunchPlan, prepare
     from dlrun.launch.plan import program
     from dlrun.progress import Progress
@@ -117,11 +117,10 @@ def command(ranks: int, budget: str, validate: bool, profile: bool, script: tupl
     def next_trial(outcomes: Sequence[Outcome]) -> Trial | None:
         return propose_pair(space, best, outcomes, goal) if best else propose(space, outcomes, goal)
 
-    progress = Progress(goal.budget)
-    cut = carry_out(job, journal, next_trial, _teller(progress, goal))
-    progress.clear()
+    with Progress(goal.budget) as progress:
+        cut = carry_out(job, journal, next_trial, _teller(progress, goal))
     if not journal.outcomes:
-        raise DlrunError("interrupted before the first trial was done")
+        raise StoppedError("interrupted before the first trial was done")
     titles = (f"averaging the gradients of {name}", f"a step of {script[0]}" if seen else "")
     measure = Measure(options["metric"] or ("samples/s" if prints else ""), *titles)
     _show(space, journal, goal, measure, cut)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from dlrun.apart.run import FILES
-from dlrun.errors import DlrunError
+from dlrun.errors import DlrunError, StoppedError
 from dlrun.launch import LaunchPlan, launch
 from dlrun.scale.reading import RATE, Patterns, read
 from dlrun.scale.result import STRONG, WEAK, Run
@@ -52,11 +53,13 @@ class Experiment:
 def share(value: str, ranks: int) -> str:
     """The value divided by the ranks; a whole number stays whole and at least 1. ('64', 4) -> '16'."""
     try:
-        if "." not in value and "e" not in value.lower():
-            return str(max(1, round(int(value) / ranks)))
-        return f"{float(value) / ranks:.10g}"
+        whole = int(value) if re.fullmatch(r"[+-]?\d+", value) else 0
+        number = float(value)
     except ValueError:
         raise DlrunError(f"--divide: '{value}' is no number", "write --divide batch-size=64") from None
+    if not 0 < number < float("inf"):
+        raise DlrunError(f"--divide: {value} cannot be divided among ranks", "give what one rank takes, above 0")
+    return str(max(1, round(whole / ranks))) if whole else f"{number / ranks:.10g}"
 
 
 def run_one(experiment: Experiment, mode: str, ranks: int, repeat: int, first: Run | None = None) -> Run:
@@ -68,8 +71,9 @@ def run_one(experiment: Experiment, mode: str, ranks: int, repeat: int, first: R
         raise KeyboardInterrupt
     if result.returncode:
         why = str(result.failure or f"exit code {result.returncode}")
-        last = "\n  ".join(text for _, text in lines[-5:])
-        raise DlrunError(f"the {mode} run with -n {ranks} failed: {why}", f"{last}\n  logs in {result.run_dir}")
+        last = [text for _, text in lines[-5:]]
+        hint = "\n  ".join([*last, f"logs in {result.run_dir}"])
+        raise DlrunError(f"the {mode} run with -n {ranks} failed: {why}", hint)
     if result.serial and ranks > 1:
         raise DlrunError(
             f"{plan.program[0]} ran {ranks} times side by side, and no rank talked to another",
@@ -105,5 +109,5 @@ def run_all(experiment: Experiment, on_run: Callable[[int, str], None]) -> Seque
             runs += [replace(run, mode=one) for one in experiment.modes] if ranks == 1 else [run]
     except KeyboardInterrupt:
         if not runs:
-            raise DlrunError("interrupted before the first run was done") from None
+            raise StoppedError("interrupted before the first run was done") from None
     return runs

@@ -127,6 +127,8 @@ def from_chrome(value: Any, source: str) -> list[Track]:
                 found.setdefault(e["pid"], []).append(event)
             elif e["ph"] == "i":
                 found.setdefault(e["pid"], []).append(Event(MARK, "step", begin, begin, 0, args["ticket"]))
+        if not about:
+            raise KeyError("process_name")
         return [
             Track(rank, facts["host"], facts["pid"],
                   tuple(sorted(found.get(rank, []), key=lambda e: (e.begin, -e.end))), facts["lost"])

@@ -133,6 +133,9 @@ for epoch in range(begins, begins + 3):
         ("", ("--accuracy", "top1"), "'top1' has no group for the number; write 'top1 ([0-9.]+)'"),
         ("", ("-n", "0,1"), "write 1,2,4"),
         ("", ("--divide", "batch=many"), "'many' is no number"),
+        ("", ("--divide", "batch=0"), "--divide: 0 cannot be divided among ranks"),
+        ("", ("--divide", "batch=-8"), "--divide: -8 cannot be divided among ranks"),
+        ("", ("--divide", "lr=nan"), "--divide: nan cannot be divided among ranks"),
     ],
 )
 def test_what_goes_wrong_is_said(
@@ -246,7 +249,7 @@ def test_links_that_nobody_needs_do_not_stay_after_an_interruption(tmp_path: Pat
         assert process.poll() is None and time.monotonic() < by
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=120) == 1
+    assert process.wait(timeout=120) == 130
     left = [path.name for path in tmp_path.glob("dlrun-runs/*/files/**/*") if not path.is_dir()]
     assert left == ["begun"]
 
@@ -261,5 +264,5 @@ def test_a_run_that_saved_and_stopped_because_it_was_told_to_is_no_measurement(t
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=120)
-    assert process.returncode == 1
+    assert process.returncode == 130
     assert said.splitlines()[-1] == "dlrun: interrupted before the first run was done", said

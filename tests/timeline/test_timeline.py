@@ -142,8 +142,9 @@ def test_the_trace_reads_back_into_what_was_recorded() -> None:
         ]
         assert [e.begin for e in after.events] == pytest.approx([e.begin for e in before.events], abs=1e-9)
     assert summary(again) == summary([FAST, SLOW])
-    with pytest.raises(DlrunError, match=r"t\.json is no trace"):
-        from_chrome({"traceEvents": [{"ph": "X", "name": "x"}]}, "t.json")
+    for events in ([{"ph": "X", "name": "x"}], []):
+        with pytest.raises(DlrunError, match=r"t\.json is no trace"):
+            from_chrome({"traceEvents": events}, "t.json")
 
 
 def test_a_folder_without_rings_says_how_to_record_one(tmp_path: Path) -> None:
