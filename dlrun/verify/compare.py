@@ -41,7 +41,7 @@ def compare(serial: Run, again: Run, identity: Run, replicate: Run, sharded: Run
         found = [replace(c, fault="", todo="see identity") if c.fault and c.fault == alike else c for c in found]
         return [alone, skipped("replicate", "1 rank differs already: see identity"), *found]
     repeated = ran(replicate, "replicate") or same("replicate", serial, again, replicate)
-    if repeated.status == "passed" and replicate.name == ALONE:
+    if repeated.status == "passed" and replicate.name == ALONE and sharded.root.steps:
         repeated = scaled(serial, replicate, sharded) or repeated
     if repeated.fault == "no-mean":  # all that goes into the loss weighs less then
         lighter = (SUMS, WEIGHTS)

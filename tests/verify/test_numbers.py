@@ -205,3 +205,13 @@ def test_parts_of_a_loss_that_is_divided_by_the_ranks_weigh_less_as_a_consequenc
     checks = compare(run(trained), run(trained), run(trained), replace(alone, name=ALONE), sharded)
     (weights,) = (check for check in checks if check.name == "weights in the loss")
     assert (weights.status, weights.fault) == ("failed", fault)
+
+
+def test_a_port_by_numbers_that_fails_before_its_first_step_is_judged_by_that() -> None:
+    trained = [event("face"), optimizer(), *epoch([[0, 1]]), averaged(0.5, 0.5), step(1, 0.9), event("end")]
+    error = event("error", type="ValueError", message="no", line="t.py:3")
+    alone = replace(run(trained, trained), name=ALONE)
+    checks = compare(
+        run(trained), run(trained), run(trained), alone, run([event("face"), error], [event("face"), error])
+    )
+    assert [check.fault for check in checks if check.status == "failed"] == ["fails"]

@@ -102,3 +102,15 @@ def test_a_loop_that_counts_steps_and_is_not_divided_is_told(single: bool, now: 
     if check is not None:
         assert check.status == "n/a"
         assert check.finding.startswith("range(24) at train.py:7 makes 24 steps on 2 ranks as on 1, each with 2 times")
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["how often it evaluates", "when it ends"])
+def test_a_loop_is_told_though_something_else_than_its_end_is_counted_by_fewer_steps(ends: bool) -> None:
+    def made(*calls: Event) -> list[Event]:
+        loop = event("decision", "train.py:7", what="range(24)", values={TURNS: 24.0}, single=True)
+        counted = [event("decision", "train.py:9", what="k == last", values={"k": float(k)}) for k in (1, 2)]
+        asked = counted if ends else [event("print", "train.py:9", text="")] * 2
+        return [*calls, loop, *epoch([[0, 1]]), optimizer(), step(1, 0.9), asked[0], step(2, 0.8), asked[1]]
+
+    fewer = event("return", "train.py:8", fn="steps", count=4, result=2)
+    assert (turns(run(made()), run(*[made(fewer)] * 2)) is None) == ends

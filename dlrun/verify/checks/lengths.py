@@ -119,20 +119,33 @@ def _is(rates: Sequence[float], like: Sequence[float], unlike: Sequence[float], 
 
 def fewer_steps(serial: Run, run: Run) -> bool:
     """Whether the port is known to make fewer steps than the serial script: in its epochs, or by a count of steps."""
+    return counts_fewer(run) or fewer_turns(serial, run)
+
+
+def counts_fewer(run: Run) -> bool:
+    """Whether something that the port counts is divided by dl.steps(), if only how often it evaluates."""
     warm = {call.at for call in run.root.returns("warmup")}
-    if any(call["count"] != call["result"] and call.at not in warm for call in run.root.returns("steps")):
-        return True
+    return any(call["count"] != call["result"] and call.at not in warm for call in run.root.returns("steps"))
+
+
+def fewer_turns(serial: Run, run: Run) -> bool:
+    """Whether loops of steps are known to have fewer turns, or epochs fewer batches."""
     before, now = (math.prod(loop["values"][TURNS] for loop in loops(trace)) for trace in (serial.root, run.root))
     if now < before and len(loops(serial.root)) == len(loops(run.root)):
         return True
     one, other, n = training(serial.root), training(run.root), len(run.traces)
-    if not one or not other or not (one[0].loops and one[0].complete and other[0].complete) or _counts(serial.root):
+    if (
+        not one
+        or not other
+        or not (one[0].loops and one[0].complete and other[0].complete)
+        or counts_steps(serial.root)
+    ):
         return False
     before, now = (len(epoch.batches) + len(epoch.rest) for epoch in (one[0], other[0]))
     return before >= n > 1 and now <= before // n + 1 and now < before
 
 
-def _counts(trace: Trace) -> bool:
+def counts_steps(trace: Trace) -> bool:
     """Whether a condition that decides how long the script trains counts its steps."""
     made, seen = 0, {}  # type: int, dict[tuple[str, str, str], list[tuple[int, float]]]
     for event in trace.events:

@@ -34,7 +34,8 @@ def learning_rate(serial: Run, run: Run) -> Check:
     # A rate by serial steps is that of every n-th of them, counted from 1 or from 0.
     every = (steps[n - 1 :: n], steps[::n])
     checks = [_compared([at for rates in _rates(serially, run) for at in rates], serial, run) for serially in every]
-    return next((check for check in checks if check.status == "passed"), _by_peak(checks[0], serial, run))
+    known = ("lost-scaling", "double-scaling")
+    return _by_peak(min(checks, key=lambda c: (c.status != "passed", c.fault not in known)), serial, run)
 
 
 def _by_peak(check: Check, serial: Run, run: Run) -> Check:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dlrun.verify.checks.data import batch_factor, training
-from dlrun.verify.checks.lengths import fewer_steps, loops
+from dlrun.verify.checks.lengths import counts_fewer, counts_steps, fewer_turns, loops
 from dlrun.verify.trace import Event, Run, Trace
 from dlrun.verify.tracer.conditions import TURNS
 from dlrun.verify.verdict import Check, failed, skipped
@@ -42,7 +42,7 @@ def _undivided(serial: Run, run: Run) -> Check | None:
     That is no fault: many take n times the samples in as many steps.
     """
     n, loops_of = len(run.traces), [[e for e in loops(r.root) if e.facts.get("single")] for r in (serial, run)]
-    if fewer_steps(serial, run):
+    if fewer_turns(serial, run) or (counts_fewer(run) and counts_steps(run.root)):
         return None
     for one, other in zip(*loops_of, strict=False):
         before, now = one["values"][TURNS], other["values"][TURNS]
