@@ -7,7 +7,7 @@ from collections.abc import Callable
 import libcst as cst
 
 from dlrun.port.program.flow import Flow
-from dlrun.port.program.script import Binding, dotted
+from dlrun.port.program.script import Binding, Path, dotted
 
 _FILLS = ("append", "extend", "insert")
 _ARRAYS = ("numpy.array", "numpy.asarray", "numpy.stack", "torch.tensor", "torch.Tensor")
@@ -23,8 +23,11 @@ class Lists:
     def filled(self, box: cst.CSTNode) -> list[cst.Call]:
         """Return the calls that fill the list ``box``, a name, ``self.losses`` or ``kept["loss"]``.
 
-        None where it is not made empty everywhere, or filled in other ways than by ``append``.
+        None where it is not made empty everywhere, or filled in other ways than by ``append``. The empty list itself
+        stands for one of several, ``[[] for _ in nets]``, which loops fill by names of their own.
         """
+        if isinstance(box, cst.List):
+            return self._by_others({box})
         passed: list[cst.CSTNode] = []
         while (other := self._returned(box) or self._inside(box)) is not None and other not in passed:
             passed.append(other)
@@ -35,11 +38,26 @@ class Lists:
         bindings, code = self._bindings(root), self.script.code(box)
         keyed = root is not box
         bindings = [b for b in bindings if not self._is_turned(b, box)]
+        if any(b.path[:1] == ("each",) for b in bindings) or (keyed and self._numbered(root)):
+            return self._by_others({o.node for o in self.flow.origins(box)})
         if not bindings or not all(b.how == "assign" and self._is_empty(b.written, keyed) for b in bindings):
             return []
         fills = [call for call in self.script.calls if self._into(call, code, keyed, bindings)]
         plain = all(len(c.args) == 1 and c.func.attr.value == "append" for c in fills)  # type: ignore[attr-defined]
         return fills if plain else []
+
+    def _numbered(self, root: cst.CSTNode) -> bool:
+        """Tell whether ``root`` is made of several lists: ``[[] for _ in nets]``."""
+        made = [o.node for o in self.flow.origins(root)]
+        return bool(made) and all(isinstance(n, (cst.List, cst.ListComp, cst.DictComp)) for n in made)
+
+    def _by_others(self, made: set[cst.CSTNode]) -> list[cst.Call]:
+        """Return the calls that fill the lists ``made``, by whatever name: ``for h in histories: h.append()``."""
+        if not made or not all(isinstance(n, cst.List) and not n.elements for n in made):
+            return []
+        adds = [c for c in self.script.calls if isinstance(c.func, cst.Attribute) and c.func.attr.value in _FILLS]
+        fills = [c for c in adds if made & {o.node for o in self.flow.origins(c.func.value)}]  # type: ignore[attr-defined]
+        return fills if all(len(c.args) == 1 and c.func.attr.value == "append" for c in fills) else []  # type: ignore[attr-defined]
 
     def of(self, box: cst.CSTNode, are: Callable[[cst.BaseExpression], bool]) -> bool:
         """Tell whether ``box`` is a list of what ``are`` accepts."""
@@ -101,3 +119,20 @@ class Lists:
                 of_lists = [dotted(a.value) for a in made.args] == ["list"] and name == "collections.defaultdict"
                 return of_lists if keyed else name == "builtins.list" and not made.args
         return False
+
+
+def turned(value: cst.CSTNode, path: Path) -> cst.CSTNode | None:
+    """Return the box whose entries a loop over ``value`` gives one by one at ``path``: of zip() an argument."""
+    if path[:1] != ("each",) or isinstance(value, (cst.Name, cst.Attribute)):
+        return value if path == ("each",) else None
+    match value:
+        case cst.Call(func=cst.Name("enumerate"), args=[cst.Arg(value=over), *_]) if path[1:2] == (1,):
+            return turned(over, ("each", *path[2:]))
+        case cst.Call(func=cst.Name("zip"), args=args):
+            at = path[1] if len(path) > 1 else None
+            return turned(args[at].value, ("each", *path[2:])) if isinstance(at, int) and at < len(args) else None
+        case cst.Call(func=cst.Attribute(value=box, attr=cst.Name("values")), args=[]) if path == ("each",):
+            return box
+        case cst.Call(func=cst.Attribute(value=box, attr=cst.Name("items")), args=[]) if path == ("each", 1):
+            return box
+    return None

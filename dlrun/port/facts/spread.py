@@ -9,6 +9,7 @@ from functools import cached_property
 
 import libcst as cst
 
+from dlrun.port.facts.lists import turned
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Binding, children, dotted
 
@@ -25,7 +26,7 @@ _PARSES = ("parse_args", "parse_known_args", "parse")
 
 
 # What a comparison stands in that is no condition: also another comparison, as in ``((out > 0) == (y > 0)).sum()``.
-_TAKES_OUTCOMES = (cst.Arg, cst.Attribute, cst.BinaryOperation, cst.Comparison, cst.ComparisonTarget)
+_TAKES_OUTCOMES = (cst.Arg, cst.Attribute, cst.BinaryOperation, cst.Comparison, cst.ComparisonTarget, cst.Subscript)
 _OF_ARRAYS = ("sum", "float", "double", "int", "long", "mean", "astype", "to", "cpu", "view", "type")
 
 
@@ -209,8 +210,12 @@ class Spread:
             self._kept_in(call.func.value, [a.value for a in call.args[begins:]])
 
     def _kept_in(self, box: cst.CSTNode, values: Iterable[cst.CSTNode]) -> None:
+        values = list(values)
         if (held := self._held(_whole(box))) is not None:
             self._join(values, held)
+        for b in self.script.bindings_of(_whole(box)):
+            if b.value is not None and (over := turned(b.value, b.path)) is not None:
+                self._kept_in(over, values)  # for net, losses in zip(nets, histories): losses.append(loss)
 
     def _held(self, node: cst.CSTNode) -> object | None:
         """Return what stands for the variable that ``node`` names; None where it names none of the program's."""

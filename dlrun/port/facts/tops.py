@@ -9,6 +9,7 @@ from functools import cached_property
 import libcst as cst
 
 from dlrun.port.facts import Conditional, Top
+from dlrun.port.facts.boxes import boxed
 from dlrun.port.facts.conditional import conditional
 from dlrun.port.facts.copies import copied, held, is_list_of_copies
 from dlrun.port.facts.loops import Loops
@@ -140,7 +141,9 @@ class Tops:
                     candidates.append((f"self.{attribute}", made))
                     candidates.extend(self._parts(f"self.{attribute}", made, inner))
         candidates.extend(held(self.gradients, candidates))
-        return self._sorted(candidates)
+        models, optimizers = self._sorted(candidates)
+        bodies = [loop, *(f.body for f in inner[1:] if isinstance(f, cst.FunctionDef))]
+        return (*models, *boxed(self.kinds, candidates, bodies, (*models, *optimizers))), optimizers
 
     def _named(self, body: cst.CSTNode) -> set[str]:
         if body not in self._names:

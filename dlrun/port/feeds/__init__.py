@@ -110,11 +110,11 @@ class Feeds(Sources, FullBatches):
         before = len(self.found)
         if isinstance(loop, cst.For):
             iterated, source = self.iterated.of(loop), self.iterated.source(loop.iter)
-            if loop in self.innermost and self.draws.is_order(source) and picks_samples(self.flow, loop):
+            if loop in self.innermost and self.draws.is_order(source) and picks_samples(self.kinds, loop):
                 self.found.setdefault(source, Feed(source, "iterable"))
                 self._orders.add(source)
             elif self.iterated.numbers(iterated):
-                if loop in self.innermost and loop not in self.carried.by_loop and picks_samples(self.flow, loop):
+                if loop in self.innermost and loop not in self.carried.by_loop and picks_samples(self.kinds, loop):
                     self._picked(loop, iterated)
             else:
                 self._of_iterated(loop, iterated)

@@ -6,21 +6,41 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from dlrun.port.facts.boxes import entries
+from dlrun.port.facts.kinds import Kinds
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import dotted, names_in, walk
 
+_ONES = ("module", "optimizer", "scheduler", "loss", "loader", "scaler", "writer")
 
-def picks_samples(flow: Flow, loop: cst.For) -> bool:
-    """Tell whether the loop's variable picks samples: it appears in a subscript or goes into a function's."""
+
+def picks_samples(kinds: Kinds, loop: cst.For) -> bool:
+    """Tell whether the loop's variable picks samples: it appears in a subscript or goes into a function's.
+
+    What it picks out of several models, and what is kept of each, ``nets[i]`` and ``losses[i].append()``, is none.
+    """
+    flow = kinds.flow
     names = positions(flow, loop)
     for n in walk(loop.body):
         if isinstance(n, cst.SubscriptElement) and mentions(n, names):
             box = flow.script.parents[n]
-            if not isinstance(flow.script.parents[box], cst.AssignTarget):
+            if not isinstance(flow.script.parents[box], cst.AssignTarget) and not _is_of_model(kinds, box):
                 return True
         if isinstance(n, cst.Call) and gives(flow, n, names):
             return True
     return False
+
+
+def _is_of_model(kinds: Kinds, picked: cst.CSTNode) -> bool:
+    """Tell whether ``picked`` is one of several models, optimizers or loaders, or of what a script keeps of each."""
+    up = kinds.script.parents[picked]
+    if isinstance(up, cst.AugAssign) and up.target is picked:
+        return True
+    if isinstance(up, cst.Attribute) and up.attr.value == "append":
+        return True
+    return isinstance(picked, cst.Subscript) and (
+        kinds.of(picked) in _ONES or any(kinds.of(entry) in _ONES for entry in entries(kinds, picked.value))
+    )
 
 
 def positions(flow: Flow, loop: cst.For) -> set[str]:
