@@ -9,6 +9,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts.formats import numbers
 from dlrun.port.passes import meters
+from dlrun.port.passes.extremes import of_all
 from dlrun.port.passes.metrics import Metrics
 from dlrun.port.program.script import argument, dotted, walk
 
@@ -62,7 +63,9 @@ def _taken(metrics: Metrics, node: cst.CSTNode, parts: list[cst.BaseExpression])
     counted = list(meters.counts(metrics, node))
     yield from (Edit(n, "the samples of all ranks, not rank 0's own", metrics.totalled) for n in counted)
     for value in (v for part in parts for v in metrics.values(part) if v not in counted):
-        if metrics.sums.alone(value):
+        if (extremes := of_all(metrics, value)) is not None:
+            yield from extremes
+        elif metrics.sums.alone(value):
             yield Edit(value, "the sum over the ranks, not rank 0's own", metrics.totalled)
         elif (curved := metrics.curved(value)) is None:
             yield Edit(value, "the mean over the ranks, not rank 0's own", metrics.wrapped)
