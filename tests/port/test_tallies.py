@@ -170,3 +170,17 @@ def test_a_level_that_all_ranks_decide_alike_is_no_count_of_a_ranks_own_samples(
     ported = port(STEERED)
     assert "dl.average(np.mean(window[-20:])) < 0.1:" in ported.text
     assert not [d for d in ported.doubts if "counts among" in d.why]
+
+
+def test_sums_by_class_that_are_read_as_if_of_all_samples_are_doubted() -> None:
+    after = 'print(" ".join(f"{h:.3f}" for h in right / seen))'
+    counted = """        for c in range(2):
+            right[c] += (out.argmax(1) == y)[y == c].sum()
+            seen[c] += (y == c).sum()
+    """
+    source = LOOP.replace("    count = 0\n", "    right, seen = torch.zeros(2), torch.zeros(2)\n").partition(
+        "        if {test}"
+    )
+    ported = port(source[0] + counted + after)
+    found = [doubt.write for doubt in ported.doubts if doubt.danger == "medium"]
+    assert found == ["right = dl.total(right) after the loop", "seen = dl.total(seen) after the loop"]

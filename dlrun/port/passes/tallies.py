@@ -43,7 +43,7 @@ def both(metrics: Metrics, decided: Collection[cst.CSTNode]) -> Iterator[Doubt]:
 def tables(metrics: Metrics) -> Iterator[Doubt]:
     """Yield a doubt where a table, of whose entries a rank's own samples pick those to add to, is read as if of all.
 
-    ``confusion[predicted, label] += 1``: each rank's holds 1/n of the samples.
+    ``confusion[predicted, label] += 1``, ``right[c] += hits[y == c].sum()``: each rank's holds 1/n of the samples.
     """
     facts, done = metrics.facts, set[str]()
     for loop in facts.loops if not facts.full_batch else ():
@@ -51,6 +51,7 @@ def tables(metrics: Metrics) -> Iterator[Doubt]:
         found = [] if runs_inside(facts, loop.body) else [n for n in walk(loop.body) if isinstance(n, cst.AugAssign)]
         for node in (n for n in found if isinstance(n.target, cst.Subscript) and isinstance(n.target.value, cst.Name)):
             table, own = node.target.value, any(metrics.trained(n) for e in node.target.slice for n in walk(e))  # type: ignore[attr-defined]
+            own = own or _adds_by_class(metrics, node)
             name = dotted(table)
             if not own or name in done or not _is_table(metrics, table) or metrics.leads_back(table):
                 continue
@@ -63,6 +64,16 @@ def tables(metrics: Metrics) -> Iterator[Doubt]:
                     "medium",
                     f"{name} = {facts.alias}.total({name}) after the loop",
                 )
+
+
+def _adds_by_class(metrics: Metrics, node: cst.AugAssign) -> bool:
+    """Tell whether ``node`` adds a sum over a rank's own samples, of which a loop within goes through all classes."""
+    index = [n for e in node.target.slice for n in walk(e) if isinstance(n, cst.Name)]  # type: ignore[attr-defined]
+    turns = [b.node for n in index for b in metrics.script.bindings_of(n)]
+    sums = any(isinstance(n, cst.Attribute) and n.attr.value == "sum" for n in walk(node.value))
+    within = any(isinstance(t, cst.For) and t not in metrics.facts.loops and metrics.script.inside(node, t)
+                 for t in turns)  # fmt: skip
+    return sums and within and metrics.facts.unequal(node.value)
 
 
 def _is_table(metrics: Metrics, name: cst.BaseExpression) -> bool:
