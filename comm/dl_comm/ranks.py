@@ -18,6 +18,7 @@ import numpy as np
 
 import dl_comm
 from dl_comm import _core, settings
+from dl_comm.generators import GENERATORS, state_of
 
 # A DataLoader worker that is spawned imports the script anew; through this it learns whose child it is.
 _PARENT = "DL_COMM_PARENT"
@@ -146,12 +147,8 @@ def shift_own(generators: tuple[Any, ...]) -> None:
     """
     rank = get_rank() if parts() > 1 else 0
     for generator in generators:
-        if isinstance(generator, np.random.Generator):
-            state: Any = generator.bit_generator.state
-        elif isinstance(generator, np.random.RandomState):
-            state = generator.get_state(legacy=False)
-        elif isinstance(generator, random.Random):
-            state = generator.getstate()
+        if isinstance(generator, GENERATORS):
+            state: Any = state_of(generator)
         elif hasattr(generator, "manual_seed"):
             state = generator.get_state().cpu().numpy().tobytes()
         else:

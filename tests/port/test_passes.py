@@ -35,6 +35,7 @@ from dlrun.port.passes import (
     steps,
     stopping,
     stretches,
+    unseeded,
     weights,
 )
 from dlrun.port.program.flow import Flow
@@ -55,6 +56,7 @@ PASSES.append(("torch", "caches", caches.torch))
 PASSES.append(("torch", "stamps", stamps.names))
 PASSES.append(("torch", "folders", stamps.folders))
 PASSES.append(("torch", "guards", guards.torch))
+PASSES.append(("torch", "unseeded", unseeded.torch))
 PASSES.append(("torch", "start", lambda facts: start.own_first(facts.script)))
 PASSES[-1][2].__doc__ = start.own_first.__doc__
 PASSES.append(("keras", "schedules", keras_schedules.keras))

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from dl_comm import CommError, _core
+from dl_comm.generators import GENERATORS, set_state, state_of
 from dl_comm.output import Silence
 from dl_comm.ranks import VALUES, get_nranks, get_rank
 from dl_comm.torch.memory import DenseMemory, label
@@ -41,7 +42,8 @@ def broadcast(*things: Any, root: int = 0) -> Any:
     Modules (parameters and buffers), tensors and NumPy arrays are overwritten in place; shapes and dtypes must agree.
     Optimizers get the root's parameters, the options of its groups (learning rates and all others) and its state, also
     state that so far exists on some ranks only. Schedulers, GradScalers and whatever else has ``state_dict`` and
-    ``load_state_dict`` take over the root's, and so do the optimizers that other objects hold. Lists and dicts of all
+    ``load_state_dict`` take over the root's, and so do the optimizers that other objects hold. Generators of random
+    numbers (NumPy's ``Generator`` and ``RandomState``, ``random.Random``) go on as the root's. Lists and dicts of all
     these are walked through; ``None`` is skipped. Numbers and strings cannot be changed in place: use the returned
     value, ``epoch = dl.broadcast(epoch)``. A list's samples that hold such, or share memory, as windows of a series do,
     are replaced in the list by copies.
@@ -89,6 +91,9 @@ def _leaves(container: Any, key: Any, name: str) -> Iterator[Leaf]:
         yield from (Leaf(label(part, parameter), parameter) for part, parameter in holders(thing))
         text = f"{name}: {type(thing).__name__} with groups of {sizes} parameters"
         yield Leaf(text, None, lambda: _optimizer_state(thing), lambda state: _set_optimizer_state(thing, state))
+    elif isinstance(thing, GENERATORS):
+        text = f"{name}: a generator of random numbers, {type(getattr(thing, 'bit_generator', thing)).__name__}"
+        yield Leaf(text, None, lambda: state_of(thing), lambda state: set_state(thing, state))
     elif hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict"):
         yield Leaf(f"{name}: {type(thing).__name__}", None, thing.state_dict, thing.load_state_dict)
     elif isinstance(thing, dict):

@@ -12,9 +12,9 @@ from dlrun.port.facts.computed import computed
 from dlrun.port.feeds.positions import mentions, slides
 from dlrun.port.passes.counters import runs_inside
 from dlrun.port.passes.steering import trained_by
+from dlrun.port.passes.unseeded import GENERATORS, unseeded
 from dlrun.port.program.script import argument, dotted, names_in, walk
 
-_GENERATORS = ("numpy.random.default_rng", "numpy.random.RandomState", "random.Random")
 _SEEDS = ("numpy.random.seed", "random.seed", "torch.manual_seed")
 _OWN_SEEDS = ("initial_seed", "get_worker_info", "get_rank")
 _BESIDE = ("threading.Thread", "multiprocessing.Process", "torch.multiprocessing.Process")
@@ -151,11 +151,15 @@ def _is_generator(facts: Facts, node: cst.CSTNode) -> bool:
 
 
 def seeded_draws(facts: Facts, body: cst.CSTNode) -> Iterator[tuple[cst.Call, cst.Call]]:
-    """Yield the draws in ``body`` from generators of the script's own, with the call that makes and seeds each."""
+    """Yield the draws in ``body`` from generators of the script's own, with the call that makes and seeds each.
+
+    Also from those that get rank 0's state.
+    """
+    alike = unseeded(facts)
     for call in (n for n in walk(body) if isinstance(n, cst.Call) and isinstance(n.func, cst.Attribute)):
         made = [o.node for o in facts.flow.origins(call.func.value)]  # type: ignore[attr-defined]
-        seeded = [m for m in made if isinstance(m, cst.Call) and m.args
-                  and facts.script.name_of(m.func) in _GENERATORS]  # fmt: skip
+        seeded = [m for m in made if isinstance(m, cst.Call) and (m.args or m in alike)
+                  and facts.script.name_of(m.func) in GENERATORS]  # fmt: skip
         if seeded:
             yield call, seeded[0]
 
@@ -164,7 +168,7 @@ def _blind(facts: Facts) -> Iterator[Doubt]:
     """Yield a doubt where a data set draws its samples itself, whatever their number, from one seed on all ranks."""
     blind = [f for f in facts.flow.methods.get("__getitem__", []) if not facts.full_batch and _ignores(f)]
     for function in blind:
-        for _, made in seeded_draws(facts, function.body):
+        for made in (m for _, m in seeded_draws(facts, function.body) if m.args):
             yield Doubt(made, f"{function.name.value}() draws a sample whatever its number, from one seed on all "
                         "ranks: they take the same samples", "high", f"{facts.script.code(made.func)}("
                         f"{facts.script.code(made.args[0].value)} + {facts.alias}.get_rank())")  # fmt: skip

@@ -11,7 +11,7 @@ from dlrun.port.facts import Facts, Feed, ScriptFacts
 from dlrun.port.feeds.draws import IN_PLACE
 from dlrun.port.feeds.positions import ends, slides
 from dlrun.port.insert import expression, statements
-from dlrun.port.passes import alike, full, order, stretches
+from dlrun.port.passes import alike, full, order, stretches, unseeded
 from dlrun.port.passes.bounds import FILLED, tables
 from dlrun.port.program.script import dotted
 
@@ -35,6 +35,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     """
 
     yield from order.torch(facts)
+    yield from unseeded.torch(facts)
 
     def wrap(node: cst.BaseExpression) -> cst.BaseExpression:
         return expression("torch/shard", {"loader": node}, dl=facts.alias, batch=facts.options.batch)

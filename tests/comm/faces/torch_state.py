@@ -4,6 +4,7 @@ import copy
 import hashlib
 import io
 import pickle
+import random
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -209,6 +210,14 @@ def random_streams_are_left_alone():
     model = nn.Linear(1, 1, device="meta").to_empty(device="cpu")
     dl.broadcast(model, torch.optim.Adam(model.parameters()))
     assert torch.equal(torch.rand(2), expected)
+
+
+def generators_go_on_as_rank_0s():
+    for made in (np.random.default_rng(), np.random.RandomState(), random.Random()):
+        own = dl.broadcast(made)
+        assert own is made
+        first = own.random()
+        assert first == _on_rank0(first) and own.random() != first
 
 
 def different_structures_are_an_error_on_every_rank():

@@ -1,0 +1,51 @@
+"""Generators of the script's own that it gives no seed: the ranks draw alike what they have to share."""
+
+import pytest
+
+from dlrun.port import port
+
+SCRIPT = """import random
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+class Noisy(Dataset):
+    def __init__(self, x):
+        self.x, self.noise = x, np.random.default_rng()
+    def __len__(self):
+        return len(self.x)
+    def __getitem__(self, i):
+        return self.x[i] + self.noise.normal()
+
+rng = MADE
+x = torch.load("x.pt")
+BEFORE
+loader = DataLoader(Noisy(x), batch_size=8, shuffle=True)
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(9):
+    EPOCH
+    for xb in loader:
+        xb = xb + rng.normal()
+        opt.zero_grad()
+        model(xb).pow(2).mean().backward()
+        opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "before", "epoch", "alike"),
+    [
+        ("np.random.default_rng()", "x = x[rng.permutation(len(x))[:100]]", "", True),
+        ("np.random.RandomState(None)", "mean = x[rng.choice(len(x), 10)].mean(0)", "", True),
+        ("random.Random()", "", "kept = list(range(100)); rng.shuffle(kept)", True),
+        ("np.random.default_rng()", "", "", False),  # noise, of which each rank has its own
+        ("np.random.default_rng(3)", "x = x[rng.permutation(len(x))[:100]]", "", False),  # alike already
+    ],
+)
+def test_what_is_drawn_for_all_ranks_comes_from_rank_0s_random_numbers(made, before, epoch, alike):
+    ported = port(SCRIPT.replace("MADE", made).replace("BEFORE", before).replace("EPOCH", epoch))
+    assert f"rng = dl.broadcast({made})\n" in ported.text if alike else f"rng = {made}\n" in ported.text
+    assert "self.x, self.noise = x, np.random.default_rng()" in ported.text
+    noise = [d for d in ported.doubts if d.write.startswith("dl.reseed(rng) before the loop")]
+    assert len(noise) == (alike or "3" in made)
