@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
-from dlrun.port.facts.computed import computed
+from dlrun.port.facts.computed import computed, leaves
 from dlrun.port.facts.evaluated import fetched
 from dlrun.port.facts.evaluated import parts as parts_of
 from dlrun.port.facts.scalars import Scalars
@@ -16,6 +16,7 @@ from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.facts.torch import calls_method
 from dlrun.port.insert import expression
 from dlrun.port.passes import bounds
+from dlrun.port.passes.counts import is_own
 from dlrun.port.passes.sums import Sums
 from dlrun.port.program.script import dotted, walk
 
@@ -29,6 +30,8 @@ def divided(facts: TensorFlowFacts) -> Iterator[tuple[cst.BaseExpression, str]]:
     """
     found: set[cst.CSTNode] = set()
     for value, why in bounds.bounds(facts):
+        if any(is_own(facts, leaf) for leaf in leaves(facts.flow, value)):
+            continue  # while at < len(share)
         for node in bounds.sources(facts, value):
             epochs = list(_epochs(facts, node))
             found.update(epochs or [node])

@@ -11,7 +11,7 @@ from dlrun.port.facts import Facts, Feed, ScriptFacts
 from dlrun.port.feeds.draws import IN_PLACE
 from dlrun.port.feeds.positions import ends, slides
 from dlrun.port.insert import expression, statements
-from dlrun.port.passes import alike, full, order, stretches, unseeded
+from dlrun.port.passes import alike, cuts, full, order, stretches, unseeded
 from dlrun.port.passes.bounds import FILLED, tables
 from dlrun.port.program.script import dotted
 
@@ -48,9 +48,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
         if feed.how == "loader":
             yield Edit(feed.node, deals, wrap)
         elif feed.how == "named":
-            line, batch = facts.script.line_of(feed.node), facts.options.batch
-            each = [statements("torch/shard_name", dl=facts.alias, name=name, batch=batch) for name in feed.names]
-            yield Edit(line, f"{', '.join(feed.names)}: {deals}", after=tuple(s for one in each for s in one))
+            yield from cuts.named(facts, feed, deals)
         elif feed.how == "positions":
             yield from positions(facts, feed)
         elif feed.how in ("indices", "turns"):
