@@ -50,7 +50,7 @@ def _following(parents: Mapping[cst.CSTNode, cst.CSTNode], made: cst.CSTNode) ->
     """Yield the statements after ``made`` in its block, those behind a semicolon first."""
     up = parents[made]
     if isinstance(up, cst.SimpleStatementLine):
-        yield from up.body[up.body.index(made) + 1 :]  # type: ignore[arg-type]
+        yield from up.body[up.body.index(made) + 1 :]
         made, up = up, parents[up]
     lines: list[cst.CSTNode] = list(getattr(up, "body", ()))
     for line in lines[lines.index(made) + 1 :] if made in lines else ():

@@ -147,7 +147,7 @@ class Metrics:
         if isinstance(node, cst.BaseExpression) and number:
             return [] if self.sums.elsewhere(node) or self.is_averaged(node) else [node]
         if isinstance(node, (cst.ListComp, cst.GeneratorExp, cst.DictComp)):
-            return [value for part in self._each(node) for value in self.values(part)]
+            return [value for part in self.each(node) for value in self.values(part)]
         if isinstance(node, (cst.Comparison, cst.Lambda, cst.IfExp)):
             return []
         if isinstance(node, (cst.Arg, cst.Attribute, cst.Subscript)):
@@ -166,7 +166,7 @@ class Metrics:
             return self.bent(node.func.value)
         return node.func.value if node.func.attr.value in _CURVES else None
 
-    def _each(self, made: cst.ListComp | cst.GeneratorExp | cst.DictComp) -> list[cst.BaseExpression]:
+    def each(self, made: cst.ListComp | cst.GeneratorExp | cst.DictComp) -> list[cst.BaseExpression]:
         """Return that in ``made`` which holds its numbers, if all ranks make as many: ``str(v) for v in (a, b)``."""
         turns, entries = made.for_in, made.for_in.iter
         if turns.ifs or turns.inner_for_in is not None:

@@ -8,6 +8,7 @@ import libcst as cst
 
 from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import computed
+from dlrun.port.facts.entries import Entries
 from dlrun.port.passes import counts
 from dlrun.port.passes.bounds import lasts, sources
 from dlrun.port.program.script import Binding, added, dotted, walk
@@ -21,6 +22,7 @@ class Sums:
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
         self.script = facts.script
+        self._entries = Entries(facts.script)
 
     def in_training(self, node: cst.CSTNode) -> bool:
         """Tell whether the names in ``node`` are summed up in loops over shared data, and in no others."""
@@ -51,10 +53,13 @@ class Sums:
         """Tell whether ``total`` is a name for a sum over this rank's share, divided by nothing."""
         up = self.script.parents[total]
         part = isinstance(up, cst.BinaryOperation) and isinstance(up.operator, (cst.Divide, cst.FloorDivide))
-        if part or not isinstance(total, cst.Name) or any(self._divides(b) for b in self._bindings(total)):
+        name = total.value if isinstance(total, cst.Subscript) else total
+        if part or not isinstance(name, cst.Name) or total not in (name, self._entries.around(name)):
             return False
-        if depth and (ends := self._returned(total)):
-            calls = [b.value for b in self._bindings(total) if isinstance(b.value, cst.Call)]
+        if any(self._divides(b) for b in self._bindings(name)):
+            return False
+        if depth and (ends := self._returned(name)):
+            calls = [b.value for b in self._bindings(name) if isinstance(b.value, cst.Call)]
             return all(self.alone(end, depth - 1) for end in ends) and all(map(self._gets_shares, calls))
         return self.in_training(total) and self._of_a_share(total, total)
 
@@ -183,7 +188,7 @@ class Sums:
         return bool(terms) and all(a or b for a, b in zip(weighted, summed, strict=True))
 
     def _bindings(self, name: cst.Name) -> list[Binding]:
-        return self.script.scopes[name].lookup(name.value)[0]
+        return self._entries.bindings(name) or self.script.scopes[name].lookup(name.value)[0]
 
     def _counted(self, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
         """Yield what is counted by the calls of len() that ``node`` comes from."""

@@ -23,10 +23,11 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
     parts = _parts(metrics)
     for node, total, count in _quotients(metrics):
         names = {(script.function_of(n), n.value) for n in walk(total) if isinstance(n, cst.Name)}
-        if any(metrics.sums.text(count) in parts[name] for name in names if name in parts):
+        of_all = _is_of_all(metrics, node, total, count)
+        if not of_all and any(metrics.sums.text(count) in parts[name] for name in names if name in parts):
             yield Doubt(node, "a sum over this rank's batches, divided by the number of all batches", "medium",
                         f"{facts.alias}.total({script.code(total)}) before the division")  # fmt: skip
-        if not _is_of_all(metrics, node, total, count):
+        if not of_all:
             continue
         found.append((node, total))
         if isinstance(node, cst.BinaryOperation):
@@ -70,10 +71,15 @@ def _quotients(metrics: Metrics) -> Iterator[tuple[cst.CSTNode, cst.BaseExpressi
                 yield node, node.left, node.right
             case cst.AugAssign(operator=cst.DivideAssign(), target=cst.Name() as target):
                 yield node, target, node.value
+            case cst.AugAssign(operator=cst.DivideAssign(), target=cst.Subscript(value=cst.Name()) as target):
+                yield node, target, node.value
 
 
 def _is_of_all(metrics: Metrics, node: cst.CSTNode, total: cst.BaseExpression, count: cst.BaseExpression) -> bool:
     """Tell whether ``total`` is a sum over this rank's samples, and ``count`` the number of all."""
     own = metrics.trained(total) and (metrics.scalar(total) or metrics.sums.only(total))
     own = own and metrics.sums.in_training(total)
+    made = metrics.script.parents[node]
+    if isinstance(made, (cst.DictComp, cst.ListComp, cst.GeneratorExp)):  # {k: v / n for k, v in sums.items()}
+        node = made if node in metrics.each(made) else node
     return own and metrics.sums.over(count, total) and metrics.all_ranks(node)

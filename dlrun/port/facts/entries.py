@@ -1,0 +1,89 @@
+"""Entries of dicts and lists, each a variable of its own: ``sums["loss"] += loss``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+
+import libcst as cst
+
+from dlrun.port.program.script import Binding, Script
+
+_ANY = "*"
+
+
+class Entries:
+    """What the entries of one script's dicts and lists are bound to."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+
+    def around(self, name: cst.Name) -> cst.Subscript | None:
+        """Return the entry of which ``name`` is the dict or list: ``sums["loss"]`` around ``sums``."""
+        up = self.script.parents.get(name)
+        return up if isinstance(up, cst.Subscript) and up.value is name and _key(up) is not None else None
+
+    def bindings(self, name: cst.Name) -> list[Binding] | None:
+        """Return what gives the entry around ``name`` its value, beginning with the dict; None where there is none."""
+        entry = self.around(name)
+        key = _key(entry) if entry is not None else None
+        if key is None and (table := self._table(name)) is not None:
+            name, key = table, _ANY
+        if key is None:
+            return None
+        made, scope = self.script.scopes[name].lookup(name.value)
+        begun = [replace(b, value=_begun(b.value, key)) if b.how == "assign" and not b.path else b for b in made]
+        there = self._set.get((id(scope), name.value), {})
+        return begun + [b for other, found in there.items() if key in (other, _ANY) or other == _ANY for b in found]
+
+    def _table(self, name: cst.Name) -> cst.Name | None:
+        """Return the dict of whose entries ``name`` is each in turn: ``for key, value in sums.items()``."""
+        made = self.script.scopes[name].lookup(name.value)[0]
+        match made[0].value if len(made) == 1 else None:
+            case cst.Call(func=cst.Attribute(value=cst.Name() as table, attr=cst.Name("items" | "values" as part))):
+                return table if made[0].path == (("each", 1) if part == "items" else ("each",)) else None
+        return None
+
+    @cached_property
+    def _set(self) -> dict[tuple[int, str], dict[str, list[Binding]]]:
+        found: dict[tuple[int, str], dict[str, list[Binding]]] = {}
+        nodes: list[cst.AugAssign | cst.Assign] = [*self.script.of(cst.AugAssign), *self.script.of(cst.Assign)]
+        for node in nodes:
+            for target in [t.target for t in node.targets] if isinstance(node, cst.Assign) else [node.target]:
+                key = _key(target)
+                if isinstance(target, cst.Subscript) and isinstance(target.value, cst.Name) and key is not None:
+                    name = target.value.value
+                    there = found.setdefault((id(self.script.scopes[target.value].lookup(name)[1]), name), {})
+                    path = () if isinstance(node, cst.Assign) else ("part",)
+                    there.setdefault(key, []).append(Binding(name, "assign", node, node.value, path))
+        return found
+
+
+def _key(node: cst.CSTNode) -> str | None:
+    """Return the key of ``sums["loss"]`` or ``sums[0]``, as text; of ``sums[k]``, which may be each of them, ``*``."""
+    match node:
+        case cst.Subscript(slice=[cst.SubscriptElement(slice=cst.Index(value=cst.SimpleString() as key))]):
+            return repr(key.evaluated_value)
+        case cst.Subscript(slice=[cst.SubscriptElement(slice=cst.Index(value=cst.Integer(value=number)))]):
+            return number
+        case cst.Subscript(slice=[cst.SubscriptElement(slice=cst.Index(value=cst.Name()))]):
+            return _ANY
+    return None
+
+
+def _begun(value: cst.BaseExpression | None, key: str) -> cst.BaseExpression | None:
+    """Return what is under ``key`` in a dict, a list or a call of dict() that is written out; else ``value``."""
+    match value:
+        case cst.Dict(elements=elements):
+            for e in (e for e in elements if isinstance(e, cst.DictElement)):
+                if isinstance(e.key, cst.SimpleString) and repr(e.key.evaluated_value) == key:
+                    return e.value
+        case cst.Call(func=cst.Name("dict"), args=args):
+            for arg in args:
+                if arg.keyword is not None and repr(arg.keyword.value) == key:
+                    return arg.value
+        case cst.List(elements=elements) if key.isdigit() and int(key) < len(elements):
+            return elements[int(key)].value
+        case cst.DictComp(value=each):
+            return each
+    return value

@@ -1,0 +1,57 @@
+"""Sums over a rank's samples that a script keeps under keys: ``sums["loss"] += loss.item()``."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlrun.port import port
+
+SCRIPT = """
+import numpy as np, torch
+from collections import defaultdict
+from torch.utils.data import DataLoader, TensorDataset
+data = TensorDataset(torch.rand(640, 10), torch.randint(2, (640,)))
+loader = DataLoader(data, batch_size=32, shuffle=True)
+model = torch.nn.Linear(10, 2)
+opt = torch.optim.SGD(model.parameters(), 0.1)
+ce = torch.nn.CrossEntropyLoss()
+for epoch in range(3):
+    {begin}
+    for x, y in loader:
+        out = model(x)
+        loss = ce(out, y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        {add}
+    {end}
+"""
+DICT = 'sums = {"loss": 0.0, "right": 0}'
+ADD = 'sums["loss"] += loss.item() * len(x); sums["right"] += (out.argmax(1) == y).sum().item()'
+LIST = ADD.replace('"loss"', "0").replace('"right"', "1")
+
+
+@pytest.mark.parametrize(
+    ("begin", "add", "end", "found"),
+    [
+        (DICT, ADD, 'print(sums["right"] / len(data))', 'print(dl.total(sums["right"]) / len(data))'),
+        (DICT, ADD, 'print(sums["right"], "of 640")', 'print(dl.total(sums["right"]), "of 640")'),
+        ("sums = defaultdict(float)", ADD, 'print(sums["loss"] / len(data))',
+         'print(dl.total(sums["loss"]) / len(data))'),
+        ("sums = [0.0, 0]", LIST, "print(sums[1] / len(data))", "print(dl.total(sums[1]) / len(data))"),
+        ("sums = np.zeros(2)", LIST, "print(sums[1] / len(data))", "print(dl.total(sums[1]) / len(data))"),
+        (DICT, ADD, "print({k: v / len(data) for k, v in sums.items()})",
+         "print({k: dl.total(v) / len(data) for k, v in sums.items()})"),
+        (DICT, ADD, 'sums["loss"] /= len(data)', 'sums["loss"] = dl.total(sums["loss"])'),
+        (DICT, ADD, "for k in sums:\n        sums[k] /= len(data)", "sums[k] = dl.total(sums[k])"),
+    ],
+)  # fmt: skip
+def test_a_sum_under_a_key_is_that_of_all_ranks(begin: str, add: str, end: str, found: str) -> None:
+    text = port(SCRIPT.format(begin=begin, add=add, end=end)).text
+    assert found in text
+
+
+@pytest.mark.parametrize("end", ['sums["loss"] /= len(loader)', "for k in sums: sums[k] /= len(loader)"])
+def test_what_a_ranks_own_batches_divide_is_a_mean(end: str) -> None:
+    text = port(SCRIPT.format(begin=DICT, add=ADD, end=end + '\n    print(sums["loss"])')).text
+    assert 'print(dl.average(sums["loss"]))' in text and "dl.total" not in text
