@@ -326,3 +326,35 @@ for step in range(100):
 """)
     found = [(d.danger, d.write.split(" before")[0]) for d in ported.doubts if "has one seed on all ranks" in d.why]
     assert found == ([("high", "dl.reseed(rng)")] if doubted else [])
+
+
+NUMBERED = """
+import tensorflow as tf
+x = tf.random.uniform((640, 10))
+ds = tf.data.Dataset.from_tensor_slices(x).shuffle(640).batch(32)
+model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+opt = tf.keras.optimizers.SGD(0.01)
+{decorator}
+def epoch(data):
+    for step, a in {over}:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(a) ** 2)
+        opt.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+        if step % 5 == 0:
+            print("step", int(step), "loss", float(loss))
+for number in range(3):
+    epoch(ds)
+"""
+
+
+def test_each_rank_counts_the_batches_that_a_data_set_numbers() -> None:
+    text = port(NUMBERED.format(decorator="", over="data.enumerate()")).text
+    assert "in dl.shard(data).enumerate():" in text
+    assert 'print("step", int(step), "loss", dl.average(float(loss)))' in text  # all ranks come to it together
+
+
+@pytest.mark.parametrize("over", ["data.enumerate()", "enumerate(data)"])
+def test_a_data_set_that_is_shared_where_it_is_made_is_not_doubted_in_a_compiled_loop(over: str) -> None:
+    ported = port(NUMBERED.format(decorator="@tf.function", over=over))
+    assert "ds = dl.shard(" in ported.text
+    assert not any("not shared" in doubt.why for doubt in ported.doubts)

@@ -11,7 +11,7 @@ import libcst as cst
 
 from dlrun.port.facts.lists import turned
 from dlrun.port.program.flow import Flow
-from dlrun.port.program.script import Binding, children, dotted
+from dlrun.port.program.script import Binding, children, dotted, numbered
 
 # Methods that put their arguments into the object they are called on.
 _FILLS = {"update", "append", "extend", "add", "insert", "push", "record", "index_add_", "scatter_add_"}
@@ -189,6 +189,8 @@ class Spread:
             if binding.path[1:2] != (1,):
                 return None  # the number of the turn
             if isinstance(value, cst.Call) and self._enumerates(value):
+                if isinstance(value.func, cst.Attribute) and numbered(value):
+                    return value.func.value
                 return value.args[0].value if value.args else None
         return value
 
@@ -197,7 +199,7 @@ class Spread:
         return any(map(self._enumerates, self.flow.through(entries)))
 
     def _enumerates(self, node: cst.CSTNode) -> bool:
-        return isinstance(node, cst.Call) and self.script.name_of(node.func) == "builtins.enumerate"
+        return numbered(node) or (isinstance(node, cst.Call) and self.script.name_of(node.func) == "builtins.enumerate")
 
     def _handed_on(self, call: cst.Call) -> None:
         """Note which parameters, or which object, the arguments of ``call`` go into."""

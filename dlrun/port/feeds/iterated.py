@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from dlrun.port.program.flow import Flow
-from dlrun.port.program.script import dotted, names_in
+from dlrun.port.program.script import dotted, names_in, numbered
 
 BARS = ("tqdm", "track", "progress_bar")
 WRAPPERS = ("enumerate", "iter", "cycle", "islice", "list", *BARS)
@@ -27,7 +27,7 @@ class Iterated:
     def source(self, node: cst.BaseExpression) -> cst.BaseExpression:
         """Return what is iterated: ``loader`` in ``enumerate(tqdm(loader), 1)``."""
         while isinstance(node, cst.Call):
-            if not node.args and isinstance(node.func, cst.Attribute) and node.func.attr.value == "__iter__":
+            if isinstance(node.func, cst.Attribute) and (numbered(node) or node.func.attr.value == "__iter__"):
                 node = node.func.value
                 continue
             if not node.args or self.script.name_of(node.func).rsplit(".", 1)[-1] not in WRAPPERS:

@@ -16,7 +16,7 @@ from dlrun.port.facts.torch import calls_method
 from dlrun.port.feeds import Feeds
 from dlrun.port.feeds.full_sessions import FullSessions
 from dlrun.port.feeds.iterated import BARS
-from dlrun.port.program.script import dotted
+from dlrun.port.program.script import dotted, numbered
 
 _ITERATORS = ("make_one_shot_iterator", "make_initializable_iterator", "make_initializer")
 _OTHERS = re.compile(r"(^|_)(test|val|valid|validation|eval|dev)", re.IGNORECASE)
@@ -38,6 +38,8 @@ class TapeFeeds(Feeds):
                       if node in cut or cut.isdisjoint(self.flow.through(node))}  # fmt: skip
 
     def _feed(self, iterated: cst.BaseExpression, drawn: bool = False, innermost: bool = True) -> None:
+        if numbered(iterated):  # each rank counts the batches of its own
+            iterated = iterated.func.value  # type: ignore[attr-defined]
         data = any(isinstance(o.node, cst.Call) and self.kinds.of_call(o.node) == "loader"
                    for o in self.flow.origins(iterated))  # fmt: skip
         function = self.script.function_of(iterated)
@@ -47,7 +49,8 @@ class TapeFeeds(Feeds):
         )
         if data and graph and not drawn:
             super()._feed(iterated, drawn=True)
-            self.compiled.append(iterated)
+            if self.found.keys().isdisjoint(self.flow.through(iterated)):
+                self.compiled.append(iterated)
         elif data and not drawn:
             place = self._behind_bar(iterated, BARS)
             self.found.setdefault(place, Feed(place, "iterable"))

@@ -9,7 +9,7 @@ import libcst as cst
 from dlrun.port.facts import Facts, Feed, ScriptFacts
 from dlrun.port.facts.computed import Tells
 from dlrun.port.feeds.iterated import BARS
-from dlrun.port.program.script import added, dotted, walk
+from dlrun.port.program.script import added, dotted, numbered, walk
 
 Counters = set[tuple[cst.CSTNode, str]]  # functions and names, classes and attributes
 _DEPTH = 4
@@ -72,8 +72,9 @@ def number_of(facts: Facts, loop: cst.For | cst.While) -> cst.Name | None:
     over = loop.iter if isinstance(loop, cst.For) and isinstance(loop.target, cst.Tuple) else None
     while isinstance(over, cst.Call) and dotted(over.func).rsplit(".", 1)[-1] in BARS and over.args:
         over = over.args[0].value
-    numbers = isinstance(over, cst.Call) and facts.script.name_of(over.func) == "builtins.enumerate"
-    if not numbers or not all(isinstance(a.value, cst.Integer) for a in over.args[1:]):  # type: ignore[union-attr]
+    counts = isinstance(over, cst.Call) and facts.script.name_of(over.func) == "builtins.enumerate"
+    counts = counts or (over is not None and numbered(over))
+    if not counts or not all(isinstance(a.value, cst.Integer) for a in over.args[1:]):  # type: ignore[union-attr]
         return None
     first = loop.target.elements[0].value  # type: ignore[union-attr]
     return first if isinstance(first, cst.Name) else None

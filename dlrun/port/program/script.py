@@ -240,3 +240,8 @@ def added(node: cst.CSTNode) -> tuple[cst.BaseExpression, cst.BaseExpression] | 
                 if dotted(target) and dotted(target) == dotted(one):
                     return target, other
     return None
+
+
+def numbered(node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` is a data set of TensorFlow whose elements come with their numbers: ``ds.enumerate()``."""
+    return isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == "enumerate"
