@@ -75,13 +75,21 @@ void MpiTransport::exchange_piece(const char* out, int out_bytes, int to, char* 
   bool received = in_bytes == 0, sent = out_bytes == 0;
   if (!received) incoming = locked([&] { return mpi.irecv(in, in_bytes, world_rank(from), lane_, world_->comm); });
   if (!sent) outgoing = locked([&] { return mpi.isend(out, out_bytes, world_rank(to), lane_, world_->comm); });
-  const bool done = poll([&] {
-    if (!received) received = locked([&] { return mpi.test(incoming); });
-    if (!sent) sent = locked([&] { return mpi.test(outgoing); });
-    return received && sent;
-  });
-  if (done) return;
-  if (!received) locked([&] { mpi.cancel(incoming); });
+  const auto withdraw = [&] {  // what comes late would be written into memory that is another's by then
+    if (!received) locked([&] { mpi.cancel(incoming); });
+  };
+  try {
+    const bool done = poll([&] {
+      if (!received) received = locked([&] { return mpi.test(incoming); });
+      if (!sent) sent = locked([&] { return mpi.test(outgoing); });
+      return received && sent;
+    });
+    if (done) return;
+  } catch (const Interrupted&) {
+    withdraw();
+    throw;
+  }
+  withdraw();
   throw no_answer(world_rank(received ? to : from), world_rank(rank_), world_->timeout_s);
 }
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+from pathlib import Path
+
 import pytest
 
 # Rank 0 waits for rank 1, which sleeps; a thread of rank 0 sends it what Ctrl-C would.
@@ -34,3 +38,49 @@ def test_ctrl_c_ends_a_wait_for_another_rank_at_once(job, any_mpi, hosts, blocki
     ended = job(any_mpi, 2, PROGRAM.format(hosts=hosts, blocking=blocking), DL_COMM_TIMEOUT_S="50")
     assert ended.lines("interrupted") == ["interrupted True"], ended.output
     assert "KeyboardInterrupt" in ended.output and ended.code != 0
+
+
+CATCHES = """
+    import os
+    rank = int(os.environ.get("PMI_RANK") or os.environ["OMPI_COMM_WORLD_RANK"])
+    os.environ["DL_COMM_HOST"] = "ab"[rank]
+    import time
+    import numpy as np, dl_comm
+    dl_comm.init()
+    dl_comm.gradients([np.ones(10)])
+    if rank == 1:
+        time.sleep(600)
+    os.environ["PRESS"] = "Ctrl-C"
+    try:
+        dl_comm.gradients([np.ones(10)])
+    except KeyboardInterrupt:
+        print("caught", flush=True)
+        os._exit(5)
+"""
+# Once it may, Ctrl-C comes while the rank waits for a message; a receive that is withdrawn is told.
+WITHDRAWS = """
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+int PMPI_Cancel(void *);
+int PMPI_Test(void *, int *, void *);
+int MPI_Test(void *request, int *done, void *status) {
+  static int tests;
+  if (getenv("PRESS") && ++tests == 300) raise(SIGINT);
+  return PMPI_Test(request, done, status);
+}
+int MPI_Cancel(void *request) { return write(1, "withdrawn\\n", 10) == 10 ? PMPI_Cancel(request) : 1; }
+"""
+
+
+def test_a_script_that_catches_ctrl_c_gets_no_late_message_into_its_memory(job, any_mpi, tmp_path):
+    compiler = shutil.which("cc")
+    if compiler is None or not any_mpi.for_mpi4py():
+        pytest.skip("no C compiler, or the MPI library lies elsewhere")
+    library = any_mpi.for_mpi4py()["MPI4PY_LIBMPI"]
+    (tmp_path / "withdraws.c").write_text(WITHDRAWS)
+    shim = str(tmp_path / "withdraws.so")
+    build = [compiler, "-shared", "-fPIC", str(tmp_path / "withdraws.c"), "-o", shim, library]
+    subprocess.run([*build, f"-Wl,-rpath,{Path(library).parent}"], check=True, timeout=60)
+    ended = job(any_mpi, 2, CATCHES, DL_COMM_MPI_LIBRARY=shim, DL_COMM_TIMEOUT_S="50")
+    assert "withdrawn\ncaught\n" in ended.output, ended.output
