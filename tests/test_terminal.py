@@ -73,6 +73,21 @@ def test_a_pipe_that_does_not_block_is_waited_for(tmp_path: Path) -> None:
         assert process.wait(60) == 0, process.stderr.read()
 
 
+def test_what_two_ranks_write_at_their_end_reaches_a_reader_who_takes_his_time(tmp_path: Path) -> None:
+    """Their launcher has long ended by then; 1.5 s without a word it is given."""
+    (tmp_path / "says.py").write_text("print(20_000 * (99 * 'x' + '\\n') + 'end')\n")
+    words = [sys.executable, "-m", "dlrun", "launch", "-n", "2", "--show", "all", "says.py"]
+    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout and process.stderr
+        shown = b""
+        for _ in range(3):
+            shown += process.stdout.read(400_000)
+            time.sleep(2)
+        shown += process.stdout.read()
+        assert process.wait(60) == 0, process.stderr.read()
+    assert shown.count(b"x\n") == 40_000 and sorted(shown.split(b"\n")).count(b"[1] end") == 1
+
+
 @pytest.mark.parametrize("verb", ["launch -n 2 train.py", "port train.py", "logs"])
 def test_a_folder_that_is_gone_is_told(tmp_path: Path, verb: str) -> None:
     line = f"mkdir gone && cd gone && rmdir ../gone && exec {sys.executable} -m dlrun {verb}"

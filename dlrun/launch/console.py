@@ -13,6 +13,7 @@ from dlrun.rank import wire
 
 OnLine = Callable[[int, str, str], None]
 
+_LONG = 1 << 20  # bytes: a longer line is broken where it is to be shown whole, for it may never end
 _PACE = {True: 1.0, False: 10.0}  # seconds between two states of a progress bar that are shown, on a terminal or not
 
 
@@ -66,7 +67,9 @@ class Console:
         *lines, rest = whole.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
         for line in lines:
             on_line(rank, _name(kind), line.decode(errors="replace"))
-        if rest:
+        if len(rest) > _LONG:
+            on_line(rank, _name(kind), rest.decode(errors="replace"))
+        elif rest:
             self.partial[rank, kind] = rest
 
     def _write(self, kind: bytes, data: bytes) -> None:
@@ -131,8 +134,8 @@ class Folded:
             if state.strip() and (ends or now >= self.due) and state != self.told:
                 yield state + b"\n"
                 self.told, self.due = state, now + self.pace
-        elif ends or not self.whole_lines:
-            yield self.rest + b"\n" * ends
+        elif ends or not self.whole_lines or len(self.rest) > _LONG:
+            yield self.rest + b"\n" * (ends or self.whole_lines)
             self.rest, self.open = b"", True
         if ends:
             self.rest, self.told, self.bar, self.open = b"", b"", False, False

@@ -86,11 +86,12 @@ class Run:
                 self.blame.due,
                 self.roll.due,
             )
-            for key, _ in self.selector.select(min(max(deadline - now, 0), 0.25 if gone_at < now else 5.0)):
+            ready = self.selector.select(min(max(deadline - now, 0), 0.25 if gone_at < now else 5.0))
+            for key, _ in ready:
                 key.data()
             now = time.monotonic()
-            if self.launcher.ended and gone_at == float("inf"):
-                gone_at = now
+            if self.launcher.ended and (gone_at == float("inf") or (ready and not self.asked)):
+                gone_at = now  # while they are heard, ranks have time: who reads what is shown may be slow
             if gone_at <= now and (self.home.open == 0 or now > gone_at + _PATIENCE):
                 return
             if gone_at == float("inf") and self._over():

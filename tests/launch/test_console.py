@@ -18,6 +18,13 @@ def test_plain_text_passes_as_it_comes():
     assert shown([(0, b"load"), (0, b"ing\nready\n"), (1, b"...")]) == [b"load", b"ing\n", b"ready\n", b"..."]
 
 
+def test_a_line_that_does_not_end_is_shown_in_pieces():
+    piece = 65536 * b"x"
+    told = shown([(0, piece)] * 40 + [(0, b"\nready\n")], whole_lines=True)
+    assert b"".join(told).replace(b"\n", b"") == 40 * piece + b"ready" and told[-1] == b"ready\n"
+    assert all(line.endswith(b"\n") and len(line) < 2**20 + 2**17 for line in told)
+
+
 def test_of_several_ranks_whole_lines_pass():
     assert shown([(0, b"load"), (0, b"ing\nready\n..")], whole_lines=True) == [b"loading\n", b"ready\n", b".."]
 
