@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dlrun.cli.paths import NewFile
-from dlrun.cli.values import counts
+from dlrun.cli.values import counts, finite
 
 if TYPE_CHECKING:
     from dlrun.bench.cases import Case
@@ -46,6 +46,7 @@ def command() -> None:
     default=1.0,
     show_default=True,
     type=click.FloatRange(0, min_open=True),
+    callback=finite,
     help="Time for each case, all ways together.",
 )
 @click.option("--ways", default="", help="Only these, as dl_comm,MPI; all that can run here unless said.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 
@@ -29,12 +28,10 @@ def command(rank: int | None, lines: int | None, run: str | None) -> None:
     if not folder.is_dir():
         raise DlrunError(f"there is no run directory {folder}", "leave it out for the latest run in dlrun-runs")
     folder = last_attempt(folder)
-    if rank is None:
-        failure = folder / "failure.json"
-        rank = int(json.loads(failure.read_text())["rank"]) if failure.exists() else 0
+    rank = failed(folder) if rank is None else rank
     log = folder / f"rank-{rank}.log"
     if not log.exists():
-        ranks = sorted(int(p.stem[5:]) for p in folder.glob("rank-*.log"))
+        ranks = sorted(int(p.stem[5:]) for p in folder.glob("rank-*.log") if p.stem[5:].isdecimal())
         there = f"it has those of ranks {ranks[0]} to {ranks[-1]}" if ranks else "it holds no rank-*.log"
         if len(ranks) == 1:
             there = f"it has that of rank {ranks[0]} alone"
@@ -46,12 +43,21 @@ def command(rank: int | None, lines: int | None, run: str | None) -> None:
 
 def folded(text: str) -> str:
     """Return ``text`` as a terminal would show it in the end: of what ``\\r`` overwrote, the last."""
-    return re.sub(r"[^\n]*\r(?=[^\r\n])", "", text.replace("\r\n", "\n")).replace("\r", "")
+    lines = text.replace("\r\n", "\n").split("\n")
+    return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines)
+
+
+def failed(run: Path) -> int:
+    """Return the rank that failed first; 0 where none has, or where a full disk has kept nothing of it."""
+    try:
+        return int(json.loads((run / "failure.json").read_text())["rank"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
 
 
 def last_attempt(run: Path) -> Path:
     """Return the folder of the last attempt of a run that may have had several, else the run's own."""
-    attempts = [path for path in run.glob("attempt-*") if path.is_dir()]
+    attempts = [path for path in run.glob("attempt-*") if path.is_dir() and path.name[8:].isdecimal()]
     return max(attempts, key=lambda path: int(path.name[8:])) if attempts else run
 
 

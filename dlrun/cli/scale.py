@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from dlrun.cli.paths import NewFolder
-from dlrun.cli.values import counts, pattern
+from dlrun.cli.values import counts, finite, pattern
 
 
 @click.command()
@@ -33,7 +33,12 @@ from dlrun.cli.values import counts, pattern
     type=click.IntRange(1),
     help="How often each run is made.",
 )
-@click.option("--target", type=float, help="Time to this accuracy; the best that every run reached unless said.")
+@click.option(
+    "--target",
+    type=float,
+    callback=finite,
+    help="Time to this accuracy; the best that every run reached unless said.",
+)
 @click.option(
     "--rate",
     callback=pattern,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dlrun.cli.paths import NewFile
-from dlrun.cli.values import pattern
+from dlrun.cli.values import finite, pattern
 
 if TYPE_CHECKING:
     from dlrun.bench.cases import Case
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     default=1.0,
     show_default=True,
     type=click.FloatRange(0, min_open=True),
+    callback=finite,
     help="Averaging time of one trial; steps take 3 times that.",
 )
 @click.option("--backend", default="auto", show_default=True, help="Launcher, as in dlrun launch.")
@@ -91,6 +92,7 @@ def command(ranks: int, budget: str, validate: bool, profile: bool, script: tupl
     from dlrun.tune.journal import Journal
     from dlrun.tune.report import Measure
     from dlrun.tune.search import Goal, propose, propose_pair
+    from dlrun.tune.space import plugin_axes
     from dlrun.tune.trial import carry_out
 
     module = options.pop("module")
@@ -102,13 +104,14 @@ def command(ranks: int, budget: str, validate: bool, profile: bool, script: tupl
     plan = LaunchPlan(words, ranks, module, options["backend"], per_node=options["per_node"], tuned=False,
                       apart=bool(script))  # fmt: skip
     settled, _ = prepare(plan)
+    prints = bool(options["metric"] or options["params"])  # then the script's own words are compared, not its steps
+    goal = Goal(_seconds(budget), prints and not options["minimize"])
+    plugin_axes(settled.nodes, True, options["chosen"])  # a wrong one is told before the script is looked at
     name = plan.name if script else options["model"] or options["sizes_file"].stem
     path = options["journal"] or Path(f"dlrun-tune-{name}-n{ranks}{'-validate' if validate else ''}.jsonl")
-    prints = bool(options["metric"] or options["params"])  # then the script's own words are compared, not its steps
     seen = _look(plan, path) if script and not prints else None
     space, best = _space(name, settled, seen, validate, options)
     job = _job(space, plan, script, seen, options)
-    goal = Goal(_seconds(budget), prints and not options["minimize"])
     stage = "validate" if validate else "search"
     journal = Journal(path, _head(settled, space, seen, options, script=" ".join(script), stage=stage))
     if journal.outcomes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 
@@ -16,6 +17,13 @@ def counts(context: click.Context, parameter: click.Parameter, text: str | None)
     if not all(part.isdecimal() and int(part) for part in parts):
         raise click.BadParameter(f"'{text}' is no list of numbers; write 1,2,4")
     return tuple(sorted({int(part) for part in parts}))
+
+
+def finite(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
+    """Return the number; it is a usage error where it is inf or nan, which no range of click's refuses."""
+    if value is not None and not math.isfinite(value):
+        raise click.BadParameter(f"{value} is no number to reckon with.")
+    return value
 
 
 def pattern(context: click.Context, parameter: click.Parameter, text: str | None) -> str | None:

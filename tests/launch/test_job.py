@@ -190,6 +190,8 @@ def test_hosts_are_filled_one_after_the_other():
         ("one\r\ntwo\r\n", "one\ntwo\n"),
         (" 10%\r", " 10%"),
         ("plain\n", "plain\n"),
+        ("\r\ra\r\rb\r\r\n\r\n", "b\n\n"),
+        (10_000_000 * "x", 10_000_000 * "x"),
     ],
 )
 def test_progress_bars_are_shown_as_they_last_stood(written, shown):

@@ -214,6 +214,32 @@ def test_a_log_of_a_rank_that_wrote_nothing_is_said_to_be_empty(said, tmp_path):
     assert said("logs", "-r", "1", str(tmp_path)) == (0, [f"dlrun: {log} is empty: rank 1 wrote nothing"])
 
 
+def test_logs_of_a_run_whose_disk_was_full_are_shown_nevertheless(said, tmp_path):
+    (tmp_path / "rank-0.log").write_text("epoch 1\n")
+    for kept in (b"", b"{}", b"\xff"):
+        (tmp_path / "failure.json").write_bytes(kept)
+        assert "epoch 1" in said("logs", str(tmp_path))[1]
+    for other in ("rank-0.bak.log", "attempt-old"):
+        (tmp_path / other).mkdir()
+    assert said("logs", "-r", "7", str(tmp_path))[1][1] == "  it has that of rank 0 alone"
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (("bench", "allreduce", "--seconds", "nan"), "nan is no number to reckon with."),
+        (("tune", "-n", "2", "--model", "cnn", "--seconds", "inf"), "inf is no number to reckon with."),
+        (("scale", "--target", "nan", "train.py"), "nan is no number to reckon with."),
+        (("tune", "-n", "2", "--budget", "x", "train.py"), "'x' is no time; write 90s, 5m or 1h"),
+        (("tune", "-n", "2", "--set", "NOPE=1", "train.py"), "dl_comm has no setting NOPE"),
+    ],
+)
+def test_what_cannot_be_measured_with_is_refused_before_anything_runs(said, tmp_path, words, what):
+    code, told = said(*words)
+    assert code != 0 and what in "".join(told), told
+    assert not (tmp_path / "dlrun-runs").exists()
+
+
 def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_done(said, tmp_path):
     (tmp_path / "file").touch()
     for verb in (("scale", "t.py", "--out"), ("demo", "--dir"), ("verify", "t.py", "t.py", "--keep")):
