@@ -27,6 +27,8 @@ SHARDED = "sharded run"
 # With data of its own, or another copy of a model that it evaluates, a rank finds other numbers, and decides otherwise.
 OTHERS = ("copies-differ", "data-differs", "leaking-split", "overlapping-shards")
 
+SAME_WORK = ("equal-seeds", "unsharded-loader")  # of which ranks come to the same numbers
+
 
 def compare(serial: Run, again: Run, identity: Run, replicate: Run, sharded: Run) -> list[Check]:
     """Return the checks of a port: on 1 rank, on ranks that repeat the serial run, on ranks that share the data.
@@ -55,8 +57,8 @@ def _sharded(serial: Run, again: Run, identity: Run, sharded: Run) -> list[Check
         return [ran(sharded, SHARDED) or failed(SHARDED, "rank 0 makes no step", "", "fails")]
     start, mean = broadcast(sharded, bool(gradients.otherwise(sharded))), gradients.mean_gradients(sharded, identity)
     cause = next((check.name for check in (mean, start) if check.status == "failed"), "")
-    state = held(sharded, cause)
     equal, shards, steps = ranks.equal(sharded, cause), data.shards(identity, sharded), ranks.steps(sharded)
+    state = held(sharded, cause or (equal.name if equal.fault == "rank-dependent-rate" else ""))
     if steps.fault == "uneven-steps" and (shards.fault == "uneven-steps" or cause):
         steps = replace(steps, fault="", todo=f"see {shards.name if shards.fault else cause}")
     apart = next((check.name for check in (shards, state) if check.fault in OTHERS), "")
@@ -65,9 +67,13 @@ def _sharded(serial: Run, again: Run, identity: Run, sharded: Run) -> list[Check
     checks = [start, mean, equal, state, shards]
     rated = rate.learning_rate(serial, sharded)
     checks += [data.global_batch(serial, sharded), rated]
-    checks += [ranks.own_noise(sharded), steps, ranks.one_writer(sharded)]
+    noise = ranks.own_noise(sharded)
+    checks += [noise, steps, ranks.one_writer(sharded)]
     remarks = [] if cause else [choices(serial, again, sharded), numbers_shown(sharded), moving(identity, sharded)]
-    parts = [options(identity, sharded, bool(rated.fault)), sums(identity, sharded), divided(identity, sharded)]
+    added = sums(identity, sharded)
+    if added and (alike := next((c.name for c in (shards, noise) if c.fault in SAME_WORK), "")):
+        added = replace(added, fault="", todo=f"see {alike}")
+    parts = [options(identity, sharded, bool(rated.fault)), added, divided(identity, sharded)]
     parts += [evaluated_whole(identity, sharded), turns(serial, sharded), weights(identity, sharded), classes(sharded)]
     checks += [check for check in (*parts, *remarks) if check]
     if sharded.error and not sharded.hung:

@@ -194,7 +194,7 @@ class Runs:
         env = {} if keeps or (data.training(serial.root) and not fits) else {"DL_COMM_REPLICATE": "1"}
         more: dict[str, Any] = {"quiet": loud is not None, "global_batch": not keeps, "training_loaders": made}
         run = self.port("whole", self.job.ranks, env, **more)
-        check = whole.reproduces(serial, run, loud, not keeps)
+        check = whole.reproduces(serial, run, loud, not keeps, carried=whole.carried_in(sharded))
         if not keeps and whole.of_sums(serial, run, check):
             run = self.port("sums", self.job.ranks, env, sums=True, **more)
             check = whole.reproduces(serial, run, loud, grown=True, sums=True)

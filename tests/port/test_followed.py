@@ -137,7 +137,11 @@ def test_samples_made_before_a_loop_are_not_those_of_the_loop_that_takes_their_n
     ("part", "write"),
     [
         ("loss.item() / len(loader)", "costs = dl.average(costs) after this line"),
-        ("loss.item()", "was = costs.copy() before this line, and costs = was + dl.total(costs - was) after it"),
+        (
+            "loss.item()",
+            "was = costs.copy() before this line, and costs = "
+            "dl.broadcast(costs + (dl.total(costs - was) - (costs - was))) after it",
+        ),
     ],
 )
 def test_a_table_of_means_over_a_ranks_batches_is_averaged_and_one_of_sums_added_up(part, write):
@@ -210,7 +214,7 @@ for epoch in range(3):
 def test_what_is_written_for_a_batchs_samples_stands_at_their_places_and_is_added_up(shows, place):
     ported = port(HEAD + RUNNING.format(shows=shows))
     assert f"{place} = out.detach()" in ported.text
-    adds = "outputs.copy_(was + dl.total(outputs - was)) after it"
+    adds = "outputs.copy_(dl.broadcast(outputs + (dl.total(outputs - was) - (outputs - was)))) after it"
     assert any(d.danger == "high" and d.write.endswith(adds) for d in ported.doubts)
 
 

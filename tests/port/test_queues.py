@@ -43,7 +43,7 @@ def test_the_entries_of_a_bank_that_each_rank_writes_for_its_own_samples_add_up(
         kept="torch.zeros(512, 8)", read="kept[i].t()", fill="kept[i] = 0.5 * kept[i] + 0.5 * z.detach()"
     )
     (doubt,) = [d for d in port(bank).doubts if "kept" in d.why]
-    assert doubt.write.endswith("and kept.copy_(was + dl.total(kept - was)) after it")
+    assert doubt.write.endswith("and kept.copy_(dl.broadcast(kept + (dl.total(kept - was) - (kept - was)))) after it")
 
 
 MODEL = """import torch

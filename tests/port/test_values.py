@@ -494,15 +494,25 @@ def test_entries_of_an_array_that_each_rank_writes_for_its_own_samples_are_added
     moves = "centers[y.numpy()] = features.detach().numpy()[:, 0]"
     ported = port(script.replace("MOVES", moves).replace("ADDED", "torch.tensor(centers).mean()"))
     (write,) = [d.write for d in ported.doubts if "samples or chance" in d.why]
-    assert write == "was = centers.copy() before this line, and centers = was + dl.total(centers - was) after it"
+    added = "dl.broadcast(centers + (dl.total(centers - was) - (centers - was)))"
+    assert write == f"was = centers.copy() before this line, and centers = {added} after it"
 
 
 @pytest.mark.parametrize(
     ("moves", "write"),
     [
-        ("centers[y] = features.detach()", "centers.copy_(was + dl.total(centers - was))"),
-        ("centers[y] += x[:, :3]", "centers.copy_(was + dl.total(centers - was))"),
-        ("centers[y] = 0.9 * centers[y] + 0.1 * x[:, :3]", "centers.copy_(was + dl.total(centers - was))"),
+        (
+            "centers[y] = features.detach()",
+            "centers.copy_(dl.broadcast(centers + (dl.total(centers - was) - (centers - was))))",
+        ),
+        (
+            "centers[y] += x[:, :3]",
+            "centers.copy_(dl.broadcast(centers + (dl.total(centers - was) - (centers - was))))",
+        ),
+        (
+            "centers[y] = 0.9 * centers[y] + 0.1 * x[:, :3]",
+            "centers.copy_(dl.broadcast(centers + (dl.total(centers - was) - (centers - was))))",
+        ),
         ("centers.mul_(0.9).add_(0.1 * features.detach().mean())", "centers.copy_(dl.average(centers))"),
     ],
 )

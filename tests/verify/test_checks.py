@@ -395,3 +395,16 @@ def test_a_rate_that_rises_by_the_script_itself_may_be_on_a_faster_ramp(rates: l
     check = rate.learning_rate(run(at(1)), run(at(4), at(4)))
     assert check.fault == "double-scaling"
     assert says in check.finding
+
+
+@pytest.mark.parametrize(
+    ("differs", "carried", "status"), [(2, "centers", "n/a"), (2, "", "failed"), (1, "centers", "failed")]
+)
+def test_what_losses_take_from_earlier_steps_moves_otherwise_with_parts_of_a_batch(differs, carried, status) -> None:
+    def trained(after: float) -> list[Event]:
+        steps = (step(k, 0.9 if k < differs else after, grad=0.5 if k < differs else after) for k in (1, 2))
+        return [optimizer(1.0), *epoch([[0, 1]]), *steps]
+
+    check = whole.reproduces(run(trained(0.8)), run(trained(0.6)), grown=True, carried=carried)
+    assert check.status == status
+    assert ("depends on centers" in check.finding) == (differs == 2 and bool(carried))

@@ -423,3 +423,14 @@ def test_batches_of_other_lengths_on_some_rank_are_told() -> None:
     assert "; batch 2 is of 4 and 1: in the mean over ranks a sample of the smaller one counts 4 ti" in check.finding
     even = data.global_batch(serial, run(epoch([[0, 1, 2, 3], [8, 9]]), epoch([[4, 5, 6, 7], [10, 11]])))
     assert even.finding.endswith("(2 times the serial 4)")
+
+
+def test_a_schedule_that_one_rank_alone_steps_is_named_with_its_line() -> None:
+    def trained(rate: float, made: int) -> list[Event]:
+        later = event("peaks", "train.py:12", optimizer=0, rates=[0.2], made=made, where="train.py:12" if made else "")
+        return [optimizer(), *epoch([[0, 1]]), step(1, 0.9), step(2, 0.9 - rate, lr=rate), later]
+
+    check = ranks.equal(run(trained(0.2, 1), trained(0.1, 0)))
+    assert (check.fault, check.where, check.rank) == ("rank-dependent-rate", "train.py:12", 1)
+    assert "0.1 there, 0.2 on rank 0, whose schedule has made 1 steps, and 0 on rank 1" in check.finding
+    assert ranks.equal(run(trained(0.1, 1), trained(0.1, 1))).status == "passed"

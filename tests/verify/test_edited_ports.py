@@ -36,6 +36,19 @@ def test_data_that_each_rank_makes_for_itself_are_told_from_noise(offset, noise,
     assert check is None or "sample 0 is another one on rank 1" in check.finding
 
 
+def test_a_sequence_is_as_long_as_the_longest_of_its_batch() -> None:
+    def padded(length: int) -> list[Event]:
+        events = reading(0)
+        *_, last = (event for event in events if event.kind == "forward")
+        last.facts["rows"], last.facts["lengths"] = (
+            {"input 1": [length * i for i in (8, 9, 10, 11)]},
+            {"input 1": [length]},
+        )
+        return events
+
+    assert contents(run(padded(5)), run(padded(5), padded(6)), "shards") is None
+
+
 @pytest.mark.parametrize(
     ("rows", "targets", "fault"),
     [

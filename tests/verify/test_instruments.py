@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -11,11 +12,12 @@ from textwrap import dedent
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
 
-from dlrun.verify.tracer import keras_schedules  # noqa: E402
+from dlrun.verify.tracer import generators, keras_schedules  # noqa: E402
 from dlrun.verify.tracer.counted import carried_in  # noqa: E402
 from dlrun.verify.tracer.loaders import Epoch, Loaders  # noqa: E402
 from dlrun.verify.tracer.schedules import Schedules  # noqa: E402
@@ -76,6 +78,24 @@ def test_a_rank_that_is_to_be_alone_is_so_in_mpi4py(alone: bool, world: str, mon
     sys.meta_path[0]._then(mpi)  # type: ignore[attr-defined]
     assert vars(mpi)["COMM_WORLD"] == world
     assert [kind for kind, _ in journal.events] == ["asked"]
+
+
+@pytest.mark.parametrize("made", ["default_rng", "RandomState"])
+def test_orders_that_a_generator_of_the_scripts_draws_are_noted(made: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (np.random, random, torch):
+        for name in ("Random", "RandomState", "default_rng", *generators.NOISE, *generators.ORDERS):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, getattr(module, name))
+    journal = Journal()
+    generators.install(journal)  # type: ignore[arg-type]
+    hashes = []
+    for seed in (0, 0, 1):
+        journal.events.clear()
+        generator = getattr(np.random, made)(seed)
+        generator.shuffle([*generator.permutation(8)])
+        assert {(kind, facts["size"]) for kind, facts in journal.events} == {("order", 8)}
+        hashes.append([facts["hash"] for _, facts in journal.events])
+    assert hashes[0] == hashes[1] != hashes[2]
 
 
 def cut(batches: Iterable[list[int]]) -> dict[str, Any]:

@@ -16,6 +16,19 @@ from dlrun.verify.tracer import holdings, lineage, recorder, training  # noqa: E
 DATA = torch.arange(24.0).reshape(6, 4) / 24
 
 
+def averaged(line: Any) -> Any:
+    """Return a mean over ranks, which is made out of the sight of PyTorch's functions."""
+
+    def average(value: torch.Tensor) -> torch.Tensor:
+        line.paused = True
+        result = value.clone()
+        line.paused = False
+        line.handed_on(value, result)
+        return result
+
+    return average
+
+
 def followed(before: str, term: str, after: str = "") -> dict[str, Any]:
     """Train five steps: ``before`` once, then in each the loss with ``term``, and ``after``. Returns the last note."""
     noted: dict[str, Any] = {}
@@ -23,6 +36,7 @@ def followed(before: str, term: str, after: str = "") -> dict[str, Any]:
     weight = torch.ones(4, requires_grad=True)
     line = lineage.Lineage(recorder, lambda t: t is weight)  # type: ignore[arg-type]
     space = {"torch": torch, "weight": weight, "data": DATA.clone(), "line": line}
+    space["average"] = averaged(line)
     space["step"] = lambda: line.stepped(line.round + 1)
     body = (
         f"    feat = data * weight\n    loss = feat.mean() + {term}\n    line.backward(loss)\n    step()\n    {after}\n"
@@ -45,6 +59,12 @@ def followed(before: str, term: str, after: str = "") -> dict[str, Any]:
             "state = torch.zeros(4)",
             "(feat - state).sum()",
             "state = 0.9 * state + 0.1 * feat.detach()[0]",
+            "accumulated",
+        ),
+        (
+            "state = torch.zeros(4)",
+            "(feat - state).sum()",
+            "state = average(0.9 * state + 0.1 * feat.detach()[0])",
             "accumulated",
         ),
         ("state = torch.zeros(2, 4)", "(feat - state[[1]]).sum()", "state[1] += feat.detach()[0]", "accumulated"),

@@ -7,17 +7,18 @@ from by_hand import epoch, event, note, run, step
 
 from dlrun.verify.checks.moving import decays, moving
 
-WEIGHTS = [1.0, 0.7, 0.9, 0.4, 0.3]
+WEIGHTS = [(weight, 2 - weight**2, 3 + weight**3) for weight in (1.0, 0.7, 0.9, 0.4, 0.3)]
 
 
-def trained(decay: float, ranks: int = 1, batch: int = 8):
+def trained(decay: float, ranks: int = 1, batch: int = 8, share: float | None = None):
     average = WEIGHTS[0]
     for weight in WEIGHTS[1:]:
-        average = decay * average + (1 - decay) * weight
-    start = {"names": ["weight"], "ids": [0], "broadcast": [True], "params": [note(WEIGHTS[0])]}
+        part = 1 - decay if share is None else share
+        average = tuple(decay * x + part * y for x, y in zip(average, weight, strict=True))
+    start = {"names": ["weight"], "ids": [0], "broadcast": [True], "params": [note(*WEIGHTS[0])]}
     made = [event("optimizer", optimizer=0, type="SGD", **start)]
-    made += [step(k, weight) for k, weight in enumerate(WEIGHTS[1:], 1)]
-    held = {"ema.weight": {"kind": "copy", "note": note(average)}, "old.weight": {"kind": "copy", "note": note(5.0)}}
+    made += [step(k, 0.0, params=[note(*weight)]) for k, weight in enumerate(WEIGHTS[1:], 1)]
+    held = {"ema.weight": {"kind": "copy", "note": note(*average)}, "old.weight": {"kind": "copy", "note": note(5.0)}}
     return run(*[[*epoch([list(range(batch))]), *made, event("held", tensors=held)]] * ranks)
 
 
@@ -35,3 +36,9 @@ def test_a_decay_that_is_left_is_told_where_the_global_batch_grew(decay: float, 
     if check is not None:
         assert check.status == "n/a"
         assert "ema.weight keeps 0.9" in check.finding and "remembers 2 times as many" in check.finding
+
+
+@pytest.mark.parametrize(("decay", "share", "fault"), [(0.81, 0.19, ""), (0.81, 0.1, "other-average"), (0.9, 0.1, "")])
+def test_an_average_whose_weights_do_not_add_up_to_1_is_none(decay: float, share: float, fault: str) -> None:
+    check = moving(trained(0.9), trained(decay, 2, share=share))
+    assert (check.fault if check else "") == fault

@@ -215,3 +215,12 @@ def test_a_port_by_numbers_that_fails_before_its_first_step_is_judged_by_that() 
         run(trained), run(trained), run(trained), alone, run([event("face"), error], [event("face"), error])
     )
     assert [check.fault for check in checks if check.status == "failed"] == ["fails"]
+
+
+def test_a_total_of_what_equal_seeds_make_alike_is_a_consequence() -> None:
+    drawn = [optimizer(), *epoch([[0, 1]]), averaged(0.5, 0.5), step(1, 0.9, drew=["torch"]), total(1.5), event("end")]
+    alone = [event("face"), *drawn]
+    checks = compare(run(drawn), run(drawn), run(alone), run(alone, alone), run(alone, alone))
+    (sum_of_shared,) = (check for check in checks if check.name == "sums over ranks")
+    assert (sum_of_shared.status, sum_of_shared.fault) == ("failed", "")
+    assert sum_of_shared.todo.startswith("see ")

@@ -44,17 +44,21 @@ def torch(facts: Facts) -> Iterator[Doubt]:
 
 
 def _line(facts: Facts, node: cst.CSTNode, state: cst.BaseExpression, made: str) -> str:
-    """Return what to write for ``state``, which is ``made`` as an array of NumPy's or a tensor."""
+    """Return what to write for ``state``, which is ``made`` as an array of NumPy's or a tensor.
+
+    What others add is added without rounding on one rank, which leaves the serial bits.
+    """
     name, dl = facts.script.code(state), facts.alias
     where = "before each update, to which all ranks come together" if facts.episodes else "after this line"
+    added = f"{dl}.broadcast({name} + ({dl}.total({name} - was) - ({name} - was)))"
     if made == "array" and _adds(facts, node, state):
-        return f"was = {name}.copy() before this line, and {name} = was + {dl}.total({name} - was) after it"
+        return f"was = {name}.copy() before this line, and {name} = {added} after it"
     if made == "array":
         return f"{name} = {dl}.average({name}) {where}"
     data = f"{name}.data" if _is_weight(facts, state) else name
     write = f"and {data}.copy_({dl}.average({name})) {where}"
     if _adds(facts, node, state):
-        write = f"was = {name}.clone() before this line, and {data}.copy_(was + {dl}.total({name} - was)) after it"
+        write = f"was = {name}.clone() before this line, and {data}.copy_({added}) after it"
     return f"{dl}.broadcast({name}) before the training, {write}"
 
 

@@ -31,7 +31,9 @@ def carried(run: Run, name: str, cause: str = "") -> Check | None:
                 place = {"where": entry["at"], "step": number, "rank": rank, "parameter": key, "size": size}
                 if cause:
                     return failed(name, f"{finding}: see {cause}", **place)
-                todo = f"average what {key} is made of over the ranks, with dl.average(), before it changes"
+                todo = (
+                    f"average {key} over the ranks once it has changed, with dl.average(), or what it is made of before"
+                )
                 return failed(name, f"{finding}: {HOW[entry['kind']]}", todo, "state-differs", **place)
     return None
 

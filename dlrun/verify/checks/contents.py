@@ -134,13 +134,17 @@ def read_otherwise(serial: Run, run: Run) -> bool:
 
 
 def rows_by_number(trace: Trace) -> dict[str, dict[int, list[int]]]:
-    """Return what the model was given of each sample, in turn, by its input's name, where a step reads one batch."""
+    """Return what the model was given of each sample, in turn, by its input's name, where a step reads one batch.
+
+    Rows of other lengths are another input: a sequence is as long as the longest of its batch.
+    """
     found: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for step in trace.steps:
         read = [event["indices"] for event in step.before if event.kind == "batch"]
         forward = next((event for event in step.before if event.kind == "forward"), None)
         for name, rows in forward.facts.get("rows", {}).items() if forward is not None else ():
             if len(read) == 1 and read[0] and len(rows) == len(read[0]):
+                length = forward.facts.get("lengths", {}).get(name, "") if forward is not None else ""
                 for number, row in zip(read[0], rows, strict=True):
-                    found[name][number].append(row)
+                    found[f"{name} of {length}" if length else name][number].append(row)
     return found

@@ -37,7 +37,7 @@ def held(run: Run, cause: str = "") -> Check:
             return failed(NAME, f"{finding}: see {cause}", **place)
         todo = "broadcast it once it is made, and change it from averaged gradients and equal parameters alone"
         if kind in ("buffer", "variable"):
-            todo = "average what it is made of over the ranks, with dl.average(), before it changes"
+            todo = "average it over the ranks once it has changed, with dl.average(), or what it is made of before"
         return failed(NAME, finding, todo, SHARED[kind], **place)
     count = len(events[0]["tensors"])  # type: ignore[index]
     if not apart:

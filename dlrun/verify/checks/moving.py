@@ -12,17 +12,29 @@ from collections.abc import Sequence
 
 from dlrun.verify.checks.data import batch_factor
 from dlrun.verify.trace import Run, Trace
-from dlrun.verify.verdict import Check, skipped, values
+from dlrun.verify.verdict import Check, failed, skipped, values
 
 NAME = "moving average"
 SAMPLE = 64  # elements of a weight that are looked at
 GRID = [1 - 10 ** (-exponent / 40) for exponent in range(4, 200)]  # decays from 0.2 to 0.99999
+EXACT, HALVINGS = 1e-3, 20  # how close it comes to its own; halvings of the distance between decays
+LEAST = 0.25  # a decay below is not looked for
 NEAR, ALIKE = 0.02, 0.1  # how close an average has to come to one with this decay; two decays' 1 - d, relative
 
 
 def moving(identity: Run, run: Run) -> Check | None:
-    """Name a moving average whose decay is that of 1 rank, though a step takes n times the samples; None of others."""
+    """Name a moving average whose decay is that of 1 rank, though a step takes n times the samples; None of others.
+
+    One that is none any more on n ranks, as where its weights do not add up to 1, is a fault.
+    """
     n = len(run.traces)
+    for name, decay in exactly(identity.root).items():
+        if decay**n > LEAST and name in _copies(run.root) and name not in decays(run.root):
+            finding = (
+                f"{name} is a moving average on 1 rank, which keeps {decay:.4g} of itself at each step, and none on {n}"
+            )
+            todo = "let its two weights add up to 1: decay, 1 - decay = dl.compound(0.99), 1 - dl.compound(0.99), say"
+            return failed(NAME, finding, todo, "other-average", where=run.root.steps[-1].at)
     if batch_factor(identity, run) != n or any(run.root.returns("compound")):
         return None
     one, now = decays(identity.root), decays(run.root)
@@ -34,7 +46,17 @@ def moving(identity: Run, run: Run) -> Check | None:
     return None
 
 
-def decays(trace: Trace) -> dict[str, float]:
+def exactly(trace: Trace) -> dict[str, float]:
+    """Return those decays that bring forth the average itself: what moves evenly may look like one."""
+    return decays(trace, EXACT)
+
+
+def _copies(trace: Trace) -> set[str]:
+    held = trace.first("held")
+    return {name for name, entry in (held["tensors"] if held else {}).items() if entry["kind"] == "copy"}
+
+
+def decays(trace: Trace, near: float = NEAR) -> dict[str, float]:
     """Return the decay of each copy of a weight that is a moving average of it, one that every step has changed."""
     held, found = trace.first("held"), dict[str, float]()
     for event in trace.all("optimizer") if held is not None else ():
@@ -43,7 +65,7 @@ def decays(trace: Trace) -> dict[str, float]:
             number = next((i for i, own in enumerate(event["names"]) if name.endswith(f".{own}")), None)
             if entry["kind"] == "copy" and number is not None and len(steps) > 1:
                 weights = [event["params"][number], *(step.params[number] for step in steps)]
-                decay = _decay([_part(weight) for weight in weights], _part(entry["note"]))
+                decay = _decay([_part(weight) for weight in weights], _part(entry["note"]), near)
                 found |= {name: decay} if decay is not None else {}
     return found
 
@@ -52,13 +74,20 @@ def _part(note: dict[str, object] | None) -> list[float]:
     return list(values(note)[:SAMPLE])
 
 
-def _decay(weights: Sequence[Sequence[float]], average: Sequence[float]) -> float | None:
+def _decay(weights: Sequence[Sequence[float]], average: Sequence[float], near: float) -> float | None:
     """Return the decay with which an average that begins with the first weights comes to this; None where none does."""
     moved = math.dist(average, weights[0]) if len(average) == len(weights[0]) else 0.0
     if not moved or any(len(weight) != len(average) for weight in weights):
         return None
-    best = min(GRID, key=lambda decay: math.dist(_average(weights, decay), average))
-    return best if math.dist(_average(weights, best), average) < NEAR * moved else None
+
+    def apart(decay: float) -> float:
+        return math.dist(_average(weights, decay), average)
+
+    best, width = min(GRID, key=apart), 10 ** (1 / 40)
+    for _ in range(HALVINGS if near < NEAR else 0):
+        width **= 0.5
+        best = min((best, 1 - (1 - best) * width, 1 - (1 - best) / width), key=apart)
+    return best if apart(best) < near * moved else None
 
 
 def _average(weights: Sequence[Sequence[float]], decay: float) -> list[float]:

@@ -6,6 +6,7 @@ import math
 import re
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 from dlrun.verify.trace import Epoch, Event, Run, Step, Trace
 from dlrun.verify.tracer.changes import CHANGE
@@ -29,9 +30,24 @@ def equal(run: Run, cause: str = "") -> Check:
                 place = {"where": step.at, "step": step.number, "rank": rank, "parameter": parameter, "size": size}
                 if cause:
                     return failed(EQUAL, f"{finding}: see {cause}", **place)
+                if step.lr != together[0].lr:
+                    return _other_rates(run, rank, step, together[0], f"{finding}: ", place)
                 todo = "every update must come from averaged gradients and values that all ranks share"
                 return failed(EQUAL, finding, todo, "ranks-differ", **place)
     return passed(EQUAL, f"{len(run.traces)} ranks hold the same bits {each_step(checked)}")
+
+
+def _other_rates(run: Run, rank: int, step: Step, other: Step, finding: str, place: dict[str, Any]) -> Check:
+    """Return a check that failed because ranks have other learning rates, with the line of the schedule if one has."""
+    mine, theirs = next(pair for pair in zip(step.lr, other.lr, strict=False) if pair[0] != pair[1])
+    finding += f"its learning rate is {mine:g} there, {theirs:g} on rank 0"
+    for one, two in zip(run.root.all("peaks"), run.traces[rank].all("peaks"), strict=False):
+        if one["made"] != two["made"]:
+            finding += f", whose schedule has made {one['made']} steps, and {two['made']} on rank {rank}"
+            place |= {"where": one["where"] or two["where"] or place["where"]}
+            break
+    todo = "let all ranks set their rates, and step their schedules, alike"
+    return failed(EQUAL, finding, todo, "rank-dependent-rate", **place)
 
 
 def steps(run: Run) -> Check:

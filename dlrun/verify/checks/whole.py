@@ -78,11 +78,20 @@ def _fed(event: Event) -> int:
     return max(lengths, key=lengths.count) if lengths and len(lengths) == len(rows) else 0
 
 
-def reproduces(serial: Run, run: Run, loud: Run | None = None, grown: bool = False, sums: bool = False) -> Check:
+def carried_in(run: Run) -> str:
+    """Return the name of what losses take from samples of earlier steps, the same on all ranks; empty of none."""
+    entries = (entry for event in run.root.all("carried") for entry in event["tensors"].items())
+    return next((name for name, entry in entries if not entry.get("own")), "")
+
+
+def reproduces(
+    serial: Run, run: Run, loud: Run | None = None, grown: bool = False, sums: bool = False, carried: str = ""
+) -> Check:
     """Compare how far the parameters are apart with how far the serial ones have moved since the start.
 
     ``loud``: the serial run as it is, where these were made without dropout, and with batch norm's statistics as they
     are. ``grown``: the port itself leaves each rank the serial batch. ``sums``: the ranks' losses were added up.
+    ``carried``: what losses take from earlier steps, known to be the same on all ranks.
     """
     n, worst, quiet = len(run.traces), 0.0, loud is not None
     if run.error or run.hung:
@@ -98,7 +107,7 @@ def reproduces(serial: Run, run: Run, loud: Run | None = None, grown: bool = Fal
         if ratio > max(TOLERANCE.get(name, 2e-3) for name in {a.params[i]["type"], *rounded}):
             parameter, size = serial.root.names[a.optimizer][i], distance(a.params[i], b.params[i])
             finding = f"{parameter} differs by {size:.1e} after step {a.number}, {ratio:.1%} of what it moved"
-            if reason := _no_fault(serial, run, a.number, quiet, grown):
+            if reason := _no_fault(serial, run, a.number, quiet, grown, carried):
                 return skipped(NAME, f"{finding}: {reason}")
             todo = TODO if training(serial.root) else TODO + ALONG
             return failed(NAME, finding, todo, "other-gradient", where=b.at, step=a.number, parameter=parameter,
@@ -141,7 +150,7 @@ def _times(serial: Run, run: Run, number: int) -> tuple[float, float]:
     return times, math.sqrt(apart / square) / (abs(times) or 1.0)
 
 
-def _no_fault(serial: Run, run: Run, number: int, quiet: bool, grown: bool) -> str:
+def _no_fault(serial: Run, run: Run, number: int, quiet: bool, grown: bool, carried: str) -> str:
     """Return why a difference after this step need not be a fault; empty where it is one.
 
     Losses that weigh samples, or compare those of a batch, are others of B/n samples, which a first step shows. What
@@ -154,6 +163,8 @@ def _no_fault(serial: Run, run: Run, number: int, quiet: bool, grown: bool) -> s
     firsts = range(1, min(number, len(serial.root.names)) + 1)
     number = next((i for i in firsts if _times(serial, run, i)[1] >= 1e-3), number)  # Adam's first step hides it
     first = number in firsts
+    if grown and carried and not first:
+        return f"the loss depends on {carried} of earlier steps, which parts of a batch move otherwise"
     others = (first and grown) or (quiet and (first or serial.root.first("noise")))
     augmented = AUGMENTED if not serial.root.first("noise") and read_otherwise(serial, run) else ""
     if not (first or others):

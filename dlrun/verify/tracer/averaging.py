@@ -133,11 +133,14 @@ class Averaging:
         return result, stretch_note(data, result, axis)
 
     def _total(self, function: Any, value: Any) -> tuple[Any, dict[str, Any]]:
-        return self.loaders.totals.total(function, value)
+        result, facts = self.loaders.totals.total(function, value)
+        self.training.lineage.handed_on(value, result)
+        return result, facts
 
     def _average(self, function: Any, value: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         local = number_of(value)
         result = function(value, *args, **kwargs)
+        self.training.lineage.handed_on(value, result)
         return result, {"local": local, "mean": number_of(result), "statistics": self.recorder.statistics()}
 
 

@@ -109,7 +109,7 @@ def _by_user(recorder: Recorder) -> bool:
 
 
 def _noted(recorder: Recorder, plain: Any) -> dict[str, Callable[..., Any]]:
-    """Return the methods of a generator that draw noise, each noting what it drew for the script."""
+    """Return the methods of a generator that draw noise or orders, each noting what it drew for the script."""
 
     def noted(draw: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(draw)
@@ -121,4 +121,24 @@ def _noted(recorder: Recorder, plain: Any) -> dict[str, Callable[..., Any]]:
 
         return drawn
 
-    return {name: noted(getattr(plain, name)) for name in NOISE if hasattr(plain, name)}
+    def ordered(draw: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(draw)
+        def drawn(self: Any, *args: Any, **kwargs: Any) -> Any:
+            state = repr(_state_of(self)) if args and isinstance(args[0], list) else ""
+            found = draw(self, *args, **kwargs)
+            what = args[0] if found is None and args else found
+            if hasattr(what, "__len__") and len(what) > 1 and _by_user(recorder):
+                recorder.note("order", hash=_hash(what, state), size=len(what))
+            return found
+
+        return drawn
+
+    made = {name: noted(getattr(plain, name)) for name in NOISE if hasattr(plain, name)}
+    return made | {name: ordered(getattr(plain, name)) for name in ORDERS if hasattr(plain, name)}
+
+
+def _state_of(generator: Any) -> Any:
+    """Return the state of a generator of NumPy's or of ``random``."""
+    if hasattr(generator, "bit_generator"):
+        return generator.bit_generator.state
+    return generator.getstate() if hasattr(generator, "getstate") else generator.get_state()

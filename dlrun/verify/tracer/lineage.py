@@ -55,6 +55,11 @@ class Lineage(TorchFunctionMode):
         found: Value | None = self._values.get(tensor)
         return found
 
+    def handed_on(self, value: Any, result: Any) -> None:
+        """What dl_comm makes of a value has in it what the value has."""
+        if isinstance(value, torch.Tensor) and isinstance(result, torch.Tensor) and (known := self.of(value)):
+            self._values[result] = known
+
     def given(self, inputs: Iterable[Any]) -> None:
         """A model is called with these."""
         for value in map(self.of, _tensors(inputs)):

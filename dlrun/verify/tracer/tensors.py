@@ -79,6 +79,12 @@ def rows(args: Any, kwargs: Any, axis: int = 0) -> dict[str, list[int]]:
     return {name: [_number(row) for row in _plain(value).movedim(axis, 0).contiguous()] for name, value in few.items()}
 
 
+def lengths(args: Any, kwargs: Any) -> dict[str, list[int]]:
+    """Return the shape of a row of each tensor that a model is given: of other batches they may be padded further."""
+    given = {f"input {i}": value for i, value in enumerate(args, 1)} | kwargs
+    return {name: list(value.shape[1:]) for name, value in given.items() if isinstance(value, torch.Tensor)}
+
+
 def held_by(dataset: Any) -> dict[str, torch.Tensor]:
     """Return the tensors and arrays in which a data set holds a row for each sample, by name; none of large ones."""
     found: dict[str, torch.Tensor] = {}

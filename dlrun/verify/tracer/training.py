@@ -24,7 +24,7 @@ from dlrun.verify.tracer.options import base_rates, options_of
 from dlrun.verify.tracer.quiet import is_still
 from dlrun.verify.tracer.randomness import Draws, states
 from dlrun.verify.tracer.recorder import Recorder
-from dlrun.verify.tracer.tensors import batch_digest, digest, is_parameter, leaves, rows, tensor_note
+from dlrun.verify.tracer.tensors import batch_digest, digest, is_parameter, leaves, lengths, rows, tensor_note
 from dlrun.verify.tracer.values import KEPT, kind_of
 
 NOISE = (nn.modules.dropout._DropoutNd, nn.RReLU)
@@ -105,6 +105,7 @@ class Training:
                 hash=batch_digest([args, kwargs]),
                 rows=rows(args, kwargs),
                 columns=rows(args, kwargs, axis=1),
+                lengths=lengths(args, kwargs),
                 noise=not quiet and any(isinstance(m, NOISE) and getattr(m, "p", 1) for m in layers),
                 norm=any(isinstance(m, NORMS) and not (quiet and is_still(m)) for m in layers),
                 drew=[name for name, state in states().items() if not quiet and before.get(name, state) != state],
