@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from dlrun.launch.home import Call
 from dlrun.launch.result import Failure, keep
+from dlrun.rank.log import TAIL
 
 _WAIT = 0.7  # seconds for a better explanation
 _WAIT_FOR_THE_OTHER = 5.0  # where the words say that another rank has ended: its watcher is about to say so, too
@@ -26,6 +27,9 @@ _LOST = "lost without a word: its node or the network to it is gone, or its watc
 _FALLS = (r"CommError|MPI_ERR|mpi4py|\bgloo\b|\bNCCL\b|DistBackendError|DistStoreError|DistNetworkError|"
           r"Connection (reset|closed|refused)|Broken ?pipe|killed by SIG(SEGV|ABRT|BUS|TERM|PIPE)")  # fmt: skip
 _OTHER_ENDED = r"rank \d+ (\(process \d+\) )?(has left|has died|ended)"
+# The last words of a rank that calls MPI_Abort, as MPICH and those made of it write them; Hydra then kills the watchers
+# of all ranks, and any of them may be the first that is seen to be gone.
+_ABORTS = re.compile(r"^(?:Abort\((\d+)\)|application called MPI_Abort\([^,]*, (\d+)\)).*", re.MULTILINE)
 _LEFT = "exit code 0 in the middle of the job, by os._exit() or the like"
 _OTHERS_END = 3  # the doubt where a rank's words name another one that ended: even a lost one is likelier
 
@@ -33,8 +37,8 @@ _OTHERS_END = 3  # the doubt where a rank's words name another one that ended: e
 class Blame:
     """Collects what the ranks say of their ends and decides who was first: ``failure``, once that is sure."""
 
-    def __init__(self, ranks: int, run_dir: Path) -> None:
-        self.ranks, self.run_dir = ranks, run_dir
+    def __init__(self, ranks: int, run_dir: Path, shown: Sequence[int] = ()) -> None:
+        self.ranks, self.run_dir, self.shown = ranks, run_dir, shown
         self.failure: Failure | None = None
         self.due = float("inf")  # when to decide at the latest
         self._heard: list[tuple[int, int, Mapping[str, Any]]] = []
@@ -67,10 +71,27 @@ class Blame:
         doubtful, _, first = min(self._heard, key=lambda heard: heard[:2])
         if doubtful and self._left:
             first = _of(self._left[0], _LEFT, 1)
+        elif doubtful:
+            first = next(filter(None, map(self._aborted, self._heard)), first)
         known = {name: first[name] for name in ("rank", "host", "pid", "what", "where", "code", "time")}
         self.failure = Failure(**known, tail=tuple(first.get("tail", ())), others=self.ranks - 1)
         record = {**asdict(self.failure), "log": f"rank-{self.failure.rank}.log"}
         keep(self.run_dir / "failure.json", json.dumps(record, indent=1) + "\n")
+
+    def _aborted(self, heard: tuple[int, int, Mapping[str, Any]]) -> dict[str, Any] | None:
+        """Return the failure of a rank that was lost because it called MPI_Abort, as its log has it."""
+        if heard[2]["what"] != _LOST:
+            return None
+        try:
+            text = (self.run_dir / f"rank-{heard[2]['rank']}.log").read_bytes()[-16384:].decode(errors="replace")
+        except OSError:
+            return None
+        if not (words := _ABORTS.search(text)):
+            return None
+        code = int(words[1] or words[2])
+        lines = [line.rpartition("\r")[2] for line in text.split("\n") if line.strip()]
+        tail = [] if heard[2]["rank"] in self.shown else lines[-TAIL:]
+        return {**heard[2], "what": words[0], "code": code if 0 < code < 256 else 1, "tail": tail}
 
     def _take(self, doubtful: int, failure: Mapping[str, Any]) -> None:
         self._heard.append((doubtful, len(self._heard), failure))

@@ -39,7 +39,7 @@ class Run:
         self.home = Home(self.ranks, plan.local, plan.silence, self.selector, self.heard, self.lost)
         self.console = Console(plan.show or (), on_line)
         self.on_note = on_note or (lambda note: None)
-        self.blame = Blame(self.ranks, self.run_dir)
+        self.blame = Blame(self.ranks, self.run_dir, plan.show or ())
         self.refusal = ""
         self.asked = 0  # how often the ranks were told to end
         self.signals = Signals(plan, self.run_dir, lambda: self.asked, self._stop)

@@ -71,6 +71,23 @@ def test_who_left_without_a_word_is_blamed_where_the_others_fell_over_it_and_onl
         assert blame.failure and (blame.failure.rank, blame.failure.code) == (blamed, 1)
 
 
+@pytest.mark.parametrize(("said", "code"), [
+    ("Abort(3) on node 1 (rank 1 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 3) - process 1", 3),
+    ("application called MPI_Abort(MPI_COMM_WORLD, 7) - process 1", 7),
+    ("Abort(69354895): Fatal error in internal_Init_thread: Other MPI error, error stack:", 1),
+])  # fmt: skip
+def test_of_ranks_that_are_lost_at_once_the_one_that_aborted_is_blamed_in_its_own_words(tmp_path: Path, said, code):
+    blame = Blame(3, tmp_path)
+    for rank, words in ((0, ""), (1, f"epoch 1\n{said}\n"), (2, "an Abort(1) in the middle\n")):
+        (tmp_path / f"rank-{rank}.log").write_text(words)
+        call = Call(socket.socket(), rank=rank, host="n1", pid=8)
+        call.connection.close()
+        blame.loses(call)
+    blame.decide()
+    assert blame.failure and (blame.failure.rank, blame.failure.what, blame.failure.code) == (1, said, code)
+    assert blame.failure.tail == ("epoch 1", said)
+
+
 def test_of_two_that_failed_by_themselves_the_first_is_blamed(tmp_path: Path):
     blame = Blame(3, tmp_path)
     blame.fails(failed(1, "ValueError: bad"))
