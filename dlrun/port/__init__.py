@@ -165,6 +165,7 @@ def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
         optimizers=loops.gradients.constructors(),
         loops=tuple(loops.training),
         accumulating=tuple(loops.accumulating),
+        unrolled=tuple(loops.unrolled),
         counted=feeds.ranges(),
         full_batch=feeds.full_batch,
         episodes=feeds.episodes,

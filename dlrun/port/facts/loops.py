@@ -7,7 +7,9 @@ from functools import cached_property
 import libcst as cst
 
 from dlrun.port.facts.sites import Sites
+from dlrun.port.facts.taint import Taint, without_gradients
 from dlrun.port.facts.torch import LOOPS, Gradients
+from dlrun.port.program.script import walk
 
 # What runs a function of the main module without naming it: main(), or, for Fire, the one that the command line names.
 _MAINS = ("tensorflow.app.run", "tensorflow.compat.v1.app.run", "tensorflow.python.platform.app.run", "absl.app.run")
@@ -43,6 +45,26 @@ class Loops:
         """Return the loops that add up gradients for an update that comes after them."""
         loops = [n for n in self.script.nodes if isinstance(n, LOOPS) and n not in self.training]
         return [n for n in loops if self.gradients.runs_backward(n.body)]
+
+    @cached_property
+    def unrolled(self) -> list[cst.For | cst.While]:
+        """Return the loops within training that compute parts of a loss, or what it is made of: of a text, an episode.
+
+        ``for t in range(length): loss = loss + criterion(cell(x[t]), y[t])``, and ``loss.backward()`` after it.
+        """
+        inner = [n for n in self.script.nodes if isinstance(n, LOOPS) and n not in self.training]
+        return [n for n in inner if n not in self.accumulating and self._is_within(n) and self._leads_back(n)]
+
+    def _is_within(self, loop: cst.CSTNode) -> bool:
+        return any(up in self.training or up in self.gradients.leads_to_backward for up in self.script.above(loop))
+
+    def _leads_back(self, loop: cst.For | cst.While) -> bool:
+        """Tell whether gradients go back through what models compute in ``loop``."""
+        calls = {n for n in walk(loop.body) if isinstance(n, cst.Call)}
+        made = [c for c in self.kinds.module_calls if c in calls and not without_gradients(self.script, c)]
+        follows = Taint(self.script, self.kinds, made)
+        return bool(made) and any(follows(c.func.value) for c in self.script.calls
+                                  if isinstance(c.func, cst.Attribute) and c.func.attr.value == "backward")  # fmt: skip
 
     def unreached(self) -> cst.FunctionDef | None:
         """Return a function that trains and that nothing in the file runs, if no chain of calls starts elsewhere."""
@@ -87,7 +109,7 @@ class Loops:
     def in_training(self, node: cst.CSTNode) -> bool:
         """Tell whether ``node`` runs in a loop, or a function, that also makes gradients."""
         for up in self.script.above(node):
-            if isinstance(up, LOOPS) and up not in self.accumulating:
+            if isinstance(up, LOOPS) and up not in self.accumulating and up not in self.unrolled:
                 return up in self.training
             if isinstance(up, cst.FunctionDef):
                 return up in self.gradients.leads_to_backward

@@ -134,8 +134,12 @@ class Spread:
         if last is None:
             return None
         loops = [up for up in around if isinstance(up, (cst.For, cst.While)) and not inside(last.node, up)]
-        found = [b for b in above if order[b.node] >= order[last.node]]
-        if any(inside(b.node, up) for up in loops for b in bindings) or any(b.how != "assign" for b in found):
+        found = [
+            b
+            for b in bindings
+            if (b in above and order[b.node] >= order[last.node]) or any(inside(b.node, up) for up in loops)
+        ]  # h = cell(x[t], h): from one turn to the next
+        if any(b.how != "assign" for b in found):
             return None
         return [value for b in found if (value := self._value(b)) is not None]
 

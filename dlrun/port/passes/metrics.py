@@ -82,8 +82,8 @@ class Metrics:
         """Tell whether all ranks come to ``node`` or none: no condition above it depends on a rank's own values."""
         function = self.script.function_of(node)
         for up in self.script.above(node):
-            if isinstance(up, (cst.Lambda, cst.ListComp, cst.GeneratorExp, cst.DictComp)):
-                return False
+            if isinstance(up, (cst.Lambda, cst.ListComp, cst.GeneratorExp, cst.DictComp)) or up in self.facts.unrolled:
+                return False  # an episode may be longer on one rank
             if isinstance(up, (cst.If, cst.IfExp)) and any(
                 self._is_unequal(side) and (function, self.script.code(side)) not in self.averaged
                 for n in walk(up.test)

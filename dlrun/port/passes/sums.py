@@ -50,7 +50,12 @@ class Sums:
         return counts.all_samples(self.facts, count) or self._of_a_share(total, count)
 
     def alone(self, total: cst.BaseExpression, depth: int = 3) -> bool:
-        """Tell whether ``total`` is a name for a sum over this rank's share, divided by nothing."""
+        """Tell whether ``total`` is a sum over this rank's share, divided by nothing: a name, or ``-(a + b)``."""
+        match total:
+            case cst.UnaryOperation(operator=cst.Minus(), expression=inner):
+                return self.alone(inner, depth)
+            case cst.BinaryOperation(operator=cst.Add() | cst.Subtract(), left=one, right=other):
+                return self.alone(one, depth) and self.alone(other, depth)
         up = self.script.parents[total]
         part = isinstance(up, cst.BinaryOperation) and isinstance(up.operator, (cst.Divide, cst.FloorDivide))
         name = total.value if isinstance(total, cst.Subscript) else total
@@ -171,10 +176,11 @@ class Sums:
     def _loops(self, node: cst.CSTNode) -> list[cst.CSTNode | None]:
         """Return the innermost loops in which the rank-local names in ``node`` are added to."""
         loops: list[cst.CSTNode | None] = []
+        parts = {*self.facts.accumulating, *self.facts.unrolled}
         for name in (n for n in walk(node) if isinstance(n, cst.Name) and self.facts.trained(n)):
             for binding in self._bindings(name):
                 if _adds(binding):
-                    above = (u for u in self.script.above(binding.node) if u not in self.facts.accumulating)
+                    above = (u for u in self.script.above(binding.node) if u not in parts)
                     loops.append(next((u for u in above if isinstance(u, (cst.For, cst.While))), None))
         return loops
 

@@ -1,0 +1,86 @@
+"""Loops within a training step that compute parts of its loss: over the times of a series, the steps of an episode."""
+
+import pytest
+
+from dlrun.port import port
+
+SERIES = """import torch
+from torch.utils.data import DataLoader
+cell, head = torch.nn.GRUCell(4, 8), torch.nn.Linear(8, 3)
+opt = torch.optim.SGD([*cell.parameters(), *head.parameters()], lr=0.1)
+loader, held = DataLoader(data, batch_size=8, shuffle=True), DataLoader(other, batch_size=8)
+criterion = torch.nn.CrossEntropyLoss()
+for epoch in range(3):
+    right, seen, fine = 0, 0, 0
+    for x, y in loader:
+        h, loss, each = torch.zeros(len(x), 8), 0, []
+        for t in range(7):
+            h = cell(x[:, t], h)
+            out = head(h)
+            loss = loss + criterion(out, y[:, t])
+            each.append(criterion(out, y[:, t]).item())
+            right += (out.argmax(1) == y[:, t]).sum().item()
+            seen += len(x)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    for x, y in held:
+        h = torch.zeros(len(x), 8)
+        for t in range(7):
+            h = cell(x[:, t], h)
+            fine += (head(h).argmax(1) == y[:, t]).sum().item()
+    print(SHOWN)
+"""
+EPISODES = """import gymnasium as gym
+import torch
+from torch.distributions import Categorical
+env = gym.make("CartPole-v1")
+policy = torch.nn.Linear(4, 2)
+opt = torch.optim.SGD(policy.parameters(), lr=0.1)
+returns = []
+for episode in range(300):
+    (state, _), logs, rewards, done = env.reset(), [], [], False
+    PLAY
+        chances = Categorical(logits=policy(torch.from_numpy(state)))
+        action = chances.sample()
+        logs.append(chances.log_prob(action))
+        state, reward, done, _, _ = env.step(action.item())
+        rewards.append(reward)
+        print("reward", reward)
+        if done: break
+    loss = -(torch.stack(logs) * sum(rewards)).sum()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    returns.append(sum(rewards))
+    print(f"{returns[-1]:.1f} {sum(returns) / len(returns):.2f}")
+    if sum(returns[-9:]) / 9 > 195: break
+"""
+
+
+@pytest.mark.parametrize(
+    ("shown", "written"),
+    [
+        ("right / seen", "dl.average(right / seen)"),
+        ("sum(each) / len(each)", "dl.average(sum(each) / len(each))"),
+        ("fine / len(other)", "fine / len(other)"),  # of all held-out samples, on every rank
+    ],
+)
+def test_what_the_steps_of_a_series_add_up_is_a_mean_over_the_ranks(shown, written) -> None:
+    assert f"    print({written})" in port(SERIES.replace("SHOWN", shown)).text
+
+
+@pytest.mark.parametrize("play", ["while not done:", "for t in range(500):"])
+def test_returns_of_episodes_are_means_over_the_ranks_and_no_rank_waits_within_one(play) -> None:
+    text = port(EPISODES.replace("PLAY", play)).text
+    assert 'print(f"{dl.average(returns[-1]):.1f} {dl.average(sum(returns) / len(returns)):.2f}")' in text
+    assert '        print("reward", reward)\n        if done: break' in text
+    assert "if dl.average(sum(returns[-9:]) / 9) > 195: break" in text
+
+
+def test_sums_of_sums_over_a_share_are_added_up_over_the_ranks() -> None:
+    shown = "-(right + wrong), right - 2 * wrong"
+    counted = "right += (out.argmax(1) == y[:, t]).sum().item()\n            wrong += out.pow(2).sum().item()"
+    source = SERIES.replace("right += (out.argmax(1) == y[:, t]).sum().item()", counted).replace("SHOWN", shown)
+    text = port(source.replace("right, seen, fine = 0, 0, 0", "right = wrong = fine = seen = 0")).text
+    assert "print(dl.total(-(right + wrong)), dl.average(right - 2 * wrong))" in text
