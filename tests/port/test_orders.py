@@ -273,3 +273,6 @@ for epoch in range(4):
 def test_samples_that_each_rank_kept_of_its_share_are_doubted_where_they_are_dealt_out_again(taken, doubted):
     found = [d for d in port(HARD.replace("TAKEN", taken)).doubts if "a model chose or made these samples" in d.why]
     assert bool(found) == doubted
+    listed = HARD.replace("TAKEN", taken).replace("range(0, len(hard), 16)", "hard.split(16)")
+    found = port(listed.replace("hard[i:i + 16], labels[i:i + 16]", "i, labels[:16]")).doubts
+    assert any("a model chose or made these samples" in d.why for d in found) == doubted

@@ -49,3 +49,31 @@ def test_what_is_drawn_for_all_ranks_comes_from_rank_0s_random_numbers(made, bef
     assert "self.x, self.noise = x, np.random.default_rng()" in ported.text
     noise = [d for d in ported.doubts if d.write.startswith("dl.reseed(rng) before the loop")]
     assert len(noise) == (alike or "3" in made)
+
+
+FOLDS = """import torch
+from sklearn.model_selection import MADE
+from torch.utils.data import DataLoader, Subset
+for train, test in MADE(OPTIONS).split(data):
+    model = torch.nn.Linear(2, 1)
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in DataLoader(Subset(data, train), batch_size=8, shuffle=True):
+        opt.zero_grad()
+        (model(x) - y).pow(2).mean().backward()
+        opt.step()
+    print(model.weight)
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "options", "alike"),
+    [
+        ("ShuffleSplit", "n_splits=3, test_size=0.2", True),
+        ("RepeatedKFold", "n_splits=3, random_state=None", True),
+        ("ShuffleSplit", "n_splits=3, random_state=0", False),
+        ("KFold", "3, shuffle=True", False),  # which draws once, before the first split
+    ],
+)
+def test_what_draws_the_next_split_after_a_training_draws_it_alike(made, options, alike):
+    text = port(FOLDS.replace("MADE", made).replace("OPTIONS", options)).text
+    assert ("    print(model.weight)\n    dl.reseed(alike=True)" in text) == alike

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import libcst as cst
@@ -11,7 +12,10 @@ from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.feeds import samples
 from dlrun.port.insert import expression, statements
 from dlrun.port.passes import redrawn
+from dlrun.port.program.script import argument, dotted, walk
 
+# What draws each of its splits when it is asked for it.
+_SPLITTERS = re.compile(r"^sklearn\.model_selection\.(\w*ShuffleSplit|Repeated\w*KFold)$")
 _WHY = "all ranks draw this alike: the ranks share one order of one set of samples"
 _ARRAYS = ("numpy.random.permutation", "torch.randperm", "numpy.random.choice")
 _TENSORS = ("tensorflow.random.shuffle", "keras.random.shuffle", "tensorflow.keras.random.shuffle")
@@ -44,6 +48,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     yield from _ahead(facts)
     if not facts.full_batch:
         yield from _orders(facts, lines)
+        yield from _folds(facts)
     yield from redrawn.torch(facts, lines)
 
 
@@ -71,6 +76,20 @@ def _orders(facts: Facts, lines: set[cst.CSTNode]) -> Iterator[Edit | Doubt]:
             lines.add(line)
             yield Edit(line, "seeded alike on all ranks, which would draw the same from here on",
                        after=statements("torch/reseed", dl=facts.alias))  # fmt: skip
+
+
+def _folds(facts: Facts) -> Iterator[Edit]:
+    """Let all ranks draw alike the next of several splits, which a loop draws when its turn ends: ``ShuffleSplit``."""
+    tops = {top.loop for top in facts.tops}
+    for loop in facts.loops:
+        if not isinstance(loop, cst.For) or loop in tops or not facts.script.block_of(loop):
+            continue
+        calls = [n for n in walk(loop.iter) if isinstance(n, cst.Call) and isinstance(n.func, cst.Attribute)]
+        made = [o.node for c in calls if c.func.attr.value == "split" for o in facts.flow.origins(c.func.value)]  # type: ignore[attr-defined]
+        if any(isinstance(m, cst.Call) and _SPLITTERS.search(facts.script.name_of(m.func))
+               and dotted(argument(m, "random_state") or cst.Name("None")) == "None" for m in made):  # fmt: skip
+            last = facts.script.line_of(facts.script.block_of(loop)[-1])
+            yield Edit(last, _WHY, after=statements("torch/alike", dl=facts.alias))
 
 
 def drawn(facts: ScriptFacts, call: cst.Call, lines: set[cst.CSTNode], goes_on: bool = True) -> Iterator[Edit | Doubt]:

@@ -43,7 +43,9 @@ def _chosen(facts: Facts) -> Iterator[Doubt]:
         made = feed.node.args[0].value if isinstance(feed.node, cst.Call) and feed.node.args else None
         if feed.how == "indices":  # range(0, len(hard), 16)
             made = next((n for n in walk(feed.node) if isinstance(n, cst.Name) and facts.local(n)), None)
-        if feed.how in ("loader", "indices") and made is not None and facts.local(made):
+        if feed.how == "iterable" and isinstance(feed.node, cst.BaseExpression):
+            made = feed.node
+        if feed.how in ("loader", "indices", "iterable") and made is not None and facts.local(made):
             yield Doubt(made, "a model chose or made these samples: where dropout, BatchNorm or a rank's own batches "
                         "had a part in it, each rank deals out another set", "medium",
                         f"chosen = {facts.alias}.broadcast(chosen) where they are chosen")  # fmt: skip
