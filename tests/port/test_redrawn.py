@@ -40,6 +40,11 @@ WRAPPER = """class Wrapped(nn.Module):
     def forward(self, x):
         return self.inner(x)
 """
+MEAN = """class Mean:
+    def reset_parameters(self, kept, model):
+        kept.load_state_dict(model.state_dict())
+mean, kept = Mean(), nn.Linear(8, 3)
+"""
 CHANGES = [
     ({"after": EACH + "p.data.add_(torch.randn_like(p) * 0.01)"}, EACH),
     ({"after": EACH + "p.data += torch.randn_like(p)"}, EACH),
@@ -60,6 +65,7 @@ RIGHTLY = [
     {"begin": "kept = torch.nn.ReLU()"},
     {"head": NET + "teacher = Net()"},  # before the training
     {"begin": "model = Wrapped(model)", "head": WRAPPER},  # weights of others
+    {"after": "mean.reset_parameters(kept, model)", "head": MEAN},  # which copies them
 ]
 
 

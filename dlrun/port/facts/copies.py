@@ -15,7 +15,7 @@ _READS = (".read_value", ".value", ".numpy", "identity")  # of a variable of Ten
 def copied(script: Script, cls: cst.ClassDef) -> set[str]:
     """Return the attributes of ``self`` that hold copies of weights: deepcopy(model), or clones in a dict."""
     found = {name for (owner, name), bindings in script.attributes.items() if owner is cls
-             for b in bindings if b.value is not None and _copying(script, b.value)}  # fmt: skip
+             for b in bindings if (made := b.written or b.value) is not None and _copying(script, made)}  # fmt: skip
     for node in walk(cls.body):
         target = node.targets[0].target if isinstance(node, cst.Assign) else None
         if isinstance(node, cst.Assign) and isinstance(target, cst.Subscript) and _copying(script, node.value):

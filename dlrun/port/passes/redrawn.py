@@ -74,7 +74,7 @@ def _changes(facts: Facts, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     match node:
         case cst.Call(func=cst.Attribute(value=target, attr=cst.Name(how)), args=args):
             name = facts.script.name_of(node.func)
-            begins = how in _RESETS or _INIT.search(name) or _makes(facts, node, name)
+            begins = (how in _RESETS and _may_draw(facts, node)) or _INIT.search(name) or _makes(facts, node, name)
             anew = how == "apply" and bool(args) and _resets(facts, args[0].value)
             if begins or anew or (how in _INSIDE and is_weight(facts, target)):
                 yield node
@@ -87,6 +87,16 @@ def _changes(facts: Facts, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
             values = [value]
     if values and is_weight(facts, target):
         yield from (drawn for value in values for drawn in _drawn(facts, value))
+
+
+def _may_draw(facts: Facts, call: cst.Call) -> bool:
+    """Tell whether what ``call`` resets may begin at random: not so where the script's own method copies weights."""
+    bodies = [target.body for target in facts.flow.targets(call)]
+    inner = [n for body in bodies for n in walk(body) if isinstance(n, cst.Call)]
+    return not bodies or any(
+        _INIT.search(facts.script.name_of(n.func)) or any(draws(facts.script, n))
+        or (isinstance(n.func, cst.Attribute) and n.func.attr.value in (*_RESETS, *_INSIDE, "apply"))
+        for n in inner)  # fmt: skip
 
 
 def _makes(facts: Facts, call: cst.Call, name: str) -> bool:
