@@ -184,3 +184,22 @@ def test_sums_by_class_that_are_read_as_if_of_all_samples_are_doubted() -> None:
     ported = port(source[0] + counted + after)
     found = [doubt.write for doubt in ported.doubts if doubt.danger == "medium"]
     assert found == ["right = dl.total(right) after the loop", "seen = dl.total(seen) after the loop"]
+
+
+@pytest.mark.parametrize(
+    ("begun", "shown", "write"),
+    [
+        ('{"a": 0.0, "b": 0.0}', 'print(parts["a"] / len(data))', 'dl.total(parts["a"])'),
+        ('{k: 0.0 for k in "ab"}', 'print([f"{parts[k] / len(data):.3f}" for k in parts])', "dl.total(parts[k])"),
+        ('{k: 0.0 for k in "ab"}', "for k, v in parts.items(): print(k, v / len(loader.dataset))", "dl.total(v)"),
+        ('{k: 0.0 for k in "ab"}', "print({k: v / seen for k, v in parts.items()})", ""),  # a rank's own samples
+    ],
+)
+def test_sums_by_name_that_are_divided_by_the_number_of_all_samples_are_doubted(begun, shown, write) -> None:
+    counted = """        seen += len(x)
+        for k, term in (("a", out.mean()), ("b", out.pow(2).mean())):
+            parts[k] += term.item() * len(x)
+    """
+    head = LOOP.replace("    count = 0\n", f"    seen, parts = 0, {begun}\n").partition("        if {test}")[0]
+    found = [doubt.write for doubt in port(head + counted + shown).doubts if doubt.danger == "high"]
+    assert found == ([write] if write else [])

@@ -78,3 +78,4 @@ def numbers(metrics: Metrics, histories: bool) -> Iterator[Edit | Doubt]:
     yield from throughput.torch(metrics)
     yield from tallies.both(metrics, {found.node for found in decided if isinstance(found, Edit)})
     yield from list(tallies.tables(metrics))[:3]
+    yield from tallies.divided(metrics)

@@ -8,7 +8,9 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts
+from dlrun.port.facts.lists import turned
 from dlrun.port.passes.counters import innermost, runs_inside
+from dlrun.port.passes.counts import all_samples
 from dlrun.port.passes.metrics import Metrics
 from dlrun.port.program.script import Script, added, children, dotted, walk
 
@@ -64,6 +66,41 @@ def tables(metrics: Metrics) -> Iterator[Doubt]:
                     "medium",
                     f"{name} = {facts.alias}.total({name}) after the loop",
                 )
+
+
+def divided(metrics: Metrics) -> Iterator[Doubt]:
+    """Yield a doubt where sums over a rank's samples, kept by name, are divided by the number of all samples.
+
+    ``sums[name] += loss.item() * len(x)``, and ``{name: value / len(data) for name, value in sums.items()}``.
+    """
+    facts, script, done = metrics.facts, metrics.script, set[str]()
+    for loop in facts.loops if not facts.full_batch and facts.options.batch == "local" else ():
+        assert isinstance(loop, (cst.For, cst.While))
+        found = [] if runs_inside(facts, loop.body) else [n for n in walk(loop.body) if isinstance(n, cst.AugAssign)]
+        for node in (n for n in found if isinstance(n.target, cst.Subscript) and isinstance(n.operator, cst.AddAssign)):
+            name, value = dotted(node.target.value), node.value  # type: ignore[attr-defined]
+            weighted = isinstance(value, cst.BinaryOperation) and isinstance(value.operator, cst.Multiply)
+            if not name or name in done or not weighted or not metrics.trained(value):
+                continue
+            for share in _shares(script, loop, node.target.value):  # type: ignore[attr-defined]
+                if all_samples(facts, share.right) and share.left not in metrics.trained.cuts:
+                    done.add(name)
+                    yield Doubt(share, f"{name} adds up this rank's own samples, 1/n of all, and is divided by the "
+                                "number of all", "high", f"{facts.alias}.total({script.code(share.left)})")  # fmt: skip
+                    break
+
+
+def _shares(script: Script, loop: cst.CSTNode, box: cst.BaseExpression) -> Iterator[cst.BinaryOperation]:
+    """Yield what divides entries of ``box``, beside ``loop`` in its function: also by the names that a loop gives."""
+    home = script.function_of(loop)
+    for node in script.of(cst.BinaryOperation):
+        if not isinstance(node.operator, cst.Divide) or script.function_of(node) is not home:
+            continue
+        names = [n for n in walk(node.left) if isinstance(n, (cst.Name, cst.Attribute))]
+        bound = (b for n in names for b in script.bindings_of(n) if b.value is not None)
+        boxes = [*names, *(over for b in bound if (over := turned(b.value, b.path)) is not None)]  # type: ignore[arg-type]
+        if not script.inside(node, loop) and any(dotted(n) == dotted(box) for n in boxes):
+            yield node
 
 
 def _adds_by_class(metrics: Metrics, node: cst.AugAssign) -> bool:
