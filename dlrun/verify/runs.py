@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from dlrun.verify.trace import Run, Trace, read_trace
 TRACER = Path(__file__).parent / "tracer" / "__main__.py"
 START = 120.0  # seconds in which a rank has to start
 TEXT = 1 << 18  # bytes of a text file that is read at most
+NO_MPI = re.compile(r"MPIDI?_\w*[Ii]nit|internal_Init")  # in the stack that MPICH prints as it ends a process
 QUICK = 6.0  # seconds in which a rank leaves its last events
 NEED_ALL = ("gradients", "average", "total", "broadcast", "broadcast_variables", "barrier", "shard", "Session.run",
             "dl_comm.gradients", "dl_comm.broadcast", "dl_comm.average", "dl_comm.barrier")  # fmt: skip
@@ -44,7 +46,18 @@ class Task:
 
 
 def execute(task: Task) -> Run:
-    """Run the task and return what it did. The user's files stay as they are (see ``dlrun.apart``)."""
+    """Run the task and return what it did. The user's files stay as they are (see ``dlrun.apart``).
+
+    Where MPI itself did not come up, as while a network's interface goes away, it is run once more.
+    """
+    run = _executed(task)
+    if run.code and not (run.hung or run.root.steps) and NO_MPI.search(run.log):
+        task.folder.rename(task.folder.with_name(f"{task.folder.name}-without-mpi"))
+        run = _executed(task)
+    return run
+
+
+def _executed(task: Task) -> Run:
     task = replace(task, folder=task.folder.resolve())
     task.folder.mkdir(parents=True)
     root = task.folder / "scratch"

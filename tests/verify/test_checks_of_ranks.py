@@ -434,3 +434,19 @@ def test_a_schedule_that_one_rank_alone_steps_is_named_with_its_line() -> None:
     assert (check.fault, check.where, check.rank) == ("rank-dependent-rate", "train.py:12", 1)
     assert "0.1 there, 0.2 on rank 0, whose schedule has made 1 steps, and 0 on rank 1" in check.finding
     assert ranks.equal(run(trained(0.1, 1), trained(0.1, 1))).status == "passed"
+
+
+@pytest.mark.parametrize(
+    ("parts", "fault"),
+    [(([0, 1], [4, 5]), "lost-samples"), (([0, 1, 2, 3],) * 2, ""), (([0, 1, 2], [0, 1, 2, 3]), "")],
+    ids=["cut twice", "once", "windows"],
+)
+def test_shares_that_are_cut_once_more_lose_samples(parts, fault) -> None:
+    def read(size: int, numbers: list[int]) -> list[Event]:
+        begun, *events = epoch([numbers])
+        begun.facts["size"] = size
+        return [begun, *events]
+
+    check = data.shards(run(read(8, list(range(8)))), run(*(read(4, part) for part in parts)))
+    assert check.fault == fault
+    assert not fault or "hold 4 and 4 samples, of which an epoch reads 2 and 2, and 1 rank reads 8" in check.finding

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from by_hand import event, run, step
 from click.testing import CliRunner
 
 from dlrun.cli.verify import command
+from dlrun.verify import runs
 from dlrun.verify.job import Job, Runs
 from dlrun.verify.runs import Task, _are_stuck, execute, orders
 from dlrun.verify.trace import Run
@@ -51,6 +53,22 @@ def script(name: str, seed: str = "torch.manual_seed(0)", loop: str = LOOP, head
 def verify(*words: str) -> tuple[int, str]:
     done = CliRunner().invoke(command, list(words))
     return done.exit_code, done.output + str(done.exception or "")
+
+
+@pytest.mark.parametrize(
+    ("log", "times"), [("MPID_Init(549): MPIDI_UCX_init_worker(86): No such device", 2), ("ValueError: no", 1)]
+)
+def test_a_run_whose_mpi_does_not_come_up_is_made_once_more(log, times, tmp_path, monkeypatch) -> None:
+    made: list[Task] = []
+
+    def once(task: Task) -> Run:
+        task.folder.mkdir()
+        made.append(task)
+        return replace(run([]), code=143, log=log)
+
+    monkeypatch.setattr(runs, "_executed", once)
+    execute(Task("port", Path("train.py"), (), 2, tmp_path / "port", {}, {}, 30.0))
+    assert len(made) == times
 
 
 @pytest.mark.parametrize(

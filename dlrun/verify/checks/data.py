@@ -8,7 +8,7 @@ from dlrun.verify.checks.contents import contents, made_otherwise, own_samples
 from dlrun.verify.checks.coverage import NAME, coverage
 from dlrun.verify.checks.gradients import uses
 from dlrun.verify.checks.orders import one_order, other_order
-from dlrun.verify.checks.sizes import batch_sizes, cut_twice, part_given, repeats, uneven
+from dlrun.verify.checks.sizes import batch_sizes, cut_again, cut_twice, part_given, repeats, uneven
 from dlrun.verify.checks.stretches import stretches
 from dlrun.verify.trace import Epoch, Event, Run, Trace
 from dlrun.verify.verdict import Check, failed, passed, skipped
@@ -52,7 +52,9 @@ def _judged(identity: Run, run: Run, expected: Epoch, first: list[Epoch]) -> Che
         return own
     whole, parts = expected.samples, [epoch.samples for epoch in first]
     if any(epoch.size != expected.size for epoch in first):
-        return _of_their_own(expected, first, _to_have_all(run, first)) or _without_loader(identity, run)
+        drops = any(event["drop_last"] for event in identity.root.all("loader"))
+        lost = _of_their_own(expected, first, _to_have_all(run, first)) or cut_again(expected, first, drops, NAME)
+        return lost or _without_loader(identity, run)
     if whole is None or any(part is None for part in parts):
         return _by_content(first, place)
     counts = [len(epoch.batches) + len(epoch.rest) for epoch in first]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from dlrun.verify.checks.given import Rows, inputs_of
-from dlrun.verify.trace import Run, Trace
+from dlrun.verify.trace import Epoch, Run, Trace
 from dlrun.verify.verdict import Check, failed
 
 
@@ -72,6 +72,23 @@ def cut_twice(identity: Run, run: Run, name: str, at: str) -> Check | None:
     finding = f"each rank gives the model 1/{n} of the samples that it reads, and they are its share already: the rest "
     todo = "share the data once: by dl.shard(), or by the rank's number"
     return failed(name, f"{finding}are trained on by none", todo, "lost-samples", where=at)
+
+
+def cut_again(expected: Epoch, first: list[Epoch], drops: bool, name: str) -> Check | None:
+    """Return a check that failed because ranks read parts of data sets that are shares already; None of others."""
+    every = (expected, *first)
+    if not all(epoch.complete and epoch.samples for epoch in every):
+        return None
+    whole, *parts = (len(set(epoch.samples or ())) for epoch in every)
+    spare = len(first) * len(first[0].batches[0] or ()) if drops else max(len(first), whole // 10)
+    if sum(parts) >= whole - spare:
+        return None
+    finding = (
+        f"the ranks' data sets hold {' and '.join(str(epoch.size) for epoch in first)} samples, of which an epoch "
+    )
+    finding += f"reads {' and '.join(map(str, parts))}, and 1 rank reads {whole}"
+    todo = "share the data once: by dl.shard(), or by the rank's number"
+    return failed(name, finding, todo, "lost-samples", where=first[0].at)
 
 
 def _mean_length(steps: Rows) -> float:
