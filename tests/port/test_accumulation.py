@@ -1,5 +1,6 @@
 """Gradients that are added up over several batches before an update."""
 
+import pytest
 import torch
 from running import ran
 from small import HEAD
@@ -120,3 +121,37 @@ for step, x in enumerate(tf.data.TFRecordDataset("a").map(tf.io.parse_tensor).ba
     assert "opt = dl.DistributedOptimizer(opt)" in ported.text
     assert "dl.gradients(" not in ported.text
     assert "by hand" not in ported.report()
+
+
+CLIPPED = """
+import tensorflow as tf
+x = tf.random.uniform((640, 10))
+data = tf.data.Dataset.from_tensor_slices(x).batch(20)
+model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+opt = tf.keras.optimizers.SGD(0.01)
+sums = [tf.Variable(tf.zeros_like(v)) for v in model.trainable_variables]
+for i, a in enumerate(data):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(a) ** 2) / 4
+    for s, g in zip(sums, tape.gradient(loss, model.trainable_variables)):
+        s.assign_add(g)
+    if (i + 1) % 4 == 0:
+        {clip}
+        opt.apply_gradients(zip(grads, model.trainable_variables))
+        for s in sums:
+            s.assign(tf.zeros_like(s))
+"""
+
+
+@pytest.mark.parametrize(
+    ("clip", "found"),
+    [
+        ("grads, _ = tf.clip_by_global_norm(sums, 1.0)", "tf.clip_by_global_norm(dl.gradients(sums), 1.0)"),
+        ("grads = [tf.clip_by_norm(s, 1.0) for s in sums]", "[tf.clip_by_norm(s, 1.0) for s in dl.gradients(sums)]"),
+        ("grads = [tf.clip_by_value(s, -1, 1) for s, v in zip(sums, model.variables)]",
+         "for s, v in zip(dl.gradients(sums), model.variables)]"),
+    ],
+)  # fmt: skip
+def test_gradients_that_variables_add_up_are_averaged_before_they_are_clipped(clip: str, found: str) -> None:
+    text = port(CLIPPED.format(clip=clip)).text
+    assert found in text and "DistributedOptimizer" not in text

@@ -65,6 +65,11 @@ class SessionGradients(TapeGradients):
         made = (o.node for o in self.flow.origins(optimizer))
         return [n for n in made if isinstance(n, cst.Call) and dotted(n.func).rsplit(".", 1)[-1] == EXTERNAL]
 
+    @property
+    def clipped(self) -> dict[cst.Call, tuple[cst.BaseExpression, ...]]:
+        """No updates: optimizers of sessions average where they compute gradients, before these are clipped."""
+        return {}
+
     def wrapped(self) -> tuple[cst.Call, ...]:
         """Return the constructors of optimizers that average by themselves, those of SciPy's searches among them."""
         owners = [c.func.value for c in self.external if isinstance(c.func, cst.Attribute)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import cached_property
 
@@ -12,6 +13,7 @@ from dlrun.port.facts.kinds_tensorflow import TensorFlowKinds, plain
 from dlrun.port.facts.torch import Gradients, calls_method
 from dlrun.port.program.script import Path, dotted, walk
 
+_CLIPS = re.compile(r"(^|[._])clip_by_\w+$")  # tf.clip_by_global_norm
 _APPLIES = ("apply_gradients", "apply")  # apply() is Keras 3's
 _ASSIGNS = ("assign_sub", "assign_add", "assign")
 
@@ -174,8 +176,34 @@ class TapeGradients(Gradients):
     @property
     def _blind(self) -> list[tuple[cst.Call, cst.BaseExpression]]:
         """The updates by gradients that are not in sight, with their optimizers."""
-        return [(call, optimizer) for call, optimizer in self.builders
-                if calls_method(call, "minimize") or not call.args or not self.behind(call.args[0].value)]  # fmt: skip
+        return [(call, optimizer) for call, optimizer in self.builders if call not in self.clipped and (
+                calls_method(call, "minimize") or not call.args or not self.behind(call.args[0].value))]  # fmt: skip
+
+    @cached_property
+    def clipped(self) -> dict[cst.Call, tuple[cst.BaseExpression, ...]]:
+        """The updates by gradients that are not in sight, added up in variables, and clipped before: what is clipped.
+
+        An optimizer that averages by itself would see them after the clipping.
+        """
+        found: dict[cst.Call, tuple[cst.BaseExpression, ...]] = {}
+        for call, _ in self.builders:
+            applies = any(calls_method(call, name) for name in _APPLIES) and call.args
+            if not applies or self.behind(call.args[0].value):
+                continue
+            clips = [n for n in self._back(call.args[0].value) if isinstance(n, cst.Call) and n.args
+                     and _CLIPS.search(dotted(n.func))]  # fmt: skip
+            if clips:
+                found[call] = tuple(dict.fromkeys(map(self._clipped_by, clips)))
+        return found
+
+    def _clipped_by(self, clip: cst.Call) -> cst.BaseExpression:
+        """Return the list of gradients that ``clip`` gets, or of which it gets each in turn: ``for g in acc``."""
+        value = clip.args[0].value
+        made = self.script.bindings_of(value)
+        each = made[0].value if len(made) == 1 and made[0].path[:1] == ("each",) else None
+        if isinstance(each, cst.Call) and self.script.name_of(each.func) == "builtins.zip":
+            return each.args[0].value if made[0].path == ("each", 0) else value
+        return each if each is not None and made[0].path == ("each",) else value
 
     def _makers(self, optimizer: cst.BaseExpression) -> list[cst.Call]:
         """Return the constructors behind ``optimizer``, if one of them is known to make an optimizer."""

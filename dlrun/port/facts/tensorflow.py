@@ -51,6 +51,7 @@ class TensorFlowFacts(Facts):
     style: Style = "tape"
     gradients: TapeGradients | None = None
     averages: tuple[cst.Call, ...] = ()  # calls that compute the gradients of updates
+    clipped: tuple[cst.BaseExpression, ...] = ()  # gradients that variables added up, where they are clipped
     wrapped: tuple[cst.Call, ...] = ()  # constructors of optimizers whose gradients are not in sight
     estimators: Estimators | None = None
     monitored: tuple[cst.Call, ...] = ()  # calls that make a session which takes hooks
@@ -193,6 +194,7 @@ def gather(
         style=style,
         gradients=gradients,
         averages=gradients.averages,
+        clipped=tuple(dict.fromkeys(node for nodes in gradients.clipped.values() for node in nodes)),
         wrapped=gradients.wrapped(),
         estimators=estimators,
         monitored=tuple(c for c in script.calls if _makes(script, c, _MONITORED)),

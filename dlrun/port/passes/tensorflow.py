@@ -113,8 +113,8 @@ def gradients(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
             opt.apply_gradients(zip(grads, model.trainable_variables))
     """
     dl = facts.alias
-    for call in facts.averages:
-        yield Edit(call, "the mean over the ranks, before anything reads the gradients",
+    for made in (*facts.averages, *facts.clipped):
+        yield Edit(made, "the mean over the ranks, before anything reads the gradients",
                    lambda c: expression("tensorflow/gradients", {"grads": c}, dl=dl))  # fmt: skip
     wrapped = facts.wrapped
     if facts.estimators is not None:
