@@ -36,6 +36,8 @@ from dlrun.port.unshared import moves_over, whole_graph
 
 _OWN = re.compile(r"^(?!optimizer$)\w*(optimizer|_opt|_optim)$")
 _FLOWS = ("flow", "flow_from_directory", "flow_from_dataframe")
+# What makes generators of a script's own.
+GENERATORS = ("numpy.random.default_rng", "numpy.random.RandomState", "random.Random")
 _DRAWS = re.compile(
     r"^(numpy\.random\.(randint|choice|permutation|shuffle)|random\.(choice|choices|sample|randint|randrange)|"
     r"tensorflow\.random\.shuffle)$"
@@ -180,7 +182,10 @@ def _moving(
 def _draws(flow: Flow, call: cst.Call, depth: int = 2) -> bool:
     """Tell whether ``call`` draws samples: at random, or the next batch of images that Keras has shuffled."""
     script, method = flow.script, call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
-    if _DRAWS.search(script.name_of(call.func)):
+    held = call.func.value if isinstance(call.func, cst.Attribute) else None
+    makers = [o.node for o in flow.origins(held)] if held is not None else []
+    own = any(isinstance(n, cst.Call) and script.name_of(n.func) in GENERATORS for n in makers)
+    if own or _DRAWS.search(script.name_of(call.func)):
         return True
     iterator = call.args[0].value if script.name_of(call.func) == "builtins.next" and call.args else None
     if method == "next" and isinstance(call.func, cst.Attribute):

@@ -6,13 +6,15 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from dlrun.port.edits import Doubt
-from dlrun.port.facts import Facts
+from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.computed import computed
+from dlrun.port.facts.keras import GENERATORS
 from dlrun.port.feeds.positions import mentions, slides
+from dlrun.port.insert import statements
 from dlrun.port.passes.counters import runs_inside
 from dlrun.port.passes.steering import trained_by
-from dlrun.port.passes.unseeded import GENERATORS, unseeded
+from dlrun.port.passes.unseeded import unseeded
 from dlrun.port.program.script import argument, dotted, names_in, walk
 
 _SEEDS = ("numpy.random.seed", "random.seed", "torch.manual_seed")
@@ -132,15 +134,47 @@ def generators(facts: Facts) -> Iterator[Doubt]:
     for loop in facts.loops:
         if not isinstance(loop, (cst.For, cst.While)) or runs_inside(facts, loop.body):
             continue
-        for call, _ in seeded_draws(facts, loop.body):
-            yield _alike(facts, call, dotted(call.func.value))  # type: ignore[attr-defined]
+        for body in (loop.body, *_called(facts, loop.body)):
+            for call, _ in seeded_draws(facts, body):
+                yield _alike(facts, call, dotted(call.func.value))  # type: ignore[attr-defined]
         for call in (n for n in walk(loop.body) if isinstance(n, cst.Call)):
             given = argument(call, "generator") if facts.kinds.of_call(call) != "loader" else None
             if given is not None and any(_is_generator(facts, o.node) for o in facts.flow.origins(given)):
                 yield _alike(facts, call, facts.script.code(given))
 
 
-def _alike(facts: Facts, call: cst.Call, name: str) -> Doubt:
+def own_generators(facts: ScriptFacts, loop: cst.For | cst.While) -> Iterator[Edit | Doubt]:
+    """Yield what lets each rank draw its own from the generators, seeded alike, that ``loop`` draws batches from."""
+    done: set[str] = set()
+    for body in (loop.body, *_called(facts, loop.body)):
+        for call, made in seeded_draws(facts, body):
+            held = call.func.value  # type: ignore[attr-defined]
+            name, line = dotted(held), facts.script.statement_of(made)
+            if name in done:
+                continue
+            done.add(name)
+            here = isinstance(held, cst.Name) and facts.script.function_of(line) is facts.script.function_of(loop)
+            if here and not facts.script.inside(line, loop):
+                yield Edit(loop, f"{name}: other numbers on each rank",
+                           before=statements("keras/reseed_own", dl=facts.alias, name=name))  # fmt: skip
+            else:
+                yield _alike(facts, call, name)
+
+
+def _called(facts: ScriptFacts, body: cst.CSTNode) -> list[cst.CSTNode]:
+    """Return the functions that ``body`` asks for samples: not those whose turns the ranks take, which draw alike."""
+    turns = {feed.node for feed in getattr(facts, "feeds", ()) if feed.how == "turns"}
+    found: dict[cst.CSTNode, None] = {}
+    todo: list[cst.CSTNode] = [body]
+    while todo:
+        for call in (n for n in walk(todo.pop()) if isinstance(n, cst.Call) and n.func not in turns):
+            new = [f.body for f in facts.flow.targets(call) if f.body not in found]
+            found.update(dict.fromkeys(new))
+            todo += new
+    return list(found)
+
+
+def _alike(facts: ScriptFacts, call: cst.Call, name: str) -> Doubt:
     return Doubt(call, f"{name} has one seed on all ranks, which draw the same here", "high",
                  f"{facts.alias}.reseed({name}) before the loop, for what each rank shall draw for itself")  # fmt: skip
 
@@ -152,12 +186,12 @@ def _is_generator(facts: Facts, node: cst.CSTNode) -> bool:
     return isinstance(node, cst.Call) and facts.script.name_of(node.func) == "torch.Generator"
 
 
-def seeded_draws(facts: Facts, body: cst.CSTNode) -> Iterator[tuple[cst.Call, cst.Call]]:
+def seeded_draws(facts: ScriptFacts, body: cst.CSTNode) -> Iterator[tuple[cst.Call, cst.Call]]:
     """Yield the draws in ``body`` from generators of the script's own, with the call that makes and seeds each.
 
     Also from those that get rank 0's state.
     """
-    alike = unseeded(facts)
+    alike = unseeded(facts) if isinstance(facts, Facts) else []
     for call in (n for n in walk(body) if isinstance(n, cst.Call) and isinstance(n.func, cst.Attribute)):
         made = [o.node for o in facts.flow.origins(call.func.value)]  # type: ignore[attr-defined]
         seeded = [m for m in made if isinstance(m, cst.Call) and (m.args or m in alike)

@@ -19,6 +19,7 @@ from dlrun.port.insert import expression, statements
 from dlrun.port.passes import alike, devices, keras_annealing, keras_schedules, moving, own_variables, recipe, schedules
 from dlrun.port.passes import shard as torch_shard
 from dlrun.port.passes import start as torch_start
+from dlrun.port.passes.apart import own_generators
 from dlrun.port.passes.bounds import sources
 from dlrun.port.program.script import dotted, walk
 
@@ -102,6 +103,7 @@ def gradients(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     for loop in facts.loops:
         yield Edit(loop, "the loop draws its own batches, other ones on each rank",
                    before=statements("keras/reseed", dl=facts.alias))  # fmt: skip
+        yield from own_generators(facts, loop)
 
 
 def _by_itself(facts: KerasFacts) -> Iterator[Doubt]:

@@ -8,11 +8,11 @@ import libcst as cst
 
 from dlrun.port.edits import Edit
 from dlrun.port.facts import Facts
+from dlrun.port.facts.keras import GENERATORS
 from dlrun.port.feeds import samples
 from dlrun.port.insert import expression
 from dlrun.port.program.script import dotted
 
-GENERATORS = ("numpy.random.default_rng", "numpy.random.RandomState", "random.Random")
 _ORDERS = ("permutation", "permuted", "shuffle")
 
 
