@@ -120,6 +120,14 @@ def test_hooks_that_write_do_so_on_rank_0_and_keep_checkpoints_of_other_ranks_el
     assert "tf.train.SummarySaverHook(5, None, None)]" in text
 
 
+def test_a_hook_that_logs_what_a_rank_computed_is_doubted() -> None:
+    serial = CUSTOM.format(made="features, labels = read()")
+    hook = 'hooks=[tf.estimator.LoggingTensorHook({"loss": "loss"}, every_n_iter=20)], steps=9'
+    found = port(serial.replace("steps=9", hook)).doubts
+    assert ["each rank logs numbers" in doubt.why for doubt in found if "dl.average(loss)" in doubt.write] == [True]
+    assert not any("each rank logs numbers" in doubt.why for doubt in port(serial).doubts)
+
+
 def test_tensors_that_are_one_batch_at_every_step_are_refused() -> None:
     made = "features, labels = tf.constant(np.load('x.npy')), tf.constant(np.load('y.npy'))"
     with pytest.raises(DlrunError, match=r"train_input\(\) returns tensors, not a data set"):

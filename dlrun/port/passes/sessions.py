@@ -121,6 +121,16 @@ def shares(facts: TensorFlowFacts) -> Iterator[Doubt]:
                         "feed it whole arrays, in a dict of its own")  # fmt: skip
 
 
+def logged(facts: TensorFlowFacts) -> Iterator[Doubt]:
+    """Yield a doubt where a hook logs what a rank's own session computed."""
+    for call in facts.script.calls:
+        if not facts.full_batch and facts.script.name_of(call.func).endswith(".LoggingTensorHook"):
+            yield Doubt(call, "each rank logs numbers of its own samples; those of rank 0 are seen", "low",
+                        f"{facts.alias}.average(loss) in place of loss, and every_n_iter, which counts alike on all "
+                        "ranks")  # fmt: skip
+            return
+
+
 def _only_shown(facts: TensorFlowFacts, name: cst.CSTNode) -> bool:
     """Tell whether ``name`` is read where its total over the ranks is taken: by print(), and by lists that are read."""
     if not isinstance(name, cst.Name):

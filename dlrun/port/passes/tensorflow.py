@@ -255,6 +255,7 @@ def metrics(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
             opt.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
             print("loss", dl.average(float(loss)))
     """
+    yield from sessions.logged(facts)
     if facts.style == "estimator":
         yield from estimator.metrics(facts)
         yield from annealing.tensorflow(facts, {edit.node for edit in steps(facts) if isinstance(edit, Edit)})
