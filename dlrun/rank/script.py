@@ -63,7 +63,7 @@ def run(program: list[str], kind: str, report: int, apart: str = "") -> NoReturn
         if status not in (None, 0):
             code = status & 0xFF if isinstance(status, int) else 1
             shown = f"sys.exit({status!r})"
-            record = {"what": shown, "where": where(end.__traceback__), "code": code}
+            record = {"what": shown, "where": where(end.__traceback__), "code": code} if code else {}
     except BaseException as error:
         status = 130 if isinstance(error, KeyboardInterrupt) else 1
         record = {"what": what(error), "where": where(error.__traceback__, error), "code": status}
@@ -124,7 +124,7 @@ def what(error: BaseException) -> str:
     "Graph execution error:", and "Exception encountered when calling Net.call().".
     """
     kind = type(error).__name__
-    lines = [line.strip() for line in str(error).replace("\33[1m", "").replace("\33[0m", "").strip().splitlines()]
+    lines = [line.strip() for line in words(error).replace("\33[1m", "").replace("\33[0m", "").strip().splitlines()]
     while lines:
         first = lines[0]
         if first in _PLACES:
@@ -141,11 +141,19 @@ def what(error: BaseException) -> str:
     return kind
 
 
+def words(error: BaseException) -> str:
+    """Return what an error says of itself; nothing where that fails in turn."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
+
+
 def where(trace: TracebackType | None, error: BaseException | None = None) -> str:
     """Return ``file:line`` of the innermost frame that is the user's own, not the shim's or a library's."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
-    message = str(error).splitlines() if error is not None else []
+    message = words(error).splitlines() if error is not None else []
     if message and message[0] == _PLACES[0]:  # its functions run as others that TensorFlow has made of them
         named = [line.strip().split('"') for line in message if line.strip().startswith('File "')]
         own_lines = [f"{n[1]}:{n[2].split()[2].rstrip(',')}" for n in named if not theirs(n[1])]

@@ -118,6 +118,8 @@ class Watcher:
             lines = os.read(self.report, 65536).splitlines()
         except BlockingIOError:
             return
+        except ConnectionResetError:  # it has ended, and has not read the answer below
+            lines = []
         if not lines:
             self._forget(self.report)
         for line in lines:

@@ -50,6 +50,20 @@ def test_a_node_that_does_not_see_the_run_directory_says_so(tmp_path):
                            "the run directory must lie where every node sees it\n")  # fmt: skip
 
 
+@pytest.mark.parametrize(("script", "code", "told"), [
+    ("raise SystemExit(256)\n", 0, ""),  # of an exit code the system keeps the lowest 8 bits
+    ("class E(Exception):\n    def __str__(self): raise ValueError\nraise E\n", 1, "E"),
+])  # fmt: skip
+def test_odd_ends_are_told_as_python_has_them(tmp_path, script, code, told):
+    (tmp_path / "spec.json").write_text(json.dumps({**SPEC, "run_dir": str(tmp_path)}))
+    (tmp_path / "train.py").write_text(script)
+    line = [sys.executable, "-m", "dlrun.rank", "--spec", "spec.json", "--", "train.py"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code and "dlrun" not in done.stderr, done.stderr
+    kept = tmp_path / "rank-0.failure.json"
+    assert (json.loads(kept.read_text())["what"] if kept.exists() else "") == told
+
+
 def test_modules_are_found_where_python_finds_them_for_the_script(tmp_path, monkeypatch):
     for place in ("lib", "src"):
         (tmp_path / place).mkdir()
