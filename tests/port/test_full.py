@@ -59,6 +59,35 @@ def total():
     return net
 
 
+def singly():
+    net = nn.Linear(len(letters), 3)
+    opt = torch.optim.SGD(net.parameters(), lr=0.01)
+    for epoch in range(2):
+        loss = 0
+        outputs = net(counts)
+        for i in range(len(kinds)):
+            loss += nn.functional.cross_entropy(outputs[i], kinds[i])
+        print("sum of single %.5f" % loss)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    return net
+
+
+def by_letters():
+    net = nn.Linear(1, 3)
+    opt = torch.optim.SGD(net.parameters(), lr=0.01)
+    for epoch in range(2):
+        loss = 0
+        for k in range(3):
+            loss += nn.functional.cross_entropy(net(counts[:, k : k + 1]), kinds)
+        print("mean of several %.5f" % loss)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    return net
+
+
 def searched():
     net = nn.Linear(len(letters), 3)
     opt = torch.optim.LBFGS(net.parameters(), max_iter=4, line_search_fn="strong_wolfe")
@@ -181,7 +210,7 @@ def closure():
 
 
 search.step(closure)
-nets = [mean(), total(), searched(), equation(), motion(), physics.net, curve]
+nets = [mean(), total(), singly(), by_letters(), searched(), equation(), motion(), physics.net, curve]
 right = (nets[0](counts).argmax(1) == kinds).sum().item()
 print("right", right)
 torch.save([net.state_dict() for net in nets], "last.pt")

@@ -692,6 +692,15 @@ def test_what_a_batch_adds_to_a_count_of_hits_is_shown_as_that_of_all_ranks(hits
     assert "    print(dl.total(right), dl.total(seen))\n" in text
 
 
+def test_what_is_summed_up_sample_by_sample_of_a_batch_is_a_ranks_own():
+    step = "(model(x) - y).pow(2).mean().backward()\n    right = 0\n    for i in range(len(y)):\n"
+    step += "        right += (model(x)[i] > y[i]).sum().item()\n    print(right / len(y))"
+    assert (
+        "    print(dl.average(right / len(y)))\n"
+        in port(SERIAL.replace("(model(x) - y).pow(2).mean().backward()", step)).text
+    )
+
+
 def test_what_a_batch_says_of_its_size_is_a_number():
     step = (
         "(model(x) - y).pow(2).mean().backward()\n    right += (model(x) > y).sum().item()\n    seen += x.num_graphs\n"

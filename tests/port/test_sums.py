@@ -166,9 +166,47 @@ for xb, yb in loader:
     sum(terms + squares).backward()
     opt.step()
 """
+# What a function returns, and what one prints and returns that goes through a share to train and else through all.
+RETURNED = """
+def learned(part):
+    hits, total = 0, 0.0
+    for xb, yb in part:
+        total += update(xb, yb) * len(xb)
+        hits += (model(xb) > yb).sum().item()
+    return total, hits
+
+def judged(part):
+    hits, total = 0, 0.0
+    with torch.no_grad():
+        for xb, yb in part:
+            hits += (model(xb) < yb).sum().item()
+            total += (model(xb) - yb).abs().mean().item() * len(xb)
+    return total, hits
+
+def run(part, training, count):
+    hits, total = 0, 0.0
+    for xb, yb in part:
+        loss = (model(xb) - yb).pow(2).mean()
+        if training:
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+        total += loss.item() * len(xb)
+        hits += (model(xb) < yb).sum().item()
+    print(hits, total / count)
+    return {"hits": hits, "total": total}
+
+for epoch in range(2):
+    total, hits = learned(loader)
+    print(float(hits) / len(X), total / len(loader.dataset), f"{hits}")
+    total, hits = judged(test)
+    print(float(hits) / 8, total / 8, f"{hits}")
+    found, other = run(loader, True, len(X)), run(test, False, 8)
+    print(found["hits"] / len(X), other["hits"] / 8)
+"""
 
 
-LOOPS = [LOADER, MEANS, RANGE, NUMBER, TURNS, PAIRS, STATE, SPLIT, FUNCTION, ROWS, GRADIENTS]
+LOOPS = [LOADER, MEANS, RANGE, NUMBER, TURNS, PAIRS, STATE, SPLIT, FUNCTION, ROWS, RETURNED, GRADIENTS]
 
 
 @pytest.mark.parametrize(("batch", "loops", "most"), [("local", LOOPS, 3), ("global", [LOADER], 2)])

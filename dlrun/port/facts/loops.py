@@ -9,7 +9,7 @@ import libcst as cst
 from dlrun.port.facts.sites import Sites
 from dlrun.port.facts.taint import Taint, without_gradients
 from dlrun.port.facts.torch import LOOPS, Gradients
-from dlrun.port.program.script import walk
+from dlrun.port.program.script import names_in, walk
 
 # What runs a function of the main module without naming it: main(), or, for Fire, the one that the command line names.
 _MAINS = ("tensorflow.app.run", "tensorflow.compat.v1.app.run", "tensorflow.python.platform.app.run", "absl.app.run")
@@ -109,11 +109,29 @@ class Loops:
     def in_training(self, node: cst.CSTNode) -> bool:
         """Tell whether ``node`` runs in a loop, or a function, that also makes gradients."""
         for up in self.script.above(node):
-            if isinstance(up, LOOPS) and up not in self.accumulating and up not in self.unrolled:
+            if isinstance(up, LOOPS) and up not in self.accumulating and not self._is_part(up):
                 return up in self.training
             if isinstance(up, cst.FunctionDef):
                 return up in self.gradients.leads_to_backward
         return False
+
+    def _is_part(self, inner: cst.For | cst.While) -> bool:
+        """Tell whether ``inner`` is a part of a training step."""
+        return inner in self.unrolled or self._goes_on_with_the_batch(inner)
+
+    def _goes_on_with_the_batch(self, inner: cst.For | cst.While) -> bool:
+        """Tell whether ``inner`` is in a training loop, and reads the samples that it takes: ``range(len(y))``."""
+        around = next((up for up in self.script.above(inner) if isinstance(up, LOOPS)), None)
+        if inner in self.training or around not in self.training or not isinstance(around, cst.For):
+            return False
+        target: cst.BaseExpression = around.target
+        called = self.script.name_of(around.iter.func) if isinstance(around.iter, cst.Call) else ""
+        if called == "builtins.enumerate" and isinstance(target, cst.Tuple) and len(target.elements) > 1:
+            target = target.elements[1].value
+        elif called in ("builtins.enumerate", "builtins.range"):
+            return False
+        taken = names_in(target) - (names_in(inner.target) if isinstance(inner, cst.For) else set())
+        return any(isinstance(n, cst.Name) and n.value in taken for n in walk(inner))
 
     def ways(self, node: cst.CSTNode) -> list[Way]:
         """Return the ways from the outermost frame to ``node``: the calls passed, innermost last; of many the first.

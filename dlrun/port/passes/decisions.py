@@ -80,7 +80,7 @@ def _decides(metrics: Metrics, node: cst.If | cst.While) -> bool:
 
 def _lasts(metrics: Metrics, node: cst.If | cst.IfExp) -> bool:
     """Tell whether the training goes on by what ``node`` sets, as by a curriculum's level."""
-    return steering.lasts(metrics.facts, node, metrics.trained_by)
+    return steering.lasts(metrics.facts, node, metrics.sums.trained_by)
 
 
 def _ends_later(metrics: Metrics, node: cst.CSTNode) -> bool:

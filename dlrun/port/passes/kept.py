@@ -55,11 +55,11 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
             kept.append(value)
             binding, alone = _binding(metrics, value), metrics.sums.alone(value)
             if binding is None or (alone and binding.path):
-                yield Edit(value, _SUM if alone else why, metrics.totalled if alone else metrics.wrapped)
+                yield Edit(value, _SUM if alone else why, metrics.total_of(value) if alone else metrics.wrapped)
                 continue
             metrics.averaged[script.function_of(value), script.code(value)] = script.order[binding.node]
             if alone and binding.value is not None:
-                yield Edit(binding.value, _SUM, metrics.totalled)
+                yield Edit(binding.value, _SUM, metrics.total_of(value))
             elif not binding.path and binding.value is not None:
                 yield Edit(metrics.bent(binding.value) or binding.value, why, metrics.wrapped)
             else:

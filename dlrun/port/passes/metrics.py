@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator
 
 import libcst as cst
 
@@ -12,8 +11,8 @@ from dlrun.port.facts.computed import nothing
 from dlrun.port.facts.scalars import Scalars
 from dlrun.port.facts.taint import Taint, differentiable, plain_numbers
 from dlrun.port.insert import expression
+from dlrun.port.passes import returned
 from dlrun.port.passes.so_far import steps_so_far
-from dlrun.port.passes.steering import trained_by
 from dlrun.port.passes.sums import Sums
 from dlrun.port.program.script import added, children, dotted, walk
 
@@ -39,11 +38,6 @@ class Metrics:
         self.formatted: set[cst.CSTNode] = set()  # what is shown as a number
         self.averaged: dict[tuple[cst.CSTNode, str], int] = {}  # the names, and from where on
 
-    @cached_property
-    def trained_by(self) -> frozenset[cst.CSTNode]:
-        """What the batches, the losses and the rates of the training are made of."""
-        return trained_by(self.facts)
-
     def wrapped(self, node: cst.BaseExpression) -> cst.BaseExpression:
         """Return the mean of ``node`` over the ranks."""
         return expression("torch/average", {"value": node}, dl=self.facts.alias)
@@ -51,6 +45,13 @@ class Metrics:
     def totalled(self, node: cst.BaseExpression) -> cst.BaseExpression:
         """Return the sum of ``node`` over the ranks."""
         return expression("torch/total", {"value": node}, dl=self.facts.alias)
+
+    def total_of(self, number: cst.BaseExpression) -> Callable[[cst.BaseExpression], cst.BaseExpression]:
+        """Return what makes ``number`` its sum over the ranks: where its function also evaluates, in training alone."""
+        trains = returned.trains_where(self.facts, number)
+        if trains is None:
+            return self.totalled
+        return lambda node: expression("torch/total_if", {"value": node, "trains": trains}, dl=self.facts.alias)
 
     def of_all_ranks(self, node: cst.BaseExpression) -> cst.BaseExpression:
         """Return n times ``node``, a count that is alike on all ranks."""

@@ -61,12 +61,12 @@ def _taken(metrics: Metrics, node: cst.CSTNode, parts: list[cst.BaseExpression])
     metrics.formatted.update(numbers(node))
     yield from meters.shown(metrics, node)
     counted = list(meters.counts(metrics, node))
-    yield from (Edit(n, "the samples of all ranks, not rank 0's own", metrics.totalled) for n in counted)
+    yield from (Edit(n, "the samples of all ranks, not rank 0's own", metrics.total_of(n)) for n in counted)
     for value in (v for part in parts for v in metrics.values(part) if v not in counted):
         if (extremes := of_all(metrics, value)) is not None:
             yield from extremes
         elif metrics.sums.alone(value):
-            yield Edit(value, "the sum over the ranks, not rank 0's own", metrics.totalled)
+            yield Edit(value, "the sum over the ranks, not rank 0's own", metrics.total_of(value))
         elif (curved := metrics.curved(value)) is None:
             yield Edit(value, "the mean over the ranks, not rank 0's own", metrics.wrapped)
         elif curved not in metrics.inner:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 import libcst as cst
 
 from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import computed
 from dlrun.port.facts.entries import Entries
-from dlrun.port.passes import counts
+from dlrun.port.passes import counts, returned
 from dlrun.port.passes.bounds import lasts, sources
+from dlrun.port.passes.steering import trained_by
 from dlrun.port.program.script import Binding, added, dotted, walk
 
 _DEALT = ("loader", "named", "iterable")
@@ -24,6 +26,11 @@ class Sums:
         self.script = facts.script
         self._entries = Entries(facts.script)
 
+    @cached_property
+    def trained_by(self) -> frozenset[cst.CSTNode]:
+        """What the batches, the losses and the rates of the training are made of."""
+        return trained_by(self.facts)
+
     def in_training(self, node: cst.CSTNode) -> bool:
         """Tell whether the names in ``node`` are summed up in loops over shared data, and in no others."""
         loops = self._loops(node)
@@ -36,8 +43,19 @@ class Sums:
 
     def elsewhere(self, node: cst.CSTNode) -> bool:
         """Tell whether ``node`` is summed up in loops that do not train, over data that every rank sees whole."""
-        loops = self._loops(node)
-        return bool(loops) and not any(loop is None or loop in self.facts.loops for loop in loops)
+        grown = self._grown(node)
+        return bool(grown) and not any(
+            loop is None or loop in self.facts.loops or self._within(loop, term) for loop, term in grown
+        )
+
+    def _within(self, loop: cst.For | cst.While, term: cst.BaseExpression) -> bool:
+        """Tell whether ``loop`` is a part of a training step: it goes over its samples, or ``term`` is of its loss."""
+        if not any(up in self.facts.loops for up in self.script.above(loop)):
+            return False
+        own = isinstance(loop, cst.For) and any(
+            self.facts.unequal(n) for n in walk(loop.iter) if isinstance(n, (cst.Name, cst.Attribute))
+        )
+        return own or term in self.trained_by
 
     def over(self, count: cst.BaseExpression, total: cst.BaseExpression) -> bool:
         """Tell whether ``total``, summed up in training, is divided by a ``count`` that is not this rank's own."""
@@ -63,37 +81,22 @@ class Sums:
             return False
         if any(self._divides(b) for b in self._bindings(name)):
             return False
-        if depth and (ends := self._returned(name)):
-            calls = [b.value for b in self._bindings(name) if isinstance(b.value, cst.Call)]
-            return all(self.alone(end, depth - 1) for end in ends) and all(map(self._gets_shares, calls))
+        if depth and (calls := returned.calls(self.facts, name)):
+            return self.returned(calls, depth - 1)
         return self.in_training(total) and self._of_a_share(total, total)
 
-    def _gets_shares(self, call: cst.Call) -> bool:
-        """Tell whether the function that ``call`` runs goes through a rank's share then, and through no test set."""
-        feeds = self.facts.feeds
-        for function in self.facts.flow.targets(call):
-            loops = (n for n in walk(function.body) if isinstance(n, cst.For) and n in self.facts.loops)
-            for n in (n for x in loops for n in walk(x.iter) if isinstance(n, cst.Name)):
-                given = self.facts.flow.argument(call, function, n.value)
-                ways = self.facts.flow.through(given) if given is not None else ()
-                cut = any(f.node in (n, *ways) or dotted(given or n) in f.names for f in feeds)
-                if given is not None and not cut:
-                    return False
-        return True
+    def returned(self, calls: list[returned.Returned], depth: int = 2) -> bool:
+        """Tell whether the functions that ``calls`` run go through a rank's share, and return a sum over it."""
+        return all(
+            returned.gets_shares(self.facts, call) and all(self.alone(end, depth) for end in ends)
+            for call, ends in calls
+        )
 
-    def _returned(self, name: cst.Name) -> list[cst.BaseExpression]:
-        """Return what the functions return from which alone ``name`` comes: ``total = train(loader)``."""
-        found: list[cst.BaseExpression] = []
-        for binding in self._bindings(name):
-            targets = self.facts.flow.targets(binding.value) if isinstance(binding.value, cst.Call) else []
-            ends = [end for target in targets for end in self.facts.flow.returns(target)]
-            at = binding.path[0] if len(binding.path) == 1 else None
-            if isinstance(at, int):
-                ends = [e.elements[at].value if isinstance(e, cst.Tuple) and at < len(e.elements) else e for e in ends]
-            if not ends or len(binding.path) > 1:
-                return []
-            found.extend(ends)
-        return found
+    def handed_on(self, total: cst.BaseExpression) -> bool:
+        """Tell whether all that is a rank's own in ``total`` are sums over its share that functions return."""
+        own = [n for n in walk(total) if isinstance(n, cst.Name) and self.facts.trained(n)]
+        calls = [returned.calls(self.facts, n) for n in own]
+        return bool(own) and all(each and self.returned(each) for each in calls)
 
     def counted(self, name: cst.Name) -> bool:
         """Tell whether ``name`` adds up a rank's training samples, or those of them that fit, and is nothing else."""
@@ -173,16 +176,20 @@ class Sums:
             any(self._dealt(x, count, alone) and self._after(x, count, total) for x in nested) for nested in around
         )
 
-    def _loops(self, node: cst.CSTNode) -> list[cst.CSTNode | None]:
+    def _loops(self, node: cst.CSTNode) -> list[cst.For | cst.While | None]:
         """Return the innermost loops in which the rank-local names in ``node`` are added to."""
-        loops: list[cst.CSTNode | None] = []
+        return [loop for loop, _ in self._grown(node)]
+
+    def _grown(self, node: cst.CSTNode) -> list[tuple[cst.For | cst.While | None, cst.BaseExpression]]:
+        """Return these loops, each with what is added there."""
+        found: list[tuple[cst.For | cst.While | None, cst.BaseExpression]] = []
         parts = {*self.facts.accumulating, *self.facts.unrolled}
         for name in (n for n in walk(node) if isinstance(n, cst.Name) and self.facts.trained(n)):
             for binding in self._bindings(name):
-                if _adds(binding):
+                if (grown := added(binding.node)) is not None:
                     above = (u for u in self.script.above(binding.node) if u not in parts)
-                    loops.append(next((u for u in above if isinstance(u, (cst.For, cst.While))), None))
-        return loops
+                    found.append((next((u for u in above if isinstance(u, (cst.For, cst.While))), None), grown[1]))
+        return found
 
     def _adds_samples(self, total: cst.CSTNode) -> bool:
         """Tell whether what is added to ``total`` grows with the number of samples: ``loss.item() * len(x)``."""

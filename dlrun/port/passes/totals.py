@@ -8,6 +8,7 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.insert import statements
+from dlrun.port.passes import returned
 from dlrun.port.passes.metrics import Metrics
 from dlrun.port.program.script import argument, dotted, walk
 
@@ -31,12 +32,12 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
             continue
         found.append((node, total))
         if isinstance(node, cst.BinaryOperation):
-            yield Edit(total, _WHY, metrics.totalled)
+            yield Edit(total, _WHY, metrics.total_of(total))
         else:
-            name = script.code(total)
+            name, test = script.code(total), returned.trains_where(facts, total)
+            lines = statements("torch/total_statement", dl=facts.alias, name=name, trains=test and script.code(test))
             metrics.settle(name, node)
-            yield Edit(script.line_of(node), _WHY,
-                       before=statements("torch/total_statement", dl=facts.alias, name=name))  # fmt: skip
+            yield Edit(script.line_of(node), _WHY, before=lines)
     if found:
         yield _inexact(metrics, found[0][0])
         metrics.cut(total for node, total in found if isinstance(node, cst.BinaryOperation))
@@ -78,7 +79,7 @@ def _quotients(metrics: Metrics) -> Iterator[tuple[cst.CSTNode, cst.BaseExpressi
 def _is_of_all(metrics: Metrics, node: cst.CSTNode, total: cst.BaseExpression, count: cst.BaseExpression) -> bool:
     """Tell whether ``total`` is a sum over this rank's samples, and ``count`` the number of all."""
     own = metrics.trained(total) and (metrics.scalar(total) or metrics.sums.only(total))
-    own = own and metrics.sums.in_training(total)
+    own = own and (metrics.sums.in_training(total) or metrics.sums.handed_on(total))
     made = metrics.script.parents[node]
     if isinstance(made, (cst.DictComp, cst.ListComp, cst.GeneratorExp)):  # {k: v / n for k, v in sums.items()}
         node = made if node in metrics.each(made) else node

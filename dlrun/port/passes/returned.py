@@ -1,0 +1,82 @@
+"""Numbers that a function returns to who prints or divides them: ``correct, loss = train(loader)``."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from dlrun.port.facts import Facts
+from dlrun.port.program.script import Binding, dotted, names_in, walk
+
+Returned = tuple[cst.Call, list[cst.BaseExpression]]  # a call, and what it may return for the name
+
+
+def calls(facts: Facts, name: cst.Name) -> list[Returned]:
+    """Return the calls from which alone ``name`` comes, each with what its functions return for it; () for others."""
+    found: list[Returned] = []
+    for binding in _reaching(facts, name):
+        call, at = binding.value, binding.path[0] if len(binding.path) == 1 else None
+        targets = facts.flow.targets(call) if isinstance(call, cst.Call) else []
+        ends = [end for target in targets for end in facts.flow.returns(target)]
+        if isinstance(at, int):
+            ends = [e.elements[at].value if isinstance(e, cst.Tuple) and at < len(e.elements) else e for e in ends]
+        if not isinstance(call, cst.Call) or not ends or len(binding.path) > 1:
+            return []
+        found.append((call, ends))
+    return found
+
+
+def _reaching(facts: Facts, name: cst.Name) -> list[Binding]:
+    """Return the bindings whose value ``name`` may have: the last one before it, if the way there has no turn off."""
+    script, function = facts.script, facts.script.function_of(name)
+    bindings = script.scopes[name].lookup(name.value)[0]
+    before = [
+        b for b in bindings if script.function_of(b.node) is function and script.order[b.node] < script.order[name]
+    ]
+    last = max(before, key=lambda b: script.order[b.node], default=None)
+    if last is None or not isinstance(last.node, cst.Assign):
+        return bindings
+    return [last] if script.inside(name, script.suite(last.node)) else bindings
+
+
+def gets_shares(facts: Facts, call: cst.Call) -> bool:
+    """Tell whether the function that ``call`` runs goes through a rank's share then, and through no test set."""
+    for function in facts.flow.targets(call):
+        loops = (n for n in walk(function.body) if isinstance(n, cst.For) and n in facts.loops)
+        for n in (n for x in loops for n in walk(x.iter) if isinstance(n, cst.Name) and not _is_dealt(facts, x)):
+            given = facts.flow.argument(call, function, n.value)
+            ways = facts.flow.through(given) if given is not None else ()
+            cut = any(f.node in (n, *ways) or dotted(given or n) in f.names for f in facts.feeds)
+            if given is not None and not cut:
+                return False
+    return True
+
+
+def trains_where(facts: Facts, number: cst.CSTNode) -> cst.BaseExpression | None:
+    """Return what tells the runs of the function of ``number`` that train, if others evaluate samples that stay whole.
+
+    ``train`` of ``def run(loader, train)``, whose ``if train:`` stands above ``loss.backward()``.
+    """
+    function = facts.script.function_of(number)
+    ways = {gets_shares(facts, call) for call in facts.flow.callers(function)}
+    if not isinstance(function, cst.FunctionDef) or len(ways) < 2:
+        return None
+    loops = [n for n in walk(function.body) if n in facts.loops]
+    asked = (n for loop in loops for n in walk(loop) if isinstance(n, cst.If) and _goes_back(facts, n.body))
+    test = next((n.test for n in asked), None)
+    bound = {b.name for bs in facts.script.scopes[function.body].names.values() for b in bs if b.how != "param"}
+    return test if test is not None and bound.isdisjoint(names_in(test)) and not _runs(test) else None
+
+
+def _goes_back(facts: Facts, block: cst.CSTNode) -> bool:
+    """Tell whether ``block`` makes gradients, itself or in what it calls."""
+    return any(isinstance(n, cst.Attribute) and n.attr.value == "backward"
+               for body in facts.flow.bodies(block) for n in walk(body))  # fmt: skip
+
+
+def _runs(test: cst.BaseExpression) -> bool:
+    return any(isinstance(n, cst.Call) for n in walk(test))
+
+
+def _is_dealt(facts: Facts, loop: cst.For) -> bool:
+    """Tell whether ``loop`` deals out what it goes through itself, whatever it is handed: ``range(len(x))``."""
+    return any(isinstance(f.node, cst.Call) and facts.script.inside(f.node, loop.iter) for f in facts.feeds)
