@@ -161,3 +161,12 @@ for step in range(900):
 
 def test_what_a_ranks_own_environment_is_in_is_no_weight_of_a_loss():
     assert not [d for d in port(PLAYED).doubts if "weighs later" in d.why]
+
+
+def test_a_weight_that_a_function_returns_beside_the_loss_follows_the_serial_steps():
+    made = "def warm(step, last):\n    return min(1, step / last)\n"
+    made += "def parts(out, y, step, last):\n    return (out - y).pow(2).mean(), warm(step, last)\n"
+    loop = "step = 0\nfor x, y in loader:\n    loss, weight = parts(model(x), y, step, 10)\n    opt.zero_grad()\n"
+    loop += "    (loss + weight * model(x).pow(2).mean()).backward()\n    opt.step()\n    step += 1\n"
+    text = port(f"{HEAD}{LINE}{made}{loop}").text
+    assert "    loss, weight = parts(model(x), y, dl.serial_steps(step), 10)\n" in text

@@ -16,7 +16,7 @@ from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.facts.torch import calls_method
 from dlrun.port.feeds.iterated import Iterated
 from dlrun.port.insert import expression
-from dlrun.port.passes import entries, schedules, steps, turning
+from dlrun.port.passes import entries, returned, schedules, steps, turning
 from dlrun.port.passes.counters import attributes, counters, each_update, passes, tells
 from dlrun.port.passes.counts import is_length_of_share
 from dlrun.port.passes.decisions import ORDER
@@ -114,12 +114,19 @@ def _followed(facts: Facts, counted: Tells, divided: Collection[cst.CSTNode]) ->
 
     weighing = set(_weights(facts))
     for value in dict.fromkeys((*weighing, *_steered(facts))):
-        made = computed(facts.flow, [value], reads) if not facts.local(value) else None
+        alike = [v for v in _returned(facts, value) if not facts.local(v)]
+        made = computed(facts.flow, alike, reads) if alike else None
         if made is None or not done.isdisjoint(made.nodes) or any(is_length_of_share(facts, n) for n in made.nodes):
             continue
         picked = [read for read in made.reads if value in weighing and entries.picks(facts.script, read)]
         if picked or any(grows(facts, n) for n in made.nodes):
             yield from (read for read in made.reads if read in picked or not _picks(facts, read))
+
+
+def _returned(facts: Facts, value: cst.BaseExpression) -> list[cst.BaseExpression]:
+    """Return ``value``, or what functions return for it beside a rank's own: ``loss, w = parts(model(x), step)``."""
+    calls = returned.calls(facts, value) if isinstance(value, cst.Name) and facts.local(value) else []
+    return [end for _, ends in calls for end in ends] or [value]
 
 
 def _in_graph(facts: TensorFlowFacts, counted: Tells, divided: Set[cst.CSTNode]) -> Iterator[cst.BaseExpression]:

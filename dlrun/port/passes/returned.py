@@ -5,7 +5,8 @@ from __future__ import annotations
 import libcst as cst
 
 from dlrun.port.facts import Facts
-from dlrun.port.program.script import Binding, dotted, names_in, walk
+from dlrun.port.facts.computed import reaching
+from dlrun.port.program.script import dotted, names_in, walk
 
 Returned = tuple[cst.Call, list[cst.BaseExpression]]  # a call, and what it may return for the name
 
@@ -13,7 +14,7 @@ Returned = tuple[cst.Call, list[cst.BaseExpression]]  # a call, and what it may 
 def calls(facts: Facts, name: cst.Name) -> list[Returned]:
     """Return the calls from which alone ``name`` comes, each with what its functions return for it; () for others."""
     found: list[Returned] = []
-    for binding in _reaching(facts, name):
+    for binding in reaching(facts.script, name, facts.script.scopes[name].lookup(name.value)[0]):
         call, at = binding.value, binding.path[0] if len(binding.path) == 1 else None
         targets = facts.flow.targets(call) if isinstance(call, cst.Call) else []
         ends = [end for target in targets for end in facts.flow.returns(target)]
@@ -23,19 +24,6 @@ def calls(facts: Facts, name: cst.Name) -> list[Returned]:
             return []
         found.append((call, ends))
     return found
-
-
-def _reaching(facts: Facts, name: cst.Name) -> list[Binding]:
-    """Return the bindings whose value ``name`` may have: the last one before it, if the way there has no turn off."""
-    script, function = facts.script, facts.script.function_of(name)
-    bindings = script.scopes[name].lookup(name.value)[0]
-    before = [
-        b for b in bindings if script.function_of(b.node) is function and script.order[b.node] < script.order[name]
-    ]
-    last = max(before, key=lambda b: script.order[b.node], default=None)
-    if last is None or not isinstance(last.node, cst.Assign):
-        return bindings
-    return [last] if script.inside(name, script.suite(last.node)) else bindings
 
 
 def gets_shares(facts: Facts, call: cst.Call) -> bool:
