@@ -96,8 +96,9 @@ def _same_bits(some: Sequence[Any], others: Sequence[Any]) -> bool:
 def average(value: Any) -> Any:
     """Return the mean of ``value`` over the ranks: a float stays a float, an array an array, a tensor a tensor.
 
-    Integers become float64. Of a tuple, list or dict each entry is averaged, in a dict those of one name; a dict's
-    texts stay rank by rank. On one rank ``value`` itself comes back.
+    Integers become float64; an int that is the mean stays one: a count that all ranks share. Of a tuple, list or dict
+    each entry is averaged, in a dict those of one name; a dict's texts stay rank by rank. On one rank ``value`` itself
+    comes back.
     """
     if get_nranks() == 1:
         return value
@@ -111,7 +112,8 @@ def average(value: Any) -> Any:
         kept = {key for key, entry in value.items() if isinstance(entry, (str, type(None)))}
         found = {key: average(value[key]) for key in sorted(value.keys() - kept, key=repr)}
         return {key: value[key] if key in kept else found[key] for key in value}
-    return _combined(value, "mean")
+    mean = _combined(value, "mean")
+    return value if type(value) is int and mean == value else mean
 
 
 def total(value: Any) -> Any:

@@ -129,8 +129,9 @@ def average(value: Any) -> Any:
     """Return the mean of ``value`` over the ranks: of a metric, a loss, a tensor, a NumPy array.
 
     A float stays a float, a tensor a tensor (same dtype and device, detached), an array an array. Integers and
-    booleans become floating point, as in a true division, on more than one rank. Of a tuple, list or dict each entry is
-    averaged, in a dict those of one name; a dict's texts stay rank by rank. The argument is not changed.
+    booleans become floating point, as in a true division, on more than one rank; an int that is the mean stays one: a
+    count that all ranks share. Of a tuple, list or dict each entry is averaged, in a dict those of one name; a dict's
+    texts stay rank by rank. The argument is not changed.
     Of a module the floating-point buffers are averaged, in place: the statistics of BatchNorm, before the ranks
     evaluate or save it.
 
@@ -161,7 +162,8 @@ def _average(value: Any, name: str) -> Any:
             array = array.astype(np.float64)
         mean = _average_tensor(torch.from_numpy(array), name).numpy()
         return mean if isinstance(value, np.ndarray) else mean[()]
-    return _average_tensor(torch.tensor(float(value), dtype=torch.float64), name).item()
+    number = _average_tensor(torch.tensor(float(value), dtype=torch.float64), name).item()
+    return value if type(value) is int and number == value else number
 
 
 _LOW = 2**32 - 1

@@ -9,7 +9,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts.taint import Taint
 from dlrun.port.insert import statements
-from dlrun.port.passes import steering
+from dlrun.port.passes import returned, steering
 from dlrun.port.passes.metrics import Metrics, asked_if_finite
 from dlrun.port.program.script import dotted, names_in, walk
 
@@ -144,7 +144,7 @@ def _decision(metrics: Metrics, node: cst.CSTNode, test: cst.Comparison) -> Iter
             write = f"{text} = {metrics.facts.alias}.average({text}) where every rank comes by"
             yield Doubt(side, why, "high", write)
         elif isinstance(node, cst.While) or not _is_place(side) or _led_back(metrics, side, anchor):
-            how = metrics.totalled if _is_sum(metrics, side) else metrics.wrapped
+            how = metrics.total_of(side) if _is_sum(metrics, side) else metrics.wrapped
             yield Edit(side, "all ranks must decide alike", how)
             for n in _kept(metrics, node, test):
                 ends = isinstance(n.value, cst.Call) and metrics.script.name_of(n.value.func) in _ENDS
@@ -153,10 +153,12 @@ def _decision(metrics: Metrics, node: cst.CSTNode, test: cst.Comparison) -> Iter
                         yield Edit(value, "what is kept is what was compared", metrics.wrapped)
         elif (metrics.script.function_of(anchor), text) not in metrics.averaged:
             line = _first_use(metrics, metrics.script.line_of(anchor), side)
-            over = "total" if _is_sum(metrics, side) else "average"
+            alias, summed = metrics.facts.alias, _is_sum(metrics, side)
+            trains = returned.trains_where(metrics.facts, side) if summed else None
+            told = trains and metrics.script.code(trains)
             metrics.settle(text, line)
-            yield Edit(line, f"{text}: all ranks must decide alike",
-                       before=statements(f"torch/{over}_statement", dl=metrics.facts.alias, name=text))  # fmt: skip
+            lines = statements(f"torch/{'total' if summed else 'average'}_statement", dl=alias, name=text, trains=told)
+            yield Edit(line, f"{text}: all ranks must decide alike", before=lines)
 
 
 def _is_sum(metrics: Metrics, side: cst.BaseExpression) -> bool:

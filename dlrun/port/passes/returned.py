@@ -49,10 +49,21 @@ def trains_where(facts: Facts, number: cst.CSTNode) -> cst.BaseExpression | None
     if not isinstance(function, cst.FunctionDef) or len(ways) < 2:
         return None
     loops = [n for n in walk(function.body) if n in facts.loops]
-    asked = (n for loop in loops for n in walk(loop) if isinstance(n, cst.If) and _goes_back(facts, n.body))
-    test = next((n.test for n in asked), None)
+    asked = (n for loop in loops for n in walk(loop) if isinstance(n, cst.If))
+    test = next((t for n in asked if (t := _training(facts, n)) is not None), None)
     bound = {b.name for bs in facts.script.scopes[function.body].names.values() for b in bs if b.how != "param"}
     return test if test is not None and bound.isdisjoint(names_in(test)) and not _runs(test) else None
+
+
+def _training(facts: Facts, choice: cst.If) -> cst.BaseExpression | None:
+    """Return what is true where the one or the other block of ``choice`` makes gradients; None where neither does."""
+    if _goes_back(facts, choice.body):
+        return choice.test
+    if isinstance(choice.orelse, cst.Else) and _goes_back(facts, choice.orelse.body):
+        bare = isinstance(choice.test, (cst.Name, cst.Attribute)) or choice.test.lpar
+        sides = {} if bare else {"lpar": [cst.LeftParen()], "rpar": [cst.RightParen()]}
+        return cst.UnaryOperation(cst.Not(), choice.test.with_changes(**sides))
+    return None
 
 
 def _goes_back(facts: Facts, block: cst.CSTNode) -> bool:

@@ -236,6 +236,7 @@ def averages_keep_the_kind():
     mean = (_n - 1) / 2
     assert dl.average(float(_r)) == mean
     assert dl.average(_r) == mean
+    assert (type(dl.average(2 + (_r == 0))), type(dl.average(23)), type(dl.average(23.0))) == (float, int, float)
     assert dl.average(tf.constant([_r, _r])).numpy().tolist() == [mean, mean]
     assert dl.average(np.full(3, _r, np.float32)).dtype == np.float32
     assert dl.average([float(_r), 1.0]) == [mean, 1.0]

@@ -284,6 +284,7 @@ def averages_keep_the_kind_of_their_argument():
     assert dl.average(float(_r)) == mean
     assert type(dl.average(float(_r))) is float
     assert dl.average(_r) == mean
+    assert (type(dl.average(2 + (_r == 0))), type(dl.average(23)), type(dl.average(23.0))) == (float, int, float)
     assert dl.average((float(_r), _r)) == (mean, mean)
     assert dl.average({"loss": float(_r), "split": "val", "best": None}) == {"loss": mean, "split": "val", "best": None}
     names = ("a", "b") if _r == 0 else ("b", "a")  # as out of a set of texts, whose order is each process's own
