@@ -18,7 +18,7 @@ import numpy as np
 
 import dl_comm
 from dl_comm import _core, settings
-from dl_comm.generators import GENERATORS, state_of
+from dl_comm.generators import GENERATORS, set_state, state_of
 
 # A DataLoader worker that is spawned imports the script anew; through this it learns whose child it is.
 _PARENT = "DL_COMM_PARENT"
@@ -163,8 +163,14 @@ def shift_own(generators: tuple[Any, ...]) -> None:
 
 
 def value_of(value: Any, root: int) -> Any:
-    """Return rank ``root``'s ``value``, which must be one that can be pickled. Collective."""
+    """Return rank ``root``'s ``value``, which must be one that can be pickled. Collective.
+
+    A generator of random numbers is the rank's own, and goes on as rank ``root``'s.
+    """
     if get_nranks() == 1 or is_worker():
+        return value
+    if isinstance(value, GENERATORS):
+        set_state(value, value_of(state_of(value), root))
         return value
     return pickle.loads(_core.broadcast_bytes(pickle.dumps(value), root))
 

@@ -62,6 +62,8 @@ class _Verbs(click.Group):
                 raise
             place = f"{error.filename}: " if error.filename is not None else ""
             DlrunError(f"{place}{error.strerror}").show()
+            if error.errno in _FULL:  # Python writes what is left at its end, and would fail again
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
             sys.exit(1)
 
     def invoke(self, ctx: click.Context) -> Any:

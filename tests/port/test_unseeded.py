@@ -51,6 +51,30 @@ def test_what_is_drawn_for_all_ranks_comes_from_rank_0s_random_numbers(made, bef
     assert len(noise) == (alike or "3" in made)
 
 
+KERAS = """import keras
+import numpy as np
+order = np.random.default_rng().permutation(len(x))
+model = keras.Sequential([keras.layers.Dense(2)])
+model.compile("sgd", "mse")
+model.fit(x[order[:80]], y[order[:80]], validation_data=(x[order[80:]], y[order[80:]]))
+"""
+TAPE = """import keras
+import numpy as np
+import tensorflow as tf
+order = np.random.default_rng().permutation(len(x))
+model, opt = keras.Sequential([keras.layers.Dense(1)]), keras.optimizers.SGD(0.1)
+for batch in tf.data.Dataset.from_tensor_slices(x[order[:80]]).batch(8):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(batch) ** 2)
+    opt.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
+"""
+
+
+@pytest.mark.parametrize("script", [KERAS, TAPE], ids=["keras", "tape"])
+def test_so_does_what_keras_and_tapes_share(script):
+    assert "order = dl.broadcast(np.random.default_rng()).permutation(len(x))\n" in port(script).text
+
+
 FOLDS = """import torch
 from sklearn.model_selection import MADE
 from torch.utils.data import DataLoader, Subset

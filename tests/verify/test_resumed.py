@@ -33,7 +33,7 @@ FIRST = ('if os.path.exists("last.pt"):', 'if dl.is_rank0() and os.path.exists("
     ("edits", "fault"),
     [
         ((FIRST, (SENT, f"{SENT}{EPOCH}")), ""),
-        ((FIRST, (SENT, f"dl.broadcast(model)\n{EPOCH}")), "ranks-differ"),
+        ((FIRST, (SENT, f"dl.broadcast(model)\n{EPOCH}")), "rank-dependent-rate"),
         (((' = torch.load("last.pt")', ' = dl.load("last.pt")'),), ""),
     ],
     ids=["right", "no-optimizer", "dl-load"],

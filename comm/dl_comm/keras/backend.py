@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from dl_comm import _core
+from dl_comm.generators import GENERATORS
 from dl_comm.output import Silence
 from dl_comm.ranks import VALUES, get_nranks, get_rank, parts, shifted_seed, value_of
 
@@ -132,9 +133,11 @@ def average_gradients(grads: list[Any]) -> list[Any]:
 def broadcast(what: Any, root: int = 0) -> Any:
     """Give a built model (and its optimizer, where it is built) or a list of variables rank ``root``'s values.
 
-    Of a number, a text, a time or a NumPy array, and of what ``rank0`` returned, rank ``root``'s is returned.
+    Of a number, a text, a time or a NumPy array, and of what ``rank0`` returned, rank ``root``'s is returned. A
+    generator of random numbers (NumPy's ``Generator`` and ``RandomState``, ``random.Random``) is returned itself, and
+    goes on as rank ``root``'s.
     """
-    if isinstance(what, (np.ndarray, Silence, *VALUES)):
+    if isinstance(what, (np.ndarray, Silence, *GENERATORS, *VALUES)):
         return value_of(what, root)
     if get_nranks() > 1:
         exchange(variables_of(what), root)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from dl_comm.generators import GENERATORS
 from dl_comm.output import Silence
 from dl_comm.ranks import VALUES, get_nranks, value_of
 from dl_comm.tensorflow.op import reduce
@@ -18,7 +19,9 @@ def broadcast(tensors: Any, root: int = 0) -> Any:
 
     Any dtypes that have a size; in a graph the result are tensors that will hold the values. A NumPy array, a number,
     a text, a time, or a list of these such as samples or their order, comes back as rank ``root``'s, at once; a single
-    tensor as one. So does what ``rank0`` returned: ``path = dl.broadcast(dl.rank0(saver.save)(session, "model"))``.
+    tensor as one. So does what ``rank0`` returned: ``path = dl.broadcast(dl.rank0(saver.save)(session, "model"))``. A
+    generator of random numbers (NumPy's ``Generator`` and ``RandomState``, ``random.Random``) comes back itself, and
+    goes on as rank ``root``'s.
     """
     if _is_plain(tensors):
         return value_of(tensors, root)
@@ -39,7 +42,7 @@ def _is_plain(thing: Any) -> bool:
     """Tell whether ``thing`` is data, and no tensor or variable: arrays, numbers, texts, lists of them."""
     if isinstance(thing, (list, tuple)):
         return all(map(_is_plain, thing))
-    return isinstance(thing, (np.ndarray, Silence, *VALUES))
+    return isinstance(thing, (np.ndarray, Silence, *GENERATORS, *VALUES))
 
 
 def broadcast_variables(*things: Any, root: int = 0) -> Any:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import libcst as cst
 
-from dlrun.port.facts import Facts
+from dlrun.port.facts import ScriptFacts
 from dlrun.port.program.script import walk
 
 _DEPTH = 4
 
 
-def makers(facts: Facts) -> set[cst.FunctionDef]:
+def makers(facts: ScriptFacts) -> set[cst.FunctionDef]:
     """Return ``__getitem__`` of data sets, ``__call__`` of transforms, collate functions, and what these call."""
     flow, script = facts.flow, facts.script
     todo = [(f, _DEPTH) for f in flow.methods.get("__getitem__", [])]
@@ -22,7 +22,7 @@ def makers(facts: Facts) -> set[cst.FunctionDef]:
             if arg.keyword is not None and arg.keyword.value in ("collate_fn", "transform", "target_transform"):
                 given = flow.definition(arg.value)
                 todo.extend([(given, _DEPTH)] if isinstance(given, cst.FunctionDef) else [])
-    trained = {script.function_of(node) for node in (*(s.node for s in facts.steps), *facts.loops)}
+    trained = {script.function_of(node) for node in (*(s.node for s in getattr(facts, "steps", ())), *facts.loops)}
     found: set[cst.FunctionDef] = set()
     while todo:
         function, depth = todo.pop()

@@ -59,10 +59,11 @@ GRID: Mapping[str, Mapping[str, Pass]] = {
         "output": output.torch,
         "finish": finish.torch,
     },
-    # distribute() broadcasts, shards and averages metrics where fit() runs: one edit for four steps.
+    # distribute() broadcasts, shards and averages metrics where fit() runs: one edit for most of these steps.
     "keras": {
         "start": keras.start,
         "gradients": keras.gradients,
+        "shard": keras.shard,
         "rate": keras_rate.rate,
         "steps": keras.steps,
         "output": keras_output.keras,

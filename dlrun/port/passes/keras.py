@@ -16,7 +16,17 @@ from dlrun.port.feeds.counting import counts_too
 from dlrun.port.feeds.draws import plays
 from dlrun.port.feeds.iterated import Iterated
 from dlrun.port.insert import expression, statements
-from dlrun.port.passes import alike, devices, keras_annealing, keras_schedules, moving, own_variables, recipe, schedules
+from dlrun.port.passes import (
+    alike,
+    devices,
+    keras_annealing,
+    keras_schedules,
+    moving,
+    own_variables,
+    recipe,
+    schedules,
+    unseeded,
+)
 from dlrun.port.passes import shard as torch_shard
 from dlrun.port.passes import start as torch_start
 from dlrun.port.passes.apart import own_generators
@@ -104,6 +114,24 @@ def gradients(facts: KerasFacts) -> Iterator[Edit | Doubt]:
         yield Edit(loop, "the loop draws its own batches, other ones on each rank",
                    before=statements("keras/reseed", dl=facts.alias))  # fmt: skip
         yield from own_generators(facts, loop)
+
+
+def shard(facts: KerasFacts) -> Iterator[Edit]:
+    """Let all ranks have the same samples in the same order, of which fit() gives each its share.
+
+    Before:
+        order = np.random.default_rng().permutation(len(x))
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile(loss="mse")
+        model.fit(x[order[:800]], y[order[:800]])
+
+    After:
+        order = dl.broadcast(np.random.default_rng()).permutation(len(x))
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile(loss="mse")
+        model.fit(x[order[:800]], y[order[:800]])
+    """
+    yield from unseeded.torch(facts)
 
 
 def _by_itself(facts: KerasFacts) -> Iterator[Doubt]:

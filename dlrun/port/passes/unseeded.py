@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.edits import Edit
-from dlrun.port.facts import Facts
+from dlrun.port.facts import ScriptFacts
 from dlrun.port.facts.keras import GENERATORS
 from dlrun.port.feeds import samples
 from dlrun.port.insert import expression
@@ -16,7 +16,7 @@ from dlrun.port.program.script import dotted
 _ORDERS = ("permutation", "permuted", "shuffle")
 
 
-def torch(facts: Facts) -> Iterator[Edit]:
+def torch(facts: ScriptFacts) -> Iterator[Edit]:
     """Let all ranks draw alike from a generator that splits the data, or makes them, or brings them into an order.
 
     What a generator draws in the training loop alone is noise, of which each rank has its own anyway.
@@ -44,7 +44,7 @@ def torch(facts: Facts) -> Iterator[Edit]:
                    lambda made: expression("torch/same", {"value": made}, dl=facts.alias))  # fmt: skip
 
 
-def unseeded(facts: Facts) -> list[cst.Call]:
+def unseeded(facts: ScriptFacts) -> list[cst.Call]:
     """Return the calls that make generators without a seed, of which draws before the training have to be alike."""
     script = facts.script
     made = [c for c in script.calls if script.name_of(c.func) in GENERATORS and _is_bare(c)]
@@ -62,14 +62,14 @@ def _is_bare(call: cst.Call) -> bool:
     return all(dotted(arg.value) == "None" for arg in call.args)
 
 
-def _is_alike(facts: Facts, draw: cst.Attribute, apart: set[cst.FunctionDef]) -> bool:
+def _is_alike(facts: ScriptFacts, draw: cst.Attribute, apart: set[cst.FunctionDef]) -> bool:
     """Tell whether ``draw`` is of an order in training, or runs outside of it."""
     if facts.script.function_of(draw) in apart:
         return False
     return draw.attr.value in _ORDERS or not _in_training(facts, draw)
 
 
-def _in_training(facts: Facts, node: cst.CSTNode, depth: int = 4) -> bool:
+def _in_training(facts: ScriptFacts, node: cst.CSTNode, depth: int = 4) -> bool:
     """Tell whether training loops run ``node``, or nothing is seen to run it."""
     if any(up in facts.loops for up in facts.script.above(node)):
         return True

@@ -48,6 +48,7 @@ class DataSets:
         self._known: dict[int, tuple[int, Any]] = {}
         self._cut: list[Any] = []  # data sets of this rank's parts of batches
         self._latest: Epoch | None = None
+        self._trained: Epoch | None = None  # the last that trains
 
     def number(self, data: Any) -> int:
         """Return a small number for a data set, the same one each time."""
@@ -55,7 +56,8 @@ class DataSets:
 
     def begin(self, iterator: Any, data: Any, following: Callable[[], Any]) -> None:
         """An epoch over a data set begins."""
-        self._over()
+        if not self.evaluating:  # Keras 2 goes on with the arrays' one iterator after an evaluation
+            self._over()
         finite = bool(self.fitting and self._arrays) or int(data.cardinality()) >= 0
         trains = self.fitting and not self.evaluating
         dealt = bool(self.recorder.orders.global_batch and trains) and not self._is_cut(data)
@@ -87,6 +89,7 @@ class DataSets:
         """Gradients are computed: the batch that came last was for training."""
         if self._latest is not None and not self._latest.trains:
             self._latest.trains = True
+            self._trained = self._latest
             self.totals.trained.add(self._latest.loader)
             self.recorder.note("trains", epoch=self._latest.number)
 
@@ -101,13 +104,14 @@ class DataSets:
 
     def end(self) -> None:
         """The run is about to be stopped within the last epoch."""
-        if self._latest is not None and self._latest.trains and self._latest.finite and not self._latest.over:
-            self.cut(self._latest)
+        last = self._trained if self.fitting else self._latest
+        if last is not None and last.trains and last.finite and not last.over:
+            self.cut(last)
 
     def _over(self) -> None:
         """In fit() an epoch of arrays is over when another begins: Keras counts batches and does not ask for more."""
-        epoch = self._latest
-        if self.fitting and self._arrays and epoch is not None and epoch.trains and not epoch.over:
+        epoch = self._trained
+        if self.fitting and self._arrays and epoch is not None and not epoch.over:
             epoch.over = True
             self.recorder.note("over", epoch=epoch.number)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import random
 
 import dl_comm.keras as dl
 import keras
@@ -322,6 +323,14 @@ def a_data_set_of_known_length_is_as_long_on_all_ranks_and_no_step_is_counted_be
     model = dl.distribute(make_model())
     model.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(4), epochs=2, verbose=0)
     assert int(model.optimizer.iterations) == 2 * 4  # the last round is padded
+
+
+def generators_go_on_as_rank_0s():
+    for made in (np.random.default_rng(), np.random.RandomState(), random.Random()):
+        own = dl.broadcast(made)
+        assert own is made
+        first = own.random()
+        assert first == dl.broadcast(first) and own.random() != first
 
 
 def layers_that_a_train_step_alone_calls_begin_alike():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -189,6 +190,14 @@ def variables_take_the_roots_values():
     a, b = dl.broadcast([tf.fill([2], _r + 5), tf.constant(float(_r))], 0)
     assert a.numpy().tolist() == [5, 5]
     assert b.numpy() == 0
+
+
+def generators_go_on_as_rank_0s():
+    for made in (np.random.default_rng(), np.random.RandomState(), random.Random()):
+        own = dl.broadcast(made)
+        assert own is made
+        first = own.random()
+        assert first == dl.broadcast(first) and own.random() != first
 
 
 def a_model_that_its_first_batch_builds_is_broadcast_whole():
