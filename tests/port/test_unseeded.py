@@ -75,6 +75,24 @@ def test_so_does_what_keras_and_tapes_share(script):
     assert "order = dl.broadcast(np.random.default_rng()).permutation(len(x))\n" in port(script).text
 
 
+BATCHES = """import keras
+import numpy as np
+rng = np.random.default_rng()
+order = rng.permutation(len(x))
+model = keras.Sequential([keras.layers.Dense(2)])
+model.compile("sgd", "mse")
+for step in range(20):
+    at = order[rng.integers(0, 80, 8)]
+    model.train_on_batch(x[at], y[at])
+"""
+
+
+def test_batches_that_a_loop_draws_from_it_are_each_ranks_own():
+    text = port(BATCHES).text
+    assert "rng = dl.broadcast(np.random.default_rng())\n" in text
+    assert text.index("dl.reseed(rng)") < text.index("for step in")
+
+
 FOLDS = """import torch
 from sklearn.model_selection import MADE
 from torch.utils.data import DataLoader, Subset

@@ -191,7 +191,7 @@ def seeded_draws(facts: ScriptFacts, body: cst.CSTNode) -> Iterator[tuple[cst.Ca
 
     Also from those that get rank 0's state.
     """
-    alike = unseeded(facts) if isinstance(facts, Facts) else []
+    alike = unseeded(facts)
     for call in (n for n in walk(body) if isinstance(n, cst.Call) and isinstance(n.func, cst.Attribute)):
         made = [o.node for o in facts.flow.origins(call.func.value)]  # type: ignore[attr-defined]
         seeded = [m for m in made if isinstance(m, cst.Call) and (m.args or m in alike)
