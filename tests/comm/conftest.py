@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -64,6 +65,24 @@ def job(tmp_path: Path) -> Job:
         return Ended(ended.returncode, ended.stdout)
 
     return run
+
+
+@pytest.fixture
+def before_mpi(any_mpi: Mpi, tmp_path: Path) -> Callable[..., str]:
+    """Return before_mpi(text, *flags): the path of a library of C functions that are called before those of the MPI."""
+
+    def build(text: str, *flags: str) -> str:
+        compiler = shutil.which("cc")
+        if compiler is None or not any_mpi.for_mpi4py():
+            pytest.skip("no C compiler, or the MPI library lies elsewhere")
+        library = any_mpi.for_mpi4py()["MPI4PY_LIBMPI"]
+        source, shim = tmp_path / "before.c", tmp_path / "before.so"
+        source.write_text(text)
+        words = [compiler, "-shared", "-fPIC", *flags, str(source), "-o", str(shim), library]
+        subprocess.run([*words, f"-Wl,-rpath,{Path(library).parent}"], check=True, timeout=60)
+        return str(shim)
+
+    return build
 
 
 Threads = Callable[..., list[Any]]

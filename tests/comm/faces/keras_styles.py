@@ -2,11 +2,11 @@
 
 import contextlib
 import io
-import random
 
 import dl_comm.keras as dl
 import keras
 import numpy as np
+from agreement import go_on_alike
 from dl_comm.keras.backend import KERAS_3, backend, read
 from keras_nets import assert_fits_like_one_process, make_data, make_model, n, r, same_bits, set_seed
 
@@ -326,11 +326,7 @@ def a_data_set_of_known_length_is_as_long_on_all_ranks_and_no_step_is_counted_be
 
 
 def generators_go_on_as_rank_0s():
-    for made in (np.random.default_rng(), np.random.RandomState(), random.Random()):
-        own = dl.broadcast(made)
-        assert own is made
-        first = own.random()
-        assert first == dl.broadcast(first) and own.random() != first
+    go_on_alike(dl.broadcast)
 
 
 def layers_that_a_train_step_alone_calls_begin_alike():

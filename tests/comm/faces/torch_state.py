@@ -4,7 +4,6 @@ import copy
 import hashlib
 import io
 import pickle
-import random
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +11,7 @@ from types import SimpleNamespace
 import dl_comm.torch as dl
 import numpy as np
 import torch
+from agreement import go_on_alike
 from dl_comm import CommError, _core
 from torch import nn
 from torch_versions import with_a_scaler
@@ -213,11 +213,7 @@ def random_streams_are_left_alone():
 
 
 def generators_go_on_as_rank_0s():
-    for made in (np.random.default_rng(), np.random.RandomState(), random.Random()):
-        own = dl.broadcast(made)
-        assert own is made
-        first = own.random()
-        assert first == _on_rank0(first) and own.random() != first
+    go_on_alike(dl.broadcast)
 
 
 def different_structures_are_an_error_on_every_rank():
