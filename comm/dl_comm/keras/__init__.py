@@ -20,10 +20,11 @@ from __future__ import annotations
 
 from dl_comm.dealing import turns
 from dl_comm.keras.backend import average, broadcast, init, reseed
-from dl_comm.keras.callbacks import AverageMetrics, Broadcast, Decay, ScaleRate, WarmUp
+from dl_comm.keras.callbacks import Broadcast, Decay, ScaleRate, WarmUp
 from dl_comm.keras.data import shard
 from dl_comm.keras.lars import lars
 from dl_comm.keras.model import Distribute, DistributedOptimizer, distribute
+from dl_comm.keras.together import AverageMetrics
 from dl_comm.machine import get_gpu
 from dl_comm.output import print, rank0, rank0_first
 from dl_comm.ranks import barrier, finalize, get_localrank, get_localsize, get_nranks, get_rank, is_rank0

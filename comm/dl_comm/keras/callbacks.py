@@ -1,4 +1,4 @@
-"""What happens around a fit: one start for all, metrics of all, warm-up."""
+"""What happens around a fit: one start for all, warm-up, files from one rank. What all do together: ``together``."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
-import numpy as np
 
-from dl_comm import CommError, _core
-from dl_comm.keras.backend import broadcast, exchange, own_noise
+from dl_comm.keras.backend import broadcast, own_noise
 from dl_comm.output import Silence
 from dl_comm.ranks import get_nranks, get_rank, parts
 from dl_comm.rate import decay_factor, lr_scale, warm_factor
@@ -31,88 +29,6 @@ class Broadcast(keras.callbacks.Callback):  # type: ignore[misc]
             optimizer.build(self.model.trainable_variables)
         broadcast(self.model, self._root)
         own_noise(self.model)
-
-
-class AverageMetrics(keras.callbacks.Callback):  # type: ignore[misc]
-    """At the end of an epoch its metrics become the means over the ranks, for all callbacks that come after this one.
-
-    So early stopping, plateaus and best checkpoints decide alike on all ranks. Before a validation and at the end of
-    an epoch the statistics of BatchNormalization layers are averaged, too: all ranks evaluate and save one model.
-    """
-
-    def on_test_begin(self, logs: Any = None) -> None:
-        """Average BatchNormalization's statistics."""
-        self._average_statistics()
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Average the logs, in place."""
-        if get_nranks() == 1:
-            return
-        self._average_statistics()
-        logs = logs if logs is not None else {}
-        names = sorted(name for name, value in logs.items() if np.ndim(value) == 0)
-        theirs = [b.decode() for b in _core.allgather_bytes(" ".join(names).encode())]
-        if len(set(theirs)) > 1:
-            other = next(r for r, text in enumerate(theirs) if text != theirs[0])
-            raise CommError(
-                f"epoch {epoch} has the metrics {theirs[0]!r} on rank 0 and {theirs[other]!r} on rank {other}",
-                "Compile the model with the same metrics on every rank.",
-            )
-        values = np.array([float(logs[name]) for name in names], dtype=np.float64)
-        _core.allreduce([(values.ctypes.data, values.size, "float64")], "mean", 0, ["metrics of an epoch"])
-        logs.update(zip(names, values.tolist(), strict=True))
-
-    def _average_statistics(self) -> None:
-        if get_nranks() > 1:
-            synchronize(self.model)
-            layers = [layer for layer in _layers(self.model) if isinstance(layer, keras.layers.BatchNormalization)]
-            exchange([v for layer in layers for v in layer.non_trainable_variables if "moving" in v.name], None)
-
-
-def _layers(layer: Any) -> list[Any]:
-    """Return a layer and all layers in it, each once, in a fixed order."""
-    found, queue = {}, [layer]
-    while queue:
-        one = queue.pop(0)
-        if id(one) not in found:
-            found[id(one)] = one
-            queue += list(one._flatten_layers(include_self=False, recursive=False))
-    return list(found.values())
-
-
-class StopTogether(keras.callbacks.Callback):  # type: ignore[misc]
-    """All ranks leave ``fit`` where one does; after all other callbacks, which may look at a clock of their own."""
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Stop where any rank stops."""
-        asked = _core.allgather_bytes(b"1" if self.model.stop_training else b"0")
-        self.model.stop_training = b"1" in asked
-
-
-class StopTogetherAtBatches(StopTogether):
-    """Likewise after every batch, for callbacks that look at a rank's own."""
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Stop where any rank stops."""
-        self.on_epoch_end(batch)
-
-
-def stop_together(callbacks: list[Any]) -> StopTogether:
-    """Return the callback that ends ``fit`` alike on all ranks, as often as one of a rank's ``callbacks`` may end it.
-
-    Collective. Of Keras's own only TerminateOnNaN stops at a batch.
-    """
-    hooks = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
-
-    def may_stop(callback: Any) -> bool:
-        name, kind = type(callback).__name__, type(callback)
-        if kind.__module__.partition(".")[0] in ("keras", "tensorflow", "dl_comm") and name != "LambdaCallback":
-            return name == "TerminateOnNaN"
-        plain, given = keras.callbacks.Callback, vars(callback)  # a LambdaCallback's
-        return any(hook in given or getattr(kind, hook) is not getattr(plain, hook) for hook in hooks)
-
-    at_batches = b"1" in _core.allgather_bytes(b"1" if any(map(may_stop, callbacks)) else b"0")
-    return StopTogetherAtBatches() if at_batches else StopTogether()
 
 
 class ScaleRate(keras.callbacks.Callback):  # type: ignore[misc]

@@ -16,9 +16,10 @@ from dl_comm.keras.backend import (
     stateful_layers,
 )
 from dl_comm.keras.building import build
-from dl_comm.keras.callbacks import AverageMetrics, Broadcast, on_this_rank, stop_together
+from dl_comm.keras.callbacks import Broadcast, on_this_rank
 from dl_comm.keras.data import shard, split, stretches
 from dl_comm.keras.lars import lars
+from dl_comm.keras.together import AverageMetrics, together
 from dl_comm.output import print
 from dl_comm.overflow import averaged_outside
 from dl_comm.ranks import get_nranks, get_rank
@@ -43,7 +44,8 @@ def distribute(model: M, shard_data: bool = True, callbacks: Sequence[Any] = (),
       divided by n. A stateful model gets a contiguous stretch of them, in whole batches, and carries each rank's states
       through it; what is left over at the end, nobody trains on. ``shard_data=False`` leaves the data to you;
     - splits off ``validation_split`` first; validation data are not divided;
-    - begins with rank 0's weights and optimizer state, and averages metrics over ranks at the end of each epoch;
+    - begins with rank 0's weights and optimizer state, and averages metrics over ranks at the end of each epoch, and of
+      each batch for callbacks that see it;
     - runs without XLA on TensorFlow (``jit_compile`` is switched off, with a line that says so);
     - ends on all ranks where a callback ends it on one: after an epoch, and after a batch for callbacks that see it;
     - shows progress and writes files (ModelCheckpoint, TensorBoard, CSVLogger) on rank 0 only;
@@ -120,7 +122,8 @@ def _distributed_fit(model: Any, shard_data: bool, callbacks: Sequence[Any], use
         DistributedOptimizer(model.optimizer)
         _without_xla(model)
         own = on_this_rank(options.get("callbacks"))
-        options["callbacks"] = [AverageMetrics(), *callbacks, *own, Broadcast(), stop_together(own)]
+        first, last = together(own)
+        options["callbacks"] = [first, *callbacks, *own, Broadcast(), last]
         if get_rank() > 0:
             options["verbose"] = 0
         return plain(**options)

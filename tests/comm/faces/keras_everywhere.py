@@ -125,6 +125,26 @@ def metrics_are_averaged_before_others_see_them():
     assert history.history["loss"] == [one["loss"] for one in seen]
 
 
+def metrics_of_batches_are_averaged_where_a_callback_of_any_rank_looks_at_them():
+    x, y = make_data(8 * n)
+    y = y + np.arange(8 * n)[:, None] % n * 10
+    seen = []
+
+    class See(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            seen.append((batch, sorted(logs), float(logs["loss"])))
+
+    model = dl.distribute(make_model(metrics=["mae"]))
+    losses = model.fit(x, y, 4, 2, callbacks=[See()], verbose=0).history["loss"]
+    assert [batch for batch, _, _ in seen] == [0, 1, 0, 1]
+    assert [loss for batch, _, loss in seen if batch] == losses  # the last of an epoch, of equal batches, is its mean
+    everyone = [json.loads(b) for b in _core.allgather_bytes(json.dumps(seen).encode())]
+    assert all(one == everyone[0] for one in everyone)
+    if backend() == "tensorflow":
+        kept = [keras.callbacks.TensorBoard(tempfile.mkdtemp(), update_freq="batch")] if r == 0 else []
+        model.fit(x, y, 4, callbacks=kept, verbose=0)  # on the other ranks nothing looks
+
+
 def validation_data_are_split_off_first_and_not_divided():
     x, y = make_data(8 * n)
     model = dl.distribute(make_model())

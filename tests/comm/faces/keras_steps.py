@@ -125,13 +125,12 @@ def an_overflow_on_one_rank_skips_the_step_on_all():
 
 def a_fit_ends_on_all_ranks_where_a_callback_ends_it_on_one():
     x, y = make_data(16 * n)
-    y = y + np.arange(16 * n)[:, None] % n * 10  # the last rank's losses are the greatest
     seen = []
 
     class Until(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
             seen.append(batch)
-            self.model.stop_training = logs["loss"] > 50 * (n - 1) and batch == 1
+            self.model.stop_training = batch == 1 and r == n - 1  # its own batch, say, has no labels
 
     class Hurry(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
