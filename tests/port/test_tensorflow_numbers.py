@@ -207,3 +207,80 @@ def test_what_tensorflow_prints_is_the_mean_over_the_ranks_too() -> None:
     text = port("data = read()\n" + PRINTED).text
     assert 'dl.rank0(tf.print)("step", k, "loss", dl.average(loss))' in text
     assert 'dl.rank0(tf.print)("last", dl.average(loss))' in text
+
+
+FETCHES = """import numpy as np
+import tensorflow.compat.v1 as tf
+x = tf.placeholder(tf.float32, [None, 4])
+loss, rows = tf.reduce_mean(tf.layers.dense(x, 1) ** 2), tf.layers.dense(x, 1)
+opt = tf.train.AdamOptimizer(1e-3)
+pairs = opt.compute_gradients(loss)
+fetches = FETCHES
+samples = np.load("rows.npy")
+with tf.Session() as sess:
+    sess.run(tf.global_variables_initializer())
+    for i in range(100):
+        r = sess.run(fetches, {x: samples[i * 8 : i * 8 + 8]})
+        print(i, SHOWN)
+"""
+BY_NAME = (
+    '{"loss": loss, "norm": tf.global_norm([g for g, _ in pairs]), "train": opt.apply_gradients(pairs), "rows": rows}'
+)
+
+
+@pytest.mark.parametrize(
+    ("fetches", "shown", "written"),
+    [
+        (BY_NAME, 'r["loss"], r["norm"]', 'dl.average(r["loss"]), dl.average(r["norm"])'),
+        (BY_NAME, 'r["rows"]', 'r["rows"]'),  # one of each sample
+        ("[opt.apply_gradients(pairs), loss, rows]", "r[1]", "dl.average(r[1])"),
+        ("[opt.apply_gradients(pairs), loss, rows]", "r[2]", "r[2]"),
+    ],
+)
+def test_entries_of_what_a_session_fetched_are_averaged_where_they_are_one_number(fetches, shown, written) -> None:
+    text = port(FETCHES.replace("FETCHES", fetches).replace("SHOWN", shown)).text
+    assert f"print(i, {written})" in text
+
+
+PAIRS = """import tensorflow as tf
+from tensorflow import keras
+data = tf.data.Dataset.from_tensor_slices(tf.ones((64, 4))).batch(8)
+net, opt = keras.Sequential([keras.layers.Dense(4)]), keras.optimizers.SGD(0.1)
+def pairs(a, b):
+    logits = tf.matmul(a, b, transpose_b=True)
+    MADE
+for x in data:
+    with tf.GradientTape() as tape:
+        loss = pairs(net(x), net(x + 1))
+    opt.apply_gradients(zip(tape.gradient(loss, net.trainable_variables), net.trainable_variables))
+"""
+COMPARED = "compares the samples of a batch"
+BY_CLASS = "tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))"
+
+
+@pytest.mark.parametrize(
+    ("made", "doubted"),
+    [
+        (f"labels = tf.range(tf.shape(a)[0])\n    return {BY_CLASS}", True),
+        (f"labels = tf.argmax(b, axis=1)\n    return {BY_CLASS}", False),
+        ("return keras.losses.CategoricalCrossentropy()(tf.one_hot(tf.range(8), 8), logits)", True),
+        ("return keras.losses.categorical_crossentropy(tf.concat([tf.eye(8), tf.eye(8)], 0), logits)", True),
+        ("return keras.losses.CategoricalCrossentropy()(b, tf.nn.softmax(a))", False),
+    ],
+)
+def test_a_loss_whose_targets_are_the_numbers_of_the_samples_is_doubted_on_a_tape_too(made, doubted) -> None:
+    assert (COMPARED in port(PAIRS.replace("MADE", made)).report()) is doubted
+
+
+@pytest.mark.parametrize(
+    ("loss", "doubted"), [("nt_xent", True), ("tfa.losses.TripletSemiHardLoss()", True), ("mse", False)]
+)
+def test_so_is_one_that_a_keras_model_is_compiled_with(loss, doubted) -> None:
+    source = f"""import keras
+import tensorflow_addons as tfa
+from losses import mse, nt_xent
+model = keras.Sequential([keras.layers.Dense(4)])
+model.compile("adam", loss={loss})
+model.fit(x, y)
+"""
+    assert (COMPARED in port(source).report()) is doubted

@@ -8,6 +8,7 @@ import libcst as cst
 
 from dlrun.port.facts import Feed
 from dlrun.port.facts.computed import given
+from dlrun.port.facts.fetches import fetched, parts
 from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.scalars import Scalars
@@ -92,18 +93,3 @@ class Evaluations:
                 if made in losses or name.endswith(_GATHERS):
                     return True
         return False
-
-
-def fetched(call: cst.Call) -> cst.BaseExpression:
-    """Return what the run ``call`` of a session, or of one tensor, returns the value of."""
-    if isinstance(call.func, cst.Attribute) and call.func.attr.value == "eval":
-        return call.func.value
-    named = next((a.value for a in call.args if a.keyword is not None and a.keyword.value == "fetches"), None)
-    return named or call.args[0].value
-
-
-def parts(value: cst.BaseExpression) -> list[cst.BaseExpression]:
-    """Return the entries of a list, tuple or dict of what is fetched; else ``value`` alone."""
-    if isinstance(value, cst.Dict):
-        return [e.value for e in value.elements if isinstance(e, cst.DictElement)]
-    return [e.value for e in value.elements] if isinstance(value, (cst.List, cst.Tuple)) else [value]

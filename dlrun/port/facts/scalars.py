@@ -8,6 +8,7 @@ from functools import cached_property
 import libcst as cst
 
 from dlrun.port.facts.computed import given
+from dlrun.port.facts.fetches import entry, fetched, taken
 from dlrun.port.facts.kinds import Kinds
 from dlrun.port.facts.lists import Lists
 from dlrun.port.facts.scalars_called import of_library
@@ -70,6 +71,8 @@ class Scalars:
                     return self(node.value, depth + 1)
                 if isinstance(index, cst.Index) and self.lists.of(node.value, lambda v: self(v, depth + 1)):
                     return True  # losses[-1]
+                if (values := taken(self.flow, self.runs, node)) is not None:
+                    return bool(values) and all(self(v, depth + 1) for v in values)
                 made = [o.node for o in self.flow.origins(node)]  # sizes["train"]
                 return all(m is not node and self(m, depth + 1) for m in made)
             case cst.Name():
@@ -200,9 +203,8 @@ class Scalars:
 
     def _of_call(self, call: cst.Call, depth: int) -> bool:
         if call in self.runs:
-            evaluates = isinstance(call.func, cst.Attribute) and call.func.attr.value == "eval"
-            sources = [call.func.value] if evaluates else [a.value for a in call.args[:1]]  # type: ignore[attr-defined]
-            return bool(sources) and self(sources[0], depth)
+            what = fetched(call)
+            return what is not None and self(what, depth)
         if isinstance(call.func, cst.Attribute):
             method = call.func.attr.value
             if method == "item" or (method == "result" and not call.args):  # of a tensor; of a Keras metric
@@ -263,8 +265,9 @@ class Scalars:
         """Tell whether element ``at`` of a tuple is one number: of a literal one, or of what a function returns."""
         sources: list[cst.BaseExpression] = [value]
         if isinstance(value, cst.Call) and value in self.runs:
-            sources = [a.value for a in value.args[:1]]
-        elif isinstance(value, cst.Call):
+            values = entry(self.flow, value, at)
+            return bool(values) and all(self(v, depth) for v in values)
+        if isinstance(value, cst.Call):
             sources = [r for t in self.flow.targets(value) for r in self.flow.returns(t)]
         parts = [s.elements[at].value for s in sources
                  if isinstance(s, (cst.Tuple, cst.List)) and at < len(s.elements)]  # fmt: skip

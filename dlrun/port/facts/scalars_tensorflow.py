@@ -12,8 +12,8 @@ from dlrun.port.facts.kinds_tensorflow import plain
 # Functions of TensorFlow that make one number of single numbers, and those that make one number of anything.
 _OF_NUMBERS = re.compile(r"^tensorflow\.(math\.)?(minimum|maximum|cast|to_float|exp|log|sqrt|square|abs|add|subtract|"
                          r"multiply|divide|negative|pow|identity|stop_gradient|constant|Variable)$")  # fmt: skip
-_ONE_NUMBER = re.compile(r"^tensorflow\.(compat\.v1\.)?(nn\.l2_loss|losses\.get_\w+_loss|train\.(get_\w*global_step|"
-                         r"\w+_decay))$|"
+_ONE_NUMBER = re.compile(r"^tensorflow\.(compat\.v1\.)?(nn\.l2_loss|(linalg\.)?global_norm|losses\.get_\w+_loss|"
+                         r"train\.(get_\w*global_step|\w+_decay))$|"
                          r"^tensorflow\.compat\.v1\.losses\.[a-z]\w+$")  # fmt: skip
 _FIRST = ("cast", "to_float", "constant", "Variable")  # of these the first argument tells
 

@@ -13,7 +13,7 @@ from dlrun.port.facts.computed import computed
 from dlrun.port.facts.scalars import Scalars
 from dlrun.port.facts.taint import without_gradients
 from dlrun.port.feeds import nested
-from dlrun.port.passes import played, weighted
+from dlrun.port.passes import coupled, played, weighted
 from dlrun.port.passes.counters import feeds_of, innermost, runs_inside
 from dlrun.port.program.script import argument, dotted, walk
 
@@ -22,10 +22,6 @@ _SHOWS = re.compile(r"plot|show|draw|save|write|log|print|display|visuali", re.I
 # Packages of metrics.
 _JUDGES = ("sklearn.metrics.", "scipy.stats.", "seqeval.metrics.", "torchmetrics.functional.",
            "torcheval.metrics.functional.")  # fmt: skip
-# Losses that rank samples, or tell them apart: of survival times, and contrastive ones, these by a library's name.
-_COMPARES = re.compile(
-    r"cox\w*(loss|nll|likelihood)|loss\w*cox|partial_?(log_?)?likelihood|nt_?xent|info_?nce|sup_?con\w*loss|"
-    r"\.(\w*contrastive|barlow_?twins|vic_?reg)\w*$|logcumsumexp$|pdist$", re.IGNORECASE)  # fmt: skip
 
 
 def torch(facts: Facts) -> Iterator[Doubt]:
@@ -33,7 +29,7 @@ def torch(facts: Facts) -> Iterator[Doubt]:
     yield from played.torch(facts)
     yield from _uneven_batches(facts)
     yield from _sums(facts)
-    yield from _coupled(facts)
+    yield from coupled.both(facts)
     yield from weighted.torch(facts)
     yield from list(_in_pairs(facts))[:1]
     yield from _of_all_samples(facts)
@@ -123,31 +119,6 @@ def _gathers(facts: Facts, call: cst.Call) -> Iterator[tuple[cst.For, str]]:
             )  # [step, loss.item()]
             if isinstance(loop, cst.For) and loop in facts.loops and facts.trained(value) and not one and dotted(into):
                 yield loop, dotted(into)
-
-
-def _coupled(facts: Facts) -> Iterator[Doubt]:
-    """Yield a doubt about a loss that compares the samples of a batch with each other."""
-    for call in facts.script.calls:
-        if not without_gradients(facts.script, call) and _compares(facts, call):
-            whole = facts.options.batch == "global"
-            mine = "part of the batch" if whole else "own batch"
-            yield Doubt(call, "this loss compares the samples of a batch with each other: on n ranks each sees only "
-                        f"its {mine}", "high" if whole else "medium",
-                        "keep each rank's batch as large as the loss needs")  # fmt: skip
-            return
-
-
-def _compares(facts: Facts, call: cst.Call) -> bool:
-    """Tell whether ``call`` computes a loss whose targets are the numbers of the samples, or is known as such a one."""
-    name = facts.script.name_of(call.func)
-    if _COMPARES.search(name or dotted(call.func).rpartition(".")[2]):
-        return True
-    if not name.endswith((".cross_entropy", ".nll_loss", "NLLLoss")) and "loss" not in (
-            facts.kinds.of(call.func), facts.kinds.of_call(call)):  # fmt: skip
-        return False
-    target = call.args[1].value if len(call.args) > 1 else None
-    return any(isinstance(o.node, cst.Call) and facts.script.name_of(o.node.func) == "torch.arange"
-               for o in (facts.flow.origins(target) if target is not None else ()))  # fmt: skip
 
 
 def _uneven_batches(facts: Facts) -> Iterator[Doubt]:

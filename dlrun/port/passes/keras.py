@@ -18,6 +18,7 @@ from dlrun.port.feeds.iterated import Iterated
 from dlrun.port.insert import expression, statements
 from dlrun.port.passes import (
     alike,
+    coupled,
     devices,
     keras_annealing,
     keras_schedules,
@@ -99,6 +100,7 @@ def gradients(facts: KerasFacts) -> Iterator[Edit | Doubt]:
             yield Doubt(node, "made out of sight: where it draws an order by NumPy's or random's numbers, each rank "
                         "takes every n-th batch of another order", "medium")  # fmt: skip
     yield from _by_itself(facts)
+    yield from coupled.both(facts)
     yield from own_variables.keras(facts)
     own = {facts.script.outermost_loop(node): None for node in (*(loop.body for loop in facts.dealt), *facts.iterated)}
     for loop in own:

@@ -8,8 +8,8 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts.computed import computed, leaves
-from dlrun.port.facts.evaluated import fetched
-from dlrun.port.facts.evaluated import parts as parts_of
+from dlrun.port.facts.fetches import fetched
+from dlrun.port.facts.fetches import parts as parts_of
 from dlrun.port.facts.scalars import Scalars
 from dlrun.port.facts.session import SessionGradients
 from dlrun.port.facts.tensorflow import TensorFlowFacts

@@ -15,6 +15,7 @@ from dlrun.port.passes import (
     annealing,
     apart,
     averages,
+    coupled,
     devices,
     estimator,
     fitted,
@@ -255,6 +256,7 @@ def metrics(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
             opt.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
             print("loss", dl.average(float(loss)))
     """
+    yield from coupled.both(facts)
     yield from sessions.logged(facts)
     if facts.style == "estimator":
         yield from estimator.metrics(facts)
