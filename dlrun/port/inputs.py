@@ -115,7 +115,7 @@ def made_of(flow: Flow, node: cst.CSTNode, made: set[cst.CSTNode]) -> bool:
             if not isinstance(n, cst.Name) or n in seen or (isinstance(up, cst.Call) and up.func is n):
                 continue
             seen.add(n)
-            for binding in script.scopes[n].lookup(n.value)[0]:
+            for binding in script.bindings_of(n):
                 if binding.node in made:
                     return True
                 function = script.scopes[binding.node].node if binding.how == "param" else None

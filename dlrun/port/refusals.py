@@ -136,7 +136,7 @@ def _is_aside(script: Script, node: cst.CSTNode) -> bool:
     if home is script.module or not functions or script.class_of(node) is not None:
         return False
     whole = functions[-1]
-    named = (n for n in script.of(cst.Name) if n.value == whole.name.value and not script.inside(n, whole))
+    named = (n for n in script.named(whole.name.value) if not script.inside(n, whole))
     uses = [n for n in named if any(b.node is whole for b in script.bindings_of(n))]
     return all(script.tree_of(n) is home and (_under_guard(script, n) or _is_aside(script, n)) for n in uses)
 

@@ -95,7 +95,8 @@ def test_the_order_of_the_passes_does_not_matter(seed):
     "source",
     ["", "\n", "#", "\x00", "import torch", "import torch\nx = " + "(" * 300 + ")" * 300, "\ufeffimport torch\n", "'''",
      "import torch\nopt.step()\n", "import torch\nwhile True:\n    loss.backward(); opt.step()\n",
-     "import torch\nx = " + "+".join("1" * 3000), "import torch\nfor x in x: x.backward(); x.step()\n"],
+     "import torch\nx = " + "+".join("1" * 3000), "import torch\nfor x in x: x.backward(); x.step()\n",
+     "import torch\nnet = net.module\nfor x in loader:\n    net(x).backward(); opt.step()\n"],
 )  # fmt: skip
 def test_odd_input_is_refused_in_a_sentence_or_ported(source):
     outcome(source)

@@ -79,10 +79,7 @@ def _onward(
             if id(function) not in followed:
                 followed.add(id(function))
                 yield from of_function(flow, function, around)
-    bindings = script.bindings_of(node)
-    if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name) and node.value.value == "self":
-        owner = script.class_of(node)
-        bindings = script.attributes.get((owner, node.attr.value), []) if owner is not None else []
+    bindings = script.kept_bindings(node) or script.bindings_of(node)
     for binding in (b for b in bindings if id(b) not in followed):
         followed.add(id(binding))
         yield from given(flow, binding)
@@ -137,10 +134,7 @@ def tests(flow: Flow, node: cst.CSTNode, around: Collection[cst.CSTNode]) -> Ite
 def leaves(flow: Flow, value: cst.BaseExpression, depth: int = 6) -> list[cst.BaseExpression]:
     """Return the expressions that ``value`` stands for: through names and parameters to where each is written."""
     if depth and isinstance(value, (cst.Name, cst.Attribute)):
-        bindings = flow.script.bindings_of(value)
-        if isinstance(value, cst.Attribute) and isinstance(value.value, cst.Name) and value.value.value == "self":
-            owner = flow.script.class_of(value)
-            bindings = flow.script.attributes.get((owner, value.attr.value), []) if owner is not None else []
+        bindings = flow.script.kept_bindings(value) or flow.script.bindings_of(value)
         plain = [given(flow, b) for b in bindings if b.how == "param" or b.written is not None]
         if plain and len(plain) == len(bindings) and all(plain):
             return list(dict.fromkeys(leaf for values in plain for v in values for leaf in leaves(flow, v, depth - 1)))

@@ -29,7 +29,7 @@ def conditional(
     for name, bindings in scope.names.items():
         parts = bindings and all(_is_part(b.value, things) for b in bindings)
         if name not in things and not parts and not made_before(bindings, loop):
-            use = next((n for n in loops.uses(name) if loops.script.scopes[n].lookup(name)[1] is scope), None)
+            use = next(iter(loops.script.names_of(name, scope)), None)
             for condition in _made_under(loops, scope, loop, name) if use is not None else ():
                 found.setdefault(condition, []).append((name, use))  # type: ignore[arg-type]
     kept = ((*condition, *sort(names)) for condition, names in found.items())

@@ -38,7 +38,7 @@ class Entries:
 
     def _table(self, name: cst.Name) -> cst.Name | None:
         """Return the dict of whose entries ``name`` is each in turn: ``for key, value in sums.items()``."""
-        made = self.script.scopes[name].lookup(name.value)[0]
+        made = self.script.bindings_of(name)
         match made[0].value if len(made) == 1 else None:
             case cst.Call(func=cst.Attribute(value=cst.Name() as table, attr=cst.Name("items" | "values" as part))):
                 return table if made[0].path == (("each", 1) if part == "items" else ("each",)) else None

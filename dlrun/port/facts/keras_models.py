@@ -43,8 +43,8 @@ def loaded(flow: Flow, compiled: Sequence[cst.Call], trained: Sequence[cst.Call]
             bindings = reaching(flow.script, model, bindings)
         elif isinstance(model, cst.Attribute) and dotted(model.value) == "self":
             owner = flow.script.class_of(model)
-            bindings = flow.script.attributes.get((owner, model.attr.value), []) if owner is not None else []
             homes = [flow.script.function_of(call), flow.method(owner, "__init__") if owner is not None else None]
+            bindings = flow.script.kept_bindings(model)
             bindings = [b for b in bindings if flow.script.function_of(b.node) in homes]  # others may only predict
         for binding in bindings:
             made = [o.node for o in flow.origins(binding.value)] if binding.value is not None else []

@@ -94,10 +94,7 @@ class Lists:
         return all(b in self._bindings(root) for b in bindings)
 
     def _bindings(self, node: cst.CSTNode) -> list[Binding]:
-        if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name) and node.value.value == "self":
-            owner = self.script.class_of(node)
-            return list(self.script.attributes.get((owner, node.attr.value), ())) if owner is not None else []
-        return self.script.scopes[node].lookup(node.value)[0] if isinstance(node, cst.Name) else []
+        return self.script.bindings_of(node) if isinstance(node, cst.Name) else self.script.kept_bindings(node)
 
     def _is_turned(self, binding: Binding, box: cst.CSTNode) -> bool:
         """Tell whether ``binding``, after ``box`` or around it, makes an array of the list: ``x = np.array(x)``."""

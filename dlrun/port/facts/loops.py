@@ -88,7 +88,7 @@ class Loops:
             return True
         return any(
             not self.script.inside(use, definition) and not isinstance(self.script.parents[use], cst.ImportAlias)
-            for use in self.uses(name)
+            for use in self.script.named(name)
             if use is not definition.name and not self._is_other(use)
         )
 
@@ -166,14 +166,3 @@ class Loops:
         runs = (n for n in steps if isinstance(n, cst.Call) and (self.gradients.is_search(n) or any(
             self.gradients.runs_backward(f.body) for f in self.flow.targets(n))))  # fmt: skip
         return list(dict.fromkeys(self.script.line_of(self.script.statement_of(n)) for n in runs))
-
-    def uses(self, name: str) -> list[cst.Name]:
-        """Return the places that hold ``name``, in the order of the text."""
-        return self._names.get(name, [])
-
-    @cached_property
-    def _names(self) -> dict[str, list[cst.Name]]:
-        found: dict[str, list[cst.Name]] = {}
-        for n in self.script.of(cst.Name):
-            found.setdefault(n.value, []).append(n)
-        return found

@@ -59,7 +59,7 @@ def is_group(facts: ScriptFacts, node: cst.CSTNode) -> bool:
     if any(isinstance(n, cst.Attribute) and n.attr.value == "param_groups" for n in walk(node)):
         return True
     if isinstance(node, cst.Name):
-        bindings = facts.script.scopes[node].lookup(node.value)[0]
+        bindings = facts.script.bindings_of(node)
         return any(
             b.value is not None
             and any(isinstance(n, cst.Attribute) and n.attr.value == "param_groups" for n in walk(b.value))

@@ -86,7 +86,7 @@ class Reductions:
             case cst.Attribute():
                 if (array := self._data(node)) is not None:
                     return Level("each", (), frozenset([array]))
-                made = [v for b in self._kept(node) for v in self._of_binding(b)]
+                made = [v for b in self.script.kept_bindings(node) for v in self._of_binding(b)]
                 level = self._joined(node, made or [self.of(node.value)])
                 return level if node.attr.value not in ("shape", "size", "dtype", "device", "ndim") else FREE
             case cst.Call():
@@ -107,18 +107,13 @@ class Reductions:
                 return self.of(node.left)
         return FREE
 
-    def _kept(self, node: cst.Attribute) -> list[Binding]:
-        """Return what the methods of a class set the attribute ``self.name`` to."""
-        owner = self.script.class_of(node) if dotted(node.value) == "self" else None
-        return self.script.attributes.get((owner, node.attr.value), []) if owner is not None else []
-
     # -- names --------------------------------------------------------------------------------------------------
 
     def _of_name(self, node: cst.Name) -> Level:
         array = self._data(node)
         if array is not None:
             return Level("each", (), frozenset([array]))
-        bindings, _ = self.script.scopes[node].lookup(node.value)
+        bindings = self.script.bindings_of(node)
         levels = [level for b in bindings for level in self._of_binding(b)]
         adds = [b for b in bindings if isinstance(b.node, cst.AugAssign)]
         return self._joined(node, levels, adds)

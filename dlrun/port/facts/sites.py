@@ -39,7 +39,7 @@ class Sites:
 
     def _given(self, name: cst.Name, function: cst.FunctionDef, call: cst.Call) -> list[cst.BaseExpression]:
         """Return what ``name`` is in ``function`` when ``call`` runs it: its own parameter, or chosen by a test."""
-        bindings = self.script.scopes[name].lookup(name.value)[0]
+        bindings = self.script.bindings_of(name)
         if any(b.how == "param" and self.script.scopes[b.node].node is function for b in bindings):
             given = self.flow.argument(call, function, name.value)
             return [given] if given is not None else []
@@ -107,7 +107,7 @@ class Sites:
         return _UNKNOWN
 
     def _of_name(self, node: cst.Name, function: cst.FunctionDef, call: cst.Call, depth: int) -> object:
-        bindings = self.script.scopes[node].lookup(node.value)[0]
+        bindings = self.script.bindings_of(node)
         if len(bindings) != 1:
             return _UNKNOWN
         (only,) = bindings

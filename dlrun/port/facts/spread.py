@@ -226,7 +226,7 @@ class Spread:
     def _held(self, node: cst.CSTNode) -> object | None:
         """Return what stands for the variable that ``node`` names; None where it names none of the program's."""
         if isinstance(node, cst.Name):
-            scope = self.script.scopes[node].lookup(node.value)[1]
+            scope = self.script.scope_of(node)
             return (scope, node.value) if scope is not None else None
         if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name) and node.value.value == "self":
             owner = self.script.class_of(node)

@@ -94,7 +94,7 @@ class TapeGradients(Gradients):
 
     def _onward(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         if isinstance(node, cst.Name):
-            for binding in self.script.scopes[node].lookup(node.value)[0]:
+            for binding in self.script.bindings_of(node):
                 if binding.how == "assign" and binding.value is not None:
                     yield from self._part(binding.value, binding.path)
                 elif binding.how == "param":
@@ -103,9 +103,7 @@ class TapeGradients(Gradients):
                         given = (self.flow.argument(c, function, binding.name) for c in self.flow.callers(function))
                         yield from (value for value in given if value is not None)
         elif isinstance(node, cst.Attribute) and dotted(node.value) == "self":
-            owner = self.script.class_of(node)
-            bindings = self.script.attributes.get((owner, node.attr.value), []) if owner is not None else []
-            yield from (b.value for b in bindings if b.value is not None)
+            yield from (b.value for b in self.script.kept_bindings(node) if b.value is not None)
         elif isinstance(node, cst.Call):
             for target in self.flow.targets(node):
                 yield from self.flow.returns(target)

@@ -97,7 +97,7 @@ class Tops:
 
     def _is_model_of(self, loop: cst.CSTNode, name: cst.Name) -> bool:
         """Tell whether ``name`` is a module that is made in ``loop`` alone."""
-        made = [b.node for b in self.script.scopes[name].lookup(name.value)[0] if b.how == "assign"]
+        made = [b.node for b in self.script.bindings_of(name) if b.how == "assign"]
         return self.kinds.of(name) == "module" and bool(made) and all(self.script.inside(n, loop) for n in made)
 
     def _modules_made_in(self, functions: list[cst.FunctionDef | cst.Module]) -> bool:
@@ -128,7 +128,7 @@ class Tops:
                 if place is scope and bound and not self._made_before(bindings, loop):
                     continue
                 there, home = place.lookup(name)  # a name from a local module has the bindings of that module
-                use = next((n for n in self.loops.uses(name) if script.scopes[n].lookup(name)[1] is home), None)
+                use = next(iter(script.names_of(name, home)), None)
                 if use is not None and any(b.how in ("assign", "param") for b in there):
                     candidates.append((name, use))
         candidates.extend(self._held(scope, loop, inner))
@@ -163,7 +163,7 @@ class Tops:
             made = any(b.how == "assign" for b in bindings) and self._made_before(bindings, loop)
             if name not in used or not (made or (name != "self" and any(b.how == "param" for b in bindings))):
                 continue
-            use = next((n for n in self.loops.uses(name) if self.script.scopes[n].lookup(name)[1] is scope), None)
+            use = next(iter(self.script.names_of(name, scope)), None)
             if use is not None:
                 yield from self._parts(name, use, functions)
 
@@ -188,7 +188,7 @@ class Tops:
 
     def _use_of(self, cls: cst.ClassDef, attribute: str) -> cst.CSTNode | None:
         """Return an expression ``self.attribute`` in the methods of ``cls``."""
-        named = (n for n in self.loops.uses(attribute) if isinstance(self.script.parents[n], cst.Attribute))
+        named = (n for n in self.script.named(attribute) if isinstance(self.script.parents[n], cst.Attribute))
         found = (self.script.parents[n] for n in named if self.script.class_of(n) is cls)
         return next((a for a in found if dotted(a) == f"self.{attribute}"), None)
 
@@ -252,11 +252,7 @@ class Tops:
 
     def _bindings(self, node: cst.CSTNode) -> list[Binding]:
         """Return what binds the name ``node``, or the attribute ``self.node``."""
-        if isinstance(node, cst.Name):
-            return self.script.scopes[node].lookup(node.value)[0]
-        own = isinstance(node, cst.Attribute) and dotted(node.value) == "self"
-        owner = self.script.class_of(node) if own else None
-        return self.script.attributes.get((owner, node.attr.value), []) if owner is not None else []  # type: ignore[attr-defined]
+        return self.script.bindings_of(node) if isinstance(node, cst.Name) else self.script.kept_bindings(node)
 
     def _made_inside(self, node: cst.CSTNode, made: tuple[Origin, ...]) -> bool:
         """Tell whether the class in which ``node`` stands makes it: each of its objects has one of its own."""

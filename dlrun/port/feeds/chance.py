@@ -32,7 +32,7 @@ def drawn(flow: Flow, node: cst.CSTNode, seen: set[cst.CSTNode] | None = None) -
             ):
                 return True
         elif isinstance(n, cst.Name):
-            bindings = script.scopes[n].lookup(n.value)[0]
+            bindings = script.bindings_of(n)
             values: list[cst.CSTNode] = [b.value for b in bindings if b.how == "assign" and b.value]
             if any(b.how == "param" for b in bindings):
                 values.extend(o.node for o in flow.origins(n))

@@ -130,7 +130,7 @@ def draws(flow: Flow, within: cst.CSTNode, steered: Iterable[cst.CSTNode]) -> tu
                     todo.extend(r for r in flow.returns(target))
             elif isinstance(n, cst.Name) and n.value not in seen:
                 seen.add(n.value)
-                made = (b for b in flow.script.scopes[n].lookup(n.value)[0] if flow.script.inside(b.node, within))
+                made = (b for b in flow.script.bindings_of(n) if flow.script.inside(b.node, within))
                 for b in made:
                     todo.append(b.node.iter if isinstance(b.node, cst.For) else b.node)
     return tuple(found)

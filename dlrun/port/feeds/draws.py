@@ -113,7 +113,7 @@ class Draws:
         """Return the call behind ``node`` that makes a generator of this script, and its function, if there is one."""
         made: cst.CSTNode | None = node
         if isinstance(node, cst.Name):
-            bindings = self.script.scopes[node].lookup(node.value)[0]
+            bindings = self.script.bindings_of(node)
             made = bindings[0].value if len(bindings) == 1 and not bindings[0].path else None
             home = self.script.function_of(node)
             if [b.how for b in bindings] == ["param"] and isinstance(home, cst.FunctionDef):
@@ -176,11 +176,11 @@ class Draws:
         """Tell whether ``node`` names positions in a random order: a permutation, or numbers that are shuffled."""
         if not isinstance(node, cst.Name):
             return False
-        scope = self.script.scopes[node].lookup(node.value)[1]
+        scope = self.script.scope_of(node)
         made = {name for o in self.flow.origins(node) if isinstance(o.node, cst.Call) for name in self.names(o.node)}
         shuffled = [c.args[0].value for c in self.script.calls if self.script.name_of(c.func) in IN_PLACE and c.args]
         same = any(isinstance(n, cst.Name) and n.value == node.value
-                   and self.script.scopes[n].lookup(n.value)[1] is scope for n in shuffled)  # fmt: skip
+                   and self.script.scope_of(n) is scope for n in shuffled)  # fmt: skip
         return bool(made & set(_PERMUTES)) or (same and bool(made & set(_NUMBERS)))
 
     def permutations(self, node: cst.CSTNode) -> Iterator[cst.Call]:

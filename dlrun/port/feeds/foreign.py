@@ -34,7 +34,7 @@ def where_assigned(flow: Flow, uses: Uses, made: cst.CSTNode, iterated: cst.Base
     """Return the feed at the assignment of a loader that foreign code makes, so that its len() is right too."""
     script = flow.script
     if isinstance(iterated, cst.Name):  # arrays are cut where the loop takes them: others are made of them
-        given = script.scopes[iterated].lookup(iterated.value)[0]
+        given = script.bindings_of(iterated)
         if any(b.value is not None and mentions(b.value, {iterated.value}) for b in given):
             return None
     if not isinstance(made, cst.Call) or script.name_of(made.func).startswith(_ARRAYS):

@@ -158,7 +158,7 @@ class FullSessions(FullBatches):
             if not isinstance(n, cst.Name) or n in seen:
                 continue
             seen.add(n)
-            bindings = self.script.scopes[n].lookup(n.value)[0]
+            bindings = self.script.bindings_of(n)
             for binding in bindings:
                 if binding.how != "assign" or binding.value is None or binding.value in seen:
                     continue

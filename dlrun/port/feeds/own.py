@@ -38,7 +38,7 @@ def cut(feeds: Feeds) -> Iterator[cst.Name]:
         bound = {id(scope.lookup(name)[1]) for name in feed.names}
         for n in script.of(cst.Name):
             late = script.order[n] > script.order[feed.node] or script.function_of(n) is not home
-            if late and n.value in feed.names and id(script.scopes[n].lookup(n.value)[1]) in bound:
+            if late and n.value in feed.names and id(script.scope_of(n)) in bound:
                 yield n
 
 

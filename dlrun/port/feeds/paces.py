@@ -71,10 +71,8 @@ class Paces:
             return []
         if not isinstance(target, cst.Name):
             return None
-        scope = self._script.scopes[target].lookup(target.value)[1]
-        uses = [n for n in self._script.of(cst.Name) if n.value == target.value and n is not target]
-        same = [n for n in uses if self._script.scopes[n].lookup(n.value)[1] is scope]
-        ups = ((n, self._script.parents[n]) for n in same)
+        same = self._script.names_of(target.value, self._script.scope_of(target))
+        ups = ((n, self._script.parents[n]) for n in same if n is not target)
         return [n for n, up in ups if not isinstance(up, (cst.AssignTarget, cst.Param))
                 and getattr(up, "attr", None) is not n]  # fmt: skip
 

@@ -229,7 +229,7 @@ def takes_part(flow: Flow, index: cst.BaseSlice) -> bool:
         return any(bound is not None for bound in (index.lower, index.upper, index.step))
     value = index.value if isinstance(index, cst.Index) else None
     if isinstance(value, cst.Name):
-        bound = flow.script.scopes[value].lookup(value.value)[0]
+        bound = flow.script.bindings_of(value)
         return bool(bound) and not any(isinstance(b.node, (cst.For, cst.CompFor)) for b in bound)
     inverted = isinstance(value, cst.UnaryOperation) and isinstance(value.operator, cst.BitInvert)  # x[~held_out]
     return inverted or isinstance(value, (cst.Attribute, cst.Comparison))

@@ -169,13 +169,9 @@ class Streams:
         return found
 
     def _uses(self, name: str, scope: Scope) -> Iterator[cst.Name]:
-        for n in self.script.nodes:
-            if isinstance(n, cst.Name) and n.value == name and self.script.scopes[n].lookup(name)[1] is scope:
-                up = self.script.parents[n]
-                attribute = isinstance(up, cst.Attribute) and up.attr is n
-                keyword = isinstance(up, cst.Arg) and up.keyword is n
-                if not attribute and not keyword and not isinstance(up, (cst.NameItem, cst.Param)):
-                    yield n
+        for n in self.script.names_of(name, scope):
+            if not self.script.is_part(n) and not isinstance(self.script.parents[n], (cst.NameItem, cst.Param)):
+                yield n
 
     def _earlier(self, use: cst.CSTNode, scope: Scope, anchor: cst.CSTNode) -> bool:
         home = self.script.function_of(use) is scope.node
@@ -263,7 +259,7 @@ class Streams:
             if isinstance(n, cst.Name):
                 if self._is_length(n):
                     return True
-                values = [b.written for b in self.script.scopes[n].lookup(n.value)[0] if b.how == "assign"]
+                values = [b.written for b in self.script.bindings_of(n) if b.how == "assign"]
                 if depth and any(v is not None and self._from_length(v, depth - 1) for v in values):
                     return True
         return False

@@ -182,17 +182,10 @@ class Wholes:
     def uses(self, name: str, scope: Scope | None = None) -> list[cst.Name]:
         """Return the expressions that read the array ``name``, in source order."""
         scope = scope or self.home.lookup(name)[1]
-        return [n for n in self._named.get(name, []) if self.script.scopes[n].lookup(name)[1] is scope]
-
-    @cached_property
-    def _named(self) -> dict[str, list[cst.Name]]:
-        found: dict[str, list[cst.Name]] = {}
-        for n in self.script.nodes:
-            up = self.script.parents.get(n) if isinstance(n, cst.Name) else None
-            target = isinstance(up, (cst.AssignTarget, cst.Param))
-            if isinstance(n, cst.Name) and not target and not self.script.is_part(n):
-                found.setdefault(n.value, []).append(n)
-        return found
+        script = self.script
+        targets = (cst.AssignTarget, cst.Param)
+        return [n for n in script.names_of(name, scope)
+                if not script.is_part(n) and not isinstance(script.parents[n], targets)]  # fmt: skip
 
     def _array(self, name: cst.Name, made: list[Binding]) -> None:
         self.arrays.setdefault(name.value)

@@ -24,7 +24,7 @@ from dlrun.port.passes.counters import (
 )
 from dlrun.port.passes.counts import all_samples, is_own
 from dlrun.port.passes.so_far import bare, steps_so_far
-from dlrun.port.program.script import Script, argument, children, dotted, names_in, walk
+from dlrun.port.program.script import Scope, Script, argument, children, dotted, names_in, walk
 
 FILLED = "an entry for each of these turns: a rank's own"
 _MAKES = re.compile(r"^(numpy|torch|tensorflow)\.(zeros|ones|empty|full)$")
@@ -105,13 +105,12 @@ def sources(facts: ScriptFacts, value: cst.BaseExpression) -> list[cst.BaseExpre
     return [value]
 
 
-def _picks(script: Script, name: cst.Name, scope: object) -> bool:
+def _picks(script: Script, name: cst.Name, scope: Scope | None) -> bool:
     """Tell whether ``name`` stands anywhere in a subscript, or among the arguments of what draws at random."""
-    uses = [n for n in script.of(cst.Name) if n.value == name.value and script.scopes[n].lookup(n.value)[1] is scope]
     return any(
         isinstance(up, cst.SubscriptElement)
         or (isinstance(up, cst.Call) and DRAWS.search(script.name_of(up.func) or f".{dotted(up.func)}"))
-        for use in uses for up in script.above(use))  # fmt: skip
+        for use in script.names_of(name.value, scope) for up in script.above(use))  # fmt: skip
 
 
 def _span(facts: Facts, loop: cst.CSTNode, ends: list[cst.BaseExpression]) -> Iterator[cst.BaseExpression]:

@@ -42,7 +42,7 @@ def compounded(facts: Facts, divided: Collection[cst.CSTNode]) -> Iterator[Edit 
         if not each_update(facts, at) or is_told(facts, at, divided) or _is_judged(facts, at):
             continue
         bindings = [b for n in walk(by) if isinstance(n, cst.Name) and n in facts.script.scopes
-                    for b in facts.script.scopes[n].lookup(n.value)[0]]  # fmt: skip
+                    for b in facts.script.bindings_of(n)]  # fmt: skip
         loop = innermost(facts, at)
         if any(loop is not None and facts.script.inside(b.node, loop) for b in bindings):
             how = "serial_steps" if adds else "compound"

@@ -49,7 +49,7 @@ def _varies(facts: Facts, test: cst.BaseExpression, loop: cst.CSTNode) -> bool:
     if any(isinstance(n, (cst.Call, cst.Attribute, cst.Subscript)) for n in walk(test)):
         return True
     return any(facts.script.inside(b.node, loop) or b.node is loop for n in walk(test) if isinstance(n, cst.Name)
-               for b in facts.script.scopes[n].lookup(n.value)[0])  # fmt: skip
+               for b in facts.script.bindings_of(n))  # fmt: skip
 
 
 def _sometimes(facts: Facts, node: cst.CSTNode, depth: int = _DEPTH) -> bool:
@@ -170,7 +170,7 @@ def variables(facts: Facts) -> Iterator[tuple[cst.CSTNode, str]]:
 def _held(facts: Facts, count: cst.BaseExpression) -> Iterator[tuple[cst.CSTNode, str]]:
     """Yield where ``count`` is known and what it is called there: ``done``, ``self.done``, ``checkpoint.done``."""
     first = count.value if isinstance(count, cst.Attribute) else count
-    scope = facts.script.scopes[first].lookup(first.value)[1] if isinstance(first, cst.Name) else None
+    scope = facts.script.scope_of(first) if isinstance(first, cst.Name) else None
     if isinstance(count, cst.Attribute) and isinstance(first, cst.Name) and first.value == "self":
         owner = facts.script.class_of(count)
         yield from [(owner, count.attr.value)] if owner is not None else []
@@ -195,15 +195,15 @@ def tells(facts: Facts, known: Collection[tuple[cst.CSTNode, str]]) -> Tells:
 
     def reads(node: cst.CSTNode) -> bool:
         if isinstance(node, cst.Name):
-            scope = script.scopes[node].lookup(node.value)[1]
+            scope = script.scope_of(node)
             return scope is not None and (scope.node, node.value) in known
         if isinstance(node, cst.Subscript) and isinstance(node.value, cst.Name):
-            scope = script.scopes[node.value].lookup(node.value.value)[1]
+            scope = script.scope_of(node.value)
             return scope is not None and (scope.node, count_name(facts, node)) in known
         if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name) and node.value.value == "self":
             return (script.class_of(node), node.attr.value) in known
         if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name):
-            scope = script.scopes[node.value].lookup(node.value.value)[1]
+            scope = script.scope_of(node.value)
             return scope is not None and (scope.node, dotted(node)) in known
         if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add):  # epoch * len(loader) + i
             sides = (node.left, node.right)

@@ -26,7 +26,7 @@ def all_samples(facts: Facts, node: cst.CSTNode, depth: int = 0) -> bool:
             if made and all(all_samples(facts, call, depth + 1) for call in made):
                 return True
         if isinstance(n, cst.Name) and depth < _DEPTH and _bound_outside(facts, n):
-            values = [b.written for b in facts.script.scopes[n].lookup(n.value)[0]]
+            values = [b.written for b in facts.script.bindings_of(n)]
             if any(value is not None and all_samples(facts, value, depth + 1) for value in values):
                 return True
     return False
@@ -52,7 +52,7 @@ def _is_whole(facts: Facts, counted: cst.BaseExpression) -> bool:
 
 def _bound_outside(facts: Facts, name: cst.Name) -> bool:
     """Tell whether no training loop gives ``name`` its value."""
-    bindings = facts.script.scopes[name].lookup(name.value)[0]
+    bindings = facts.script.bindings_of(name)
     loops = set(facts.loops)
     return not any(up in loops for b in bindings for up in (b.node, *facts.script.above(b.node)))
 
@@ -63,7 +63,7 @@ def from_length(facts: Facts, node: cst.CSTNode, depth: int = 0) -> bool:
         if isinstance(n, cst.Call) and facts.script.name_of(n.func) == "builtins.len":
             return True
         if isinstance(n, cst.Name) and depth < 4:
-            for b in facts.script.scopes[n].lookup(n.value)[0]:
+            for b in facts.script.bindings_of(n):
                 if b.how == "assign" and b.value is not None and from_length(facts, b.value, depth + 1):
                     return True
     return False

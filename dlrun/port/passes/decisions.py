@@ -167,7 +167,7 @@ def _is_sum(metrics: Metrics, side: cst.BaseExpression) -> bool:
     bound = script.bindings_of(side) if isinstance(side, cst.Name) else []
     loops = [up for b in bound for up in script.above(b.node)
              if up in metrics.facts.loops and not script.inside(side, up)]  # fmt: skip
-    uses = [n for n in script.of(cst.Name) if n.value == dotted(side) and script.bindings_of(n) == bound]
+    uses = [n for n in script.named(dotted(side)) if script.bindings_of(n) == bound]
     kept = any(n in metrics.trained.cuts for n in uses)  # and summed up there: the sum of equal means is the sum, too
     return bool(bound) and not kept and all(
         sums.alone(n) for n in uses if not any(script.inside(n, loop) for loop in loops))  # fmt: skip
@@ -184,7 +184,7 @@ def _led_back(metrics: Metrics, value: cst.BaseExpression, anchor: cst.CSTNode) 
 def _first_use(metrics: Metrics, line: cst.CSTNode, value: cst.BaseExpression) -> cst.CSTNode:
     """Return the first line that takes ``value`` as it is in ``line``, in the same block: ``stopper.step(loss)``."""
     script = metrics.script
-    bindings = script.scopes[value].lookup(value.value)[0] if isinstance(value, cst.Name) else []
+    bindings = script.bindings_of(value) if isinstance(value, cst.Name) else []
     block = list(getattr(script.parents[line], "body", ()))
     before = block[: block.index(line)] if line in block else []
     bound = [i for i, each in enumerate(before) if any(script.inside(b.node, each) for b in bindings)]

@@ -163,7 +163,7 @@ def _calls_that_train(facts: Facts, total: cst.CSTNode) -> list[cst.CSTNode]:
     if not isinstance(function, cst.FunctionDef):
         return []
     for value in facts.flow.returns(function):
-        bound = facts.script.scopes[value].lookup(value.value)[0] if isinstance(value, cst.Name) else []
+        bound = facts.script.bindings_of(value) if isinstance(value, cst.Name) else []
         if value is not total and [b.value for b in bound] != [total]:
             return []
     return [call for call in facts.flow.callers(function) if _trains_only(facts, call)]

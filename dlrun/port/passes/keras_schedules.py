@@ -136,7 +136,7 @@ def _is_plain(facts: KerasFacts, factor: cst.BaseExpression, node: cst.CSTNode) 
             if any(isinstance(home, cst.FunctionDef) and home.name.value not in _ONCE for home in homes):
                 return False
         elif isinstance(n, cst.Name) and n in script.scopes and n.value != "self" and not script.is_part(n):
-            scope = script.scopes[n].lookup(n.value)[1]
+            scope = script.scope_of(n)
             if scope is not None and scope.node is here:
                 return False
     return True

@@ -78,8 +78,8 @@ def _is_shown(metrics: Metrics, meter: cst.BaseExpression) -> bool:
     """Tell whether ``meter`` goes as a whole into a text, or to what may print it; ``{loss.avg}`` takes a part only."""
     script = metrics.script
     bindings = script.bindings_of(meter)
-    names = [n for n in script.of(cst.Name) if n.value == script.code(meter)]
-    return any(bindings and script.bindings_of(n) == bindings and _is_whole(script, n) for n in names)
+    return any(bindings and script.bindings_of(n) == bindings and _is_whole(script, n)
+               for n in script.named(script.code(meter)))  # fmt: skip
 
 
 def _is_whole(script: Script, name: cst.Name) -> bool:

@@ -108,7 +108,7 @@ class Metrics:
 
     def _fills_apart(self, tested: cst.BaseExpression) -> bool:
         """Tell whether ``tested`` is a list that some ranks may have filled: under ``if done:``, which each decides."""
-        bound = self.script.scopes[tested].lookup(tested.value)[0] if isinstance(tested, cst.Name) else []
+        bound = self.script.bindings_of(tested) if isinstance(tested, cst.Name) else []
         if not bound or not all(isinstance(b.written, cst.List) and not b.written.elements for b in bound):
             return False
         fills = [c for c in self.script.calls if dotted(c.func) == f"{dotted(tested)}.append"]
@@ -122,7 +122,7 @@ class Metrics:
 
     def _made_in_loop(self, tested: cst.BaseExpression) -> bool:
         """Tell whether ``tested`` is a name that a training loop gives another value in each turn."""
-        bound = self.script.scopes[tested].lookup(tested.value)[0] if isinstance(tested, cst.Name) else []
+        bound = self.script.bindings_of(tested) if isinstance(tested, cst.Name) else []
         return any(up in self.facts.loops for b in bound if b.path for up in self.script.above(b.node))
 
     def values(self, node: cst.CSTNode) -> list[cst.BaseExpression]:
@@ -217,7 +217,7 @@ class Metrics:
         """Note that from ``line`` on ``name`` is the same on all ranks in its function, and so is what comes of it."""
         home, order, at = self.script.function_of(line), self.script.order, self.script.order[line]
         self.averaged[home, name] = at
-        uses = [n for n in self.script.of(cst.Name) if n.value == name and self.script.function_of(n) is home]
+        uses = [n for n in self.script.named(name) if self.script.function_of(n) is home]
         bound = [order[b.node] for n in uses[:1] for b in self.script.bindings_of(n) if added(b.node) is None]
         until = min((o for o in bound if o > at), default=len(order))  # there it may be a rank's own again
         self.cut(n for n in uses if at < order[n] < until)
@@ -228,7 +228,7 @@ class Metrics:
         since = self.averaged.get((function, self.script.code(node)))
         if since is not None and order[node] > since:
             return True
-        bindings = self.script.scopes[node].lookup(node.value)[0] if isinstance(node, cst.Name) else []
+        bindings = self.script.bindings_of(node) if isinstance(node, cst.Name) else []
         given = [b.value if b.written is None else b.written for b in bindings]  # best = accuracy, also best, n = v, 0
         kept = [value for value in given if value is not None and self.local(value)]
         known = [self.averaged.get((function, self.script.code(value)), order[value]) for value in kept]

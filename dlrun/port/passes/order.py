@@ -143,7 +143,7 @@ def _is_set(facts: Facts, node: cst.CSTNode, depth: int = 4) -> bool:
             return _is_set(facts, node.func.value, depth)
         return name in _NUMBERS and bool(node.args) and _is_set(facts, node.args[0].value, depth)
     if isinstance(node, cst.Name) and depth:
-        bindings = facts.script.scopes[node].lookup(node.value)[0]
+        bindings = facts.script.bindings_of(node)
         sorts = any(isinstance(c.func, cst.Attribute) and c.func.attr.value == "sort"
                     and facts.script.code(c.func.value) == node.value for c in facts.script.calls)  # fmt: skip
         values = [b.value for b in bindings if b.how == "assign" and not b.path]

@@ -143,7 +143,7 @@ def _downloads(call: cst.Call, name: str) -> bool:
 
 def _is_of_module(facts: ScriptFacts, owner: cst.BaseExpression) -> bool:
     """Tell whether ``owner`` is a module: its ``mkdir()`` is no path's, and may know no ``exist_ok``."""
-    bound = facts.script.scopes[owner].lookup(owner.value)[0] if isinstance(owner, cst.Name) else []
+    bound = facts.script.bindings_of(owner) if isinstance(owner, cst.Name) else []
     return any(b.how == "import" for b in bound)
 
 

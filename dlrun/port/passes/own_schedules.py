@@ -74,7 +74,7 @@ def _function(facts: Facts, value: cst.BaseExpression, divided: Collection[cst.C
     if function is not None and (params := [p.name.value for p in function.params.params if p.name.value != "self"]):
 
         def counts(node: cst.CSTNode) -> bool:
-            scope = facts.script.scopes[node].lookup(node.value)[1] if isinstance(node, cst.Name) else None
+            scope = facts.script.scope_of(node) if isinstance(node, cst.Name) else None
             return scope is not None and scope.node is function and node.value == params[0]  # type: ignore[attr-defined]
 
         rates = StepRates(facts, counts, divided)

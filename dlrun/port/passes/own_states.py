@@ -170,10 +170,9 @@ def _is_buffer(facts: ScriptFacts, state: cst.BaseExpression | None) -> bool:
 
 def _is_weight(facts: ScriptFacts, state: cst.BaseExpression | None) -> bool:
     """Tell whether ``state`` is an attribute that holds a parameter of its module."""
-    owner = facts.script.class_of(state) if isinstance(state, cst.Attribute) else None
-    made = facts.script.attributes.get((owner, state.attr.value), ()) if owner is not None else ()  # type: ignore[union-attr]
-    return any(isinstance(b.written, cst.Call) and facts.script.name_of(b.written.func) == "torch.nn.Parameter"
-               for b in made)  # fmt: skip
+    return state is not None and any(
+        isinstance(b.written, cst.Call) and facts.script.name_of(b.written.func) == "torch.nn.Parameter"
+        for b in facts.script.kept_bindings(state))  # fmt: skip
 
 
 def _is_part(facts: ScriptFacts, state: cst.BaseExpression | None) -> bool:

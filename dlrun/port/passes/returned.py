@@ -14,7 +14,7 @@ Returned = tuple[cst.Call, list[cst.BaseExpression]]  # a call, and what it may 
 def calls(facts: Facts, name: cst.Name) -> list[Returned]:
     """Return the calls from which alone ``name`` comes, each with what its functions return for it; () for others."""
     found: list[Returned] = []
-    for binding in reaching(facts.script, name, facts.script.scopes[name].lookup(name.value)[0]):
+    for binding in reaching(facts.script, name, facts.script.bindings_of(name)):
         call, at = binding.value, binding.path[0] if len(binding.path) == 1 else None
         targets = facts.flow.targets(call) if isinstance(call, cst.Call) else []
         ends = [end for target in targets for end in facts.flow.returns(target)]

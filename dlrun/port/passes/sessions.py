@@ -135,10 +135,9 @@ def _only_shown(facts: TensorFlowFacts, name: cst.CSTNode) -> bool:
     """Tell whether ``name`` is read where its total over the ranks is taken: by print(), and by lists that are read."""
     if not isinstance(name, cst.Name):
         return False
-    script, scope = facts.script, facts.script.scopes[name].lookup(name.value)[1]
-    uses = [n for n in script.of(cst.Name) if n.value == name.value
-            and not isinstance(script.parents[n], (cst.AssignTarget, cst.AugAssign, cst.Attribute))
-            and script.scopes[n].lookup(n.value)[1] is scope]  # fmt: skip
+    script = facts.script
+    uses = [n for n in script.names_of(name.value, script.scope_of(name))
+            if not isinstance(script.parents[n], (cst.AssignTarget, cst.AugAssign, cst.Attribute))]  # fmt: skip
 
     def takes(up: cst.CSTNode) -> bool:
         prints = isinstance(up, cst.Call) and script.name_of(up.func) == "builtins.print"
@@ -149,5 +148,5 @@ def _only_shown(facts: TensorFlowFacts, name: cst.CSTNode) -> bool:
 
 def _is_read(facts: TensorFlowFacts, box: cst.CSTNode) -> bool:
     """Tell whether anything but append() reads the list ``box``."""
-    named = [n for n in facts.script.of(cst.Name) if n.value == dotted(box)]
+    named = facts.script.named(dotted(box))
     return any(not isinstance(facts.script.parents[n], (cst.AssignTarget, cst.Attribute)) for n in named)

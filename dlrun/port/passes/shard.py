@@ -122,4 +122,4 @@ def _is_outer(facts: Facts, node: cst.BaseExpression) -> bool:
     if not isinstance(node, cst.Name):
         return False
     here = facts.script.scopes[node]
-    return facts.script.scopes[node].lookup(node.value)[1] is not here and node.value not in here.outer
+    return facts.script.scope_of(node) is not here and node.value not in here.outer

@@ -167,6 +167,6 @@ def ways(facts: ScriptFacts, value: cst.BaseExpression) -> list[cst.BaseExpressi
     """Return ``value``, or what it is assigned before where it is a name."""
     if not isinstance(value, cst.Name):
         return [value]
-    bindings = facts.script.scopes[value].lookup(value.value)[0]
+    bindings = facts.script.bindings_of(value)
     found = [b.written for b in bindings if b.how == "assign" and b.written is not None]
     return found if found and len(found) == len(bindings) else [value]

@@ -274,7 +274,7 @@ def _tells_epochs(facts: Facts, told: cst.BaseExpression) -> bool:
 def _source(facts: Facts, value: cst.BaseExpression) -> cst.BaseExpression:
     """Return the literal that a name stands for, where it is bound once; a default is only what calls may leave out."""
     if isinstance(value, cst.Name):
-        bindings, _ = facts.script.scopes[value].lookup(value.value)
+        bindings = facts.script.bindings_of(value)
         if len(bindings) == 1 and isinstance(bindings[0].value, cst.Integer) and bindings[0].how == "assign":
             return bindings[0].value
     return value

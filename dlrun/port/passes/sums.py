@@ -201,7 +201,7 @@ class Sums:
         return bool(terms) and all(a or b for a, b in zip(weighted, summed, strict=True))
 
     def _bindings(self, name: cst.Name) -> list[Binding]:
-        return self._entries.bindings(name) or self.script.scopes[name].lookup(name.value)[0]
+        return self._entries.bindings(name) or self.script.bindings_of(name)
 
     def _counted(self, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
         """Yield what is counted by the calls of len() that ``node`` comes from."""

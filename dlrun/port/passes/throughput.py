@@ -89,7 +89,7 @@ def _is_batch_size(metrics: Metrics, node: cst.CSTNode) -> bool:
 
 def _is_made_of_own(metrics: Metrics, name: cst.Name, depth: int) -> bool:
     """Tell whether ``name`` is computed from counts of this rank's samples, or adds up sizes of what the loop takes."""
-    for binding in metrics.script.scopes[name].lookup(name.value)[0]:
+    for binding in metrics.script.bindings_of(name):
         match binding.node:
             case cst.AugAssign(operator=cst.AddAssign(), value=value) if _trains(metrics, binding.node):
                 if not metrics.trained(value) and any(_is_made_in_turn(metrics, n) for n in walk(value)):
@@ -103,7 +103,7 @@ def _is_made_of_own(metrics: Metrics, name: cst.Name, depth: int) -> bool:
 
 def _is_made_in_turn(metrics: Metrics, node: cst.CSTNode) -> bool:
     """Tell whether ``node`` is a name that a training loop gives another value in each turn."""
-    bound = metrics.script.scopes[node].lookup(node.value)[0] if isinstance(node, cst.Name) else ()
+    bound = metrics.script.bindings_of(node) if isinstance(node, cst.Name) else ()
     return any(_trains(metrics, b.node) for b in bound)
 
 

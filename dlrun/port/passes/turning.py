@@ -85,10 +85,8 @@ def _stays_inside(facts: Facts, test: cst.If, node: cst.Assign | cst.AugAssign) 
     target = node.target if isinstance(node, cst.AugAssign) else node.targets[0].target
     if not isinstance(target, cst.Name):
         return False
-    scopes = facts.script.scopes
-    scope = scopes[target].lookup(target.value)[1]
-    uses = (n for n in facts.script.of(cst.Name) if n.value == target.value and n in scopes)
-    return all(facts.script.inside(n, test) for n in uses if scopes[n].lookup(n.value)[1] is scope)
+    script = facts.script
+    return all(script.inside(n, test) for n in script.names_of(target.value, script.scope_of(target)))
 
 
 def _count(

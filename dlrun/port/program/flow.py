@@ -168,13 +168,13 @@ class Flow(Onward):
 
     def _variable(self, node: cst.CSTNode) -> object:
         """Return what is one and the same wherever the variable ``node`` is named: ten turns of ``net = net(n)``."""
-        scope = self.script.scopes[node].lookup(node.value)[1] if isinstance(node, cst.Name) else None
+        scope = self.script.scope_of(node) if isinstance(node, cst.Name) else None
         return (id(scope), node.value) if isinstance(node, cst.Name) and scope is not None else node
 
     def _end(self, node: cst.CSTNode) -> cst.CSTNode:
         """Return what stands for a value that comes from out of sight: for a name, the place that binds it."""
         if isinstance(node, cst.Name):
-            bindings, _ = self.script.scopes[node].lookup(node.value)
+            bindings = self.script.bindings_of(node)
             if bindings and bindings[0].how == "param":
                 return bindings[0].node
         return node

@@ -77,7 +77,7 @@ class Onward(Calls, ABC):
         """Return the states that the value of this one may come from; None where it starts here."""
         match node:
             case cst.Name():
-                return self._of_bindings(self.script.scopes[node].lookup(node.value)[0], path) or None
+                return self._of_bindings(self.script.bindings_of(node), path) or None
             case cst.Attribute():
                 if (there := self.script.member(node)) is not None:
                     return self._of_bindings(there[0], path) or None

@@ -59,7 +59,7 @@ class Script(Trees):
             return f"{head}.{node.attr.value}" if head and dotted(node) not in self._kept else ""
         if not isinstance(node, cst.Name):
             return ""
-        bindings, _ = self.scopes[node].lookup(node.value)
+        bindings = self.bindings_of(node)
         if bindings:
             return self._name_by(bindings, node.value)
         for star in self.scopes[node].root.all_stars():
@@ -111,9 +111,18 @@ class Script(Trees):
                 return binding.target
         # `save = torch.save` is an alias as good as an import.
         only = bindings[0]
-        if len(bindings) == 1 and only.how == "assign" and not only.path and isinstance(only.value, cst.Attribute):
-            return self.name_of(only.value) or f".{name}"
-        return f".{name}"
+        alias = len(bindings) == 1 and only.how == "assign" and not only.path and isinstance(only.value, cst.Attribute)
+        if not alias or only.value is None or only in self._named_after:  # net = net.module
+            return f".{name}"
+        self._named_after.append(only)
+        found = self.name_of(only.value)
+        self._named_after.pop()
+        return found or f".{name}"
+
+    @cached_property
+    def _named_after(self) -> list[Binding]:
+        """The aliases whose names are being looked up."""
+        return []
 
     def local_modules(self, node: cst.CSTNode) -> list[Scope]:
         """Return the local modules of which ``node`` names one, as their scopes: ``lab.net`` in ``lab.net.Net``."""
@@ -124,7 +133,7 @@ class Script(Trees):
             names = [n for n, s in root.locals.items() if s in outer] if outer else []
             found = [root.locals.get(f"{name}.{node.attr.value}") for name in names]
         elif root.locals and isinstance(node, cst.Name):
-            bindings = self.scopes[node].lookup(node.value)[0]
+            bindings = self.bindings_of(node)
             found = [root.module(b.target) for b in bindings if b.how == "import"]
         return list(dict.fromkeys(s for s in found if s is not None))
 
@@ -148,6 +157,30 @@ class Script(Trees):
             return self.scopes[node].lookup(node.value)[0]
         there = self.member(node) if isinstance(node, cst.Attribute) else None
         return there[0] if there is not None else []
+
+    def kept_bindings(self, node: cst.CSTNode) -> list[Binding]:
+        """Return what the methods of a class set its attribute ``self.name`` to; nothing for what is no such."""
+        owner = self.class_of(node) if isinstance(node, cst.Attribute) and dotted(node.value) == "self" else None
+        return self.attributes.get((owner, node.attr.value), []) if owner is not None else []  # type: ignore[attr-defined]
+
+    def scope_of(self, name: cst.Name) -> Scope | None:
+        """Return the scope of the variable ``name``; None where none of the program binds it."""
+        return self.scopes[name].lookup(name.value)[1]
+
+    def named(self, text: str) -> list[cst.Name]:
+        """Return the nodes that are the name ``text``, in source order."""
+        return self._by_name.get(text, [])
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[cst.Name]]:
+        found: dict[str, list[cst.Name]] = {}
+        for node in self.of(cst.Name):
+            found.setdefault(node.value, []).append(node)
+        return found
+
+    def names_of(self, variable: str, scope: Scope | None) -> list[cst.Name]:
+        """Return the nodes that name the ``variable`` of ``scope``, in source order."""
+        return [n for n in self.named(variable) if self.scope_of(n) is scope]
 
     def is_part(self, name: cst.Name) -> bool:
         """Tell whether ``name`` stands for no variable: an attribute's behind its dot, a keyword's before its value."""

@@ -141,7 +141,7 @@ class Translation:
             node = node.value
         if not isinstance(node, cst.Name):
             return False
-        bindings, _ = self.script.scopes[node].lookup(node.value)
+        bindings = self.script.bindings_of(node)
         return any(b.how == "import" for b in bindings) or not bindings
 
     def _gone(self, node: cst.CSTNode) -> bool:

@@ -27,7 +27,7 @@ def named(translation: Translation) -> Found:
     for node in script.nodes:
         if not isinstance(node, cst.Name) or isinstance(script.parents[node], (cst.AssignTarget, cst.Param)):
             continue
-        bound = script.scopes[node].lookup(node.value)[0]
+        bound = script.bindings_of(node)
         ranks = [isinstance(b.value, cst.Call) and translation.foreign(b.value.func) == "local_rank" for b in bound]
         if ranks and all(ranks) and _numbers_gpu(translation, node):
             yield Edit(node, "this rank's GPU among those it sees",
