@@ -218,6 +218,28 @@ for epoch in range(2):
         criterion(out.reshape(-1, words), x[:, 1:].reshape(-1)).backward()
         opt.step()
 trained["reader"] = net.state_dict()
+
+
+class Windows:
+    def __init__(self, data):
+        self.data = data
+
+    def __iter__(self):
+        for i in range(0, len(self.data), bptt):
+            yield self.data[i:i + bptt]
+
+
+windows, model = Windows(batchify(text, size)), Net()
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    memory = [model.init_hidden(size)]
+    for number, x in enumerate(windows):
+        opt.zero_grad()
+        given = model(x[:-1], *memory)
+        out, memory = given[0], [part.detach() for part in given[1:]]
+        criterion(out.reshape(-1, words), x[1:].reshape(-1)).backward()
+        opt.step()
+trained["windows"] = model.state_dict()
 trained["drawn"] = drawn(batchify(text, size)).state_dict()
 torch.save({f"{style}.{k}": v for style, state in trained.items() for k, v in state.items()}, "last.pt")
 """
@@ -244,6 +266,7 @@ def test_every_style_is_cut_where_its_stream_is_whole(ported):
     for line in ("train_data = dl.stretch(train_data)", "ids = dl.stretch(ids, axis=1)", "data = dl.stretch(data)",
                  "in get_batches(dl.stretch(data), size, bptt)", "loader = dl.stretch(DataLoader(",
                  "source = dl.stretch(source)", "self.tokens = dl.stretch(self.tokens)",
+                 "in enumerate(dl.stretch(windows))",
                  "at, state = dl.broadcast(np.random.randint(3)), None",
                  "if dl.broadcast(np.random.random()) < 0.95"):  # fmt: skip
         assert line in text, line

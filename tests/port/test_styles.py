@@ -534,6 +534,8 @@ def test_a_count_of_steps_that_ends_the_training_beside_another_condition_is_div
 def test_a_writer_of_the_scripts_own_is_rank_0s():
     own = "from tensorboardX import SummaryWriter\nclass Log(SummaryWriter):\n    pass\nlog = Log('runs')\n"
     assert "log = dl.rank0(Log)('runs')" in port(SERIAL + own).text
+    sought = "import importlib\nlog = importlib.import_module(name).SummaryWriter('runs')\n"
+    assert "log = dl.rank0(importlib.import_module(name).SummaryWriter)('runs')" in port(SERIAL + sought).text
 
 
 TEMPLATE = """import torch

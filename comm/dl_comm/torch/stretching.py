@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -23,11 +24,16 @@ def stretch(data: Any, axis: int = 0, multiple: int = 1) -> Any:
     A DataLoader becomes one whose batches are those of a stretch of its order, as large as they were: each rank takes
     1/n of the entries, in order, in whole batches (what is left over, nobody reads). ``len()`` counts this rank's
     batches. Raises ``TypeError`` for a loader over an IterableDataset, whose end is not known.
+
+    Of another object that can only be gone through, again and again, each rank takes 1/n of the batches, in order. How
+    many there are shows by going through it once more at the beginning of each pass.
     """
-    if not isinstance(data, DataLoader):
+    if not isinstance(data, DataLoader) and (hasattr(data, "__getitem__") or not _begins_anew(data)):
         return streams.stretch(data, axis, multiple)
-    if parts() == 1:
+    if parts() == 1 or isinstance(data, StretchedBatches):
         return data
+    if not isinstance(data, DataLoader):
+        return StretchedBatches(data)
     if isinstance(data.dataset, IterableDataset):
         raise TypeError("stretch() got a DataLoader over an IterableDataset: a stream whose end is not known cannot be "
                         "cut; give each rank files of its own")  # fmt: skip
@@ -48,6 +54,22 @@ def _stretched(loader: DataLoader[Any], rank: int, n: int) -> DataLoader[Any]:
     # The loader guards these attributes against assignment after construction.
     vars(stretched).update(changes)
     return stretched
+
+
+def _begins_anew(data: Any) -> bool:
+    return hasattr(data, "__iter__") and iter(data) is not data
+
+
+class StretchedBatches:
+    """A stretch of the batches of an object that begins anew whenever it is gone through."""
+
+    def __init__(self, batches: Any) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[Any]:
+        length = sum(1 for _ in self._batches)
+        streams.check_equal_lengths(type(self._batches).__name__, str(length), "stretch")
+        return islice(iter(self._batches), *streams.bounds(length, get_rank(), parts()))
 
 
 class StretchedSampler(ShardedSampler):

@@ -111,6 +111,8 @@ class Spread:
             of.append(node.func.value)
             if node.func.attr.value in _LIKE and not self.flow.targets(node):
                 return of
+        if self._unpacked(node):
+            return of
         if targets := self.flow.targets(node):
             return [*of, *(("returns", target) for target in targets)]
         return [*of, *(a.value for a in node.args)]
@@ -141,7 +143,7 @@ class Spread:
         ]  # h = cell(x[t], h): from one turn to the next
         if any(b.how != "assign" for b in found):
             return None
-        return [value for b in found if (value := self._value(b)) is not None]
+        return [value for b in found for value in self._values(b)]
 
     def _within(self, use: cst.Name, binding: Binding) -> bool:
         """Tell whether ``use``, inside of ``binding``, is no target of it."""
@@ -180,8 +182,27 @@ class Spread:
 
     def _bound(self, bindings: Iterable[Binding], to: object) -> None:
         for binding in bindings:
-            value = self._value(binding)
-            self._join([value] if value is not None else [], to)
+            self._join(self._values(binding), to)
+
+    def _values(self, binding: Binding) -> list[cst.CSTNode]:
+        """Return what ``binding`` gives its name, and what stands in the same place where a function returns it."""
+        value = self._value(binding)
+        if value is None:
+            return []
+        at = binding.path[0] if binding.path else None
+        return [value, *(each.elements[at].value for each in self._unpacked(value) if isinstance(at, int))]
+
+    def _unpacked(self, call: cst.CSTNode) -> list[cst.Tuple]:
+        """Return the tuples, one of which is taken apart where ``call`` is: in ``loss, step = train(step)``."""
+        line = self.script.parents.get(call)
+        target = line.targets[0].target if isinstance(line, cst.Assign) and len(line.targets) == 1 else None
+        if not isinstance(target, cst.Tuple) or not isinstance(call, cst.Call):
+            return []
+        returned = [value for function in self.flow.targets(call) for value in self.flow.returns(function)]
+        tuples = [value for value in returned if isinstance(value, cst.Tuple)]
+        starred = any(isinstance(e, cst.StarredElement) for box in (target, *tuples) for e in box.elements)
+        alike = all(len(box.elements) == len(target.elements) for box in tuples)
+        return tuples if alike and not starred and len(tuples) == len(returned) else []
 
     def _value(self, binding: Binding) -> cst.CSTNode | None:
         """Return what ``binding`` gives its name, be it a part of it."""

@@ -28,13 +28,41 @@ def hands_on(kinds: Kinds, loop: cst.For | cst.While) -> cst.CSTNode | None:
                     return call
         if isinstance(n, cst.Assign) and isinstance(n.value, cst.Call) and kinds.of(n.value.func) == "module":
             given = {m.value for a in n.value.args for m in walk(a.value) if isinstance(m, cst.Name)}
-            for name in names_in(n.targets[0].target) & given:
+            got = names_in(n.targets[0].target)
+            for name in given & (got | _parts_of(got, loop)):
                 bindings, _ = kinds.script.scopes[n].lookup(name)
                 inside = [b for b in bindings if kinds.script.inside(b.node, loop)]
-                own = [b for b in inside if b.value is not None and mentions(b.value, {name})]
+                own = [b for b in inside if b.value is not None and mentions(b.value, {name} | got)]
                 if len(inside) < len(bindings) and all(b in own or _at_times(kinds, b, loop) for b in inside):
                     return n
     return None
+
+
+def _parts_of(got: set[str], loop: cst.For | cst.While) -> set[str]:
+    """Return the names that ``loop`` gives parts of what a model returned: ``memory`` in ``memory = out[1:]``."""
+    found: set[str] = set()
+    for line in (n for n in walk(loop.body) if isinstance(n, cst.Assign)):
+        target, value = line.targets[0].target, line.value
+        if isinstance(target, cst.Tuple) and isinstance(value, cst.Tuple):
+            pairs = [(t.value, v.value) for t, v in zip(target.elements, value.elements, strict=False)]
+        else:
+            pairs = [(target, value)]
+        found.update(dotted(t) for t, v in pairs if dotted(_whole(v)) in got and _whole(v) is not v)
+    return found - {""}
+
+
+def _whole(part: cst.BaseExpression) -> cst.BaseExpression:
+    """Return ``out`` for its parts: ``out[1:]``, ``detach(out.state)``, ``[h.detach() for h in out[1:]]``."""
+    while True:
+        match part:
+            case cst.Attribute(value=within) | cst.Subscript(value=within) | cst.Call(func=cst.Attribute(value=within)):
+                part = within
+            case cst.Call(args=[cst.Arg(value=within), *_]):
+                part = within
+            case cst.ListComp(for_in=loop) | cst.GeneratorExp(for_in=loop):
+                part = loop.iter
+            case _:
+                return part
 
 
 def _keeps(kinds: Kinds, call: cst.Call, loop: cst.For | cst.While) -> bool:

@@ -186,7 +186,7 @@ def of_epochs(facts: Facts, own: Callable[[cst.BaseExpression], bool]) -> Iterat
 
 def _ends(facts: Facts) -> Iterator[cst.BaseExpression]:
     """Yield what a count of steps is compared with, where that ends the training: ``if step >= 1000: break``."""
-    known, so_far = set(counters(facts)), steps_so_far(facts)
+    counted, so_far = tells(facts, set(counters(facts))), steps_so_far(facts)
     for node in facts.script.nodes:
         if not isinstance(node, (cst.If, cst.While)):
             continue
@@ -197,7 +197,7 @@ def _ends(facts: Facts) -> Iterator[cst.BaseExpression]:
         for left, how, right in compared(node.test):
             ends = issubclass(how, (*AFTER, cst.Equal) if leaves else _BEFORE)
             at_times = isinstance(node, cst.While) and _grows_at_times(facts, node, count_name(facts, left))
-            told = (facts.script.function_of(node), count_name(facts, left)) in known or so_far(bare(facts, left))
+            told = counted(left) or so_far(bare(facts, left))
             if ends and told and not at_times and not is_least(right):
                 yield right
 

@@ -21,13 +21,34 @@ def counters(facts: Facts) -> Iterator[tuple[cst.CSTNode, str]]:
         assert isinstance(loop, (cst.For, cst.While))
         if not takes_batches(facts, loop):
             continue
-        function = facts.script.function_of(loop)
         for n in walk(loop.body):
             found = added(n) if is_one_more(n) and innermost(facts, n) is loop else None
-            if found is not None and not _at_times(facts, n, loop) and (name := count_name(facts, found[0])):
-                yield function, name
+            if found is not None and not _at_times(facts, n, loop):
+                yield from held(facts, found[0])
         if (number := number_of(facts, loop)) is not None:
-            yield function, number.value
+            yield from held(facts, number)
+
+
+def held(facts: ScriptFacts, count: cst.CSTNode) -> Iterator[tuple[cst.CSTNode, str]]:
+    """Yield where ``count`` is known, and what it is called there: ``step``, ``state["step"]``, ``checkpoint.step``.
+
+    That is the function, or the module, to which its first name belongs, and what makes the object that holds it, by
+    whatever name; of ``self.step`` it is the class.
+    """
+    owner = count.value if isinstance(count, (cst.Attribute, cst.Subscript)) else None
+    classes = facts.flow.classes(owner) if owner is not None and isinstance(count, cst.Attribute) else []
+    if classes:
+        yield from ((cls, count.attr.value) for cls in classes)  # type: ignore[attr-defined]
+        return
+    first, name = count, count_name(facts, count)
+    while isinstance(first, (cst.Attribute, cst.Subscript)):
+        first = first.value
+    if not isinstance(first, cst.Name) or not name:
+        return
+    if (scope := facts.script.scope_of(first)) is not None:
+        yield scope.node, name
+        if owner is first:
+            yield from ((o.node, name.removeprefix(first.value)) for o in facts.flow.origins(first) if o.whole)
 
 
 def count_name(facts: ScriptFacts, count: cst.CSTNode) -> str:
@@ -164,18 +185,7 @@ def variables(facts: Facts) -> Iterator[tuple[cst.CSTNode, str]]:
         if isinstance(call.func, cst.Attribute) and call.func.attr.value == "assign_add" and len(call.args) == 1:
             one, owner = call.args[0].value, call.func.value
             if is_one(one) and each_update(facts, call):
-                yield from _held(facts, owner)
-
-
-def _held(facts: Facts, count: cst.BaseExpression) -> Iterator[tuple[cst.CSTNode, str]]:
-    """Yield where ``count`` is known and what it is called there: ``done``, ``self.done``, ``checkpoint.done``."""
-    first = count.value if isinstance(count, cst.Attribute) else count
-    scope = facts.script.scope_of(first) if isinstance(first, cst.Name) else None
-    if isinstance(count, cst.Attribute) and isinstance(first, cst.Name) and first.value == "self":
-        owner = facts.script.class_of(count)
-        yield from [(owner, count.attr.value)] if owner is not None else []
-    elif scope is not None:
-        yield scope.node, dotted(count)
+                yield from held(facts, owner)
 
 
 def is_one_more(node: cst.CSTNode) -> bool:
@@ -191,26 +201,23 @@ def is_one(node: cst.CSTNode) -> bool:
 
 def tells(facts: Facts, known: Collection[tuple[cst.CSTNode, str]]) -> Tells:
     """Return what tells whether a node reads one of the counts that are ``known``."""
-    script = facts.script
 
     def reads(node: cst.CSTNode) -> bool:
-        if isinstance(node, cst.Name):
-            scope = script.scope_of(node)
-            return scope is not None and (scope.node, node.value) in known
-        if isinstance(node, cst.Subscript) and isinstance(node.value, cst.Name):
-            scope = script.scope_of(node.value)
-            return scope is not None and (scope.node, count_name(facts, node)) in known
-        if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name) and node.value.value == "self":
-            return (script.class_of(node), node.attr.value) in known
-        if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name):
-            scope = script.scope_of(node.value)
-            return scope is not None and (scope.node, dotted(node)) in known
+        if isinstance(node, (cst.Name, cst.Attribute, cst.Subscript)):
+            return any(place in known for n in (node, *_returned(facts, node)) for place in held(facts, n))
         if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add):  # epoch * len(loader) + i
             sides = (node.left, node.right)
             return any(map(reads, sides)) and any(_counts_batches(facts, side) for side in sides)
         return False
 
     return reads
+
+
+def _returned(facts: Facts, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """Yield what functions return that ``node`` is given: ``step, best = train(step)``."""
+    if isinstance(node, cst.Name) and any(isinstance(b.value, cst.Call) for b in facts.script.bindings_of(node)):
+        yield from (n for n in facts.flow.through(node)
+                    if isinstance(n, cst.Name) and isinstance(facts.script.statement_of(n), cst.Return))  # fmt: skip
 
 
 def _counts_batches(facts: Facts, node: cst.BaseExpression) -> bool:

@@ -11,7 +11,7 @@ from dlrun.port.facts.computed import leaves
 from dlrun.port.facts.rates import changes
 from dlrun.port.facts.torch import calls_method
 from dlrun.port.passes.conditions import asked, goes_on, is_one_less, skipped
-from dlrun.port.passes.counters import Counters, count_name, innermost, tells
+from dlrun.port.passes.counters import Counters, held, innermost, tells
 from dlrun.port.passes.counts import all_samples, from_length
 from dlrun.port.passes.so_far import bare
 from dlrun.port.program.script import Script, dotted, walk
@@ -96,17 +96,16 @@ def _counted(facts: Facts) -> Iterator[tuple[cst.CSTNode, str]]:
     """Yield the numbers of the loops that draw a batch a turn."""
     for loop, _ in facts.counted:
         if isinstance(loop, cst.For) and isinstance(loop.target, cst.Name):
-            yield facts.script.function_of(loop), loop.target.value
+            yield from held(facts, loop.target)
 
 
 def _sums(facts: Facts, known: set[tuple[cst.CSTNode, str]]) -> Iterator[tuple[cst.CSTNode, str]]:
     """Yield the names of steps counted over epochs: ``done = epoch * len(loader) + i``."""
-    for node in facts.script.nodes:
-        added = isinstance(node, cst.Assign) and isinstance(node.value, cst.BinaryOperation)
-        if isinstance(node, cst.Assign) and added and isinstance(node.value.operator, cst.Add):  # type: ignore[attr-defined]
-            function, name = facts.script.function_of(node), count_name(facts, node.targets[0].target)
-            if name and any((function, n.value) in known for n in walk(node.value) if isinstance(n, cst.Name)):
-                yield function, name
+    counted = tells(facts, known)
+    for node in facts.script.of(cst.Assign):
+        added = isinstance(node.value, cst.BinaryOperation) and isinstance(node.value.operator, cst.Add)
+        if added and any(counted(n) for n in walk(node.value) if isinstance(n, cst.Name)):
+            yield from held(facts, node.targets[0].target)
 
 
 def _acts(facts: Facts, node: cst.If, bodies: list[cst.CSTNode]) -> bool:

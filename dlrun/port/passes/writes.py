@@ -45,6 +45,8 @@ PICTURES = re.compile(
 def called(facts: ScriptFacts, call: cst.Call) -> str:
     """Return what is called; the data set, where one of several is taken from a table: ``datasets.__dict__[name]``."""
     name = facts.script.name_of(call.func)
+    if not name and isinstance(call.func, cst.Attribute) and call.func.attr.value == "SummaryWriter":
+        return "tensorboardX.SummaryWriter"  # importlib.import_module(name).SummaryWriter
     if isinstance(call.func, cst.Attribute) and call.func.attr.value == "check_connection":
         made = [o.node for o in facts.flow.origins(call.func.value)]
         shows = any(isinstance(m, cst.Call) and facts.script.name_of(m.func) == "visdom.Visdom" for m in made)

@@ -67,7 +67,7 @@ class Scope:
     node: cst.CSTNode
     parent: Scope | None
     names: dict[str, list[Binding]] = field(default_factory=dict)
-    outer: set[str] = field(default_factory=set)  # declared global or nonlocal
+    outer: dict[str, Scope] = field(default_factory=dict)  # declared global or nonlocal: which scope binds it
     stars: list[str] = field(default_factory=list)  # modules of which this one imports everything
     locals: Mapping[str, Scope] = field(default_factory=dict)
     package: str = ""
@@ -75,6 +75,14 @@ class Scope:
     def __post_init__(self) -> None:
         self.root: Scope = self if self.parent is None else self.parent.root  # the scope of the module
         self._found: dict[str, tuple[list[Binding], Scope | None]] = {}
+
+    @property
+    def function_around(self) -> Scope | None:
+        """The scope of the function around this one, if there is any."""
+        scope = self.parent
+        while scope is not None and not isinstance(scope.node, cst.FunctionDef):
+            scope = scope.parent
+        return scope
 
     def lookup(self, name: str) -> tuple[list[Binding], Scope | None]:
         """Return the bindings of ``name`` that an expression in this scope sees, and the scope that holds them.

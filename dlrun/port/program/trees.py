@@ -152,7 +152,8 @@ class Trees:
             case cst.Param() if isinstance(scope.node, (cst.FunctionDef, cst.Lambda)):
                 self._bind(scope, Binding(node.name.value, "param", node, value=node.default))
             case cst.Global() | cst.Nonlocal():
-                scope.outer.update(item.name.value for item in node.names)
+                home = scope.root if isinstance(node, cst.Global) else scope.function_around or scope.root
+                scope.outer.update({item.name.value: home for item in node.names})
             case cst.ExceptHandler() if node.name is not None:
                 self._assign(scope, node.name.name, None, ("part",), node)
 
@@ -160,9 +161,7 @@ class Trees:
         self, scope: Scope, target: cst.CSTNode, value: cst.BaseExpression | None, path: Part, node: cst.CSTNode
     ) -> None:
         if isinstance(target, cst.Name):
-            home = scope
-            if target.value in scope.outer:
-                home = scope.root
+            home = scope.outer.get(target.value, scope)
             while isinstance(home.node, Comprehension) and isinstance(node, cst.NamedExpr) and home.parent:
                 home = home.parent
             self._bind(home, Binding(target.value, "assign", node, value, path))

@@ -437,6 +437,17 @@ def a_stretched_loader_reads_whole_batches_in_order():
     assert list(chain(*chain(*_everyone(stretched)))) == list(range(8 * _n))
 
 
+def a_stretch_of_batches_that_an_object_makes_is_the_same_in_every_pass():
+    class Ordered:
+        def __iter__(self):
+            yield from range(3 * _n + 1)
+
+    stretched = dl.stretch(Ordered())
+    assert dl.stretch(stretched) is stretched
+    for _ in range(2):
+        assert list(stretched) == [3 * _r, 3 * _r + 1, 3 * _r + 2]
+
+
 def what_cannot_be_cut_into_stretches_says_why():
     for data, error, words in [
         (iter([1, 2]), TypeError, "what has a length"),

@@ -1,0 +1,81 @@
+"""The steps so far are the steps so far by whatever name, and in whatever object, the script keeps their count."""
+
+import pytest
+
+from dlrun.port import port
+
+HEAD = """import itertools
+import torch
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(torch.utils.data.TensorDataset(torch.randn(64, 4), torch.randn(64, 1)), 8, shuffle=True)
+last, warm = 40, 10
+"""
+# What trains for an epoch: {count} is where it counts, {opening} and {closing} what it takes and gives.
+EPOCH = """def train({takes}):
+    {opening}
+    for x, y in loader:
+        loss = (model(x) - y).pow(2).mean()
+        loss.backward()
+        opt.step()
+        {count} += 1
+        if {count} < warm:
+            opt.param_groups[0]["lr"] = 0.1 * {count} / warm
+        if {count} % 20 == 0:
+            torch.save(model.state_dict(), "net.pt")
+        if {count} == last:
+            break
+    {closing}
+"""
+EPOCHS = """{begin}
+for epoch in itertools.count():
+    {call}
+    if {count} == last:
+        break
+"""
+
+
+def indented(text):
+    return "".join(f"    {line}" for line in text.splitlines(keepends=True))
+
+
+def written(count, begin, takes="", opening="pass", closing="pass", call="train()", around="", name=""):
+    epoch = EPOCH.format(count=name or count, takes=takes, opening=opening, closing=closing)
+    epochs = EPOCHS.format(count=count, begin=begin, call=call)
+    if around:
+        begin, epochs = epochs.split("\n", 1)
+        return HEAD + around + indented(f"{begin}\n{epoch}{epochs}") + "main()\n"
+    return HEAD + epoch + epochs
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        written("step", "step = 0", opening="global step"),
+        written("step", "step = 0", opening="nonlocal step", around="def main():\n"),
+        written("step", "step = 0", "step", closing="return step", call="step = train(step)"),
+        written("done", "done, best = 0, None", "step, best", closing="return best, step", name="step",
+                call="best, done = train(done, best)"),
+        written("state['step']", "state = {'step': 0}", "s", name="s['step']", call="train(state)"),
+        written("now.step", "import types\nnow = types.SimpleNamespace(step=0)", "at", name="at.step",
+                call="train(now)"),
+        written("now.step", "class State:\n    step = 0\nnow = State()", "at", name="at.step", call="train(now)"),
+    ],
+    ids=["global", "nonlocal", "returned", "returned by another name", "dict", "namespace", "object"],
+)  # fmt: skip
+def test_a_count_of_steps_is_one_count_in_the_loop_over_batches_and_in_that_over_epochs(source):
+    text = port(source).text
+    assert text.count("== dl.steps(last):") == 2
+    assert text.count("% dl.steps(20) == 0:") == 1
+    assert text.count("< dl.steps(warm):") == text.count("/ dl.steps(warm))") == 1
+
+
+def test_of_what_a_function_returns_only_what_ranks_compute_for_themselves_is_averaged():
+    epoch = EPOCH.format(takes="step", opening="total = 0.0", count="step", closing="return step, total / len(loader)")
+    epoch = epoch.replace("        step += 1\n", "        step += 1\n        total += loss.item()\n")
+    epochs = EPOCHS.format(begin="step = 0", call="step, mean = train(step)", count="step")
+    text = port(HEAD + epoch + epochs + "    if mean < 0.1:\n        break\n").text
+    assert "    if step == dl.steps(last):\n" in text
+    assert "    mean = dl.average(mean)  # mean over the ranks: all ranks decide alike\n    if mean < 0.1:" in text
+    assert "average(step)" not in text
