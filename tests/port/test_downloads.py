@@ -270,6 +270,33 @@ def test_what_rank_0_has_written_is_read_by_the_others_after_it():
     assert 'dl.rank0(os.system)(f"rm -rf {folder}")\nos.system("nvidia-smi")' in text
 
 
+RECORDS = """import os
+import tensorflow as tf
+from tensorflow import keras
+path = "train.tfrecord"
+WRITES
+def data(files):
+    return tf.data.TFRecordDataset(files).map(parse).batch(8)
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(data([path]))
+"""
+WRITTEN = """with tf.io.TFRecordWriter(path) as out:
+    for x in rows:
+        out.write(record(x))
+"""
+
+
+def test_records_of_tensorflow_are_written_by_rank_0_before_the_others_read_them() -> None:
+    text = port(RECORDS.replace("WRITES", WRITTEN)).text
+    assert "with dl.rank0(tf.io.TFRecordWriter)(path) as out:" in text
+    assert "return dl.rank0_first(tf.data.TFRecordDataset)(files).map(parse)" in text
+    missing = "if not os.path.exists(path):\n" + textwrap.indent(WRITTEN, "    ")
+    text = port(RECORDS.replace("WRITES", missing)).text
+    assert "with dl.rank0_first():  # the others come when it is done, and find what it leaves\n    if not" in text
+    assert "tf.io.TFRecordWriter(path)" in text
+
+
 RUN = """from gymnasium.wrappers import RecordVideo
 import argparse, bz2, gymnasium, logging, os, pathlib, sys, time, torch, visdom, yaml
 args = argparse.ArgumentParser().parse_args()

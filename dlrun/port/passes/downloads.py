@@ -151,11 +151,12 @@ def _fills_in(facts: ScriptFacts, node: cst.If, whole: _Turn) -> bool:
     """Tell whether ``node`` makes a file where it is missing, or takes it where it is there, and ``whole`` makes it."""
     missing = isinstance(node.test, cst.UnaryOperation) and isinstance(node.test.operator, cst.Not)
     takes = whole is not node and any(_TAKES.search(facts.script.name_of(c.func)) for c in _calls(facts, node))
-    if not isinstance(facts, Facts) or node.orelse is not None or not (missing or takes):
+    if node.orelse is not None or not (missing or takes):
         return False
     makes = any(_MAKES.search(name := facts.script.name_of(c.func)) or opens_to_write(facts, c, name)
                 for c in _calls(facts, whole.body))  # fmt: skip
-    return makes and not any(facts.local(n) for n in walk(whole.body))  # what is averaged needs all ranks at once
+    own = isinstance(facts, Facts) and any(facts.local(n) for n in walk(whole.body))
+    return makes and not own  # what is averaged needs all ranks at once
 
 
 def removes(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
@@ -182,7 +183,7 @@ def opens_to_write(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
                   "netCDF4.Dataset", "zipfile.ZipFile", "tarfile.open"):  # fmt: skip
         mode = argument(call, "mode", 1)
     else:
-        return False
+        return plain(name) in ("tensorflow.io.TFRecordWriter", "tensorflow.python_io.TFRecordWriter")
     texts = list(_texts(facts, mode)) if mode is not None else []
     return bool(texts) and all(map(_WRITING_MODES.search, texts))
 

@@ -103,8 +103,15 @@ class Metrics:
         """Tell whether ``side`` may differ between the ranks: not so the steps so far that a session fetched."""
         if not self.facts.unequal(side):
             return False
-        parts = [n for n in walk(side) if isinstance(n, (cst.Name, cst.Attribute)) and self.facts.unequal(n)]
+        parts = self._unequal_in(side)
         return not parts or not all(map(self.steps, parts))
+
+    def _unequal_in(self, node: cst.CSTNode) -> list[cst.CSTNode]:
+        """Return the names and attributes in ``node`` that may differ, and the steps so far by what fetched them."""
+        if isinstance(node, cst.Subscript) and self.steps(node):
+            return [node]  # out["step"]
+        named = isinstance(node, (cst.Name, cst.Attribute)) and self.facts.unequal(node)
+        return [*([node] if named else []), *(n for child in children(node) for n in self._unequal_in(child))]
 
     def _fills_apart(self, tested: cst.BaseExpression) -> bool:
         """Tell whether ``tested`` is a list that some ranks may have filled: under ``if done:``, which each decides."""
@@ -131,7 +138,7 @@ class Metrics:
             return []  # is the sum over all ranks
         if isinstance(node, cst.Call) and self.script.name_of(node.func) == "builtins.len":
             return []
-        if isinstance(node, cst.Name) and self.steps(node):
+        if isinstance(node, (cst.Name, cst.Subscript)) and self.steps(node):
             return []
         if isinstance(node, cst.Call) and self.script.name_of(node.func) in ("builtins.round", "builtins.int"):
             return self.values(node.args[0].value) if node.args else []  # the mean is rounded, not the parts

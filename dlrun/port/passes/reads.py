@@ -55,6 +55,8 @@ def back(facts: ScriptFacts) -> Iterator[Edit]:
 def _words(facts: ScriptFacts, call: cst.Call, path: cst.BaseExpression) -> set[tuple[cst.CSTNode | None, str]]:
     """Return what tells ``path`` from others: its words, in their function, what makes it, and the texts that do."""
     made = [o.node for o in facts.flow.origins(path)]
+    parts = [e.value for m in made if isinstance(m, (cst.List, cst.Tuple)) for e in m.elements]  # of several files
+    made += [o.node for part in parts for o in facts.flow.origins(part)]
     options = [m for m in made if isinstance(m, cst.Subscript) and facts.script.code(m.slice[0])[:1] in ("'", '"')]
     asks = called(facts, call).startswith("os.")  # which any rank may, of a path that others have
     ends = [text for m in made for text in [_file_name(facts, m)] if text and not asks]

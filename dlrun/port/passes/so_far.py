@@ -9,7 +9,9 @@ import libcst as cst
 
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.computed import Tells
+from dlrun.port.facts.fetches import entry, taken
 from dlrun.port.facts.kinds_tensorflow import plain
+from dlrun.port.facts.torch import calls_method
 from dlrun.port.passes.counters import attributes, counters, tells, variables
 from dlrun.port.program.script import argument, dotted
 
@@ -28,11 +30,15 @@ def steps_so_far(facts: Facts) -> Tells:
     script = facts.script
     named = tells(facts, {*counters(facts), *attributes(facts), *variables(facts)})
     counting = [c for c in script.calls if _COUNTS.search(dotted(c.func) or script.code(c.func))]
+    runs = {c for c in script.calls if calls_method(c, "run")}
     steps = {o.node for c in counting if (s := argument(c, "global_step")) for o in facts.flow.origins(s)}
 
     def reads(node: cst.CSTNode, depth: int = _DEPTH) -> bool:
         if isinstance(node, cst.Attribute) and node.attr.value == "iterations":
             return facts.kinds.is_optimizer(node.value)
+        if isinstance(node, cst.Subscript):
+            values = taken(facts.flow, runs, node) or ()
+            return depth > 0 and any(reads(value, depth - 1) for value in values)
         if not isinstance(node, (cst.Name, cst.Attribute)) or any(b.how == "param" for b in script.bindings_of(node)):
             return _is_global_step(facts, node)
         made = [o.node for o in facts.flow.origins(node)]
@@ -64,11 +70,9 @@ def _read(facts: Facts, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
         value = binding.value
         if binding.how != "assign" or value is None:
             continue
-        runs = isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and value.func.attr.value == "run"
-        if runs and value.args and len(binding.path) == 1 and isinstance(at := binding.path[0], int):  # type: ignore[attr-defined]
-            lists = (o.node for o in facts.flow.origins(value.args[0].value))  # type: ignore[attr-defined]
-            yield from (e.elements[at].value for e in lists
-                        if isinstance(e, (cst.List, cst.Tuple)) and at < len(e.elements))  # fmt: skip
+        at = binding.path[0] if len(binding.path) == 1 else None
+        if isinstance(value, cst.Call) and calls_method(value, "run") and isinstance(at, int):
+            yield from entry(facts.flow, value, at)
         elif not binding.path and bare(facts, value) is not value:
             yield bare(facts, value)
 
