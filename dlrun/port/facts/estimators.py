@@ -8,9 +8,8 @@ import libcst as cst
 
 from dlrun.errors import DlrunError
 from dlrun.port.facts.kinds_tensorflow import TensorFlowKinds, plain
-from dlrun.port.facts.torch import calls_method
 from dlrun.port.program.flow import Flow
-from dlrun.port.program.script import Script, argument, dotted, walk
+from dlrun.port.program.script import Script, argument, calls_method, dotted, walk
 
 _CUSTOM = ("tensorflow.estimator.Estimator", "tensorflow.contrib.learn.Estimator")
 _SPEC = "tensorflow.estimator.TrainSpec"

@@ -7,11 +7,12 @@ from collections.abc import Collection, Iterator
 import libcst as cst
 
 from dlrun.port.program.flow import Flow
+from dlrun.port.program.script import calls_method
 
 
 def fetched(run: cst.Call) -> cst.BaseExpression | None:
     """Return what ``run`` of a session, or of one tensor, returns the value of."""
-    if isinstance(run.func, cst.Attribute) and run.func.attr.value == "eval":
+    if calls_method(run, "eval"):
         return run.func.value
     named = (a.value for a in run.args if a.keyword is not None and a.keyword.value == "fetches")
     return next(named, run.args[0].value if run.args else None)

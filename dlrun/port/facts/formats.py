@@ -8,7 +8,7 @@ from string import Formatter
 
 import libcst as cst
 
-from dlrun.port.program.script import walk
+from dlrun.port.program.script import calls_method, walk
 
 _NUMBER = re.compile(r"[eEfFgG%]$")
 _PERCENT = re.compile(r"%(?:\((?P<name>\w+)\))?[#0\- +]*\d*(?:\.\d+)?(?P<kind>[a-zA-Z%])")
@@ -24,7 +24,7 @@ def numbers(node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
             case cst.BinaryOperation(operator=cst.Modulo(), left=cst.SimpleString() | cst.ConcatenatedString()):
                 yield from _percent(_text(n.left), n.right)
             case cst.Call(func=cst.Attribute(value=cst.SimpleString() | cst.ConcatenatedString() as left)):
-                if isinstance(n.func, cst.Attribute) and n.func.attr.value == "format":
+                if calls_method(n, "format"):
                     yield from _braces(_text(left), n)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import libcst as cst
 
-from dlrun.port.program.script import walk
+from dlrun.port.program.script import calls_method, walk
 
 _WRITES = ("add_", "sub_", "copy_", "assign", "assign_add", "assign_sub")
 _SCALARS = ("alpha", "value")  # how torch's add_ and sub_ call the number that they multiply with
@@ -25,7 +25,7 @@ def rates_in(update: cst.CSTNode, holds: Holds) -> tuple[cst.BaseExpression, ...
         elif isinstance(node, cst.AugAssign) and isinstance(node.operator, (cst.AddAssign, cst.SubtractAssign)):
             taken = isinstance(node.operator, cst.SubtractAssign)
             found.update(dict.fromkeys(_factors(node.value, holds, taken)))
-        elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in _WRITES:
+        elif calls_method(node, *_WRITES):
             found.update(dict.fromkeys(_given(node, holds, taken=node.func.attr.value.rstrip("_").endswith("sub"))))
     return tuple(found)
 

@@ -14,7 +14,6 @@ from dlrun.port.facts.keras_models import (
     FITS,
     compiles,
     is_holder,
-    is_method,
     is_trained,
     loaded,
     nothing,
@@ -30,7 +29,7 @@ from dlrun.port.feeds.iterated import Iterated
 from dlrun.port.feeds.positions import moving, of_order, other_length
 from dlrun.port.feeds.wholes import GRAPH
 from dlrun.port.program.flow import Flow
-from dlrun.port.program.script import Script, dotted, names_in, walk
+from dlrun.port.program.script import Script, calls_method, dotted, names_in, walk
 from dlrun.port.refusals import main_guard
 from dlrun.port.unshared import moves_over, whole_graph
 
@@ -80,7 +79,7 @@ def read(script: Script, options: Options) -> KerasFacts:
     for arg in (a for call in trained for a in call.args if a.keyword and a.keyword.value == "sample_weight"):
         if GRAPH.search(dotted(arg.value).rsplit(".", 1)[-1]):
             raise whole_graph(script, arg.value)
-    batches = [c for c in trained if is_method(c, ("train_on_batch",))]
+    batches = [c for c in trained if calls_method(c, "train_on_batch")]
     drawn = tuple(dict.fromkeys(loop for c in batches for loop in _around(flow, c)))
     kinds = Kinds(flow)
     dealt = tuple(r for loop in drawn for r in _indexed(kinds, loop))
@@ -102,7 +101,7 @@ def read(script: Script, options: Options) -> KerasFacts:
         uncalled=uncalled(flow, trained),
         compiled=tuple((c, receiver(script, c)) for c in compiled if is_trained(script, c, trained)),
         loaded=reused,
-        fits=tuple(c for c in trained if is_method(c, FITS)),
+        fits=tuple(c for c in trained if calls_method(c, *FITS)),
         optimizers=tuple(c for c in script.calls if OPTIMIZER.search(plain(script.name_of(c.func)))),
         loops=tuple(loop for loop in drawn if not any(script.inside(r, loop) for r in (*dealt, *iterated))),
         dealt=dealt,
@@ -122,11 +121,10 @@ def _own_optimizers(flow: Flow, compiled: Iterable[cst.Call]) -> Iterator[cst.Ba
     for call in compiled:
         yield from (a.value for a in call.args if a.keyword is not None and _OWN.search(a.keyword.value))
     for call in flow.script.calls:
-        held = call.func.value if is_method(call, ("apply_gradients", "minimize")) else None  # type: ignore[attr-defined]
-        owner = flow.script.class_of(call)
-        if held is None or owner is None or not re.fullmatch(r"self\.(?!optimizer$)\w+", dotted(held)):
+        held = call.func.value if calls_method(call, "apply_gradients", "minimize") else None
+        if held is None or not re.fullmatch(r"self\.(?!optimizer$)\w+", dotted(held)):
             continue
-        for binding in flow.script.attributes.get((owner, held.attr.value), ()):
+        for binding in flow.script.kept_bindings(held):
             made, home = binding.written, flow.script.function_of(binding.node)
             if isinstance(made, cst.Call):
                 yield made
@@ -192,7 +190,7 @@ def _draws(flow: Flow, call: cst.Call, depth: int = 2) -> bool:
         iterator = call.func.value
     for origin in flow.origins(iterator) if iterator is not None else ():
         made = origin.node
-        if isinstance(made, cst.Call) and isinstance(made.func, cst.Attribute) and made.func.attr.value in _FLOWS:
+        if calls_method(made, *_FLOWS):
             given = {a.keyword.value: dotted(a.value) for a in made.args if a.keyword is not None}
             return given.get("shuffle") != "False" and "seed" not in given
     inner = [n for t in flow.targets(call) for n in walk(t.body) if isinstance(n, cst.Call)] if depth else []
@@ -215,7 +213,7 @@ def _indexed(kinds: Kinds, outer: cst.For | cst.While) -> list[cst.For]:
     known: list[cst.For] = []
     found: list[cst.For] = []
     for loop in [n for n in walk(outer) if isinstance(n, cst.For)]:
-        own = [c for c in walk(loop.body) if isinstance(c, cst.Call) and is_method(c, ("train_on_batch",))]
+        own = [c for c in walk(loop.body) if calls_method(c, "train_on_batch")]
         direct = any(next(u for u in script.above(c) if isinstance(u, (cst.For, cst.While))) is loop for c in own)
         names = names_in(loop.target)
         picks = any(

@@ -9,7 +9,7 @@ import libcst as cst
 from dlrun.errors import DlrunError
 from dlrun.port.facts.computed import reaching
 from dlrun.port.program.flow import Flow
-from dlrun.port.program.script import Script, argument, dotted
+from dlrun.port.program.script import Script, argument, calls_method, dotted
 from dlrun.port.untrained import nothing_trains
 
 FITS = ("fit", "fit_generator")
@@ -18,7 +18,7 @@ _OF_FITS = {"epochs", "batch_size", "steps_per_epoch", "callbacks", "validation_
 
 def trains(flow: Flow) -> list[cst.Call]:
     """Return the calls that train a model: ``fit()``, ``fit_generator()``, ``train_on_batch()``."""
-    calls = [c for c in flow.script.calls if is_method(c, (*FITS, "train_on_batch"))]
+    calls = [c for c in flow.script.calls if calls_method(c, *FITS, "train_on_batch")]
     return [c for c in calls if not is_foreign(flow.script, flow, c) and not is_holder(flow, c)]
 
 
@@ -75,11 +75,6 @@ def _compiled_between(script: Script, compiled: cst.Call, begun: cst.CSTNode, tr
     return sure and script.order[begun] < script.order[compiled] and before
 
 
-def is_method(call: cst.Call, names: tuple[str, ...]) -> bool:
-    """Tell whether ``call`` is one of a method that has one of these names."""
-    return isinstance(call.func, cst.Attribute) and call.func.attr.value in names
-
-
 def receiver(script: Script, call: cst.Call) -> str:
     """Return the source of what a method is called on."""
     return script.code(call.func.value) if isinstance(call.func, cst.Attribute) else ""
@@ -87,7 +82,7 @@ def receiver(script: Script, call: cst.Call) -> str:
 
 def compiles(script: Script, call: cst.Call) -> bool:
     """Tell whether ``call`` is a model's compile(), not re.compile or super().compile in a class."""
-    if not is_method(call, ("compile",)):
+    if not calls_method(call, "compile"):
         return False
     if script.name_of(call.func) and not script.name_of(call.func).startswith("."):
         return False

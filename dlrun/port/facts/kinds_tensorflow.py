@@ -8,7 +8,7 @@ import libcst as cst
 
 from dlrun.port.facts.kinds import Kinds
 from dlrun.port.program.flow import Flow
-from dlrun.port.program.script import dotted
+from dlrun.port.program.script import calls_method, dotted
 
 OPTIMIZER = re.compile(
     r"^((keras|tensorflow|tensorflow_addons|keras_contrib)\.(api\.)?(optimizers|optimizer_v\d)\."
@@ -65,7 +65,7 @@ class TensorFlowKinds(Kinds):
         """Return the kind of what ``call`` makes, or an empty string."""
         if kind := super().of_call(call):
             return kind
-        chained = isinstance(call.func, cst.Attribute) and call.func.attr.value in _PIPELINE
+        chained = calls_method(call, *_PIPELINE)
         if not chained or call in self._busy:  # data = data.batch(8) comes back to itself
             return ""
         self._busy.add(call)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import libcst as cst
 
 from dlrun.port.program.flow import Flow
-from dlrun.port.program.script import Binding, Path, dotted
+from dlrun.port.program.script import Binding, Path, calls_method, dotted
 
 _FILLS = ("append", "extend", "insert")
 _ARRAYS = ("numpy.array", "numpy.asarray", "numpy.stack", "torch.tensor", "torch.Tensor")
@@ -55,9 +55,9 @@ class Lists:
         """Return the calls that fill the lists ``made``, by whatever name: ``for h in histories: h.append()``."""
         if not made or not all(isinstance(n, cst.List) and not n.elements for n in made):
             return []
-        adds = [c for c in self.script.calls if isinstance(c.func, cst.Attribute) and c.func.attr.value in _FILLS]
-        fills = [c for c in adds if made & {o.node for o in self.flow.origins(c.func.value)}]  # type: ignore[attr-defined]
-        return fills if all(len(c.args) == 1 and c.func.attr.value == "append" for c in fills) else []  # type: ignore[attr-defined]
+        adds = [c for c in self.script.calls if calls_method(c, *_FILLS)]
+        fills: list[cst.Call] = [c for c in adds if made & {o.node for o in self.flow.origins(c.func.value)}]
+        return fills if all(len(c.args) == 1 and calls_method(c, "append") for c in fills) else []
 
     def of(self, box: cst.CSTNode, are: Callable[[cst.BaseExpression], bool]) -> bool:
         """Tell whether ``box`` is a list of what ``are`` accepts."""

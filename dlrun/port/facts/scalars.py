@@ -13,7 +13,7 @@ from dlrun.port.facts.kinds import Kinds
 from dlrun.port.facts.lists import Lists
 from dlrun.port.facts.scalars_called import of_library
 from dlrun.port.facts.scalars_tensorflow import of_tensorflow
-from dlrun.port.program.script import Binding, dotted
+from dlrun.port.program.script import Binding, calls_method, dotted
 
 _ROWS = ("numpy.zeros", "torch.zeros")
 _WHOLE = ("torch.sum", "torch.mean", "torch.max", "torch.min")  # of one tensor: one number
@@ -166,8 +166,8 @@ class Scalars:
         Without arguments it begins at one number, and sums and products are one number if all in them are.
         """
         found: set[tuple[object, str, Binding | None]] = set()
-        calls = (c for c in self.script.calls if isinstance(c.func, cst.Attribute) and c.func.attr.value == "backward")
-        todo: list[cst.BaseExpression] = [c.func.value for c in calls if not c.args]  # type: ignore[attr-defined]
+        calls = (c for c in self.script.calls if calls_method(c, "backward"))
+        todo: list[cst.BaseExpression] = [c.func.value for c in calls if not c.args]
         while todo:
             match node := todo.pop():
                 case cst.BinaryOperation(operator=cst.Add() | cst.Subtract() | cst.Multiply() | cst.Divide()):

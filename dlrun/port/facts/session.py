@@ -9,8 +9,7 @@ import libcst as cst
 
 from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.facts.tape import TapeGradients
-from dlrun.port.facts.torch import calls_method
-from dlrun.port.program.script import dotted, names_in, walk
+from dlrun.port.program.script import calls_method, dotted, names_in, walk
 
 SESSIONS = ("tensorflow.Session", "tensorflow.InteractiveSession", "tensorflow.train.MonitoredTrainingSession",
             "tensorflow.train.MonitoredSession", "tensorflow.train.SingularMonitoredSession",
@@ -166,11 +165,11 @@ class SessionGradients(TapeGradients):
 
     def losses(self) -> list[cst.BaseExpression]:
         """Return the expressions that the graph minimizes."""
-        given = [(call, "minimize") for call, _ in self.builds if calls_method(call, "minimize")]
-        given += [(call, "gradients") for call in self.averages]
-        given += [(call, "compute_gradients") for call in self.script.calls if calls_method(call, "compute_gradients")]
-        given += [(call, EXTERNAL) for call in self.script.calls if dotted(call.func).rsplit(".", 1)[-1] == EXTERNAL]
-        return [call.args[0].value for call, _ in given if call.args]
+        given: list[cst.Call] = [call for call, _ in self.builds if calls_method(call, "minimize")]
+        given += self.averages
+        given += [call for call in self.script.calls if calls_method(call, "compute_gradients")]
+        given += [call for call in self.script.calls if dotted(call.func).rsplit(".", 1)[-1] == EXTERNAL]
+        return [call.args[0].value for call in given if call.args]
 
     def _put(self, name: str, where: cst.CSTNode) -> Iterator[cst.BaseExpression]:
         """Yield the values that ``where`` puts one by one into the dict ``name``: ``feed[c] = state[i].c``."""

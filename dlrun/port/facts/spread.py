@@ -11,7 +11,7 @@ import libcst as cst
 
 from dlrun.port.facts.lists import turned
 from dlrun.port.program.flow import Flow
-from dlrun.port.program.script import Binding, children, dotted, numbered
+from dlrun.port.program.script import Binding, calls_method, children, dotted, numbered
 
 # Methods that put their arguments into the object they are called on.
 _FILLS = {"update", "append", "extend", "add", "insert", "push", "record", "index_add_", "scatter_add_"}
@@ -232,7 +232,7 @@ class Spread:
             for param in (*target.params.params, *target.params.kwonly_params):
                 if (handed := self.flow.handed(call, target, param.name.value)) is not None:
                     self._join([handed[0]], (self.script.scopes[target.body], param.name.value))
-        if isinstance(call.func, cst.Attribute) and call.func.attr.value in _FILLS:
+        if calls_method(call, *_FILLS):
             begins = 2 if call.func.attr.value.endswith("_add_") else 0  # dim, index, what is added
             self._kept_in(call.func.value, [a.value for a in call.args[begins:]])
 
@@ -265,8 +265,7 @@ class Spread:
         places = [t.target for n in self.script.of(cst.Assign) for t in n.targets]
         others = [p for p in places if isinstance(p, cst.Attribute) and dotted(p.value) != "self"]
         made = [(p, o.node) for p in others for o in self.flow.origins(p.value)]
-        return {p.attr.value for p, node in made if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute)
-                and node.func.attr.value in _PARSES}  # fmt: skip
+        return {p.attr.value for p, node in made if calls_method(node, *_PARSES)}  # fmt: skip
 
     def _kept_by(self, cls: cst.ClassDef, name: str) -> object | None:
         """Return what stands for the attribute ``name`` of ``cls``, or of its local bases: what a property returns."""

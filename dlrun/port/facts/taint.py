@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import libcst as cst
 
 from dlrun.port.facts.kinds import Kinds
-from dlrun.port.program.script import Script, walk
+from dlrun.port.program.script import Script, calls_method, walk
 
 _LEAVES = ("item", "detach", "tolist", "numpy")
 _DRAWS = ("random.", "numpy.random.", "torch.rand", "torch.bernoulli")
@@ -40,7 +40,7 @@ def forwards(script: Script, kinds: Kinds, where: Callable[[cst.CSTNode], bool])
     """Return the calls of modules and losses, and ``.item()`` calls, at places for which ``where`` holds."""
     found: list[cst.CSTNode] = []
     for call in script.calls:
-        item = isinstance(call.func, cst.Attribute) and call.func.attr.value == "item"
+        item = calls_method(call, "item")
         if (item or kinds.of(call.func) in ("module", "loss")) and where(call):
             found.append(call)
     return found
@@ -72,13 +72,23 @@ def without_gradients(script: Script, node: cst.CSTNode) -> bool:
     return any("no_grad" in script.code(item.item) for up in around for item in up.items)
 
 
+def losses(script: Script) -> list[cst.BaseExpression]:
+    """Return the values at which ``backward()`` begins."""
+    return [call.func.value for call in script.calls if calls_method(call, "backward")]
+
+
+def leads_back(follows: Taint) -> bool:
+    """Tell whether ``backward()`` begins at a value that ``follows`` reaches."""
+    return any(map(follows, losses(follows.script)))
+
+
 def plain_numbers(script: Script, kinds: Kinds, values: Taint) -> Taint:
     """Return what is made of those of ``values`` that gradients do not go back through: of ``loss.item()``."""
     found: list[cst.CSTNode] = [n for n in script.of(cst.Attribute) if n.attr.value == "data"]
     found += script.of(cst.Comparison)  # as an array of outcomes
     for call in script.calls:
         name, again = script.name_of(call.func), any(a.keyword and a.keyword.value == "create_graph" for a in call.args)
-        leaves = isinstance(call.func, cst.Attribute) and call.func.attr.value in _LEAVES
+        leaves = calls_method(call, *_LEAVES)
         runs = kinds.of(call.func) in ("module", "loss") and without_gradients(script, call)
         if leaves or runs or name == "builtins.float" or (name == "torch.autograd.grad" and not again):
             found.append(call)

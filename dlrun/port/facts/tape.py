@@ -10,8 +10,8 @@ import libcst as cst
 
 from dlrun.port.facts import Step
 from dlrun.port.facts.kinds_tensorflow import TensorFlowKinds, plain
-from dlrun.port.facts.torch import Gradients, calls_method
-from dlrun.port.program.script import Path, dotted, walk
+from dlrun.port.facts.torch import Gradients
+from dlrun.port.program.script import Path, calls_method, dotted, walk
 
 _CLIPS = re.compile(r"(^|[._])clip_by_\w+$")  # tf.clip_by_global_norm
 _APPLIES = ("apply_gradients", "apply")  # apply() is Keras 3's
@@ -30,14 +30,10 @@ class TapeGradients(Gradients):
             return False
         if plain(self.script.name_of(node.func)) == "tensorflow.gradients":
             return True
-        return calls_method(node, "gradient") and self.kinds.is_tape(node.func.value)  # type: ignore[attr-defined]
+        return calls_method(node, "gradient") and self.kinds.is_tape(node.func.value)
 
     def _is_backward(self, call: cst.Call) -> bool:
-        return self.is_gradient(call) or (
-            isinstance(call.func, cst.Attribute)
-            and call.func.attr.value == "minimize"
-            and self.kinds.is_optimizer(call.func.value)
-        )
+        return self.is_gradient(call) or (calls_method(call, "minimize") and self.kinds.is_optimizer(call.func.value))
 
     def _step_calls(self) -> Iterator[tuple[cst.Call, cst.BaseExpression]]:
         for call in self.script.calls:
@@ -53,7 +49,7 @@ class TapeGradients(Gradients):
 
     def _manual_updates(self) -> Iterator[cst.CSTNode]:
         for call in self.script.calls:
-            if isinstance(call.func, cst.Attribute) and call.func.attr.value in _ASSIGNS and call.args:
+            if calls_method(call, *_ASSIGNS) and call.args:
                 owner = self.script.class_of(call)
                 if owner is not None and self.kinds.of_bases(self.flow.bases(owner)) == "optimizer":
                     continue
@@ -139,7 +135,7 @@ class TapeGradients(Gradients):
     def owner(self, update: cst.CSTNode) -> tuple[str, cst.CSTNode]:
         """Return what an update by hand changes, as the text of a list, and the statement of the update."""
         names = [dotted(n.func.value) for n in walk(update) if isinstance(n, cst.Call)
-                 and isinstance(n.func, cst.Attribute) and n.func.attr.value in _ASSIGNS]  # fmt: skip
+                 and calls_method(n, *_ASSIGNS)]  # fmt: skip
         return "[" + ", ".join(n for n in names if n) + "]", update
 
     def holds_gradient(self, node: cst.CSTNode) -> bool:

@@ -19,11 +19,10 @@ from dlrun.port.facts.session import SESSIONS, SessionGradients, runs_session
 from dlrun.port.facts.taint import Taint, chances, made_of
 from dlrun.port.facts.tape import TapeGradients
 from dlrun.port.facts.tops import Tops
-from dlrun.port.facts.torch import calls_method
 from dlrun.port.feeds import Feeds, own
 from dlrun.port.feeds.tensorflow import SessionFeeds, TapeFeeds
 from dlrun.port.program.flow import Flow
-from dlrun.port.program.script import Script, argument, dotted, walk
+from dlrun.port.program.script import Script, argument, calls_method, dotted, walk
 from dlrun.port.refusals import main_guard
 from dlrun.port.unshared import nothing_to_share
 from dlrun.port.untrained import nothing_trains, rather, uncalled

@@ -13,9 +13,9 @@ from dlrun.port.facts.boxes import boxed
 from dlrun.port.facts.conditional import conditional
 from dlrun.port.facts.copies import copied, held, is_list_of_copies
 from dlrun.port.facts.loops import Loops
-from dlrun.port.facts.torch import LOOPS, calls_method
+from dlrun.port.facts.torch import LOOPS
 from dlrun.port.program.onward import Origin
-from dlrun.port.program.script import Binding, Scope, dotted, walk
+from dlrun.port.program.script import Binding, Scope, calls_method, dotted, walk
 
 
 class Tops:

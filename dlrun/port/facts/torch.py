@@ -12,16 +12,11 @@ from dlrun.port.facts.hand_rates import rates_in
 from dlrun.port.facts.kinds import Kinds
 from dlrun.port.facts.outer import places
 from dlrun.port.program.flow import Flow
-from dlrun.port.program.script import Script, dotted, walk
+from dlrun.port.program.script import Script, calls_method, dotted, walk
 
 STEPS = {"step", "first_step", "second_step"}
 LOOPS = (cst.For, cst.While)
 _CLIP = re.compile(r"clip_grad|clip_gradient|unscale_$|grad_norm")
-
-
-def calls_method(node: cst.CSTNode, name: str) -> bool:
-    """Tell whether ``node`` is a call of a method called ``name``."""
-    return isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == name
 
 
 class Gradients:
@@ -219,7 +214,7 @@ class Gradients:
         """Return the module whose ``parameters()`` the statement goes through, as text."""
         for n in walk(statement):
             if calls_method(n, "parameters"):
-                return self.script.code(n.func.value)  # type: ignore[attr-defined]
+                return self.script.code(n.func.value)
         return ""
 
     def _closure(self, call: cst.Call, optimizer: cst.BaseExpression) -> cst.FunctionDef | None:
@@ -235,7 +230,7 @@ class Gradients:
             if isinstance(up, cst.For):
                 for call in walk(up.iter):
                     if calls_method(call, "parameters"):
-                        return self.script.code(call.func.value), up  # type: ignore[attr-defined]
+                        return self.script.code(call.func.value), up
                 if isinstance(up.iter, (cst.Name, cst.Attribute, cst.List, cst.Tuple)) and any(
                     isinstance(n, cst.Attribute) and n.attr.value == "grad" and dotted(n.value) == dotted(up.target)
                     for n in walk(up.body)

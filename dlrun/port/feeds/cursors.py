@@ -10,7 +10,7 @@ import libcst as cst
 
 from dlrun.port.feeds.positions import mentions
 from dlrun.port.program.flow import Flow
-from dlrun.port.program.script import dotted, names_in, walk
+from dlrun.port.program.script import calls_method, dotted, names_in, walk
 
 _RANDOM = re.compile(r"^(torch\.(rand|randint|randn|normal|bernoulli|randperm)|numpy\.random\.\w+|random\.\w+)$")
 _NUMBERS = ("builtins.len", "builtins.min", "builtins.max", "builtins.int", "builtins.round", "builtins.abs")
@@ -46,7 +46,7 @@ def _picks(
                 if isinstance(element.slice, cst.Slice) and mentions(element, moved):
                     yield Pick(_outside(n.value, given), axis, (element,))
         elif isinstance(n, cst.Call):
-            if isinstance(n.func, cst.Attribute) and n.func.attr.value == "narrow" and len(n.args) == 3:
+            if calls_method(n, "narrow") and len(n.args) == 3:
                 where = n.args[0].value
                 if isinstance(where, cst.Integer) and any(mentions(a, moved) for a in n.args[1:]):
                     yield Pick(_outside(n.func.value, given), int(where.value), tuple(n.args[1:]))

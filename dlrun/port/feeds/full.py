@@ -12,14 +12,14 @@ from dlrun.port.facts.kinds import Kinds
 from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.reductions import Reductions
 from dlrun.port.facts.taint import without_gradients
-from dlrun.port.facts.torch import LOOPS, calls_method
+from dlrun.port.facts.torch import LOOPS
 from dlrun.port.feeds import graphs
 from dlrun.port.feeds.draws import Draws
 from dlrun.port.feeds.positions import moving, of_order, other_length, takes_part
 from dlrun.port.feeds.renewed import added, draws_at_times, names_behind
 from dlrun.port.feeds.wholes import Wholes
 from dlrun.port.program.flow import Flow
-from dlrun.port.program.script import Script, dotted, walk
+from dlrun.port.program.script import Script, calls_method, dotted, walk
 
 _SIZE = re.compile(r"^(batch_?size|bs|n_?samples|num_samples)$", re.IGNORECASE)
 _SHAPES = re.compile(

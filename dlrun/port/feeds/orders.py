@@ -12,7 +12,7 @@ from dlrun.port.facts import Feed, Top
 from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.tops import Tops
 from dlrun.port.feeds.draws import Draws
-from dlrun.port.program.script import argument, walk
+from dlrun.port.program.script import argument, calls_method, walk
 
 _ORDERS = re.compile(
     r"^(numpy\.random\.(shuffle|permutation|permuted|choice)|random\.(shuffle|sample)|torch\.randperm|"
@@ -47,7 +47,7 @@ class Orders:
 
     def is_order(self, call: cst.Call) -> bool:
         """Tell whether ``call`` draws from a generator that the whole script shares a split, an order or a fit."""
-        if isinstance(call.func, cst.Attribute) and call.func.attr.value in _FITS:
+        if calls_method(call, *_FITS):
             made = [o.node for o in self.flow.origins(call.func.value) if isinstance(o.node, cst.Call)]
             return any(self._shared(m) and any(map(_FITTED.search, self.loops.kinds.names(m.func))) for m in made)
         names = [name for name in self.draws.names(call) if _ORDERS.search(name)]

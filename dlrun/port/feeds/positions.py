@@ -9,7 +9,7 @@ import libcst as cst
 from dlrun.port.facts.boxes import entries
 from dlrun.port.facts.kinds import Kinds
 from dlrun.port.program.flow import Flow
-from dlrun.port.program.script import dotted, names_in, walk
+from dlrun.port.program.script import calls_method, dotted, names_in, walk
 
 _ONES = ("module", "optimizer", "scheduler", "loss", "loader", "scaler", "writer")
 
@@ -180,7 +180,7 @@ def other_length(flow: Flow, loop: cst.For | cst.While, names: list[str]) -> cst
 def _measured(flow: Flow, node: cst.CSTNode) -> str:
     """Return ``x`` in ``len(x)``, ``x.shape[0]`` and ``x.size(0)``."""
     if isinstance(node, cst.Call) and len(node.args) == 1:
-        size = isinstance(node.func, cst.Attribute) and node.func.attr.value == "size"
+        size = calls_method(node, "size")
         return dotted(node.func.value if size else node.args[0].value) if (  # type: ignore[attr-defined]
             size or flow.script.name_of(node.func) == "builtins.len") else ""  # fmt: skip
     shape = node.value if isinstance(node, cst.Subscript) else None

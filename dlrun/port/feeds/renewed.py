@@ -8,7 +8,7 @@ import libcst as cst
 
 from dlrun.port.feeds.draws import Draws
 from dlrun.port.feeds.positions import mentions
-from dlrun.port.program.script import Binding, Script, walk
+from dlrun.port.program.script import Binding, Script, calls_method, walk
 
 _AT_TIMES = (cst.Modulo, cst.Equal, cst.In)
 _JOINS = ("cat", "concat", "concatenate", "vstack", "row_stack", "append")
@@ -32,7 +32,7 @@ def draws_at_times(draws: Draws, loop: cst.For | cst.While, updates: Collection[
 def added(binding: Binding) -> Iterator[cst.BaseExpression]:
     """Yield the samples that are joined to those which a variable holds: ``x = torch.cat([x, more])``."""
     for call in (n for n in walk(binding.value) if isinstance(n, cst.Call)) if binding.value is not None else ():
-        if isinstance(call.func, cst.Attribute) and call.func.attr.value in _JOINS and call.args:
+        if calls_method(call, *_JOINS) and call.args:
             first = call.args[0].value
             parts = [e.value for e in first.elements] if isinstance(first, (cst.List, cst.Tuple)) else [
                 a.value for a in call.args if a.keyword is None]  # fmt: skip

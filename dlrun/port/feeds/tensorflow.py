@@ -12,11 +12,10 @@ from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.session import SessionGradients
 from dlrun.port.facts.tape import TapeGradients
-from dlrun.port.facts.torch import calls_method
 from dlrun.port.feeds import Feeds
 from dlrun.port.feeds.full_sessions import FullSessions
 from dlrun.port.feeds.iterated import BARS
-from dlrun.port.program.script import dotted, numbered
+from dlrun.port.program.script import calls_method, dotted, numbered
 
 _ITERATORS = ("make_one_shot_iterator", "make_initializable_iterator", "make_initializer")
 _OTHERS = re.compile(r"(^|_)(test|val|valid|validation|eval|dev)", re.IGNORECASE)
@@ -84,7 +83,7 @@ class SessionFeeds(FullSessions, Feeds):
 
     def _iterated(self) -> Iterator[cst.BaseExpression]:
         """Yield the data sets over which the graph has iterators that feed the training."""
-        calls = [c for c in self.script.calls if isinstance(c.func, cst.Attribute) and c.func.attr.value in _ITERATORS]
+        calls = [c for c in self.script.calls if calls_method(c, *_ITERATORS)]
         for call in calls:
             assert isinstance(call.func, cst.Attribute)
             foreign = plain(self.script.name_of(call.func)).startswith("tensorflow.data.")

@@ -13,7 +13,6 @@ from dlrun.port.facts.computed import Tells, computed
 from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.facts.taint import chances
 from dlrun.port.facts.tensorflow import TensorFlowFacts
-from dlrun.port.facts.torch import calls_method
 from dlrun.port.feeds.iterated import Iterated
 from dlrun.port.insert import expression
 from dlrun.port.passes import entries, returned, schedules, steps, turning
@@ -21,7 +20,7 @@ from dlrun.port.passes.counters import attributes, counters, each_update, passes
 from dlrun.port.passes.counts import is_length_of_share
 from dlrun.port.passes.decisions import ORDER
 from dlrun.port.passes.so_far import steps_so_far
-from dlrun.port.program.script import dotted, walk
+from dlrun.port.program.script import calls_method, dotted, walk
 
 FOLLOWS = "what is made of a batch follows the serial steps, of which n ranks take 1/n"
 _TAKES = ("torch.nn.functional.", "tensorflow.nn.", "tensorflow.random.")

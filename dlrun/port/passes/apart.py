@@ -15,7 +15,7 @@ from dlrun.port.insert import statements
 from dlrun.port.passes.counters import runs_inside
 from dlrun.port.passes.steering import trained_by
 from dlrun.port.passes.unseeded import unseeded
-from dlrun.port.program.script import argument, dotted, names_in, walk
+from dlrun.port.program.script import argument, calls_method, dotted, names_in, walk
 
 _SEEDS = ("numpy.random.seed", "random.seed", "torch.manual_seed")
 _OWN_SEEDS = ("initial_seed", "get_worker_info", "get_rank")
@@ -181,7 +181,7 @@ def _alike(facts: ScriptFacts, call: cst.Call, name: str) -> Doubt:
 
 def _is_generator(facts: Facts, node: cst.CSTNode) -> bool:
     """Tell whether ``node`` makes a generator of PyTorch's, seeded or not: without a seed it begins alike, too."""
-    if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == "manual_seed":
+    if calls_method(node, "manual_seed"):
         node = node.func.value
     return isinstance(node, cst.Call) and facts.script.name_of(node.func) == "torch.Generator"
 

@@ -24,7 +24,7 @@ from dlrun.port.passes.counters import (
 )
 from dlrun.port.passes.counts import all_samples, is_own
 from dlrun.port.passes.so_far import bare, steps_so_far
-from dlrun.port.program.script import Scope, Script, argument, children, dotted, names_in, walk
+from dlrun.port.program.script import Scope, Script, argument, calls_method, children, dotted, names_in, walk
 
 FILLED = "an entry for each of these turns: a rank's own"
 _MAKES = re.compile(r"^(numpy|torch|tensorflow)\.(zeros|ones|empty|full)$")
@@ -239,13 +239,13 @@ def _own(body: cst.CSTNode) -> Iterator[cst.CSTNode]:
 
 def bars(facts: Facts) -> Iterator[cst.BaseExpression]:
     """Yield what the progress bars that move on with every batch count up to, where the serial run makes as many."""
-    updates = [c for c in facts.script.calls if isinstance(c.func, cst.Attribute) and c.func.attr.value == "update"]
+    updates = [c for c in facts.script.calls if calls_method(c, "update")]
     for call in facts.script.calls:
         total = argument(call, "total", 2) if dotted(call.func).rsplit(".", 1)[-1] in BARS else None
         if total is None or is_own(facts, total):
             continue
         loops = [up for up in facts.loops if isinstance(up, cst.For) and facts.script.inside(call, up.iter)]
         moved = (c.func for c in updates if each_update(facts, c))
-        held = (o.node for func in moved for o in facts.flow.origins(func.value))  # type: ignore[attr-defined]
+        held = (o.node for func in moved for o in facts.flow.origins(func.value))
         if any(node is call for node in held) or any(not runs_inside(facts, loop.body) for loop in loops):
             yield total

@@ -8,11 +8,10 @@ import libcst as cst
 
 from dlrun.port.edits import Edit
 from dlrun.port.facts import Facts
-from dlrun.port.facts.torch import calls_method
 from dlrun.port.insert import expression
 from dlrun.port.passes import downloads
 from dlrun.port.passes.stamps import once
-from dlrun.port.program.script import walk
+from dlrun.port.program.script import calls_method, walk
 
 _MAKES = ("os.makedirs", "os.mkdir")
 _ENDS = {"sys.exit", "os._exit", "builtins.exit", "builtins.quit", "builtins.input"}

@@ -9,7 +9,7 @@ import libcst as cst
 from dlrun.port.facts import Facts, Feed, ScriptFacts
 from dlrun.port.facts.computed import Tells
 from dlrun.port.feeds.iterated import BARS
-from dlrun.port.program.script import added, dotted, numbered, walk
+from dlrun.port.program.script import added, calls_method, dotted, numbered, walk
 
 Counters = set[tuple[cst.CSTNode, str]]  # functions and names, classes and attributes
 _DEPTH = 4
@@ -182,7 +182,7 @@ def _with_each_update(facts: Facts, node: cst.CSTNode) -> bool:
 def variables(facts: Facts) -> Iterator[tuple[cst.CSTNode, str]]:
     """Yield what TensorFlow counts up in a variable with every update: ``done.assign_add(1)``."""
     for call in facts.script.calls:
-        if isinstance(call.func, cst.Attribute) and call.func.attr.value == "assign_add" and len(call.args) == 1:
+        if calls_method(call, "assign_add") and len(call.args) == 1:
             one, owner = call.args[0].value, call.func.value
             if is_one(one) and each_update(facts, call):
                 yield from held(facts, owner)

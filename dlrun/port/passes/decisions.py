@@ -11,7 +11,7 @@ from dlrun.port.facts.taint import Taint
 from dlrun.port.insert import statements
 from dlrun.port.passes import returned, steering
 from dlrun.port.passes.metrics import Metrics, asked_if_finite
-from dlrun.port.program.script import dotted, names_in, walk
+from dlrun.port.program.script import calls_method, dotted, names_in, walk
 
 ORDER = (cst.LessThan, cst.LessThanEqual, cst.GreaterThan, cst.GreaterThanEqual)
 _TURNS = (cst.For, cst.While, cst.ListComp, cst.GeneratorExp, cst.DictComp)
@@ -177,7 +177,7 @@ def _led_back(metrics: Metrics, value: cst.BaseExpression, anchor: cst.CSTNode) 
     """Tell whether ``backward()`` begins at ``value`` after ``anchor``, in the same block: a mean has no gradients."""
     script, name = metrics.script, dotted(value)
     block, after = script.suite(anchor), script.order[anchor]
-    led = (c for c in script.calls if isinstance(c.func, cst.Attribute) and c.func.attr.value == "backward")
+    led = (c for c in script.calls if calls_method(c, "backward"))
     return any(script.order[c] > after and script.inside(c, block) and name in names_in(c) for c in led)
 
 

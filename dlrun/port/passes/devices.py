@@ -11,7 +11,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.insert import expression, statements
-from dlrun.port.program.script import dotted
+from dlrun.port.program.script import calls_method, dotted
 
 _NUMBERED = re.compile(r"^cuda:\d+$")
 _PARALLEL = ("torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.nn.parallel.data_parallel.DataParallel")
@@ -40,7 +40,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
         elif name == "torch.cuda.set_device" and call.args:
             yield Edit(call.args[0].value, "init() has chosen this rank's GPU",
                        lambda _: expression("torch/current_gpu"))  # fmt: skip
-        elif isinstance(call.func, cst.Attribute) and call.func.attr.value == "cuda" and call.args:
+        elif calls_method(call, "cuda") and call.args:
             first = call.args[0]
             if isinstance(first.value, cst.Integer) and first.keyword is None:
                 yield Edit(call, "this rank's GPU, not one for all", lambda c: c.with_changes(args=c.args[1:]))

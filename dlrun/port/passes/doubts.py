@@ -15,7 +15,7 @@ from dlrun.port.facts.taint import without_gradients
 from dlrun.port.feeds import nested
 from dlrun.port.passes import coupled, played, weighted
 from dlrun.port.passes.counters import feeds_of, innermost, runs_inside
-from dlrun.port.program.script import argument, dotted, walk
+from dlrun.port.program.script import argument, calls_method, dotted, walk
 
 # What a function is called that shows or keeps what it is given.
 _SHOWS = re.compile(r"plot|show|draw|save|write|log|print|display|visuali", re.IGNORECASE)
@@ -154,7 +154,7 @@ def _summed(facts: Facts, node: cst.CSTNode) -> Iterator[cst.Call]:
     """Yield the sums over whole tensors in the loops around ``node`` that lead to a loss."""
     function = facts.script.function_of(node)
     for call in facts.script.calls:
-        summed = isinstance(call.func, cst.Attribute) and call.func.attr.value == "sum"
+        summed = calls_method(call, "sum")
         if summed and not call.args and facts.script.function_of(call) is function:
             user = facts.script.parents[call]
             if isinstance(user, (cst.Assign, cst.BinaryOperation)) or (

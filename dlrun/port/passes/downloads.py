@@ -12,7 +12,7 @@ from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.insert import expression, statements
 from dlrun.port.passes.stamps import once
-from dlrun.port.program.script import argument, walk
+from dlrun.port.program.script import argument, calls_method, walk
 
 _LOOKS = re.compile(r"^(os\.path\.(exists|isfile|isdir)|tensorflow\.(io\.)?gfile\.(exists|isdir|Exists|IsDirectory))$")
 _LOOKING_METHODS = ("exists", "is_file", "is_dir")
@@ -177,7 +177,7 @@ def before_listing(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
 
 def opens_to_write(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
     """Tell whether ``call``, of what is called ``name``, opens a file to write into it."""
-    if isinstance(call.func, cst.Attribute) and call.func.attr.value == "open" and name[:1] in ("", "."):
+    if calls_method(call, "open") and name[:1] in ("", "."):
         mode = argument(call, "mode", 0)  # a path's
     elif name in ("builtins.open", "io.open", "gzip.open", "bz2.open", "lzma.open", "codecs.open", "h5py.File",
                   "netCDF4.Dataset", "zipfile.ZipFile", "tarfile.open"):  # fmt: skip

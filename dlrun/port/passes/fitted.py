@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
-from dlrun.port.facts.keras_models import FITS, compiles, is_method, is_trained, receiver
+from dlrun.port.facts.keras_models import FITS, compiles, is_trained, receiver
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.insert import statements
 from dlrun.port.passes.start import last_import
-from dlrun.port.program.script import argument
+from dlrun.port.program.script import argument, calls_method
 
 _KERAS = "dl_comm.keras"
 
@@ -77,7 +77,7 @@ def _is_shared(facts: TensorFlowFacts, call: cst.Call) -> bool:
     plain = facts.options.batch == "local" and not facts.options.lars and not facts.episodes
     compiled = _compiled(facts, call)
     scaled = bool(compiled) and all(_is_scaled(facts, made) for made in compiled)
-    return plain and scaled and is_method(call, FITS) and facts.script.outermost_loop(call) is None
+    return plain and scaled and calls_method(call, *FITS) and facts.script.outermost_loop(call) is None
 
 
 def _is_scaled(facts: TensorFlowFacts, compiled: cst.Call) -> bool:

@@ -12,7 +12,7 @@ from dlrun.port.facts.taint import draws
 from dlrun.port.insert import expression, statements
 from dlrun.port.passes import played, searches
 from dlrun.port.passes.decisions import ORDER
-from dlrun.port.program.script import walk
+from dlrun.port.program.script import calls_method, walk
 
 
 def torch(facts: Facts) -> Iterator[Edit | Doubt]:
@@ -75,8 +75,7 @@ def _closure(facts: Facts, step: Step) -> Iterator[Edit | Doubt]:
     script = facts.script
     function = step.closure
     assert function is not None
-    backward = [n for n in walk(function.body) if isinstance(n, cst.Call) and isinstance(n.func, cst.Attribute)
-                and n.func.attr.value == "backward"]  # fmt: skip
+    backward = [n for n in walk(function.body) if calls_method(n, "backward")]  # fmt: skip
     if backward:
         place = script.statement_of(backward[-1])
         outer = next(

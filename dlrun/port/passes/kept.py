@@ -11,7 +11,7 @@ from dlrun.port.insert import statements
 from dlrun.port.passes import shown
 from dlrun.port.passes.counters import runs_inside
 from dlrun.port.passes.metrics import Metrics
-from dlrun.port.program.script import Binding, dotted
+from dlrun.port.program.script import Binding, calls_method, dotted
 
 _SUM = "kept over the epochs: the sum over the ranks, not rank 0's"
 _KEEPS = ("append", "extend", "update", "writerow", "setdefault")
@@ -75,7 +75,7 @@ def _sinks(metrics: Metrics) -> Iterator[cst.BaseExpression]:
     outer = {loop for loop in loops if runs_inside(metrics.facts, loop.body)}
     for node in script.nodes:
         values: list[cst.BaseExpression] = []
-        if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in _KEEPS:
+        if calls_method(node, *_KEEPS):
             values = [a.value for a in node.args]
         elif isinstance(node, cst.Assign) and (
             isinstance(node.targets[0].target, cst.Subscript)

@@ -12,7 +12,7 @@ from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.insert import expression
 from dlrun.port.passes.annealing import FOLLOWS, grows
 from dlrun.port.passes.counters import is_one
-from dlrun.port.program.script import dotted, walk
+from dlrun.port.program.script import calls_method, dotted, walk
 
 _DEPTH = 4
 _RATES = (".lr", ".learning_rate")
@@ -86,7 +86,7 @@ def _put(facts: KerasFacts) -> Iterator[cst.BaseExpression]:
     """Yield what callbacks put into variables: ``self.weight.assign(...)``, ``K.set_value(weight, ...)``."""
     for call in facts.script.calls:
         held: cst.BaseExpression | None = None
-        if isinstance(call.func, cst.Attribute) and call.func.attr.value == "assign" and call.args:
+        if calls_method(call, "assign") and call.args:
             held = call.func.value
         elif facts.script.name_of(call.func).endswith("backend.set_value") and len(call.args) == 2:
             held = call.args[0].value

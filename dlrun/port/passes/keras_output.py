@@ -16,7 +16,7 @@ from dlrun.port.insert import expression
 from dlrun.port.passes import checkpoints, downloads, reads, stamps
 from dlrun.port.passes import output as torch_output
 from dlrun.port.passes.writes import MODELS
-from dlrun.port.program.script import argument, dotted
+from dlrun.port.program.script import argument, calls_method, dotted
 
 _LOADS = re.compile(r"keras\.datasets\.\w+\.load_data$|keras\.utils\.(get_file|data_utils\.get_file)$|get_file$")
 _PLOTS = re.compile(
@@ -57,7 +57,7 @@ def keras(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     yield from stamps.folders(facts)
     yield from reads.back(facts)
     script, dl = facts.script, facts.alias
-    by_hand = {o.node for c in script.calls if isinstance(c.func, cst.Attribute) and c.func.attr.value == "set_model"
+    by_hand = {o.node for c in script.calls if calls_method(c, "set_model")
                for o in facts.flow.origins(c.func.value)}  # fmt: skip
     saves: list[cst.Call] = []
     for call in downloads.others(facts):

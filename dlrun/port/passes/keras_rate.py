@@ -16,7 +16,7 @@ from dlrun.port.passes import schedules
 from dlrun.port.passes.rate import suits
 from dlrun.port.passes.schedules import WHY
 from dlrun.port.passes.start import last_import
-from dlrun.port.program.script import argument, dotted, walk
+from dlrun.port.program.script import argument, calls_method, dotted, walk
 
 # The rates that Keras 2.15 and 3 take when none is given, for optimizers that are named by a string.
 DEFAULTS = {"sgd": ("SGD", "0.01"), "adam": ("Adam", "0.001"), "rmsprop": ("RMSprop", "0.001"),
@@ -102,7 +102,7 @@ def assigned(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
             target = node.targets[0].target
             if target.attr.value in _RATES and facts.kinds.is_optimizer(target.value):
                 value = node.value
-        elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == "assign":
+        elif calls_method(node, "assign"):
             held = node.func.value if isinstance(node.func.value, cst.Attribute) else None
             if held is not None and held.attr.value in _RATES and facts.kinds.is_optimizer(held.value):
                 value = node.args[0].value if node.args else None

@@ -9,10 +9,9 @@ from functools import partial
 import libcst as cst
 
 from dlrun.port.edits import Edit
-from dlrun.port.facts.torch import calls_method
 from dlrun.port.passes.counters import each_update
 from dlrun.port.passes.metrics import Metrics
-from dlrun.port.program.script import Script, walk
+from dlrun.port.program.script import Script, calls_method, walk
 
 _FIELD = re.compile(r"\{(\w+)\.(avg|val|value|mean|average|global_avg|smoothed_value)(?=[:!}])")
 
@@ -26,7 +25,7 @@ def shown(metrics: Metrics, call: cst.CSTNode) -> Iterator[Edit]:
     After:
         print("loss {loss_avg:.4f}".format(loss_avg=dl.average(losses.avg)))
     """
-    for node in (n for n in walk(call) if isinstance(n, cst.Call) and calls_method(n, "format")):
+    for node in (n for n in walk(call) if calls_method(n, "format")):
         taken = [n for n in walk(node.func) if isinstance(n, cst.SimpleString)]
         fields = list(dict.fromkeys(found for text in taken for found in _FIELD.findall(text.value)))
         whole = "".join(text.value for text in taken)
@@ -55,7 +54,7 @@ def fed(metrics: Metrics) -> Iterator[Edit]:
     """
     found: list[cst.CSTNode] = []
     for call in (c for c in metrics.script.calls if calls_method(c, "update")):
-        meter = call.func.value  # type: ignore[attr-defined]
+        meter = call.func.value
         if not metrics.trained(meter) or not _speaks(metrics, meter):
             continue
         if _is_shown(metrics, meter) and metrics.all_ranks(call) and each_update(metrics.facts, call):

@@ -9,7 +9,7 @@ import libcst as cst
 from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import nothing
 from dlrun.port.facts.scalars import Scalars
-from dlrun.port.facts.taint import Taint, differentiable, plain_numbers
+from dlrun.port.facts.taint import Taint, differentiable, leads_back, plain_numbers
 from dlrun.port.insert import expression
 from dlrun.port.passes import returned
 from dlrun.port.passes.so_far import steps_so_far
@@ -75,9 +75,7 @@ class Metrics:
 
     def leads_back(self, value: cst.CSTNode) -> bool:
         """Tell whether a loss is made of ``value``, or of what holds it."""
-        follows = Taint(self.script, self.facts.kinds, [value], self.trained.cuts)
-        return any(follows(call.func.value) for call in self.script.calls
-                   if isinstance(call.func, cst.Attribute) and call.func.attr.value == "backward")  # fmt: skip
+        return leads_back(Taint(self.script, self.facts.kinds, [value], self.trained.cuts))
 
     def all_ranks(self, node: cst.CSTNode) -> bool:
         """Tell whether all ranks come to ``node`` or none: no condition above it depends on a rank's own values."""

@@ -9,12 +9,11 @@ import libcst as cst
 from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import leaves
 from dlrun.port.facts.rates import changes
-from dlrun.port.facts.torch import calls_method
 from dlrun.port.passes.conditions import asked, goes_on, is_one_less, skipped
 from dlrun.port.passes.counters import Counters, held, innermost, tells
 from dlrun.port.passes.counts import all_samples, from_length
 from dlrun.port.passes.so_far import bare
-from dlrun.port.program.script import Script, dotted, walk
+from dlrun.port.program.script import Script, calls_method, dotted, walk
 
 _SAVES = ("save", "save_weights")  # of models, savers, and managers of checkpoints
 
@@ -123,7 +122,7 @@ def _saves_or_decides(facts: Facts, node: cst.CSTNode) -> bool:
         if not any(facts.script.inside(loop, node) for loop in loops):
             return True
     for call in (n for body in facts.flow.bodies(node, 3) for n in walk(body) if isinstance(n, cst.Call)):
-        told = isinstance(call.func, cst.Attribute) and call.func.attr.value == "step" and call.args
+        told = calls_method(call, "step") and call.args
         if told and facts.kinds.of(call.func.value) == "scheduler":  # type: ignore[attr-defined]
             return True
         if facts.script.name_of(call.func) == "torch.save" or (

@@ -9,7 +9,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts
 from dlrun.port.passes.downloads import sorts_out
-from dlrun.port.program.script import argument, dotted, walk
+from dlrun.port.program.script import argument, calls_method, dotted, walk
 
 _LISTS = ("os.listdir", "os.scandir", "glob.glob", "glob.iglob", "os.walk")
 _SORTS = ("builtins.sorted", "natsort.natsorted", "builtins.len", "builtins.max", "builtins.min", "builtins.set")
@@ -85,7 +85,7 @@ def _sorts(facts: Facts, name: str) -> bool:
     given = [c for c in script.calls if c.args and script.code(c.args[0].value) == name]
     if any(script.name_of(c.func) in _SORTS[:2] for c in given):
         return True
-    if any(isinstance(c.func, cst.Attribute) and c.func.attr.value == "sort" and script.code(c.func.value) == name
+    if any(calls_method(c, "sort") and script.code(c.func.value) == name
            for c in script.calls):  # fmt: skip
         return True
     uses = [n for n in (*script.of(cst.Name), *script.of(cst.Attribute)) if dotted(n) == name
@@ -139,12 +139,12 @@ def _is_set(facts: Facts, node: cst.CSTNode, depth: int = 4) -> bool:
         name = facts.script.name_of(node.func)
         if name in ("builtins.set", "builtins.frozenset"):
             return bool(node.args)
-        if isinstance(node.func, cst.Attribute) and node.func.attr.value in _ALGEBRA:
+        if calls_method(node, *_ALGEBRA):
             return _is_set(facts, node.func.value, depth)
         return name in _NUMBERS and bool(node.args) and _is_set(facts, node.args[0].value, depth)
     if isinstance(node, cst.Name) and depth:
         bindings = facts.script.bindings_of(node)
-        sorts = any(isinstance(c.func, cst.Attribute) and c.func.attr.value == "sort"
+        sorts = any(calls_method(c, "sort")
                     and facts.script.code(c.func.value) == node.value for c in facts.script.calls)  # fmt: skip
         values = [b.value for b in bindings if b.how == "assign" and not b.path]
         return not sorts and len(bindings) == 1 and any(v is not None and _is_set(facts, v, depth - 1) for v in values)

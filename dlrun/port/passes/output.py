@@ -14,7 +14,7 @@ from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.insert import expression, inside, statements, with_argument
 from dlrun.port.passes import caches, downloads, reads, stamps, stopping
 from dlrun.port.passes.writes import called, in_memory, writes
-from dlrun.port.program.script import argument, dotted, walk
+from dlrun.port.program.script import argument, calls_method, dotted, walk
 
 _BARS = ("tqdm.tqdm", "tqdm.trange", "tqdm.auto.tqdm", "tqdm.auto.trange", "tqdm.notebook.tqdm", "tqdm.std.tqdm",
          "tqdm.notebook.trange", "tqdm.tqdm_notebook")  # fmt: skip
@@ -112,7 +112,7 @@ def one(facts: ScriptFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
 def _cache(facts: ScriptFacts, call: cst.Call) -> cst.BaseExpression | None:
     """Return the file in which a ``tf.data.Dataset`` is cached: ``data.cache("file")``."""
     file = argument(call, "filename", 0)
-    caches = isinstance(call.func, cst.Attribute) and call.func.attr.value == "cache" and not facts.flow.targets(call)
+    caches = calls_method(call, "cache") and not facts.flow.targets(call)
     return None if not caches or (isinstance(file, cst.SimpleString) and not file.evaluated_value) else file
 
 
@@ -165,8 +165,7 @@ def _folders(facts: ScriptFacts, call: cst.Call, name: str) -> Iterator[Edit | D
         yield Edit(call.func, "another rank may have made the folder a moment ago",
                    lambda f: f.with_changes(attr=cst.Name(_NEW[plain(name)])))  # fmt: skip
     elif (
-        isinstance(call.func, cst.Attribute)
-        and call.func.attr.value == "mkdir"
+        calls_method(call, "mkdir")
         and not name.startswith("os")
         and not _is_of_module(facts, call.func.value)
         and exist is None

@@ -9,7 +9,7 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts, ScriptFacts
-from dlrun.port.facts.taint import Taint, chances
+from dlrun.port.facts.taint import Taint, chances, leads_back
 from dlrun.port.passes.counts import is_own
 from dlrun.port.passes.played import environments
 from dlrun.port.passes.queues import fills, of_its_own
@@ -276,6 +276,4 @@ def _read(facts: Facts, state: cst.BaseExpression, update: cst.CSTNode) -> bool:
             return True
     itself = [n for n in reads if (kept := moved(facts, script.statement_of(n))) is not None
               and is_same(facts, kept, state)]  # fmt: skip
-    follows = Taint(script, facts.kinds, [n for n in reads if n not in itself])
-    return any(follows(call.func.value) for call in script.calls
-               if isinstance(call.func, cst.Attribute) and call.func.attr.value == "backward")  # fmt: skip
+    return leads_back(Taint(script, facts.kinds, [n for n in reads if n not in itself]))

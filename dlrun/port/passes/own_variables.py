@@ -14,7 +14,7 @@ from dlrun.port.facts.kinds_tensorflow import TensorFlowKinds, plain
 from dlrun.port.facts.taint import Taint
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.passes.own_states import is_same, moved, runs_in, tensor_of
-from dlrun.port.program.script import argument, dotted, walk
+from dlrun.port.program.script import argument, calls_method, dotted, walk
 
 _METHODS = re.compile(r"^(assign(_add|_sub)?|scatter_(nd_)?(add|sub|update|max|min))$")
 _FUNCTIONS = re.compile(
@@ -140,4 +140,4 @@ class OwnVariables:
             return True
         follows = Taint(self.script, self.kinds, reads)
         return any(follows(c.args[0].value) for c in self.script.calls
-                   if isinstance(c.func, cst.Attribute) and c.func.attr.value in _LOSSES and c.args)  # fmt: skip
+                   if calls_method(c, *_LOSSES) and c.args)  # fmt: skip

@@ -9,10 +9,9 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts
-from dlrun.port.facts.torch import calls_method
 from dlrun.port.feeds.draws import plays
 from dlrun.port.passes.apart import seeded_draws
-from dlrun.port.program.script import argument, dotted, names_in, walk
+from dlrun.port.program.script import argument, calls_method, dotted, names_in, walk
 
 _NORMALISES = re.compile(r"^(gym|gymnasium|stable_baselines3)\..*(NormalizeObservation|NormalizeReward|VecNormalize)$")
 
@@ -54,7 +53,7 @@ def _classes_at(facts: Facts, node: cst.CSTNode) -> list[cst.ClassDef]:
     if not plays(facts.kinds, node):
         return []
     calls = [n for n in walk(node.value) if calls_method(n, "step")]  # type: ignore[attr-defined]
-    owners = [facts.script.class_of(f) for call in calls for f in facts.flow.targets(call)]  # type: ignore[arg-type]
+    owners = [facts.script.class_of(f) for call in calls for f in facts.flow.targets(call)]
     return [owner for owner in owners if owner is not None]
 
 

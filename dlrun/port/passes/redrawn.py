@@ -12,7 +12,7 @@ from dlrun.port.facts import Facts
 from dlrun.port.facts.rates import text_of
 from dlrun.port.facts.taint import draws
 from dlrun.port.insert import statements
-from dlrun.port.program.script import walk
+from dlrun.port.program.script import calls_method, walk
 
 _WHY = "weights that change by chance: all ranks draw this alike, or their models part"
 _INSIDE = ("normal_", "uniform_", "bernoulli_", "exponential_", "log_normal_", "cauchy_", "random_")
@@ -138,7 +138,7 @@ def is_weight(facts: Facts, node: cst.CSTNode) -> bool:
             return True
         node = node.value
     loops = [b.node for b in facts.script.bindings_of(node) if isinstance(b.node, cst.For)]
-    return any((isinstance(n, cst.Call) and isinstance(n.func, cst.Attribute) and n.func.attr.value in _OF_WEIGHTS)
+    return any((calls_method(n, *_OF_WEIGHTS))
                or (isinstance(n, cst.SimpleString) and text_of(n) == "params")  # for p in group["params"]
                for loop in loops for n in walk(loop.iter))  # fmt: skip
 

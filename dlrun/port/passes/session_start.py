@@ -12,10 +12,10 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Step
 from dlrun.port.facts.session import SessionGradients
 from dlrun.port.facts.tensorflow import TensorFlowFacts
-from dlrun.port.facts.torch import LOOPS, calls_method
+from dlrun.port.facts.torch import LOOPS
 from dlrun.port.insert import expression, statements
 from dlrun.port.passes import estimator
-from dlrun.port.program.script import argument, dotted
+from dlrun.port.program.script import argument, calls_method, dotted
 
 _WHY = "all variables: the same on all ranks before the first step"
 

@@ -13,12 +13,11 @@ from dlrun.port.facts.fetches import parts as parts_of
 from dlrun.port.facts.scalars import Scalars
 from dlrun.port.facts.session import SessionGradients
 from dlrun.port.facts.tensorflow import TensorFlowFacts
-from dlrun.port.facts.torch import calls_method
 from dlrun.port.insert import expression
 from dlrun.port.passes import bounds
 from dlrun.port.passes.counts import is_own
 from dlrun.port.passes.sums import Sums
-from dlrun.port.program.script import dotted, walk
+from dlrun.port.program.script import calls_method, dotted, walk
 
 _PARTS = (cst.Modulo, cst.Divide, cst.FloorDivide)
 
@@ -141,7 +140,7 @@ def _only_shown(facts: TensorFlowFacts, name: cst.CSTNode) -> bool:
 
     def takes(up: cst.CSTNode) -> bool:
         prints = isinstance(up, cst.Call) and script.name_of(up.func) == "builtins.print"
-        return prints or (calls_method(up, "append") and _is_read(facts, up.func.value))  # type: ignore[attr-defined]
+        return prints or (calls_method(up, "append") and _is_read(facts, up.func.value))
 
     return all(any(map(takes, script.above(use))) for use in uses)
 

@@ -11,9 +11,8 @@ from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.computed import Tells
 from dlrun.port.facts.fetches import entry, taken
 from dlrun.port.facts.kinds_tensorflow import plain
-from dlrun.port.facts.torch import calls_method
 from dlrun.port.passes.counters import attributes, counters, tells, variables
-from dlrun.port.program.script import argument, dotted
+from dlrun.port.program.script import argument, calls_method, dotted
 
 _READS = ("numpy", "item", "read_value", "value", "eval")  # of a variable
 _NUMBERS = ("builtins.int", "builtins.float", "keras.backend.get_value", "tensorflow.cast")
@@ -55,9 +54,9 @@ def bare(facts: ScriptFacts, node: cst.BaseExpression) -> cst.BaseExpression:
         name = plain(facts.script.name_of(node.func))
         if name in _NUMBERS and node.args:
             node = node.args[0].value
-        elif isinstance(node.func, cst.Attribute) and node.func.attr.value in _READS:
+        elif calls_method(node, *_READS):
             node = node.func.value
-        elif isinstance(node.func, cst.Attribute) and node.func.attr.value == "run" and len(node.args) == 1:
+        elif calls_method(node, "run") and len(node.args) == 1:
             node = node.args[0].value
         else:
             break
@@ -71,7 +70,7 @@ def _read(facts: Facts, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
         if binding.how != "assign" or value is None:
             continue
         at = binding.path[0] if len(binding.path) == 1 else None
-        if isinstance(value, cst.Call) and calls_method(value, "run") and isinstance(at, int):
+        if calls_method(value, "run") and isinstance(at, int):
             yield from entry(facts.flow, value, at)
         elif not binding.path and bare(facts, value) is not value:
             yield bare(facts, value)

@@ -12,7 +12,7 @@ from dlrun.port.facts import ScriptFacts
 from dlrun.port.facts.taint import Taint
 from dlrun.port.insert import expression, statements
 from dlrun.port.passes.counters import runs_inside
-from dlrun.port.program.script import dotted, walk
+from dlrun.port.program.script import calls_method, dotted, walk
 
 _STAMPS = re.compile(
     r"^(time\.(time|time_ns|strftime|ctime|asctime|localtime|gmtime)|datetime\.(datetime|date)\.(now|today|utcnow)|"
@@ -199,7 +199,7 @@ def _names_path(facts: ScriptFacts, stamped: Taint) -> bool:
     for call in facts.script.calls:
         name = facts.script.name_of(call.func) or dotted(call.func)
         values = [a.value for a in call.args]
-        if isinstance(call.func, cst.Attribute) and call.func.attr.value == "mkdir":
+        if calls_method(call, "mkdir"):
             values.append(call.func.value)
         if _PATHS.search(name) and any(map(stamped, values)):
             return True

@@ -9,6 +9,7 @@ import libcst as cst
 from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import computed
 from dlrun.port.facts.rates import sets_groups_rate
+from dlrun.port.facts.taint import losses
 from dlrun.port.passes.counters import each_update
 from dlrun.port.program.script import walk
 
@@ -17,8 +18,7 @@ _Sets = cst.Assign | cst.AugAssign
 
 def trained_by(facts: Facts) -> frozenset[cst.CSTNode]:
     """Return what the batches, the losses and the rates of the training are made of."""
-    values = [c.func.value for c in facts.script.calls
-              if isinstance(c.func, cst.Attribute) and c.func.attr.value == "backward"]  # fmt: skip
+    values = losses(facts.script)
     values += [loop.iter for loop in facts.loops if isinstance(loop, cst.For)]
     values += [n.value for n in facts.script.of(cst.Assign) if sets_groups_rate(facts, n)]
     return frozenset(computed(facts.flow, values).nodes)

@@ -17,7 +17,7 @@ from dlrun.port.passes.bounds import bars, bounds, lasts
 from dlrun.port.passes.counters import Counters, attributes, counters, each_update, innermost, tells
 from dlrun.port.passes.counts import all_samples, is_own
 from dlrun.port.passes.step_rates import StepRates
-from dlrun.port.program.script import argument, dotted, walk
+from dlrun.port.program.script import argument, calls_method, dotted, walk
 
 # Schedulers of schedulers, which step with them: where these are given.
 _OF_OTHERS = {"SequentialLR": 1, "ChainedScheduler": 0}
@@ -136,8 +136,8 @@ def _counts(facts: Facts) -> list[tuple[cst.BaseExpression, str]]:
 
 def _epochs_by_batches(facts: Facts) -> Iterator[cst.BaseExpression]:
     """Yield the lengths of a rank's share that schedulers take which step once an epoch: ``T_max=len(loader)``."""
-    steps = [c for c in facts.script.calls if isinstance(c.func, cst.Attribute) and c.func.attr.value == "step"]
-    made = {o.node for c in steps for o in facts.flow.origins(c.func.value)}  # type: ignore[attr-defined]
+    steps = [c for c in facts.script.calls if calls_method(c, "step")]
+    made = {o.node for c in steps for o in facts.flow.origins(c.func.value)}
     batchwise = {call for call, _ in _batchwise(facts)}
     for call in (c for c in facts.script.calls if c in made and c not in batchwise):
         for position, keyword in COUNTS.get(facts.script.name_of(call.func).rsplit(".", 1)[-1], ()):
@@ -249,7 +249,7 @@ def _of_an_epoch(facts: Facts, count: cst.BaseExpression) -> cst.BaseExpression:
 
 def _steps_with_batch(facts: Facts, call: cst.Call) -> bool:
     """Tell whether ``call`` steps a scheduler with every batch: in the innermost loop in which an optimizer steps."""
-    if not (isinstance(call.func, cst.Attribute) and call.func.attr.value == "step"):
+    if not (calls_method(call, "step")):
         return False
     if facts.kinds.of(call.func.value) != "scheduler":
         return False

@@ -9,6 +9,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import Tells, computed, given
+from dlrun.port.facts.taint import losses
 from dlrun.port.passes import milestones
 from dlrun.port.passes.bounds import compared
 from dlrun.port.passes.counters import attributes, counters, each_update, tells
@@ -23,12 +24,12 @@ def torch(facts: Facts, followed: Collection[cst.CSTNode]) -> Iterator[Doubt]:
     known = set(counters(facts)) | set(attributes(facts))
     reads, divided = tells(facts, numbers(facts, known)), set(milestones.torch(facts, known))
     script = facts.script
-    backwards = [c.func for c in script.calls if isinstance(c.func, cst.Attribute) and c.func.attr.value == "backward"]
+    backwards = losses(script)
     asked = [(node, count, issubclass(how, ORDER) and not _is_rest(left))
              for node, test in _tested(facts) for left, how, right in compared(test)
              if (count := _count(facts, left, right, reads)) is not None and count not in divided
              and _is_serial(facts, count) and not any(n in followed for n in walk(test))]  # fmt: skip
-    made = set(computed(facts.flow, [func.value for func in backwards]).nodes) if asked else set()
+    made = set(computed(facts.flow, backwards).nodes) if asked else set()
     for node, count, once in asked:
         name = ""
         if not isinstance(node, cst.If):

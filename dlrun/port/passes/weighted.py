@@ -10,8 +10,7 @@ from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts
 from dlrun.port.facts.reductions import Reductions
 from dlrun.port.facts.taint import without_gradients
-from dlrun.port.facts.torch import calls_method
-from dlrun.port.program.script import argument, dotted
+from dlrun.port.program.script import argument, calls_method, dotted
 
 # Where the weights of classes are among the arguments: of the function, and of what is made to be called.
 _WEIGHTS = {"cross_entropy": 2, "nll_loss": 2, "CrossEntropyLoss": 0, "NLLLoss": 0}

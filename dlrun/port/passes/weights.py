@@ -13,7 +13,7 @@ from dlrun.port.facts.computed import Tells, computed, given, leaves
 from dlrun.port.insert import expression
 from dlrun.port.passes.counters import attributes, counters, each_update, innermost, tells
 from dlrun.port.passes.counts import is_length_of_share
-from dlrun.port.program.script import children, walk
+from dlrun.port.program.script import calls_method, children, walk
 
 _PARTS = (cst.Multiply, cst.Divide)
 _ADDS = (cst.AddAssign, cst.SubtractAssign)
@@ -87,7 +87,7 @@ def _weights(facts: Facts, terms: bool) -> Iterator[cst.BaseExpression]:
     """
     todo: list[tuple[cst.CSTNode, bool]] = [
         (c.func.value, not terms) for c in facts.script.calls
-        if isinstance(c.func, cst.Attribute) and c.func.attr.value == "backward" and each_update(facts, c)
+        if calls_method(c, "backward") and each_update(facts, c)
     ]  # fmt: skip
     seen: set[cst.CSTNode] = set()
     while todo and len(seen) < _MOST:

@@ -8,7 +8,7 @@ import libcst as cst
 
 from dlrun.port.facts import ScriptFacts
 from dlrun.port.passes import downloads
-from dlrun.port.program.script import argument
+from dlrun.port.program.script import argument, calls_method
 
 # Calls that write, and nothing else: rank 0 makes them, the arguments are evaluated on every rank.
 WRITES = re.compile(
@@ -45,9 +45,9 @@ PICTURES = re.compile(
 def called(facts: ScriptFacts, call: cst.Call) -> str:
     """Return what is called; the data set, where one of several is taken from a table: ``datasets.__dict__[name]``."""
     name = facts.script.name_of(call.func)
-    if not name and isinstance(call.func, cst.Attribute) and call.func.attr.value == "SummaryWriter":
+    if not name and calls_method(call, "SummaryWriter"):
         return "tensorboardX.SummaryWriter"  # importlib.import_module(name).SummaryWriter
-    if isinstance(call.func, cst.Attribute) and call.func.attr.value == "check_connection":
+    if calls_method(call, "check_connection"):
         made = [o.node for o in facts.flow.origins(call.func.value)]
         shows = any(isinstance(m, cst.Call) and facts.script.name_of(m.func) == "visdom.Visdom" for m in made)
         return "visdom.Visdom.check_connection" if shows else name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Iterator
 from functools import cached_property
+from typing import TypeGuard
 
 import libcst as cst
 from libcst.metadata import CodeRange, PositionProvider
@@ -263,6 +264,17 @@ def argument(call: cst.Call, keyword: str, position: int = -1) -> cst.BaseExpres
     return None
 
 
+class MethodCall(cst.Call):
+    """A call of a method, as type checkers know it: what it calls is an attribute."""
+
+    func: cst.Attribute
+
+
+def calls_method(node: cst.CSTNode, *names: str) -> TypeGuard[MethodCall]:
+    """Tell whether ``node`` is a call of a method that has one of these ``names``, of whatever object."""
+    return isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in names
+
+
 def added(node: cst.CSTNode) -> tuple[cst.BaseExpression, cst.BaseExpression] | None:
     """Return a name and what is added to it: of ``total += loss``, and of ``total = total + loss``, which is alike."""
     match node:
@@ -277,4 +289,4 @@ def added(node: cst.CSTNode) -> tuple[cst.BaseExpression, cst.BaseExpression] | 
 
 def numbered(node: cst.CSTNode) -> bool:
     """Tell whether ``node`` is a data set of TensorFlow whose elements come with their numbers: ``ds.enumerate()``."""
-    return isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == "enumerate"
+    return calls_method(node, "enumerate")

@@ -11,7 +11,7 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.insert import expression
-from dlrun.port.program.script import Script
+from dlrun.port.program.script import Script, calls_method
 from dlrun.port.translation import Found, Library, Rule, Translation, gpus
 
 _OPTIMIZER = re.compile(
@@ -40,7 +40,7 @@ def _written_out(translation: Translation) -> Found:
     translation.averaged = translation.averaged or explicit
     started = any(translation.foreign(c.func) in ("bcast", "DDLGlobalVariablesCallback") for c in script.calls)
     for call in script.calls if not started else ():
-        run = isinstance(call.func, cst.Attribute) and call.func.attr.value == "run"
+        run = calls_method(call, "run")
         if run and call.args and _INITIALIZER.search(script.code(call.args[0].value)):
             yield Doubt(call, "import ddl gave all ranks rank 0's variables here", "high",
                         f"{script.code(call.func)}({dl}.broadcast_variables(tf.compat.v1.global_variables()))",

@@ -6,6 +6,7 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.insert import expression
+from dlrun.port.program.script import calls_method
 from dlrun.port.translation import Found, Library, Rule, Translation, gpus
 
 _MODULES = {
@@ -86,31 +87,27 @@ def _tapes(translation: Translation) -> Found:
                     yield Edit(script.line_of(node), why, lambda _: cst.RemoveFromParent(), step="gradients")
                 else:
                     yield Edit(call, why, lambda c: c.args[0].value, step="gradients")
-        elif isinstance(node, cst.With) and len(node.items) == 1 and _is_method(node.items[0].item, "skip_synchronize"):
+        elif isinstance(node, cst.With) and all(calls_method(i.item, "skip_synchronize") for i in node.items):
             yield Edit(node, "the gradients are averaged above; once more changes nothing",
                        lambda w: cst.FlattenSentinel(w.body.body), step="gradients")  # fmt: skip
     for call in script.calls:
         func = call.func
-        if _is_method(call, "gradient") and isinstance(func, cst.Attribute) and script.code(func.value) in wrapped:
+        if calls_method(call, "gradient") and isinstance(func, cst.Attribute) and script.code(func.value) in wrapped:
             translation.averaged = True
             yield Edit(call, "average before anything reads the gradients",
                        lambda c: expression("from/gradients", {"value": c}, dl=translation.alias),
                        step="gradients")  # fmt: skip
-        elif _is_method(call, "synchronize") and isinstance(func, cst.Attribute) and _steps(translation, func.value):
+        elif calls_method(call, "synchronize") and isinstance(func, cst.Attribute) and _steps(translation, func.value):
             yield Edit(call, "average before anything reads the gradients",
                        lambda c: expression("from/gradients", {"value": c.func.value}, dl=translation.alias),
                        step="gradients")  # fmt: skip
-
-
-def _is_method(node: cst.CSTNode, name: str) -> bool:
-    return isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == name
 
 
 def _steps(translation: Translation, owner: cst.BaseExpression) -> bool:
     """Tell whether ``owner`` is something that the script lets step."""
     text = translation.script.code(owner)
     calls = translation.script.calls
-    return any(_is_method(c, "step") and translation.script.code(c.func).rpartition(".")[0] == text for c in calls)
+    return any(calls_method(c, "step") and translation.script.code(c.func).rpartition(".")[0] == text for c in calls)
 
 
 _RATES = ("lr", "learning_rate")
