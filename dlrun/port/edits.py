@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import libcst as cst
 
-from dlrun.port.program.scopes import children
+from dlrun.port.program.nodes import children
 
 Rewrite = Callable[[Any], Any]
 Danger = Literal["high", "medium", "low"]

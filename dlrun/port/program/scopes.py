@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any
 
 import libcst as cst
 
@@ -157,52 +155,3 @@ def absolute(target: str, package: str) -> str:
         return name
     parts = package.split(".") if package else []
     return ".".join([*parts[: len(parts) - above], *([name] if name else [])]) if above <= len(parts) else ""
-
-
-@cache
-def _fields(kind: type[cst.CSTNode]) -> tuple[str, ...]:
-    dull = ("whitespace", "lpar", "rpar", "leading_lines", "trailing", "header", "footer", "comma", "equal", "colon")
-    return tuple(f for f in kind.__dataclass_fields__ if not any(d in f for d in dull))
-
-
-def _kinds(kind: type[Any]) -> set[type[Any]]:
-    return {kind, *(k for below in kind.__subclasses__() for k in _kinds(below))}
-
-
-_NODES = frozenset(_kinds(cst.CSTNode))  # isinstance() with an abstract class takes three times as long
-
-
-def children(node: cst.CSTNode) -> list[cst.CSTNode]:
-    """Return the child nodes in source order, without white space and commas."""
-    found = []
-    for name in _fields(type(node)):
-        value = getattr(node, name)
-        if type(value) in _NODES:
-            found.append(value)
-        elif isinstance(value, (list, tuple)):
-            found += [v for v in value if type(v) in _NODES]
-    return found
-
-
-def walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """Yield ``node`` and everything below it, in source order."""
-    stack = [node]
-    while stack:
-        top = stack.pop()
-        yield top
-        stack.extend(reversed(children(top)))
-
-
-def names_in(node: cst.CSTNode) -> set[str]:
-    """Return the names that appear in ``node``."""
-    return {n.value for n in walk(node) if isinstance(n, cst.Name)}
-
-
-def dotted(node: cst.CSTNode) -> str:
-    """Return ``a.b.c`` for a chain of names, else an empty string."""
-    if isinstance(node, cst.Name):
-        return node.value
-    if isinstance(node, cst.Attribute):
-        head = dotted(node.value)
-        return f"{head}.{node.attr.value}" if head else ""
-    return ""

@@ -5,15 +5,28 @@ from __future__ import annotations
 import builtins
 from collections.abc import Iterator
 from functools import cached_property
-from typing import TypeGuard
 
 import libcst as cst
 from libcst.metadata import CodeRange, PositionProvider
 
-from dlrun.port.program.scopes import STARS, Binding, Path, Scope, children, dotted, names_in, walk
+from dlrun.port.program.nodes import (
+    added,
+    argument,
+    calls_method,
+    children,
+    dotted,
+    names_in,
+    numbered,
+    statements,
+    walk,
+)
+from dlrun.port.program.scopes import STARS, Binding, Path, Scope
 from dlrun.port.program.trees import Local, Trees
 
-__all__ = ["Binding", "Local", "Path", "Scope", "Script", "children", "dotted", "names_in", "statements", "walk"]
+__all__ = [
+    "Binding", "Local", "Path", "Scope", "Script", "added", "argument", "calls_method", "children", "dotted",
+    "names_in", "numbered", "statements", "walk",
+]  # fmt: skip
 
 _RUNS = ("app.run", "fire.Fire", "dispatch_commands")  # without the name of what they run
 _STARTS = ("automain", "begin.start", "call_parse")  # decorators that do
@@ -240,53 +253,3 @@ class Script(Trees):
     def inside(self, node: cst.CSTNode, outer: cst.CSTNode) -> bool:
         """Tell whether ``node`` is ``outer`` or lies in it."""
         return node is outer or any(up is outer for up in self.above(node))
-
-
-def statements(block: cst.CSTNode) -> list[cst.CSTNode]:
-    """Return the small and compound statements of a module, an indented block or a one-line suite."""
-    body = getattr(block, "body", [])
-    if isinstance(body, cst.BaseSuite):
-        return statements(body)
-    flat: list[cst.CSTNode] = []
-    for statement in body:
-        flat.extend(statement.body if isinstance(statement, cst.SimpleStatementLine) else [statement])
-    return flat
-
-
-def argument(call: cst.Call, keyword: str, position: int = -1) -> cst.BaseExpression | None:
-    """Return the value that ``call`` passes by ``keyword``, or else at ``position``."""
-    for arg in call.args:
-        if arg.keyword is not None and arg.keyword.value == keyword:
-            return arg.value
-    plain = [a for a in call.args if a.keyword is None and not a.star]
-    if 0 <= position < len(plain) and not any(a.star for a in call.args[: position + 1]):
-        return plain[position].value
-    return None
-
-
-class MethodCall(cst.Call):
-    """A call of a method, as type checkers know it: what it calls is an attribute."""
-
-    func: cst.Attribute
-
-
-def calls_method(node: cst.CSTNode, *names: str) -> TypeGuard[MethodCall]:
-    """Tell whether ``node`` is a call of a method that has one of these ``names``, of whatever object."""
-    return isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in names
-
-
-def added(node: cst.CSTNode) -> tuple[cst.BaseExpression, cst.BaseExpression] | None:
-    """Return a name and what is added to it: of ``total += loss``, and of ``total = total + loss``, which is alike."""
-    match node:
-        case cst.AugAssign(operator=cst.AddAssign()):
-            return node.target, node.value
-        case cst.Assign(targets=[cst.AssignTarget(target=target)], value=cst.BinaryOperation(left, cst.Add(), right)):
-            for one, other in ((left, right), (right, left)):
-                if dotted(target) and dotted(target) == dotted(one):
-                    return target, other
-    return None
-
-
-def numbered(node: cst.CSTNode) -> bool:
-    """Tell whether ``node`` is a data set of TensorFlow whose elements come with their numbers: ``ds.enumerate()``."""
-    return calls_method(node, "enumerate")

@@ -11,7 +11,8 @@ import libcst as cst
 from libcst.metadata import MetadataWrapper
 
 from dlrun.package import Home
-from dlrun.port.program.scopes import Binding, Scope, children, dotted, walk
+from dlrun.port.program.nodes import children, dotted, walk
+from dlrun.port.program.scopes import Binding, Scope
 from dlrun.port.program.scopes import Path as Part
 
 Node = TypeVar("Node", bound=cst.CSTNode)

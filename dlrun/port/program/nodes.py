@@ -1,0 +1,108 @@
+"""What can be told of a node alone: what is below it, its names, and which of a few shapes it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, TypeGuard
+
+import libcst as cst
+
+
+@cache
+def _fields(kind: type[cst.CSTNode]) -> tuple[str, ...]:
+    dull = ("whitespace", "lpar", "rpar", "leading_lines", "trailing", "header", "footer", "comma", "equal", "colon")
+    return tuple(f for f in kind.__dataclass_fields__ if not any(d in f for d in dull))
+
+
+def _kinds(kind: type[Any]) -> set[type[Any]]:
+    return {kind, *(k for below in kind.__subclasses__() for k in _kinds(below))}
+
+
+_NODES = frozenset(_kinds(cst.CSTNode))  # isinstance() with an abstract class takes three times as long
+
+
+def children(node: cst.CSTNode) -> list[cst.CSTNode]:
+    """Return the child nodes in source order, without white space and commas."""
+    found = []
+    for name in _fields(type(node)):
+        value = getattr(node, name)
+        if type(value) in _NODES:
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += [v for v in value if type(v) in _NODES]
+    return found
+
+
+def walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """Yield ``node`` and everything below it, in source order."""
+    stack = [node]
+    while stack:
+        top = stack.pop()
+        yield top
+        stack.extend(reversed(children(top)))
+
+
+def names_in(node: cst.CSTNode) -> set[str]:
+    """Return the names that appear in ``node``."""
+    return {n.value for n in walk(node) if isinstance(n, cst.Name)}
+
+
+def dotted(node: cst.CSTNode) -> str:
+    """Return ``a.b.c`` for a chain of names, else an empty string."""
+    if isinstance(node, cst.Name):
+        return node.value
+    if isinstance(node, cst.Attribute):
+        head = dotted(node.value)
+        return f"{head}.{node.attr.value}" if head else ""
+    return ""
+
+
+def statements(block: cst.CSTNode) -> list[cst.CSTNode]:
+    """Return the small and compound statements of a module, an indented block or a one-line suite."""
+    body = getattr(block, "body", [])
+    if isinstance(body, cst.BaseSuite):
+        return statements(body)
+    flat: list[cst.CSTNode] = []
+    for statement in body:
+        flat.extend(statement.body if isinstance(statement, cst.SimpleStatementLine) else [statement])
+    return flat
+
+
+def argument(call: cst.Call, keyword: str, position: int = -1) -> cst.BaseExpression | None:
+    """Return the value that ``call`` passes by ``keyword``, or else at ``position``."""
+    for arg in call.args:
+        if arg.keyword is not None and arg.keyword.value == keyword:
+            return arg.value
+    plain = [a for a in call.args if a.keyword is None and not a.star]
+    if 0 <= position < len(plain) and not any(a.star for a in call.args[: position + 1]):
+        return plain[position].value
+    return None
+
+
+class MethodCall(cst.Call):
+    """A call of a method, as type checkers know it: what it calls is an attribute."""
+
+    func: cst.Attribute
+
+
+def calls_method(node: cst.CSTNode, *names: str) -> TypeGuard[MethodCall]:
+    """Tell whether ``node`` is a call of a method that has one of these ``names``, of whatever object."""
+    return isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in names
+
+
+def added(node: cst.CSTNode) -> tuple[cst.BaseExpression, cst.BaseExpression] | None:
+    """Return a name and what is added to it: of ``total += loss``, and of ``total = total + loss``, which is alike."""
+    match node:
+        case cst.AugAssign(operator=cst.AddAssign()):
+            return node.target, node.value
+        case cst.Assign(targets=[cst.AssignTarget(target=target)], value=cst.BinaryOperation(left, cst.Add(), right)):
+            for one, other in ((left, right), (right, left)):
+                if dotted(target) and dotted(target) == dotted(one):
+                    return target, other
+    return None
+
+
+def numbered(node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` is a data set of TensorFlow whose elements come with their numbers: ``ds.enumerate()``."""
+    return calls_method(node, "enumerate")
