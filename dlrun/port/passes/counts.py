@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import libcst as cst
 
 from dlrun.port.facts import Facts
@@ -78,6 +80,43 @@ def is_length_of_share(facts: Facts, node: cst.CSTNode) -> bool:
     """Tell whether ``node`` is ``len(x)`` of what each rank has a share of."""
     length = isinstance(node, cst.Call) and facts.script.name_of(node.func) == "builtins.len"
     return length and bool(facts.feeds) and not all_samples(facts, node)
+
+
+def is_length_of_data(facts: Facts, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` is the length of a data set (and not of a loader, which is this rank's)."""
+    for origin in facts.flow.origins(node):
+        call = origin.node
+        if isinstance(call, cst.Call) and facts.script.name_of(call.func) == "builtins.len" and call.args:
+            counted = call.args[0].value
+            if isinstance(counted, cst.Attribute) and counted.attr.value == "dataset":
+                return True
+            if facts.kinds.of(counted) == "dataset":
+                return True
+    return False
+
+
+def is_length_of_feed(facts: Facts, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` comes from the length of what training loops run over, which is a rank's own."""
+    feeds = {feed.node for feed in facts.feeds if feed.how != "iterable"}
+    names = {name for feed in facts.feeds for name in feed.names}
+    own = [call.args[0].value for call in facts.lengths]
+    return any(
+        counted in own
+        or (isinstance(counted, cst.Name) and counted.value in names)
+        or not feeds.isdisjoint(facts.flow.through(counted))
+        for counted in _counted(facts, node)
+    )
+
+
+def _counted(facts: Facts, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
+    """Yield what is counted by the calls of len() that ``node`` comes from."""
+    for part in [n for n in walk(node) if isinstance(n, (cst.Call, cst.Name))]:
+        for origin in facts.flow.origins(part):
+            for call in (n for n in walk(origin.node) if isinstance(n, cst.Call) and n.args):
+                if facts.script.name_of(call.func) == "builtins.len":
+                    inner = call.args[0].value
+                    listed = isinstance(inner, cst.Call) and inner.args and dotted(inner.func) in ("list", "tuple")
+                    yield inner.args[0].value if isinstance(inner, cst.Call) and listed else inner
 
 
 def hits(facts: Facts, node: cst.CSTNode, depth: int = 0) -> bool:

@@ -13,7 +13,7 @@ from dlrun.port.facts.entries import Entries
 from dlrun.port.passes import counts, returned
 from dlrun.port.passes.bounds import lasts, sources
 from dlrun.port.passes.steering import trained_by
-from dlrun.port.program.script import Binding, added, dotted, walk
+from dlrun.port.program.script import Binding, added, walk
 
 _DEALT = ("loader", "named", "iterable")
 
@@ -59,11 +59,11 @@ class Sums:
 
     def over(self, count: cst.BaseExpression, total: cst.BaseExpression) -> bool:
         """Tell whether ``total``, summed up in training, is divided by a ``count`` that is not this rank's own."""
-        if self._is_length_of_data(count):
+        if counts.is_length_of_data(self.facts, count):
             return True
         if self.facts.options.batch == "global" and not self._adds_samples(total):
             return False  # each rank goes through all batches, and its terms are means over its part of each
-        if self._is_length_of_feed(count):
+        if counts.is_length_of_feed(self.facts, count):
             return False
         return counts.all_samples(self.facts, count) or self._of_a_share(total, count)
 
@@ -141,7 +141,7 @@ class Sums:
             whole = all(
                 self.text(n) in known
                 or self._is_drawn_from(n)
-                or (counts.all_samples(self.facts, n) and not self._is_length_of_feed(n))
+                or (counts.all_samples(self.facts, n) and not counts.is_length_of_feed(self.facts, n))
                 for n in shares
             )
             return not whole
@@ -202,39 +202,6 @@ class Sums:
 
     def _bindings(self, name: cst.Name) -> list[Binding]:
         return self._entries.bindings(name) or self.script.bindings_of(name)
-
-    def _counted(self, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
-        """Yield what is counted by the calls of len() that ``node`` comes from."""
-        for part in [n for n in walk(node) if isinstance(n, (cst.Call, cst.Name))]:
-            for origin in self.facts.flow.origins(part):
-                for call in (n for n in walk(origin.node) if isinstance(n, cst.Call) and n.args):
-                    if self.script.name_of(call.func) == "builtins.len":
-                        inner = call.args[0].value
-                        listed = isinstance(inner, cst.Call) and inner.args and dotted(inner.func) in ("list", "tuple")
-                        yield inner.args[0].value if isinstance(inner, cst.Call) and listed else inner
-
-    def _is_length_of_data(self, node: cst.CSTNode) -> bool:
-        """Tell whether ``node`` is the length of a data set (and not of a loader, which is this rank's)."""
-        for origin in self.facts.flow.origins(node):
-            call = origin.node
-            if isinstance(call, cst.Call) and self.script.name_of(call.func) == "builtins.len" and call.args:
-                counted = call.args[0].value
-                if isinstance(counted, cst.Attribute) and counted.attr.value == "dataset":
-                    return True
-                if self.facts.kinds.of(counted) == "dataset":
-                    return True
-        return False
-
-    def _is_length_of_feed(self, node: cst.CSTNode) -> bool:
-        feeds = {feed.node for feed in self.facts.feeds if feed.how != "iterable"}
-        names = {name for feed in self.facts.feeds for name in feed.names}
-        own = [call.args[0].value for call in self.facts.lengths]
-        return any(
-            counted in own
-            or (isinstance(counted, cst.Name) and counted.value in names)
-            or not feeds.isdisjoint(self.facts.flow.through(counted))
-            for counted in self._counted(node)
-        )
 
     def _dealt(self, loop: cst.For, count: cst.BaseExpression, alone: bool) -> bool:
         """Tell whether this rank makes 1/n of the turns of ``loop``, and ``count`` (not ``alone``) stays the same."""
