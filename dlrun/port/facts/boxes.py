@@ -10,7 +10,7 @@ from dlrun.port.facts.kinds import Kinds
 from dlrun.port.program.script import dotted, walk
 
 
-def entries(kinds: Kinds, box: cst.CSTNode) -> list[cst.BaseExpression]:
+def contents(kinds: Kinds, box: cst.CSTNode) -> list[cst.BaseExpression]:
     """Return what the list or dict ``box`` holds: written out, by a comprehension, appended or put under keys."""
     found: list[cst.BaseExpression] = []
     for origin in kinds.flow.origins(box):
@@ -43,7 +43,7 @@ def boxed(
     used = {n.value for body in bodies for n in walk(body) if isinstance(n, cst.Name)}
     for name, node in candidates:
         if name not in known and name.rsplit(".", 1)[-1] in used and not kinds.of(node):
-            held = entries(kinds, node)
+            held = contents(kinds, node)
             trained = {kinds.of(entry) for entry in held} in ({"module"}, {"optimizer"})
             if trained and not all(dotted(entry) in known for entry in held):
                 yield name

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from dlrun.port.facts.boxes import entries
+from dlrun.port.facts.boxes import contents
 from dlrun.port.facts.kinds import Kinds
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import calls_method, dotted, names_in, walk
@@ -39,7 +39,7 @@ def _is_of_model(kinds: Kinds, picked: cst.CSTNode) -> bool:
     if isinstance(up, cst.Attribute) and up.attr.value == "append":
         return True
     return isinstance(picked, cst.Subscript) and (
-        kinds.of(picked) in _ONES or any(kinds.of(entry) in _ONES for entry in entries(kinds, picked.value))
+        kinds.of(picked) in _ONES or any(kinds.of(entry) in _ONES for entry in contents(kinds, picked.value))
     )
 
 

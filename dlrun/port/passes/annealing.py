@@ -15,7 +15,7 @@ from dlrun.port.facts.taint import chances
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.feeds.iterated import Iterated
 from dlrun.port.insert import expression
-from dlrun.port.passes import entries, returned, schedules, steps, turning
+from dlrun.port.passes import rate_tables, returned, schedules, steps, turning
 from dlrun.port.passes.counters import attributes, counters, each_update, passes, tells
 from dlrun.port.passes.counts import is_length_of_share
 from dlrun.port.passes.decisions import ORDER
@@ -49,7 +49,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
         followed = dict.fromkeys(_followed(facts, counted, divided))
         for read in followed:
             yield Edit(read, FOLLOWS, lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))
-        yield from entries.kept_inside(facts, followed)
+        yield from rate_tables.kept_inside(facts, followed)
         yield from list(turning.torch(facts, followed))[:3]
         yield from _paced(facts)
         evaluates = tells(facts, set(passes(facts)))
@@ -82,7 +82,7 @@ def tensorflow(facts: TensorFlowFacts, divided: Set[cst.CSTNode]) -> Iterator[Ed
     followed = dict.fromkeys(found)
     for read in followed:
         yield Edit(read, FOLLOWS, lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))
-    yield from entries.kept_inside(facts, followed)
+    yield from rate_tables.kept_inside(facts, followed)
     if not facts.keeps_steps:
         yield from _paced(facts)
 
@@ -117,7 +117,7 @@ def _followed(facts: Facts, counted: Tells, divided: Collection[cst.CSTNode]) ->
         made = computed(facts.flow, alike, reads) if alike else None
         if made is None or not done.isdisjoint(made.nodes) or any(is_length_of_share(facts, n) for n in made.nodes):
             continue
-        picked = [read for read in made.reads if value in weighing and entries.picks(facts.script, read)]
+        picked = [read for read in made.reads if value in weighing and rate_tables.picks(facts.script, read)]
         if picked or any(grows(facts, n) for n in made.nodes):
             yield from (read for read in made.reads if read in picked or not _picks(facts, read))
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.edits import Edit
-from dlrun.port.facts.boxes import entries
+from dlrun.port.facts.boxes import contents
 from dlrun.port.passes.metrics import Metrics
 from dlrun.port.passes.writes import WRITES
 from dlrun.port.program.script import dotted, walk
@@ -69,7 +69,7 @@ def _holds_lists(metrics: Metrics, node: cst.BaseExpression) -> bool:
     """Tell whether ``node`` holds lists of numbers, filled by their names or numbers: ``kept["loss"].append(loss)``."""
     made = [o.node for o in metrics.facts.flow.origins(node)] if isinstance(node, (cst.Name, cst.Attribute)) else []
     several = len(made) == 1 and isinstance(made[0], (cst.List, cst.ListComp, cst.DictComp))
-    if several and (lists := entries(metrics.facts.kinds, node)):
+    if several and (lists := contents(metrics.facts.kinds, node)):
         return all(isinstance(entry, cst.List) and metrics.listed(entry) for entry in lists)
     if len(made) != 1 or not isinstance(made[0], cst.Dict) or not made[0].elements:
         return False

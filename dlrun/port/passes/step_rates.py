@@ -11,7 +11,7 @@ from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.computed import Computed, Tells, computed, leaves, nothing, tests
 from dlrun.port.facts.rates import is_zero, sets_groups_rate
 from dlrun.port.insert import expression
-from dlrun.port.passes import entries
+from dlrun.port.passes import rate_tables
 from dlrun.port.passes.counts import is_length_of_share
 
 TELLS_APART = (cst.Equal, cst.NotEqual, cst.In, cst.NotIn)
@@ -83,7 +83,7 @@ class StepRates:
                     return
         for read in rate.reads:
             yield Edit(read, "the rate follows the serial steps: n ranks do n of them at once", self._in_serial)
-        yield from entries.kept_inside(self.facts, rate.reads)
+        yield from rate_tables.kept_inside(self.facts, rate.reads)
 
     def _in_serial(self, step: cst.BaseExpression) -> cst.BaseExpression:
         return expression("torch/serial_steps", {"step": step}, dl=self.facts.alias)
