@@ -358,3 +358,27 @@ def test_a_data_set_that_is_shared_where_it_is_made_is_not_doubted_in_a_compiled
     ported = port(NUMBERED.format(decorator="@tf.function", over=over))
     assert "ds = dl.shard(" in ported.text
     assert not any("not shared" in doubt.why for doubt in ported.doubts)
+
+
+OWN_STEP = """import tensorflow as tf
+class Net(tf.keras.Model):
+    def train_step(self, batch):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self(batch) ** 2)
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, self.variables), self.variables))
+        return {"loss": loss}
+net = Net()
+net.compile(optimizer=tf.keras.optimizers.SGD(0.1))
+data = tf.data.Dataset.from_tensor_slices(rows).batch(8)
+net.fit(data)
+"""
+
+
+def test_a_models_own_train_step_that_a_loop_calls_beside_fit_is_a_loop_by_hand() -> None:
+    assert "dl.gradients" not in port(OWN_STEP).text
+    called = "for batch in data:\n    logs = net.train_step(batch)\n    print(float(logs['loss']))\n"
+    text = port(OWN_STEP + called).text
+    assert "zip(dl.gradients(tape.gradient(loss, self.variables)), self.variables)" in text
+    assert "for batch in dl.shard(data):" in text
+    assert "print(dl.average(float(logs['loss'])))" in text
+    assert "dl_comm.keras.distribute(net)" in text

@@ -92,11 +92,15 @@ def _makes(script: Script, call: cst.Call, name: str) -> bool:
 
 
 def _in_train_step(flow: Flow, call: cst.Call) -> bool:
-    """Tell whether ``call`` stands in a model's ``train_step``, not in that of a class which derives from nothing."""
+    """Tell whether ``call`` stands in a model's ``train_step`` that the script leaves to ``fit()`` to call.
+
+    Not in that of a class which derives from nothing.
+    """
     function = flow.script.function_of(call)
     named = isinstance(function, cst.FunctionDef) and function.name.value == "train_step"
     cls = flow.script.class_of(function) if named and function is not None else None
-    return cls is not None and any(base != "builtins.object" for base in flow.bases(cls))
+    models = cls is not None and any(base != "builtins.object" for base in flow.bases(cls))
+    return models and isinstance(function, cst.FunctionDef) and not flow.callers(function)
 
 
 def read(script: Script, options: Options) -> TensorFlowFacts:

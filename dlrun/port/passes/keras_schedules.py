@@ -15,8 +15,10 @@ from dlrun.port.insert import expression
 from dlrun.port.passes import keras_rate
 from dlrun.port.passes.bounds import AFTER, compared
 from dlrun.port.passes.changing_rates import compound
+from dlrun.port.passes.conditions import asked
 from dlrun.port.passes.counters import is_one_more
 from dlrun.port.passes.decisions import ORDER
+from dlrun.port.passes.milestones import saves_or_decides
 from dlrun.port.passes.so_far import bare
 from dlrun.port.passes.step_rates import StepRates, ways
 from dlrun.port.program.script import dotted, walk
@@ -75,12 +77,19 @@ def keras(facts: KerasFacts, loops: Sequence[cst.For] = ()) -> Iterator[Edit | D
 
 
 def _stages(facts: KerasFacts, loops: Sequence[cst.For]) -> Iterator[Edit]:
-    """Divide what the number of a turn of ``loops`` is compared with: ``if step == 800: rate.assign(0.01)``."""
-    for loop in loops:
-        tests = [n.test for n in walk(loop.body) if isinstance(n, cst.If)]
-        for left, how, right in (sides for test in tests for sides in compared(test)):
-            if dotted(left) == dotted(loop.target) and issubclass(how, (*ORDER, cst.Equal)) and not is_zero(right):
-                yield Edit(right, "it counts batches, and each rank sees 1/n of them",
+    """Divide what the number of a turn of ``loops`` is compared with: ``if step == 800: rate.assign(0.01)``.
+
+    And after how many turns each a model is saved, ``if step % 1000 == 0:``; what is only shown is left.
+    """
+    for loop, turn in ((loop, dotted(loop.target)) for loop in loops):
+        for node in (n for n in walk(loop.body) if isinstance(n, cst.If)):
+            stages = [right for left, how, right in compared(node.test) if dotted(left) == turn
+                      and issubclass(how, (*ORDER, cst.Equal)) and not is_zero(right)]  # fmt: skip
+            if saves_or_decides(facts, node.body):
+                stages += [every for count, every in asked(facts.flow, node.test) if dotted(count) == turn
+                           and isinstance(facts.script.parents[every], cst.BinaryOperation)]  # fmt: skip
+            for stage in stages:
+                yield Edit(stage, "it counts batches, and each rank sees 1/n of them",
                            lambda n: expression("torch/steps", {"count": n}, dl=facts.alias))  # fmt: skip
 
 

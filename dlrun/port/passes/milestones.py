@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 import libcst as cst
 
-from dlrun.port.facts import Facts
+from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.computed import leaves
 from dlrun.port.facts.rates import changes
 from dlrun.port.passes.conditions import asked, goes_on, is_one_less, skipped
@@ -112,10 +112,10 @@ def _acts(facts: Facts, node: cst.If, bodies: list[cst.CSTNode]) -> bool:
     around = innermost(facts, node)
     updates = any(facts.script.inside(step.node, body) for step in facts.steps for body in bodies)
     trains = around in facts.loops or isinstance(around, cst.FunctionDef)
-    return trains and not updates and any(_saves_or_decides(facts, body) for body in bodies)
+    return trains and not updates and any(saves_or_decides(facts, body) for body in bodies)
 
 
-def _saves_or_decides(facts: Facts, node: cst.CSTNode) -> bool:
+def saves_or_decides(facts: ScriptFacts, node: cst.CSTNode) -> bool:
     """Tell whether running ``node`` saves, tells a scheduler a metric, or leaves the loop around it."""
     for end in (n for n in walk(node) if isinstance(n, cst.Break)):
         loops = (up for up in facts.script.above(end) if isinstance(up, (cst.For, cst.While)))
@@ -126,7 +126,7 @@ def _saves_or_decides(facts: Facts, node: cst.CSTNode) -> bool:
         if told and facts.kinds.of(call.func.value) == "scheduler":  # type: ignore[attr-defined]
             return True
         if facts.script.name_of(call.func) == "torch.save" or (
-            facts.framework == "tensorflow" and any(calls_method(call, name) for name in _SAVES)
+            facts.framework != "torch" and any(calls_method(call, name) for name in _SAVES)
         ):
             return True
     return False
