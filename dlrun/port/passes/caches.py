@@ -10,11 +10,12 @@ from dlrun.port.edits import Edit
 from dlrun.port.facts import Facts
 from dlrun.port.insert import expression
 from dlrun.port.passes import downloads
+from dlrun.port.passes.finish import EXITS
 from dlrun.port.passes.stamps import once
 from dlrun.port.program.script import calls_method, walk
 
 _MAKES = ("os.makedirs", "os.mkdir")
-_ENDS = {"sys.exit", "os._exit", "builtins.exit", "builtins.quit", "builtins.input"}
+_ENDS = {*EXITS, "builtins.input"}
 
 
 def torch(facts: Facts) -> Iterator[Edit]:

@@ -10,6 +10,8 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts.taint import Taint
 from dlrun.port.insert import statements
 from dlrun.port.passes import returned, steering
+from dlrun.port.passes.counters import attributes, counters, tells
+from dlrun.port.passes.finish import EXITS
 from dlrun.port.passes.metrics import Metrics, asked_if_finite
 from dlrun.port.program.script import calls_method, dotted, names_in, walk
 
@@ -40,8 +42,14 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
         if isinstance(func, cst.Attribute) and func.attr.value == "step" and call.args:
             value = call.args[0].value
             steers = metrics.facts.kinds.of(func.value) == "scheduler" and metrics.local(value)
-            if (_is_plateau(metrics, func.value) or steers) and not metrics.is_averaged(value):
+            known = metrics.is_averaged(value) or _counts(metrics, value)
+            if (_is_plateau(metrics, func.value) or steers) and not known:
                 yield Edit(value, "schedulers must see one value, or the ranks' rates drift apart", metrics.wrapped)
+
+
+def _counts(metrics: Metrics, value: cst.BaseExpression) -> bool:
+    """Tell whether ``value`` counts the steps so far, which all ranks take together."""
+    return tells(metrics.facts, {*counters(metrics.facts), *attributes(metrics.facts)})(value)
 
 
 def _finite(metrics: Metrics, node: cst.If | cst.While) -> Iterator[Edit | Doubt]:
@@ -67,7 +75,7 @@ def _decides(metrics: Metrics, node: cst.If | cst.While) -> bool:
         return node in metrics.facts.loops
     tested = {dotted(n) for n in walk(node.test) if isinstance(n, (cst.Name, cst.Attribute))}
     for n in walk(node):
-        if isinstance(n, _LEAVES):
+        if isinstance(n, _LEAVES) or (isinstance(n, cst.Call) and metrics.script.name_of(n.func) in EXITS):
             return True
         if isinstance(n, cst.Assign) and any(dotted(m) in tested for t in n.targets for m in walk(t.target)):
             return True

@@ -12,6 +12,8 @@ from dlrun.port.insert import statements
 from dlrun.port.program.script import walk
 from dlrun.port.untrained import rather
 
+EXITS = ("sys.exit", "builtins.exit", "builtins.quit", "os._exit")  # what ends a program where it is called
+
 
 def torch(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
     """Put finalize() at the end of the main guard, or of the script.
@@ -52,9 +54,7 @@ def torch(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
 
 def _exits(facts: ScriptFacts, statement: cst.CSTNode) -> bool:
     return any(
-        isinstance(n, cst.Call)
-        and facts.script.name_of(n.func) in ("sys.exit", "builtins.exit", "builtins.quit", "os._exit")
-        for n in walk(statement)
+        isinstance(n, cst.Call) and facts.script.name_of(n.func) in EXITS for n in walk(statement)
     ) and isinstance(statement, cst.SimpleStatementLine)
 
 

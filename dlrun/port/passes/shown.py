@@ -26,17 +26,33 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
     training = _around(metrics, [*closures, *(metrics.script.function_of(loop) for loop in metrics.facts.loops)])
     training |= _within(metrics, training)
     for call in metrics.script.calls:
-        if not _shows(metrics, call.func):
+        if metrics.script.function_of(call) not in training or not metrics.all_ranks(call):
             continue
-        if metrics.script.function_of(call) in training and metrics.all_ranks(call):
+        given = [arg.value for arg in call.args]
+        if not _shows(metrics, call.func):
+            given = [value for value in _handed_on(metrics, call) if _is_text(value) or isinstance(value, cst.Name)]
+            shown = [*filter(_is_text, given), *texts(metrics, given)]
+        else:
             if dotted(call.func).rsplit(".", 1)[-1] in _ONE_NUMBER:
-                given = (argument(call, name, 1) for name in ("scalar_value", "value"))
-                metrics.formatted.update(value for value in given if value is not None)
-            yield from _taken(metrics, call, [arg.value for arg in call.args])
-            for text in texts(metrics, [arg.value for arg in call.args]):
-                if text not in done:
-                    done.add(text)
-                    yield from _taken(metrics, text, [text])
+                second = (argument(call, name, 1) for name in ("scalar_value", "value"))
+                metrics.formatted.update(value for value in second if value is not None)
+            yield from _taken(metrics, call, given)
+            shown = list(texts(metrics, given))
+        for text in dict.fromkeys(text for text in shown if text not in done):
+            done.add(text)
+            yield from _taken(metrics, text, [text])
+
+
+def _handed_on(metrics: Metrics, call: cst.Call, depth: int = 3) -> Iterator[cst.BaseExpression]:
+    """Yield what ``call`` gives a function of the program that prints or logs it: ``def log(text): print(text)``."""
+    for function in metrics.facts.flow.targets(call) if depth else ():
+        for inner in (n for n in walk(function.body) if isinstance(n, cst.Call)):
+            shows = _shows(metrics, inner.func)
+            told = [a.value for a in inner.args] if shows else _handed_on(metrics, inner, depth - 1)
+            for name in (n for value in told for n in walk(value) if isinstance(n, cst.Name)):
+                if any(b.how == "param" for b in metrics.script.bindings_of(name)):
+                    given = metrics.facts.flow.argument(call, function, name.value)
+                    yield from [given] if given is not None else []
 
 
 def _shows(metrics: Metrics, func: cst.BaseExpression) -> bool:

@@ -134,13 +134,13 @@ def _read(facts: Facts, loop: cst.CSTNode, name: str) -> list[int]:
     found = [n for n in script.of(cst.Name) if dotted(n) == name] if "." not in name else [
         n for n in script.of(cst.Attribute) if dotted(n) == name]  # fmt: skip
     reads = (n for n in found if not script.inside(n, loop) and script.function_of(n) is home
-             and not _is_target(script, n))  # fmt: skip
+             and not is_target(script, n))  # fmt: skip
     return sorted({script.line(n) for n in reads})
 
 
-def _is_target(script: Script, node: cst.CSTNode) -> bool:
+def is_target(script: Script, node: cst.CSTNode) -> bool:
     """Tell whether ``node`` is given a value, also beside others: ``best, count = 0, 0``."""
     up = script.parents[node]
     if isinstance(up, (cst.Element, cst.Tuple, cst.List)):
-        return _is_target(script, up)
+        return is_target(script, up)
     return isinstance(up, cst.AssignTarget) or (isinstance(up, cst.AugAssign) and up.target is node)

@@ -16,6 +16,7 @@ from dlrun.port.passes.counters import attributes, counters, each_update, tells
 from dlrun.port.passes.counts import is_length_of_share
 from dlrun.port.passes.decisions import ORDER
 from dlrun.port.passes.milestones import numbers
+from dlrun.port.passes.tallies import is_target
 from dlrun.port.program.script import walk
 
 
@@ -39,7 +40,7 @@ def torch(facts: Facts, followed: Collection[cst.CSTNode]) -> Iterator[Doubt]:
         else:
             written = [n for n in walk(node) if isinstance(n, (cst.Assign, cst.AugAssign)) and n.value in made]
             kept = [n for n in written if "detach" not in script.code(n.value)  # where back-propagation is cut short
-                    and not _is_made_anew(facts, node, n, backwards) and not _stays_inside(facts, node, n)]  # fmt: skip
+                    and not _is_gone(facts, node, n, backwards)]  # fmt: skip
             name = script.code(kept[0].targets[0].target if isinstance(kept[0], cst.Assign) else kept[0].target
                                ) if kept else ""  # fmt: skip
         if name:
@@ -69,25 +70,27 @@ def _ends(node: cst.If) -> bool:
     return any(isinstance(n, (cst.Break, cst.Return)) for n in walk(node))
 
 
-def _is_made_anew(
+def _is_gone(
     facts: Facts, test: cst.If, node: cst.Assign | cst.AugAssign, backwards: Collection[cst.CSTNode]
 ) -> bool:
-    """Tell whether what ``node`` gives a name after the loss is made is gone in the next turn: ``x = x.argmax(1)``."""
+    """Tell whether no later turn sees what ``node`` gives its names: ``x = x.argmax(1)`` after the loss is made.
+
+    They are made anew there, or nothing reads them but what ``test`` heads: that is asked for itself.
+    """
     script = facts.script
     loop = next((up for up in script.above(test) if up in facts.loops), script.function_of(test))
     target = node.target if isinstance(node, cst.AugAssign) else node.targets[0].target
-    others = [b for b in script.bindings_of(target) if script.inside(b.node, loop) and not script.inside(b.node, test)]
-    return bool(others) and any(
-        script.inside(n, loop) and script.order[n] < script.order[test] for n in backwards)  # fmt: skip
-
-
-def _stays_inside(facts: Facts, test: cst.If, node: cst.Assign | cst.AugAssign) -> bool:
-    """Tell whether nothing reads the name that ``node`` sets but what ``test`` heads: that is asked for itself."""
-    target = node.target if isinstance(node, cst.AugAssign) else node.targets[0].target
-    if not isinstance(target, cst.Name):
+    names = [target] if isinstance(target, cst.Name) else [n for n in walk(target) if isinstance(n, cst.Name)]
+    after = any(script.inside(n, loop) and script.order[n] < script.order[test] for n in backwards)
+    if not isinstance(target, (cst.Name, cst.Tuple)):
         return False
-    script = facts.script
-    return all(script.inside(n, test) for n in script.names_of(target.value, script.scope_of(target)))
+    return all(
+        all(script.inside(use, test) or is_target(script, use)
+            for use in script.names_of(name.value, script.scope_of(name)))
+        or (after and any(script.inside(b.node, loop) and not script.inside(b.node, test)
+                          for b in script.bindings_of(name)))
+        for name in names
+    )  # fmt: skip
 
 
 def _count(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
@@ -44,6 +44,8 @@ class Calls:
     def _defined(self, node: cst.CSTNode) -> Iterator[cst.ClassDef | cst.FunctionDef]:
         if isinstance(node, cst.IfExp):
             yield from (*self.definitions(node.body), *self.definitions(node.orelse))
+        elif isinstance(node, cst.Call) and self._bound_early(node):  # partial(update, model)(x, y)
+            yield from self.definitions(node.args[0].value)
         elif isinstance(node, cst.Call):  # choose(name)(data)
             functions = (f for f in self.definitions(node.func) if isinstance(f, cst.FunctionDef))
             yield from (d for f in functions for value in self.returns(f) for d in self.definitions(value))
@@ -56,6 +58,16 @@ class Calls:
                 yield binding.node
             elif binding.how == "assign" and not binding.path and binding.value not in (None, node):
                 yield from self.definitions(binding.value)
+
+    def _bound_early(self, call: cst.Call) -> Sequence[cst.Arg]:
+        """Return the arguments that ``functools.partial(function, 2, size=3)`` hands on; of another call none."""
+        return call.args[1:] if self.script.name_of(call.func) == "functools.partial" and call.args else ()
+
+    def _bound_before(self, func: cst.CSTNode) -> list[cst.Arg]:
+        """Return the arguments that ``func`` was given before it is called, as ``step = partial(update, model)``."""
+        made = [func, *(b.value for b in self.script.bindings_of(func) if b.how == "assign" and not b.path)]
+        found = [list(self._bound_early(m)) for m in made if isinstance(m, cst.Call)]
+        return found[0] if len(found) == 1 else []
 
     def inherited(self, func: cst.CSTNode) -> cst.FunctionDef | None:
         """Return the method of a local base that ``super().name`` stands for."""
@@ -181,7 +193,7 @@ class Calls:
         if isinstance(self.script.scopes[function].node, cst.ClassDef) and names and names[0] in ("self", "cls"):
             names = names[1:]
         position, unpacked = 0, None
-        for arg in call.args:
+        for arg in (*self._bound_before(call.func), *call.args):
             if arg.keyword is not None:
                 if arg.keyword.value == name:
                     return arg.value, None

@@ -1,0 +1,75 @@
+"""What a function of the script's own prints or writes is shown as what print() shows: the numbers of all ranks."""
+
+import pytest
+
+from dlrun.port import port
+
+HEAD = """import functools, math, sys
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+x = torch.randn(64, 4)
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), 8, shuffle=True)
+"""
+LOOP = """for epoch in range(3):
+    total = 0.0
+    for x, y in loader:
+        loss = (model(x) - y).pow(2).mean()
+        loss.backward()
+        opt.step()
+        total += loss.item()
+"""
+OWN = 'def log(text, path=None):\n    print(text)\n    with open("log.txt", "a") as f:\n        f.write(text)\n'
+
+
+@pytest.mark.parametrize(
+    ("function", "line", "written"),
+    [
+        (OWN, 'log(f"{epoch} {total / len(loader):.3f}")', 'log(f"{epoch} {dl.average(total / len(loader)):.3f}")'),
+        (OWN, 'log("%d %.3f" % (epoch, loss.item()))', 'log("%d %.3f" % (epoch, dl.average(loss.item())))'),
+        (OWN, 'line = f"{loss.item():.3f}"\n    log(line)', 'line = f"{dl.average(loss.item()):.3f}"\n    log(line)'),
+        (OWN + "say = functools.partial(log, path='b')\n", 'say(f"{loss.item()}")',
+         'say(f"{dl.average(loss.item())}")'),
+        (OWN + "def note(what, step):\n    log(f'{step}: {what}')\n", 'note(f"{loss.item()}", epoch)',
+         'note(f"{dl.average(loss.item())}", epoch)'),
+        ("def name(text):\n    return text.strip()\n", 'name(f"{loss.item()}")', 'name(f"{loss.item()}")'),
+    ],
+    ids=["format", "percent", "name", "partial", "through another", "shown by none"],
+)  # fmt: skip
+def test_numbers_in_a_text_that_a_function_shows_are_those_of_all_ranks(function, line, written):
+    assert f"    {written}\n" in port(HEAD + function + LOOP + f"    {line}\n").text
+
+
+UPDATE = """def update(net, optimizer, x, y, clip):
+    optimizer.zero_grad()
+    loss = (net(x) - y).pow(2).mean()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(net.parameters(), clip)
+    optimizer.step()
+    return loss.item()
+step = functools.partial(update, model, opt, clip=1.0)
+for epoch in range(3):
+    for x, y in loader:
+        print(step(x, y))
+"""
+
+
+def test_an_update_whose_first_arguments_are_bound_before_is_followed():
+    text = port(HEAD + UPDATE).text
+    assert "loader = dl.shard(DataLoader(" in text
+    assert "    dl.gradients(optimizer)  # mean over the ranks\n    torch.nn.utils.clip_grad_norm_(" in text
+    assert "print(dl.average(step(x, y)))" in text
+
+
+@pytest.mark.parametrize("end", ["sys.exit(1)", "exit()", "raise SystemExit"])
+@pytest.mark.parametrize(
+    ("test", "written"),
+    [
+        ("np.isnan(total) == True", "if np.isnan(dl.average(total)) == True:"),
+        ("not math.isfinite(total)", "if not math.isfinite(dl.average(total)):"),
+    ],
+)
+def test_all_ranks_end_the_program_where_one_computes_what_is_no_number(test, written, end):
+    assert written in port(HEAD + LOOP + f"    if {test}:\n        {end}\n").text
