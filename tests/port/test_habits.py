@@ -223,7 +223,9 @@ def test_what_is_made_anew_in_each_turn_and_shown_at_some_steps_makes_no_loss():
     assert not doubts(STEPS.replace("TEST", "if False") + shown, "of which the loss is made")
     drawn = "        if done % 20 == 0:\n            c = torch.arange(10)\n            a = model(c)\n"
     assert not doubts(STEPS.replace("TEST", "if False") + drawn, "of which the loss is made")
-    taken = "        if done % 20 == 0:\n            _, (a, b) = next(enumerate(test_loader))\n            _ = model(a)\n"
+    taken = (
+        "        if done % 20 == 0:\n            _, (a, b) = next(enumerate(test_loader))\n            _ = model(a)\n"
+    )
     assert not doubts(STEPS.replace("TEST", "if False") + taken, "of which the loss is made")
     read = "def cost():\n    return weight * model.weight.norm()\nweight, done"
     source = STEPS.replace("TEST", "if done > 9").replace("weight * model.weight.norm()", "cost()")

@@ -70,9 +70,7 @@ def _ends(node: cst.If) -> bool:
     return any(isinstance(n, (cst.Break, cst.Return)) for n in walk(node))
 
 
-def _is_gone(
-    facts: Facts, test: cst.If, node: cst.Assign | cst.AugAssign, backwards: Collection[cst.CSTNode]
-) -> bool:
+def _is_gone(facts: Facts, test: cst.If, node: cst.Assign | cst.AugAssign, backwards: Collection[cst.CSTNode]) -> bool:
     """Tell whether no later turn sees what ``node`` gives its names: ``x = x.argmax(1)`` after the loss is made.
 
     They are made anew there, or nothing reads them but what ``test`` heads: that is asked for itself.
