@@ -482,3 +482,23 @@ def test_a_folder_that_rank_0_has_filled_is_listed_after_it(written, listed, wai
     lists, _, rest = listed.partition("(")
     assert (f"names = dl.rank0_first({lists})({rest}" in text) == waits
     assert waits or f"names = {listed}" in text
+
+
+COMMANDS = """import os, subprocess
+os.system("mkdir -p out")
+subprocess.call(["tar", "xf", "data.tar"])
+os.system("cp data.tar /tmp")
+if not os.path.exists("more"):
+    os.system("unzip more.zip")
+revision = subprocess.check_output(["git", "rev-parse", "HEAD"])
+"""
+
+
+def test_rank_0_runs_the_commands_of_which_nothing_is_asked_and_the_others_wait_for_what_they_leave():
+    source = HEAD + COMMANDS + LOOP.replace("    opt.step()\n", "    opt.step()\n    os.system('python plot.py &')\n")
+    text = port(source).text
+    first, last = 'dl.rank0(os.system)("mkdir -p out")\n', 'dl.rank0(subprocess.call)(["tar", "xf", "data.tar"])\n'
+    assert f'{first}{last}dl.barrier()  # what it leaves is there for all\nos.system("cp data.tar /tmp")\n' in text
+    turns = "with dl.rank0_first():  # the others come when it is done, and find what it leaves\n"
+    assert f'{turns}    if not os.path.exists("more"):\n        os.system("unzip more.zip")\nrevision = sub' in text
+    assert "    dl.rank0(os.system)('python plot.py &')\n" in text

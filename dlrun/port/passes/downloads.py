@@ -11,6 +11,7 @@ from dlrun.port.edits import Edit
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.insert import expression, statements
+from dlrun.port.passes import commands
 from dlrun.port.passes.stamps import once
 from dlrun.port.program.script import argument, calls_method, walk
 
@@ -20,8 +21,7 @@ _FETCHES = re.compile(
     r"^((six\.moves\.)?urllib\.(request\.)?(urlretrieve|urlopen)|requests\.get|wget\.download|gdown\.\w+|kagglehub\.\w+|"
     r"huggingface_hub\.\w*download)$"
 )
-_SHELLS = re.compile(r"^(os\.system|subprocess\.(run|call|check_call|check_output|Popen))$")
-_REMOVES = re.compile(r"^\[?\s*f?[\"']\s*(sudo )?(rm|rmdir)\b")  # the beginning of a command
+_FETCHERS = re.compile(r"\b(wget|curl)\b")  # commands
 _MAKES = re.compile(
     r"^(numpy\.(save|savez|savez_compressed|savetxt)|scipy\.sparse\.save_npz|(pickle|json|joblib)\.dump)$"
 )
@@ -133,8 +133,8 @@ def looks(facts: ScriptFacts, test: cst.BaseExpression) -> bool:
 def _fetches(facts: ScriptFacts, node: cst.CSTNode) -> bool:
     for call in _calls(facts, node):
         name = facts.script.name_of(call.func)
-        shell = _SHELLS.search(name) and call.args and facts.script.code(call.args[0])
-        if _FETCHES.search(name) or (shell and re.search(r"\b(wget|curl)\b", shell)):
+        if _FETCHES.search(name) or commands.acts(facts, call, name) or _FETCHERS.search(
+                commands.text_of(facts, call, name)):  # fmt: skip
             return True
     return False
 
@@ -159,16 +159,10 @@ def _fills_in(facts: ScriptFacts, node: cst.If, whole: _Turn) -> bool:
     return makes and not own  # what is averaged needs all ranks at once
 
 
-def removes(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
-    """Tell whether ``call``, of what is called ``name``, has a shell remove files, and nothing asks how it went."""
-    text = facts.script.code(call.args[0].value) if _SHELLS.search(name) and call.args else ""
-    return bool(_REMOVES.search(text)) and isinstance(facts.script.parents[call], cst.Expr)
-
-
 def before_listing(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
     """Tell whether all ranks come to ``call`` once, the last of those that remove files, and list folders after it."""
     script = facts.script
-    if not (name in ("shutil.rmtree", "shutil.move") or removes(facts, call, name)) or not once(facts, call):
+    if not (name in ("shutil.rmtree", "shutil.move") or commands.removes(facts, call, name)) or not once(facts, call):
         return False
     later = [script.name_of(c.func) or f".{_method(c)}" for c in script.calls if script.order[c] > script.order[call]]
     listed = next((at for at, other in enumerate(later) if _LISTS.search(other) or _FOLDERS.search(other)), -1)

@@ -12,7 +12,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.insert import expression, inside, statements, with_argument
-from dlrun.port.passes import caches, downloads, reads, stamps, stopping
+from dlrun.port.passes import caches, commands, downloads, reads, stamps, stopping
 from dlrun.port.passes.writes import called, in_memory, writes
 from dlrun.port.program.script import argument, calls_method, dotted, walk
 
@@ -64,9 +64,12 @@ def one(facts: ScriptFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
     dl, name = facts.alias, called(facts, call)
     on_rank0 = partial(expression, "torch/rank0_value", dl=dl)
     if writes(facts, call, name):
-        yield Edit(call.func, "rank 0 writes", lambda f: expression("torch/rank0", {"call": f}, dl=dl))
-        if downloads.before_listing(facts, call, name):
-            lines = statements("torch/barrier", dl=dl, why="what was removed no rank lists any more")
+        runs = commands.acts(facts, call, name) and not commands.removes(facts, call, name)
+        why = "rank 0 runs this command, and no other" if runs else "rank 0 writes"
+        yield Edit(call.func, why, lambda f: expression("torch/rank0", {"call": f}, dl=dl))
+        if downloads.before_listing(facts, call, name) or commands.waited_for(facts, call, name):
+            left = "what it leaves is there for all" if runs else "what was removed no rank lists any more"
+            lines = statements("torch/barrier", dl=dl, why=left)
             line = facts.script.line_of(facts.script.statement_of(call))
             yield Edit(line, "the others wait until it is done", after=lines)
     elif name == "logging.basicConfig" or _sets_level(facts, call):

@@ -7,7 +7,7 @@ import re
 import libcst as cst
 
 from dlrun.port.facts import ScriptFacts
-from dlrun.port.passes import downloads
+from dlrun.port.passes import commands, downloads
 from dlrun.port.program.script import argument, calls_method
 
 # Calls that write, and nothing else: rank 0 makes them, the arguments are evaluated on every rank.
@@ -65,7 +65,7 @@ def writes(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
     if _TEXTS.search(name) and argument(call, "stream", 1) is None:
         return False
     made = WRITES.search(name) or SAVES.search(name) or downloads.opens_to_write(facts, call, name)
-    found = bool(made) or _method_writes(facts, call, name) or downloads.removes(facts, call, name)
+    found = bool(made) or _method_writes(facts, call, name) or commands.acts(facts, call, name)
     return found and not in_memory(facts, call)
 
 
