@@ -290,3 +290,38 @@ model.compile("adam", loss={loss})
 model.fit(x, y)
 """
     assert (COMPARED in port(source).report()) is doubted
+
+
+TABLE = """import numpy as np
+import tensorflow as tf
+from sklearn.metrics import roc_auc_score
+net, opt = tf.keras.Sequential([tf.keras.layers.Dense(1)]), tf.keras.optimizers.SGD(0.1)
+data = tf.data.Dataset.from_tensor_slices((rows, labels)).batch(8)
+means = {name: tf.keras.metrics.Mean() for name in ("loss", "size")}
+losses = []
+def train_step(x):
+    with tf.GradientTape() as tape:
+        out = net(x)
+        loss = tf.reduce_mean(out ** 2)
+    opt.apply_gradients(zip(tape.gradient(loss, net.variables), net.variables))
+    return {"loss": loss, "size": tf.reduce_mean(out)}, out
+for epoch in range(9):
+    outs, targets = [], []
+    for x, y in data:
+        parts, out = train_step(x)
+        for name, part in parts.items():
+            means[name].update_state(part)
+        outs.append(out.numpy())
+        targets.append(y.numpy())
+    print(", ".join(f"{name} {mean.result().numpy():.4f}" for name, mean in means.items()))
+    losses.append(float(means["loss"].result()))
+    auc = roc_auc_score(np.concatenate(targets), np.concatenate(outs))
+np.save("losses.npy", np.array(losses))
+"""
+
+
+def test_metrics_in_a_table_that_a_step_fills_by_name_are_shown_and_kept_as_means_over_the_ranks() -> None:
+    ported = port(TABLE)
+    assert 'f"{name} {dl.average(mean.result().numpy()):.4f}" for name, mean in means.items()' in ported.text
+    assert 'losses.append(dl.average(float(means["loss"].result())))' in ported.text
+    assert "roc_auc_score sees this rank's samples alone" in ported.report()

@@ -19,7 +19,7 @@ for a ``fit`` that somebody else calls.
 from __future__ import annotations
 
 from dl_comm.dealing import turns
-from dl_comm.keras.backend import average, broadcast, init, reseed
+from dl_comm.keras.backend import average, broadcast, gradients, init, reseed
 from dl_comm.keras.callbacks import Broadcast, Decay, ScaleRate, WarmUp
 from dl_comm.keras.data import shard
 from dl_comm.keras.lars import lars
@@ -50,6 +50,7 @@ __all__ = [
     "get_localsize",
     "get_nranks",
     "get_rank",
+    "gradients",
     "init",
     "is_rank0",
     "lars",

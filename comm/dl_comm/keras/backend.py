@@ -26,6 +26,16 @@ def backend() -> str:
     return name
 
 
+def gradients(grads: Any, team: int = 0) -> Any:
+    """Return the means over ranks of what a tape computed in a ``train_step``; see ``dl_comm.tensorflow.gradients``.
+
+    For what reads gradients before the optimizer, which averages by itself, applies them: clipping, say.
+    """
+    from dl_comm.tensorflow.averaging import gradients as means
+
+    return means(grads, team)
+
+
 def init(alike: bool = True) -> None:
     """Join the ranks of the job; see ``init`` of dl_comm.tensorflow, dl_comm.torch or dl_comm.keras.on_jax."""
     if backend() == "torch":

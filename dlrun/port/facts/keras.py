@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from dlrun.errors import DlrunError
-from dlrun.port.facts import Options, ScriptFacts
+from dlrun.port.facts import Options, ScriptFacts, train_steps
 from dlrun.port.facts.keras_models import (
     FITS,
     compiles,
@@ -61,6 +61,7 @@ class KerasFacts(ScriptFacts):
     moved: tuple[tuple[cst.For | cst.While, tuple[str, ...]], ...]  # of ``loops``: arrays of which slices are moved on
     stateful: tuple[cst.Arg, ...]  # what makes layers hand their states on from batch to batch
     own: tuple[cst.BaseExpression, ...]  # optimizers that a model's own compile() takes beside ``optimizer``
+    averages: tuple[cst.Call, ...]  # calls that compute gradients which a train_step() reads before they are applied
 
 
 def read(script: Script, options: Options) -> KerasFacts:
@@ -110,6 +111,7 @@ def read(script: Script, options: Options) -> KerasFacts:
         moved=tuple(_moving(kinds, drawn, (*dealt, *iterated))),
         stateful=stateful,
         own=tuple(dict.fromkeys(_own_optimizers(flow, compiled))),
+        averages=train_steps.read(flow),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -193,7 +193,7 @@ def gather(
         episodes=feeds.episodes if feeds is not None else False,
         local=Taint(script, kinds, [*local, *runs]),
         unequal=Taint(script, kinds, [*local, *runs, *chances(script), *dealt]),
-        trained=Taint(script, kinds, [*_forwards(gradients, loops, everywhere=False), *made, *runs]),
+        trained=_trained(gradients, loops, [*made, *runs]),
         style=style,
         gradients=gradients,
         averages=gradients.averages,
@@ -211,6 +211,14 @@ def gather(
     )
 
 
+def _trained(gradients: TapeGradients, loops: Loops | None, made: Iterable[cst.CSTNode]) -> Taint:
+    """Return what comes from training batches: also the results of metrics that are told it, by whatever loop."""
+    seeds = [*_forwards(gradients, loops, everywhere=False), *made]
+    values = Taint(gradients.script, gradients.kinds, seeds)
+    results = _results(gradients, lambda call: any(values(arg.value) for arg in call.args))
+    return Taint(gradients.script, gradients.kinds, [*seeds, *results]) if results else values
+
+
 def _forwards(gradients: TapeGradients, loops: Loops | None, everywhere: bool) -> list[cst.CSTNode]:
     """Return the calls that compute a rank's own values: models, losses, metrics that see training batches, runs."""
     script, kinds = gradients.script, gradients.kinds
@@ -219,25 +227,27 @@ def _forwards(gradients: TapeGradients, loops: Loops | None, everywhere: bool) -
         return everywhere or (loops is not None and loops.in_training(node))
 
     found: list[cst.CSTNode] = [c for c, _ in gradients.step_calls if isinstance(gradients, SessionGradients)]
+    for call in (c for c in script.calls if isinstance(c.func, (cst.Name, cst.Attribute))):
+        computes = plain(script.name_of(call.func)).startswith(("tensorflow.nn.", "keras.losses."))
+        if (computes or kinds.of(call.func) in ("module", "loss")) and here(call):
+            found.append(call)
+    return [*found, *_led_back(gradients), *_results(gradients, here)]
+
+
+def _results(gradients: TapeGradients, told: Callable[[cst.Call], bool]) -> list[cst.CSTNode]:
+    """Return the results of the metrics that calls update for which ``told`` holds."""
+    kinds, origins = gradients.kinds, gradients.flow.origins
     metrics: set[cst.CSTNode] = set()
     results: list[tuple[cst.Call, cst.BaseExpression]] = []
-    for call in script.calls:
-        if not isinstance(call.func, (cst.Name, cst.Attribute)):
-            continue
-        if kinds.of(call.func) in ("module", "loss") and here(call):
-            found.append(call)
-        elif isinstance(call.func, cst.Attribute) and kinds.of(call.func.value) == "metric":
+    for call in (c for c in gradients.script.calls if isinstance(c.func, (cst.Name, cst.Attribute))):
+        if isinstance(call.func, cst.Attribute) and kinds.of(call.func.value) == "metric":
             if call.func.attr.value == "result":
                 results.append((call, call.func.value))
-            elif call.func.attr.value in ("update_state", "__call__") and here(call):
-                metrics.update(o.node for o in gradients.flow.origins(call.func.value))
-        elif kinds.of(call.func) == "metric" and here(call):
-            metrics.update(o.node for o in gradients.flow.origins(call.func))
-        elif plain(script.name_of(call.func)).startswith(("tensorflow.nn.", "keras.losses.")) and here(call):
-            found.append(call)
-    found.extend(_led_back(gradients))
-    found.extend(c for c, metric in results if any(o.node in metrics for o in gradients.flow.origins(metric)))
-    return found
+            elif call.func.attr.value in ("update_state", "__call__") and told(call):
+                metrics.update(o.node for o in origins(call.func.value))
+        elif kinds.of(call.func) == "metric" and told(call):
+            metrics.update(o.node for o in origins(call.func))
+    return [call for call, metric in results if any(o.node in metrics for o in origins(metric))]
 
 
 def _led_back(gradients: TapeGradients) -> Iterator[cst.CSTNode]:

@@ -32,12 +32,12 @@ def torch(facts: Facts) -> Iterator[Doubt]:
     yield from coupled.both(facts)
     yield from weighted.torch(facts)
     yield from list(_in_pairs(facts))[:1]
-    yield from _of_all_samples(facts)
+    yield from of_all_samples(facts)
     if facts.options.batch == "global":
         yield from _batch_sizes(facts)
 
 
-def _of_all_samples(facts: Facts) -> Iterator[Doubt]:
+def of_all_samples(facts: Facts) -> Iterator[Doubt]:
     """Yield the doubts about predictions for samples that were dealt out, and judged; one a function."""
     script = facts.script
     judged: dict[tuple[cst.CSTNode, bool], list[cst.Call]] = {}

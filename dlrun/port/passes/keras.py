@@ -84,6 +84,9 @@ def gradients(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     for optimizer in facts.own:
         yield Edit(optimizer, "train_step() applies gradients with it, which it averages first",
                    lambda o: expression("tensorflow/optimizer", {"optimizer": o}, dl=facts.alias))  # fmt: skip
+    for made in facts.averages:
+        yield Edit(made, "the mean over the ranks, before anything reads the gradients",
+                   lambda c: expression("tensorflow/gradients", {"grads": c}, dl=facts.alias))  # fmt: skip
     for over in facts.dealt:
         numbers = Iterated(facts.flow).source(over.iter)
         picks = counts_too(facts.flow, over)

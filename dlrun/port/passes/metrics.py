@@ -185,7 +185,7 @@ class Metrics:
         elif isinstance(entries, cst.Call) and isinstance(entries.func, cst.Attribute):
             boxes = [entries.func.value] if entries.func.attr.value in ("items", "values") else []
         tables = [o.node for box in boxes for o in self.facts.flow.origins(box)]
-        fixed = all(isinstance(t, (cst.Dict, cst.List, cst.Tuple)) and t.elements for t in tables)
+        fixed = all(isinstance(t, (cst.Dict, cst.List, cst.Tuple)) and t.elements for t in map(_listed, tables))
         return [made.value if isinstance(made, cst.DictComp) else made.elt] if fixed and tables else []
 
     def listed(self, node: cst.CSTNode) -> bool:
@@ -247,6 +247,13 @@ def asked_if_finite(node: cst.CSTNode) -> cst.BaseExpression | None:
     if node.args:
         return node.args[0].value
     return node.func.value if isinstance(node.func, cst.Attribute) else None
+
+
+def _listed(table: cst.CSTNode) -> cst.CSTNode:
+    """Return the list of which ``table`` has an entry for each: ``{name: Mean() for name in ("loss", "error")}``."""
+    if isinstance(table, (cst.DictComp, cst.ListComp)) and not table.for_in.ifs and table.for_in.inner_for_in is None:
+        return table.for_in.iter
+    return table
 
 
 def _asks_for_none(test: cst.Comparison) -> bool:

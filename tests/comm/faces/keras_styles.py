@@ -73,7 +73,8 @@ def a_train_step_of_ones_own_and_losses_that_layers_add():
 
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean((self(data[0], training=True) - data[1]) ** 2) + sum(self.losses)
-        grads = tape.gradient(loss, self.trainable_variables)
+        grads = dl.gradients(tape.gradient(loss, self.trainable_variables))  # else the optimizer would, too late
+        grads, _ = tf.clip_by_global_norm(grads, 0.1)
         self.optimizer.apply_gradients(zip(grads, self.trainable_variables, strict=True))
         return {"loss": loss}
 

@@ -1,0 +1,45 @@
+"""The gradients in a Keras model's own ``train_step``: averaged where they are made, if something reads them before."""
+
+import pytest
+
+from dlrun.port import port
+
+MODEL = """import tensorflow as tf
+from tensorflow import keras
+
+class Net(keras.Model):
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self(x) - y) ** 2)
+        LINES
+        return {"loss": loss}
+
+net = Net()
+net.compile(keras.optimizers.SGD(0.1))
+net.fit(x, y)
+"""
+GRADS = "grads = tape.gradient(loss, self.trainable_variables)"
+APPLY = "self.optimizer.apply_gradients(zip(grads, self.trainable_variables))"
+EACH = (
+    "self.optimizer.apply_gradients((tf.clip_by_value(g, -1, 1), v) for g, v in zip(grads, self.trainable_variables))"
+)
+ADD = "for a, g in zip(self.sums, grads):\n            a.assign_add(g)"
+
+
+@pytest.mark.parametrize(
+    ("lines", "averaged"),
+    [
+        ([GRADS, "grads, norm = tf.clip_by_global_norm(grads, 1.0)", APPLY], True),
+        ([GRADS, "grads = [tf.clip_by_norm(g, 1.0) for g in grads]", APPLY], True),
+        ([GRADS, EACH], True),
+        ([GRADS, "self.norm.update_state(tf.linalg.global_norm(grads))", APPLY], True),
+        ([GRADS, APPLY], False),  # the optimizer averages
+        ([GRADS, "self.optimizer.apply(grads, self.trainable_variables)"], False),
+        ([GRADS, ADD, APPLY.replace("grads", "self.sums")], False),  # the mean of sums is the sum of means
+    ],
+)
+def test_gradients_are_averaged_before_they_are_clipped_or_measured(lines: list[str], averaged: bool) -> None:
+    text = port(MODEL.replace("LINES", "\n        ".join(lines))).text
+    assert ("grads = dl.gradients(tape.gradient(loss, self.trainable_variables))" in text) is averaged
+    assert "dl.distribute(net)" in text
