@@ -9,6 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+
+from dlrun import __version__
+from dlrun.cli import main
 
 
 @pytest.mark.parametrize(
@@ -95,3 +99,20 @@ def test_a_folder_that_is_gone_is_told(tmp_path: Path, verb: str) -> None:
     done = subprocess.run(["sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.stderr == "dlrun: the folder that this shell is in is gone\n  go to one that is there: cd ..\n"
     assert done.returncode == 1
+
+
+def test_a_fault_of_dlrun_itself_is_told_as_one_with_the_lines_to_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(depth: int) -> None:
+        fails(depth - 1) if depth else {}["nothing"]
+
+    monkeypatch.setattr("dlrun.doctor.examine", lambda: fails(50))
+    done = CliRunner().invoke(main, ["doctor"])
+    lines = done.stderr.splitlines()
+    assert done.exit_code == 1 and len(lines) < 25
+    assert "KeyError: 'nothing'" in lines
+    assert lines[-2:] == [
+        f"dlrun: a fault of dlrun {__version__} itself, not of what you gave it: KeyError",
+        "  Please report it, with the lines above and what you typed.",
+    ]

@@ -79,6 +79,16 @@ class _Verbs(click.Group):
         except KeyboardInterrupt:
             click.echo("\ndlrun: interrupted", err=True)
             raise click.exceptions.Exit(130) from None
+        except (click.ClickException, click.exceptions.Exit, click.Abort, OSError):
+            raise
+        except Exception as error:
+            import traceback
+
+            traceback.print_exception(error, limit=-6)  # the innermost calls
+            raise DlrunError(
+                f"a fault of dlrun {__version__} itself, not of what you gave it: {type(error).__name__}",
+                "Please report it, with the lines above and what you typed.",
+            ) from None
 
 
 def _check_folder() -> None:

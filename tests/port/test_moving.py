@@ -132,6 +132,20 @@ def test_the_momentum_of_an_optimizer_stays(every):
     assert lines(every) == ([], ())
 
 
+def test_a_list_that_is_made_of_itself_holds_no_weights():
+    search = """class Search:
+    def __init__(self):
+        self.rows = [{"w": 1.0}, {"w": 2.0}]
+    def shrink(self, new):
+        for row in self.rows:
+            row["w"] = 0.9 * row["w"] + 0.1 * new
+        self.rows = [self.rows[0], self.rows[1]]
+search = Search()
+"""
+    text = port(SCRIPT.replace("MADE", search).replace("EVERY", "search.shrink(0.5)").replace("AFTER", "pass")).text
+    assert "search.shrink(0.5)" in text
+
+
 def test_an_average_in_a_function_that_nothing_is_seen_to_call_is_doubted():
     written, doubts = lines("registry['soft'](mean, model, 0.01)", SOFT)
     assert not written and [d.danger for d in doubts if "averages weights" in d.why] == ["low"]

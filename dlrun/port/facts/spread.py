@@ -130,12 +130,13 @@ class Spread:
         if any(self.script.function_of(b.node) is not home or (inside(use, b.node) and not self._within(use, b))
                for b in bindings) or any(isinstance(up, cst.Lambda) for up in around):  # fmt: skip
             return None
-        above = [b for b in bindings if order[b.node] < order[use] and (
-            isinstance(b.node, cst.For) or not inside(use, b.node))]  # fmt: skip
+        turns = [up for up in around if isinstance(up, (cst.For, cst.While)) and not (
+            isinstance(up, cst.For) and inside(use, up.iter))]  # fmt: skip
+        above = [b for b in bindings if order[b.node] < order[use] and (b.node in turns or not inside(use, b.node))]
         last = max((b for b in above if self._is_sure(use, b)), key=lambda b: order[b.node], default=None)
         if last is None:
             return None
-        loops = [up for up in around if isinstance(up, (cst.For, cst.While)) and not inside(last.node, up)]
+        loops = [up for up in turns if not inside(last.node, up)]
         found = [
             b
             for b in bindings

@@ -43,7 +43,10 @@ def of_gradients(facts: ScriptFacts, node: cst.CSTNode) -> bool:
     return any(isinstance(n, cst.Attribute) and n.attr.value in _GRADIENTS for m in made for n in walk(m))
 
 
-def _gives_weights(facts: ScriptFacts, node: cst.CSTNode) -> bool:
+def _gives_weights(facts: ScriptFacts, node: cst.CSTNode, asked: frozenset[cst.CSTNode] = frozenset()) -> bool:
+    """Tell whether ``node`` is a model's weights, or made of them; those that are ``asked`` already are not."""
+    if node in asked:
+        return False
     if isinstance(node, cst.Call):
         return isinstance(node.func, cst.Attribute) and node.func.attr.value in WEIGHTS
     if not isinstance(node, (cst.Name, cst.Attribute)):
@@ -52,5 +55,6 @@ def _gives_weights(facts: ScriptFacts, node: cst.CSTNode) -> bool:
         return True
     made = (o.node for o in facts.flow.origins(node) if o.node is not node)
     kept = (m for m in made if facts.kinds.of(m) not in ("optimizer", "loader", "module"))  # no weights one by one
-    return any(isinstance(n, (cst.Call, cst.Attribute)) and _gives_weights(facts, n) for m in kept for n in walk(m)
-               if n is not node)  # fmt: skip
+    asked |= {node}  # a = b.a; b = a.b
+    return any(isinstance(n, (cst.Call, cst.Attribute)) and _gives_weights(facts, n, asked)
+               for m in kept for n in walk(m))  # fmt: skip
