@@ -23,6 +23,7 @@ from dlrun.port.edits import Doubt, Edit, apply
 from dlrun.port.facts import Facts, Options, ScriptFacts
 from dlrun.port.facts import keras as facts_keras
 from dlrun.port.facts import tensorflow as facts_tensorflow
+from dlrun.port.facts.kinds import plays
 from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.taint import Taint, chances, forwards, made_of
 from dlrun.port.facts.torch import Gradients
@@ -139,8 +140,10 @@ def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
     """Return the facts that were found, be they enough for a port or not."""
     script, kinds = loops.script, loops.kinds
     samples, everywhere = [*own.samples(feeds)], forwards(script, kinds, lambda call: True)
-    apart = [*everywhere, *chances(script), *samples, *own.numbers(feeds)]
+    answers = [n.value for n in script.of(cst.Assign) if feeds.episodes and plays(kinds, n)]
+    apart = [*everywhere, *chances(script), *samples, *own.numbers(feeds), *answers]
     made = made_of(script, Taint(script, kinds, samples), loops.in_training)
+    made += [n for n in answers if loops.in_training(n)]
     cut = set(own.cut(feeds))
     made += forwards(script, kinds, lambda call: not cut.isdisjoint(walk(call)))
     return Facts(
@@ -165,7 +168,7 @@ def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
         optimizers=loops.gradients.constructors(),
         loops=tuple(loops.training),
         accumulating=tuple(loops.accumulating),
-        unrolled=tuple(loops.unrolled),
+        parts=tuple(loops.parts),
         counted=feeds.ranges(),
         full_batch=feeds.full_batch,
         episodes=feeds.episodes,

@@ -594,3 +594,25 @@ train(torch.nn.Linear(2, 1))
 print(x.mean(), y.mean())
 """).doubts
         assert [d.danger for d in doubts if "meets all of them" in d.why] == ["high"] * doubted, show
+
+
+def test_a_weight_that_ratios_of_earlier_losses_give_is_a_number_of_all_ranks_and_no_part_of_the_mean() -> None:
+    ported = port("""import torch
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.Adam(model.parameters())
+x, y, near = torch.rand(400, 2), torch.rand(400, 1), torch.rand(60, 2)
+weight, history = 1.0, []
+for step in range(90):
+    fit, bound = (model(x) - y).pow(2).mean(), model(near).pow(2).mean()
+    loss = fit + weight * bound
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    history.append([loss.item(), fit.item()])
+    if step % 10 == 0:
+        weight = 0.9 * weight + 0.1 * (fit / bound).item()
+        print("%d %.3f %.3f %.2f" % (step, *history[-1], weight))
+""")
+    assert not any("no mean or sum" in doubt.why for doubt in ported.doubts)
+    assert "weight = dl.average(0.9 * weight + 0.1 * (fit / bound).item())" in ported.text
+    assert "% (step, *dl.average(history[-1]), weight)" in ported.text

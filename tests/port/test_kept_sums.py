@@ -42,6 +42,8 @@ LIST = ADD.replace('"loss"', "0").replace('"right"', "1")
         ("sums = np.zeros(2)", LIST, "print(sums[1] / len(data))", "print(dl.total(sums[1]) / len(data))"),
         (DICT, ADD, "print({k: v / len(data) for k, v in sums.items()})",
          "print({k: dl.total(v) / len(data) for k, v in sums.items()})"),
+        ("sums = dict(loss=0.0, right=0)", ADD, 'print(sums["loss"] / len(data), sums["right"])',
+         'print(dl.total(sums["loss"]) / len(data), dl.total(sums["right"]))'),
         (DICT, ADD, 'sums["loss"] /= len(data)', 'sums["loss"] = dl.total(sums["loss"])'),
         (DICT, ADD, "for k in sums:\n        sums[k] /= len(data)", "sums[k] = dl.total(sums[k])"),
     ],
@@ -55,3 +57,37 @@ def test_a_sum_under_a_key_is_that_of_all_ranks(begin: str, add: str, end: str, 
 def test_what_a_ranks_own_batches_divide_is_a_mean(end: str) -> None:
     text = port(SCRIPT.format(begin=DICT, add=ADD, end=end + '\n    print(sums["loss"])')).text
     assert 'print(dl.average(sums["loss"]))' in text and "dl.total" not in text
+
+
+@pytest.mark.parametrize("begun", ["dict(loss=[], right=[])", "defaultdict(list)", "{'loss': [], 'right': []}"])
+@pytest.mark.parametrize(("saved", "written"), [("kept", "dl.average(kept)"), ("dict(kept)", "dict(dl.average(kept))")])
+def test_lists_of_numbers_by_name_are_saved_as_means_over_the_ranks(begun: str, saved: str, written: str) -> None:
+    add = 'kept["loss"].append(loss.item()); kept["right"].append((out.argmax(1) == y).float().mean().item())'
+    source = SCRIPT.format(begin="pass", add=add, end="pass").replace("for epoch", f"kept = {begun}\nfor epoch")
+    text = port(f"{source}torch.save({saved}, 'kept.pt')").text
+    assert f"dl.save({written}, 'kept.pt')" in text
+
+
+MEANS = """for k in sums: sums[k] /= len(loader)
+    entry = {"epoch": epoch, **sums}
+    log.append(entry)
+    print(sums)"""
+
+
+def test_means_by_name_are_of_all_ranks_where_they_are_kept_or_shown_whole() -> None:
+    text = port("log = []" + SCRIPT.format(begin=DICT, add=ADD, end=MEANS)).text
+    assert 'sums = {"loss": 0.0, "right": 0}' in text
+    assert 'entry = {"epoch": epoch, **dl.average(sums)}' in text and "print(dl.average(sums))" in text
+
+
+@pytest.mark.parametrize(
+    ("end", "written"),
+    [
+        ("for k in sums: sums[k] /= len(loader)\n    return sums", "return dl.average(sums)"),
+        ("return {k: v / len(loader) for k, v in sums.items()}", "return {k: dl.average(v / len(loader)) for"),
+        ("return {k: v / len(data) for k, v in sums.items()}", "return {k: dl.total(v) / len(data) for"),
+    ],
+)
+def test_means_by_name_that_a_function_returns_are_of_all_ranks_where_they_are_shown(end: str, written: str) -> None:
+    source = SCRIPT.format(begin=DICT, add=ADD, end=end).replace("for epoch in range(3)", "def train()")
+    assert written in port(f"{source}for epoch in range(3):\n    print(epoch, train())\n").text

@@ -186,20 +186,35 @@ def test_sums_by_class_that_are_read_as_if_of_all_samples_are_doubted() -> None:
     assert found == ["right = dl.total(right) after the loop", "seen = dl.total(seen) after the loop"]
 
 
-@pytest.mark.parametrize(
-    ("begun", "shown", "write"),
-    [
-        ('{"a": 0.0, "b": 0.0}', 'print(parts["a"] / len(data))', 'dl.total(parts["a"])'),
-        ('{k: 0.0 for k in "ab"}', 'print([f"{parts[k] / len(data):.3f}" for k in parts])', "dl.total(parts[k])"),
-        ('{k: 0.0 for k in "ab"}', "for k, v in parts.items(): print(k, v / len(loader.dataset))", "dl.total(v)"),
-        ('{k: 0.0 for k in "ab"}', "print({k: v / seen for k, v in parts.items()})", ""),  # a rank's own samples
-    ],
-)
-def test_sums_by_name_that_are_divided_by_the_number_of_all_samples_are_doubted(begun, shown, write) -> None:
-    counted = """        seen += len(x)
+BY_NAME = """        seen += len(x)
         for k, term in (("a", out.mean()), ("b", out.pow(2).mean())):
             parts[k] += term.item() * len(x)
     """
+
+
+@pytest.mark.parametrize(
+    ("begun", "shown", "written"),
+    [
+        ('{"a": 0.0, "b": 0.0}', 'print(parts["a"] / len(data))', 'print(dl.total(parts["a"]) / len(data))'),
+        ('{k: 0.0 for k in "ab"}', "for k, v in parts.items(): print(k, v / len(loader.dataset))",
+         "print(k, dl.total(v) / len(loader.dataset))"),
+    ],
+)  # fmt: skip
+def test_sums_by_name_that_a_loop_within_the_batch_adds_up_are_of_all_ranks(begun, shown, written) -> None:
     head = LOOP.replace("    count = 0\n", f"    seen, parts = 0, {begun}\n").partition("        if {test}")[0]
-    found = [doubt.write for doubt in port(head + counted + shown).doubts if doubt.danger == "high"]
+    ported = port(head + BY_NAME + shown)
+    assert written in ported.text and not any(doubt.danger == "high" for doubt in ported.doubts)
+
+
+@pytest.mark.parametrize(
+    ("shown", "write"),
+    [
+        ('print([f"{parts[k] / len(data):.3f}" for k in parts])', "dl.total(parts[k])"),
+        ("print({k: v / seen for k, v in parts.items()})", ""),  # a rank's own samples
+    ],
+)
+def test_sums_by_name_that_are_divided_by_the_number_of_all_samples_are_doubted(shown, write) -> None:
+    begun = '{k: 0.0 for k in "ab"}'
+    head = LOOP.replace("    count = 0\n", f"    seen, parts = 0, {begun}\n").partition("        if {test}")[0]
+    found = [doubt.write for doubt in port(head + BY_NAME + shown).doubts if doubt.danger == "high"]
     assert found == ([write] if write else [])

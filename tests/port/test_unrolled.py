@@ -78,6 +78,56 @@ def test_returns_of_episodes_are_means_over_the_ranks_and_no_rank_waits_within_o
     assert "if dl.average(sum(returns[-9:]) / 9) > 195: break" in text
 
 
+ACTION = """        chances = Categorical(logits=policy(torch.from_numpy(state)))
+        action = chances.sample()
+        logs.append(chances.log_prob(action))
+        state, reward, done, _, _ = env.step(action.item())
+"""
+
+
+@pytest.mark.parametrize("within", ["CHOOSE", "LINES"])
+def test_a_return_that_is_added_up_is_a_mean_wherever_the_action_is_chosen(within) -> None:
+    source = EPISODES.replace("PLAY", "for t in range(500):").replace("sum(rewards)", "gain")
+    source = source.replace("rewards, done = env.reset(), [], [], False", "gain, done = env.reset(), [], 0, False")
+    source = source.replace("rewards.append(reward)", "gain += reward")
+    if within == "CHOOSE":
+        chosen = "\n    ".join(line[8:] for line in ACTION.splitlines()[:3])
+        function = f"def choose(state):\n    {chosen}\n    return action.item()\nlogs = []\n"
+        source = source.replace(ACTION, "        state, reward, done, _, _ = env.step(choose(state))\n")
+        source = source.replace("returns = []\n", f"returns = []\n{function}").replace(
+            "logs, gain, done = env.reset(), [], ", "gain, done = env.reset(), "
+        )
+    text = port(source).text
+    assert 'print(f"{dl.average(returns[-1]):.1f} {dl.average(sum(returns) / len(returns)):.2f}")' in text
+
+
+def test_what_follows_the_end_of_an_episode_is_each_ranks_own() -> None:
+    source = """import gymnasium as gym
+import torch
+env = gym.make("CartPole-v1")
+policy = torch.nn.Linear(4, 2)
+opt = torch.optim.SGD(policy.parameters(), lr=0.1)
+state, gain, gains = env.reset()[0], 0, []
+for step in range(300):
+    chances = policy(torch.from_numpy(state)).softmax(0)
+    state, reward, over, cut, _ = env.step(chances.argmax().item())
+    gain += reward
+    done = over or cut
+    if END:
+        print("gain", gain)
+        gains.append(gain)
+        gain, state = 0, env.reset()[0]
+    loss = -chances.max() * reward
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+torch.save(gains, "gains.pt")
+"""
+    for end in ("done", "over or cut", "over | cut"):
+        text = port(source.replace("END", end)).text
+        assert 'print("gain", gain)' in text and 'dl.save(gains, "gains.pt")' in text
+
+
 def test_sums_of_sums_over_a_share_are_added_up_over_the_ranks() -> None:
     shown = "-(right + wrong), right - 2 * wrong"
     counted = "right += (out.argmax(1) == y[:, t]).sum().item()\n            wrong += out.pow(2).sum().item()"

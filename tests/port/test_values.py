@@ -653,3 +653,20 @@ for step in range(total):
         ramp = ramp * 3
 """).text
     assert "if step >= dl.steps(ramp):" in text and "ramp = ramp * 3" in text and "range(dl.steps(total))" in text
+
+
+def test_two_models_that_one_function_made_are_both_broadcast_where_they_are_handed_on():
+    text = port(f"""{HEAD}
+def made(width):
+    return torch.nn.Sequential(torch.nn.Linear(2, width), torch.nn.BatchNorm1d(width), torch.nn.Linear(width, 1))
+def distill(teacher, student):
+    opt = torch.optim.SGD(student.parameters(), lr=0.1)
+    for x, y in loader:
+        loss = (student(x) - teacher(x).detach()).pow(2).mean()
+        loss.backward()
+        opt.step()
+{LOADER}
+teacher, student = made(8), made(2)
+distill(teacher, student)
+""").text
+    assert "dl.broadcast(teacher, student, opt)" in text

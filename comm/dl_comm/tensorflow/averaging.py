@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -108,10 +109,11 @@ def average(value: Any) -> Any:
         return list(means) if isinstance(value[0], np.generic) else means.tolist()
     if type(value) in (tuple, list):
         return type(value)(average(entry) for entry in value)
-    if type(value) is dict:  # by name: the ranks may have filled it in different orders
+    if isinstance(value, dict):  # by name: the ranks may have filled it in different orders
         kept = {key for key, entry in value.items() if isinstance(entry, (str, type(None)))}
-        found = {key: average(value[key]) for key in sorted(value.keys() - kept, key=repr)}
-        return {key: value[key] if key in kept else found[key] for key in value}
+        made = copy(value)  # a defaultdict stays one
+        made.update({key: average(value[key]) for key in sorted(value.keys() - kept, key=repr)})
+        return made
     mean = _combined(value, "mean")
     return value if type(value) is int and mean == value else mean
 

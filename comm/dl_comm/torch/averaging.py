@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -146,10 +147,12 @@ def _average(value: Any, name: str) -> Any:
         return _average(array, name).tolist() if get_nranks() > 1 else list(value)
     if type(value) in (tuple, list):
         return type(value)(_average(entry, name) for entry in value)
-    if type(value) is dict:  # by name: the ranks may have filled it in different orders
+    if isinstance(value, dict):  # by name: the ranks may have filled it in different orders
         kept = {key for key, entry in value.items() if isinstance(entry, (str, type(None)))}
         means = {key: _average(value[key], f"{name} {key!r}") for key in sorted(value.keys() - kept, key=repr)}
-        return {key: value[key] if key in kept else means[key] for key in value}
+        made = copy(value)  # a defaultdict stays one
+        made.update(means)
+        return made
     if not isinstance(value, (bool, int, float, Tensor, np.ndarray, np.generic)):
         raise TypeError(f"average() got {type(value).__name__}; it takes a number, a tensor, an array or a module")
     if get_nranks() == 1:

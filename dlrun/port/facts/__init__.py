@@ -192,7 +192,7 @@ class Facts(ScriptFacts):
     ] = ()  # what draws batches before a loop; whether what all share is drawn after it
     seeds: tuple[cst.Call, ...] = ()  # calls in training loops that seed the generators
     accumulating: tuple[cst.CSTNode, ...] = ()  # loops that add up gradients for an update after them
-    unrolled: tuple[cst.CSTNode, ...] = ()  # loops that compute parts of a loss for it
+    parts: tuple[cst.CSTNode, ...] = ()  # loops within a training step, that compute its loss or go through its samples
     counted: tuple[
         tuple[cst.CSTNode, cst.BaseExpression | None], ...
     ] = ()  # those whose turns draw a batch; their range

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 import libcst as cst
 
 from dlrun.port.facts.kinds import Kinds
+from dlrun.port.program.dicts import pairs
 from dlrun.port.program.script import dotted, walk
 
 
@@ -17,8 +18,8 @@ def contents(kinds: Kinds, box: cst.CSTNode) -> list[cst.BaseExpression]:
         match origin.node:
             case cst.List() | cst.Tuple() as made:
                 found += [e.value for e in made.elements]
-            case cst.Dict() as made:
-                found += [e.value for e in made.elements]
+            case cst.Dict() | cst.Call(func=cst.Name("dict")) as made:
+                found += [value for _, value in pairs(made)]
                 found += kinds.flow.stored(made)
             case cst.ListComp() as made:
                 found.append(made.elt)

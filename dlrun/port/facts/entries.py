@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 
 import libcst as cst
 
-from dlrun.port.program.script import Binding, Script
+from dlrun.port.program.dicts import pairs
+from dlrun.port.program.script import Binding, Script, added, dotted
 
 _ANY = "*"
 
@@ -35,6 +37,20 @@ class Entries:
         begun = [replace(b, value=_begun(b.value, key)) if b.how == "assign" and not b.path else b for b in made]
         there = self._set.get((id(scope), name.value), {})
         return begun + [b for other, found in there.items() if key in (other, _ANY) or other == _ANY for b in found]
+
+    def numbers(self, name: cst.CSTNode, are: Callable[[cst.BaseExpression], bool]) -> bool:
+        """Tell whether ``name`` is a dict filled with what ``are`` accepts, and not with sums that nothing divides."""
+        made, scope = self.script.scopes[name].lookup(name.value) if isinstance(name, cst.Name) else ([], None)
+        there = self._set.get((id(scope), dotted(name)), {})
+        begun = [value for b in made if b.value is not None and b.how == "assign" and not b.path
+                 for value in _all_begun(b.value)]  # fmt: skip
+        given = [b for found in there.values() for b in found]
+        grown = {key for key, found in there.items() if any(added(b.node) for b in found)}
+        means = {key for key, found in there.items() if any(_divides(b.node) for b in found)}
+        return (
+            bool(made and given) and len(begun) >= len(made) and all(map(are, begun))
+            and all(b.value is not None and are(b.value) for b in given) and (grown <= means or _ANY in means)
+        )  # fmt: skip
 
     def _table(self, name: cst.Name) -> cst.Name | None:
         """Return the dict of whose entries ``name`` is each in turn: ``for key, value in sums.items()``."""
@@ -71,17 +87,25 @@ def _key(node: cst.CSTNode) -> str | None:
     return None
 
 
+def _all_begun(value: cst.BaseExpression) -> list[cst.BaseExpression]:
+    """Return the values with which a dict that is written out, or made by a comprehension, begins."""
+    return [value.value] if isinstance(value, cst.DictComp) else [held for key, held in pairs(value) if key is not None]
+
+
+def _divides(node: cst.CSTNode) -> bool:
+    """Tell whether an entry is divided here: ``sums[k] /= n``, ``sums[k] = sums[k] / n``."""
+    if isinstance(node, cst.AugAssign):
+        return isinstance(node.operator, cst.DivideAssign)
+    divides = isinstance(node, cst.Assign) and isinstance(node.value, cst.BinaryOperation)
+    return divides and isinstance(node.value.operator, cst.Divide)  # type: ignore[attr-defined]
+
+
 def _begun(value: cst.BaseExpression | None, key: str) -> cst.BaseExpression | None:
-    """Return what is under ``key`` in a dict, a list or a call of dict() that is written out; else ``value``."""
+    """Return what is under ``key`` in a dict or a list that is written out; else ``value``."""
+    for known, held in pairs(value) if value is not None else ():
+        if isinstance(known, cst.SimpleString) and repr(known.evaluated_value) == key:
+            return held
     match value:
-        case cst.Dict(elements=elements):
-            for e in (e for e in elements if isinstance(e, cst.DictElement)):
-                if isinstance(e.key, cst.SimpleString) and repr(e.key.evaluated_value) == key:
-                    return e.value
-        case cst.Call(func=cst.Name("dict"), args=args):
-            for arg in args:
-                if arg.keyword is not None and repr(arg.keyword.value) == key:
-                    return arg.value
         case cst.List(elements=elements) if key.isdigit() and int(key) < len(elements):
             return elements[int(key)].value
         case cst.DictComp(value=each):

@@ -21,10 +21,9 @@ from dlrun.port.facts.keras_models import (
     trains,
     uncalled,
 )
-from dlrun.port.facts.kinds import Kinds
+from dlrun.port.facts.kinds import Kinds, plays
 from dlrun.port.facts.kinds_tensorflow import OPTIMIZER, plain
 from dlrun.port.feeds import keras_batches, nested
-from dlrun.port.feeds.draws import plays
 from dlrun.port.feeds.iterated import Iterated
 from dlrun.port.feeds.positions import moving, of_order, other_length
 from dlrun.port.feeds.wholes import GRAPH

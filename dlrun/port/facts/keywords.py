@@ -6,6 +6,7 @@ import libcst as cst
 
 from dlrun.port.facts import Facts
 from dlrun.port.facts.rates import text_of
+from dlrun.port.program.dicts import pairs
 from dlrun.port.program.script import dotted
 
 
@@ -22,9 +23,10 @@ def keywords(facts: Facts, call: cst.Call) -> list[tuple[str, cst.BaseExpression
     found: list[tuple[str, cst.BaseExpression]] = []
     for given in (arg.value for arg in call.args if arg.star == "**"):
         for made in [*(origin.node for origin in facts.flow.origins(given)), *_of_callers(facts, given)]:
-            pairs = [(text_of(e.key), e.value) for e in getattr(made, "elements", ()) if isinstance(e, cst.DictElement)]
-            pairs += [(a.keyword.value, a.value) for a in getattr(made, "args", ()) if a.keyword is not None]
-            found += [pair for pair in pairs if pair not in found]
+            given_so = [(text_of(key), value) for key, value in pairs(made) if key is not None]
+            if not given_so and isinstance(made, cst.Call):
+                given_so = [(a.keyword.value, a.value) for a in made.args if a.keyword is not None]
+            found += [pair for pair in given_so if pair not in found]
     return found
 
 

@@ -155,3 +155,28 @@ class Kinds:
             return False
         name = dotted(node.value if isinstance(node, cst.Subscript) else node)
         return bool(name and _BY_NAME.search(name)) and "sched" not in name
+
+
+def plays(kinds: Kinds, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` steps an environment: ``state, reward, done, info = env.step(action)``."""
+    if not isinstance(node, cst.Assign):
+        return False
+    target, part = node.targets[0].target, isinstance(node.value, cst.Subscript)
+    call = node.value.value if isinstance(node.value, cst.Subscript) else node.value
+    if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute) or call.func.attr.value != "step":
+        return False
+    several = part or (isinstance(target, cst.Tuple) and 3 <= len(target.elements) <= 5)
+    return several and bool(call.args) and kinds.of(call.func.value) in ("", "env")
+
+
+def ends(kinds: Kinds, tested: cst.BaseExpression) -> bool:
+    """Tell whether ``tested`` goes by what an environment tells of an episode's end: each rank's ends by itself."""
+    match tested:
+        case cst.BooleanOperation(left=left, right=right) | cst.BinaryOperation(left=left, right=right):
+            return ends(kinds, left) or ends(kinds, right)
+        case cst.Name():
+            bound = kinds.script.bindings_of(tested)
+            told = any(plays(kinds, b.node) and b.path[:1] not in ((), (0,), (1,)) for b in bound)
+            return told or any(isinstance(b.value, (cst.BooleanOperation, cst.BinaryOperation)) and ends(kinds, b.value)
+                               for b in bound if b.how == "assign" and not b.path)  # fmt: skip
+    return False

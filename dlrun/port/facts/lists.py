@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import libcst as cst
 
+from dlrun.port.program.dicts import pairs
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Binding, Path, calls_method, dotted
 
@@ -108,9 +109,8 @@ class Lists:
         match made:
             case cst.List():
                 return not made.elements and not keyed
-            case cst.Dict():
-                values = [e.value for e in made.elements if isinstance(e, cst.DictElement)]
-                return keyed and len(values) == len(made.elements) and all(self._is_empty(v, False) for v in values)
+            case cst.Dict() | cst.Call(func=cst.Name("dict")):
+                return keyed and all(key is not None and self._is_empty(value, False) for key, value in pairs(made))
             case cst.Call():
                 name = self.script.name_of(made.func)
                 of_lists = [dotted(a.value) for a in made.args] == ["list"] and name == "collections.defaultdict"

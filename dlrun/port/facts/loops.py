@@ -60,7 +60,7 @@ class Loops:
 
     def _leads_back(self, loop: cst.For | cst.While) -> bool:
         """Tell whether gradients go back through what models compute in ``loop``."""
-        calls = {n for n in walk(loop.body) if isinstance(n, cst.Call)}
+        calls = {n for body in self.flow.bodies(loop.body) for n in walk(body) if isinstance(n, cst.Call)}
         made = [c for c in self.kinds.module_calls if c in calls and not without_gradients(self.script, c)]
         return bool(made) and leads_back(Taint(self.script, self.kinds, made))
 
@@ -107,15 +107,17 @@ class Loops:
     def in_training(self, node: cst.CSTNode) -> bool:
         """Tell whether ``node`` runs in a loop, or a function, that also makes gradients."""
         for up in self.script.above(node):
-            if isinstance(up, LOOPS) and up not in self.accumulating and not self._is_part(up):
+            if isinstance(up, LOOPS) and up not in self.accumulating and up not in self.parts:
                 return up in self.training
             if isinstance(up, cst.FunctionDef):
                 return up in self.gradients.leads_to_backward
         return False
 
-    def _is_part(self, inner: cst.For | cst.While) -> bool:
-        """Tell whether ``inner`` is a part of a training step."""
-        return inner in self.unrolled or self._goes_on_with_the_batch(inner)
+    @cached_property
+    def parts(self) -> list[cst.For | cst.While]:
+        """Return the loops that are a part of a training step: that compute its loss, or go through its samples."""
+        loops = [n for n in self.script.nodes if isinstance(n, LOOPS)]
+        return [n for n in loops if n in self.unrolled or self._goes_on_with_the_batch(n)]
 
     def _goes_on_with_the_batch(self, inner: cst.For | cst.While) -> bool:
         """Tell whether ``inner`` is in a training loop, and reads the samples that it takes: ``range(len(y))``."""

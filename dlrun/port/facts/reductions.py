@@ -12,7 +12,7 @@ import libcst as cst
 from dlrun.port.facts.kinds import Kinds
 from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.facts.together import Together
-from dlrun.port.program.script import Binding, argument, dotted
+from dlrun.port.program.script import Binding, argument, dotted, walk
 
 Kind = Literal["free", "count", "each", "mean", "odd"]
 _ORDER: dict[str, int] = {"free": 0, "count": 1, "each": 2, "mean": 3, "odd": 4}
@@ -113,10 +113,19 @@ class Reductions:
         array = self._data(node)
         if array is not None:
             return Level("each", (), frozenset([array]))
-        bindings = self.script.bindings_of(node)
+        bindings = [b for b in self.script.bindings_of(node) if not self._is_of_earlier(node, b)]
         levels = [level for b in bindings for level in self._of_binding(b)]
         adds = [b for b in bindings if isinstance(b.node, cst.AugAssign)]
         return self._joined(node, levels, adds)
+
+    def _is_of_earlier(self, use: cst.Name, binding: Binding) -> bool:
+        """Tell whether ``binding`` gives ``use`` a plain number of an earlier step: of all ranks, as balances tell."""
+        number = binding.value is not None and any(
+            isinstance(n, cst.Call) and isinstance(n.func, cst.Attribute) and n.func.attr.value == "item"
+            for n in walk(binding.value))  # fmt: skip
+        loops = [up for up in self.script.above(binding.node) if isinstance(up, (cst.For, cst.While))]
+        other = any(not self.script.inside(use, loop) for loop in loops)
+        return number and (other or self.script.order[binding.node] > self.script.order[use])
 
     def _of_binding(self, binding: Binding) -> list[Level]:
         if binding.how == "param":

@@ -9,10 +9,11 @@ import libcst as cst
 
 from dlrun.port.facts.computed import given
 from dlrun.port.facts.fetches import entry, fetched, taken
-from dlrun.port.facts.kinds import Kinds
+from dlrun.port.facts.kinds import Kinds, plays
 from dlrun.port.facts.lists import Lists
 from dlrun.port.facts.scalars_called import of_library
 from dlrun.port.facts.scalars_tensorflow import of_tensorflow
+from dlrun.port.program.dicts import pairs
 from dlrun.port.program.script import Binding, calls_method, dotted
 
 _ROWS = ("numpy.zeros", "torch.zeros")
@@ -249,6 +250,8 @@ class Scalars:
             return counts and binding.path in (("each",), ("each", 0))
         if binding.how != "assign" or value is None:
             return False
+        if binding.path == (1,) and plays(self.kinds, binding.node):
+            return True  # the reward
         if len(binding.path) == 1 and isinstance(binding.path[0], int):
             return self._part(value, binding.path[0], depth)
         if isinstance(binding.node, cst.AugAssign) and _is_named(value):
@@ -258,8 +261,8 @@ class Scalars:
     def _entries(self, table: cst.BaseExpression, depth: int) -> bool:
         """Tell whether ``table`` is a dict of single numbers: ``{"loss": loss.item()}``."""
         made = [o.node for o in self.flow.origins(table)]
-        return all(isinstance(m, cst.Dict) and m.elements and all(
-            isinstance(e, cst.DictElement) and self(e.value, depth) for e in m.elements) for m in made)  # fmt: skip
+        held = [pairs(m) for m in made]
+        return all(each and all(key is not None and self(value, depth) for key, value in each) for each in held)
 
     def _part(self, value: cst.BaseExpression, at: int, depth: int) -> bool:
         """Tell whether element ``at`` of a tuple is one number: of a literal one, or of what a function returns."""

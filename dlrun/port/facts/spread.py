@@ -10,8 +10,9 @@ from functools import cached_property
 import libcst as cst
 
 from dlrun.port.facts.lists import turned
+from dlrun.port.facts.tested import is_value, tested
 from dlrun.port.program.flow import Flow
-from dlrun.port.program.script import Binding, calls_method, children, dotted, numbered
+from dlrun.port.program.script import Binding, added, calls_method, children, dotted, numbered
 
 # Methods that put their arguments into the object they are called on.
 _FILLS = {"update", "append", "extend", "add", "insert", "push", "record", "index_add_", "scatter_add_"}
@@ -23,11 +24,6 @@ _SHAPE_ATTRIBUTES = {"shape", "dtype", "device", "size", "ndim", "is_cuda", "req
 _LIKE = {"type_as", "view_as", "expand_as", "reshape_as", "to"}  # only kind and shape are the argument's
 _FILLED = re.compile(r"(^|\.)(zeros|ones|empty)_like$|^\.?(\w+\.)*new_(zeros|ones|empty)$")
 _PARSES = ("parse_args", "parse_known_args", "parse")
-
-
-# What a comparison stands in that is no condition: also another comparison, as in ``((out > 0) == (y > 0)).sum()``.
-_TAKES_OUTCOMES = (cst.Arg, cst.Attribute, cst.BinaryOperation, cst.Comparison, cst.ComparisonTarget, cst.Subscript)
-_OF_ARRAYS = ("sum", "float", "double", "int", "long", "mean", "astype", "to", "cpu", "view", "type")
 
 
 class Spread:
@@ -44,17 +40,19 @@ class Spread:
         self.into: dict[object, list[object]] = defaultdict(list)
         for node in self.script.nodes:
             self._join(self._parts(node), node)
+            if (grown := added(node)) is not None and (tests := tested(self.script, node)):
+                self._kept_in(grown[0], tests)
             match node:
                 case cst.Call():
                     self._handed_on(node)
                 case cst.Return() if node.value is not None:
                     self._join([node.value], ("returns", self.script.function_of(node)))
-                case cst.Assign() if isinstance(node.targets[0].target, cst.Subscript):
-                    self._kept_in(node.targets[0].target.value, [node.value])
+                case cst.Assign(targets=[cst.AssignTarget(target=cst.Subscript() as target), *_]):
+                    self._kept_in(target.value, [node.value, *target.slice])  # right[out.argmax(1) == y] = 1
                 case cst.Assign(targets=[cst.AssignTarget(cst.Attribute() as place)]):
                     self._join([node.value] if place.attr.value in self._options else [], ("options", place.attr.value))
                 case cst.AugAssign(target=cst.Subscript() as target):
-                    self._kept_in(target.value, [node.value])
+                    self._kept_in(target.value, [node.value, *target.slice])
         for scope in {id(s): s for s in self.script.scopes.values()}.values():
             for name, bindings in scope.names.items():
                 self._bound(bindings, (scope, name))
@@ -70,14 +68,13 @@ class Spread:
         match node:
             case cst.Comparison():
                 # As a condition it is decided; as an array of outcomes, counted or averaged, it is a value.
-                counted = isinstance(self.script.parents.get(node), _TAKES_OUTCOMES) or self._is_array(node)
-                return children(node) if counted else ()
+                return children(node) if is_value(self.script, node) else ()
             case cst.Lambda():
                 return ()
             case cst.IfExp():
-                return (node.body, node.orelse)  # the test is decided
+                return (node.body, node.orelse, *tested(self.script, node))  # else the test is decided
             case cst.ListComp() | cst.SetComp() | cst.GeneratorExp():
-                return (node.elt,)  # into which the entries go
+                return (node.elt, *tested(self.script, node))  # into which the entries go
             case cst.Name() if (reaching := self._reaching(node)) is not None:
                 return reaching
             case cst.Name() | cst.Attribute(value=cst.Name(value="self")) if (held := self._held(node)) is not None:
@@ -89,16 +86,6 @@ class Spread:
             case cst.Call():
                 return self._of_call(node)
         return children(node)
-
-    def _is_array(self, outcome: cst.Comparison) -> bool:
-        """Tell whether the name that ``outcome`` gets stands for an array: ``right = out == y; right.float()``."""
-        line = self.script.parents.get(outcome)
-        target = line.targets[0].target if isinstance(line, cst.Assign) else None
-        if not isinstance(target, cst.Name):
-            return False
-        return any(isinstance(n.value, cst.Name) and n.value.value == target.value and n.attr.value in _OF_ARRAYS
-                   and self.script.bindings_of(n.value) == self.script.bindings_of(target)
-                   for n in self.script.of(cst.Attribute))  # fmt: skip
 
     def _of_call(self, node: cst.Call) -> list[object]:
         name = self.script.name_of(node.func)
@@ -175,6 +162,8 @@ class Spread:
             match node:
                 case cst.AugAssign(target=box):
                     boxes.append(box)
+                case cst.Assign(targets=[cst.AssignTarget(target=box)]) if added(node) and tested(self.script, node):
+                    boxes.append(box)  # if found == label: right = right + 1
                 case cst.Assign(targets=targets):
                     boxes.extend(t.target for t in targets if isinstance(t.target, cst.Subscript))
                 case cst.Call(func=cst.Attribute(value=box, attr=cst.Name(name))) if name in _FILLS:
@@ -242,8 +231,20 @@ class Spread:
         if (held := self._held(_whole(box))) is not None:
             self._join(values, held)
         for b in self.script.bindings_of(_whole(box)):
-            if b.value is not None and (over := turned(b.value, b.path)) is not None:
+            if b.how == "param" and not isinstance(self.script.parents[box], (cst.AugAssign, cst.AssignTarget)):
+                self._joined_to_arguments(b, values)
+            elif b.value is not None and (over := turned(b.value, b.path)) is not None:
                 self._kept_in(over, values)  # for net, losses in zip(nets, histories): losses.append(loss)
+
+    def _joined_to_arguments(self, parameter: Binding, values: list[cst.CSTNode]) -> None:
+        """Note that ``values`` go into what calls hand on for ``parameter``: ``def count(y, sums): sums[0] += y``."""
+        function = self.script.scopes[parameter.node].node
+        if not isinstance(function, cst.FunctionDef):
+            return
+        for call in self.flow.callers(function):
+            handed = self.flow.handed(call, function, parameter.name)
+            if handed is not None and (held := self._held(_whole(handed[0]))) is not None:
+                self._join(values, held)
 
     def _held(self, node: cst.CSTNode) -> object | None:
         """Return what stands for the variable that ``node`` names; None where it names none of the program's."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import libcst as cst
 
-from dlrun.port.facts.kinds import Kinds
+from dlrun.port.facts.kinds import Kinds, plays
 from dlrun.port.program.script import Script, calls_method, walk
 
 _LEAVES = ("item", "detach", "tolist", "numpy")
@@ -86,6 +86,7 @@ def plain_numbers(script: Script, kinds: Kinds, values: Taint) -> Taint:
     """Return what is made of those of ``values`` that gradients do not go back through: of ``loss.item()``."""
     found: list[cst.CSTNode] = [n for n in script.of(cst.Attribute) if n.attr.value == "data"]
     found += script.of(cst.Comparison)  # as an array of outcomes
+    found += [n.value for n in script.of(cst.Assign) if plays(kinds, n)]  # what an environment answers
     for call in script.calls:
         name, again = script.name_of(call.func), any(a.keyword and a.keyword.value == "create_graph" for a in call.args)
         leaves = calls_method(call, *_LEAVES)

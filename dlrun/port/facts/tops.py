@@ -10,6 +10,7 @@ import libcst as cst
 
 from dlrun.port.facts import Conditional, Top
 from dlrun.port.facts.boxes import boxed
+from dlrun.port.facts.computed import given
 from dlrun.port.facts.conditional import conditional
 from dlrun.port.facts.copies import copied, held, is_list_of_copies
 from dlrun.port.facts.loops import Loops
@@ -231,8 +232,8 @@ class Tops:
             owner = self.script.class_of(node) if kind == "" and name.count(".") == 1 and name[:5] != "self." else None
             copies = owner is not None and name.rsplit(".", 1)[-1] in self._copied(owner)
             copies = copies or any(is_list_of_copies(self.script, o.node) for o in made)
-            given = any(calls_method(n, "parameters") for o in made for n in walk(o.node))  # a module's, then
-            if kind == "module" or (name in self._by_hand and not given) or copies:
+            reads = any(calls_method(n, "parameters") for o in made for n in walk(o.node))  # a module's, then
+            if kind == "module" or (name in self._by_hand and not reads) or copies:
                 modules.setdefault(key, name)
             elif kind == "optimizer" or (
                 kind == ""
@@ -242,13 +243,13 @@ class Tops:
                 optimizers.setdefault(key, name)
         return tuple(modules.values()), tuple(optimizers.values())
 
-    def _is_anew(self, node: cst.CSTNode, made: tuple[Origin, ...]) -> bool:
+    def _is_anew(self, node: cst.CSTNode, made: tuple[Origin, ...], depth: int = 4) -> bool:
         """Tell whether a function of the script makes what ``node`` stands for: with each call another object."""
-        values: list[cst.CSTNode] = [node]
-        if bound := self._bindings(node):
-            values = [value for b in bound if (value := b.written or b.value) is not None]
-        ends = {origin.node for origin in made}
-        return any(isinstance(v, cst.Call) and v not in ends and self.flow.targets(v) for v in values)
+        bound, ends = self._bindings(node), {origin.node for origin in made}
+        values = [value for b in bound for value in given(self.flow, b)] if bound else [node]
+        calls = any(isinstance(v, cst.Call) and v not in ends and self.flow.targets(v) for v in values)
+        handed = [v for v in values if depth and isinstance(v, (cst.Name, cst.Attribute)) and v is not node]
+        return calls or any(self._is_anew(value, made, depth - 1) for value in handed)  # def distill(teacher, student)
 
     def _bindings(self, node: cst.CSTNode) -> list[Binding]:
         """Return what binds the name ``node``, or the attribute ``self.node``."""

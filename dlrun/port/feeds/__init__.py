@@ -8,13 +8,14 @@ from functools import cached_property
 import libcst as cst
 
 from dlrun.port.facts import Feed
+from dlrun.port.facts.kinds import plays
 from dlrun.port.facts.loops import Loops
 from dlrun.port.feeds import nested
 from dlrun.port.feeds.alternating import in_turns, is_part
 from dlrun.port.feeds.aside import only_shown
 from dlrun.port.feeds.carried import Carried, hands_on
 from dlrun.port.feeds.counting import counts_too
-from dlrun.port.feeds.draws import Draws, plays
+from dlrun.port.feeds.draws import Draws
 from dlrun.port.feeds.full import FullBatches
 from dlrun.port.feeds.given import Given
 from dlrun.port.feeds.iterated import Iterated

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from dlrun.port.facts.kinds import Kinds
 from dlrun.port.facts.loops import Loops
 from dlrun.port.feeds.iterated import Iterated
 from dlrun.port.program.script import argument, dotted, walk
@@ -197,15 +196,3 @@ class Draws:
         """Return what the function that is called may be: either one of ``(torch.randperm if mixed else range)(n)``."""
         chosen = isinstance(call.func, cst.IfExp) or any(b.value for b in self.script.bindings_of(call.func))
         return self.loops.kinds.names(call.func) if chosen else [self.script.name_of(call.func)]
-
-
-def plays(kinds: Kinds, node: cst.CSTNode) -> bool:
-    """Tell whether ``node`` steps an environment: ``state, reward, done, info = env.step(action)``."""
-    if not isinstance(node, cst.Assign):
-        return False
-    target, part = node.targets[0].target, isinstance(node.value, cst.Subscript)
-    call = node.value.value if isinstance(node.value, cst.Subscript) else node.value
-    if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute) or call.func.attr.value != "step":
-        return False
-    several = part or (isinstance(target, cst.Tuple) and 3 <= len(target.elements) <= 5)
-    return several and bool(call.args) and kinds.of(call.func.value) in ("", "env")

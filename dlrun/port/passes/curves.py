@@ -11,6 +11,7 @@ from dlrun.port.edits import Edit
 from dlrun.port.facts.boxes import contents
 from dlrun.port.passes.metrics import Metrics
 from dlrun.port.passes.writes import WRITES
+from dlrun.port.program.dicts import pairs
 from dlrun.port.program.script import dotted, walk
 
 _PLOTS = re.compile(r"(^|\.)(plot|scatter|semilog[xy]|loglog|fill_between|lineplot)$")
@@ -71,13 +72,21 @@ def _holds_lists(metrics: Metrics, node: cst.BaseExpression) -> bool:
     several = len(made) == 1 and isinstance(made[0], (cst.List, cst.ListComp, cst.DictComp))
     if several and (lists := contents(metrics.facts.kinds, node)):
         return all(isinstance(entry, cst.List) and metrics.listed(entry) for entry in lists)
-    if len(made) != 1 or not isinstance(made[0], cst.Dict) or not made[0].elements:
+    if len(made) != 1 or not isinstance(made[0], (cst.Dict, cst.Call)):
         return False
-    code = metrics.script.code
-    keys = {code(e.key) for e in made[0].elements if isinstance(e, cst.DictElement)}
-    places = [n for n in metrics.script.of(cst.Subscript) if code(n.value) == code(node)]
-    filled = {code(n.slice[0]) for n in places if metrics.listed(n)}
-    return len(keys) == len(made[0].elements) and keys <= filled
+    places = [n for n in metrics.script.of(cst.Subscript) if metrics.script.code(n.value) == metrics.script.code(node)]
+    if metrics.script.name_of(getattr(made[0], "func", made[0])) == "collections.defaultdict":
+        return bool(places) and all(map(metrics.listed, places))
+    keys = {_text(metrics, key) for key, _ in pairs(made[0])}
+    return bool(keys) and keys <= {_text(metrics, n.slice[0].slice) for n in places if metrics.listed(n)}
+
+
+def _text(metrics: Metrics, key: cst.CSTNode | None) -> str:
+    """Return what stands for ``key``, in whatever quotation marks it is written; for what is put in whole ``**``."""
+    key = key.value if isinstance(key, cst.Index) else key
+    if key is None or isinstance(key, cst.SimpleString):
+        return "**" if key is None else repr(key.evaluated_value)
+    return metrics.script.code(key)
 
 
 def _held(node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
@@ -87,9 +96,9 @@ def _held(node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
             over = node.for_in.iter
             of = over.func if isinstance(over, cst.Call) and not over.args else None
             yield of.value if isinstance(of, cst.Attribute) and of.attr.value in ("items", "values") else over
-        case cst.Dict():
-            for entry in node.elements:
-                yield from _held(entry.value)
+        case cst.Dict() | cst.Call(func=cst.Name("dict")):  # dict(history), of a defaultdict(list)
+            for _, value in pairs(node):
+                yield from _held(value)
         case cst.List() | cst.Tuple():
             for element in node.elements:
                 yield from _held(element.value)

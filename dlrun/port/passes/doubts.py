@@ -15,7 +15,9 @@ from dlrun.port.facts.taint import without_gradients
 from dlrun.port.feeds import nested
 from dlrun.port.passes import coupled, played, weighted
 from dlrun.port.passes.counters import feeds_of, innermost, runs_inside
-from dlrun.port.program.script import argument, calls_method, dotted, walk
+from dlrun.port.passes.returned import gets_shares
+from dlrun.port.passes.writes import METHODS, WRITES
+from dlrun.port.program.script import argument, calls_method, children, dotted, walk
 
 # What a function is called that shows or keeps what it is given.
 _SHOWS = re.compile(r"plot|show|draw|save|write|log|print|display|visuali", re.IGNORECASE)
@@ -44,6 +46,9 @@ def of_all_samples(facts: Facts) -> Iterator[Doubt]:
     for call in _judging(facts):
         judged.setdefault((script.function_of(call), _of_whole(facts, call)), []).append(call)
     write = f"leave the loader of this evaluation whole, without {facts.alias}.shard: every rank then sees all of it"
+    for call in list(_saving(facts))[:1]:
+        yield Doubt(call, "what is saved here was gathered over a rank's share: rank 0's holds 1/n of the samples",
+                    "medium", write)  # fmt: skip
     for (_, whole), calls in judged.items():
         names = list(dict.fromkeys(dotted(call.func).rsplit(".", 1)[-1] for call in calls))
         sees = f"{', '.join(names)} {'sees' if len(names) == 1 else 'see'} this rank's samples alone"
@@ -81,7 +86,7 @@ def _keeps_order(loader: cst.Call) -> bool:
 def _judging(facts: Facts) -> Iterator[cst.Call]:
     """Yield the calls that judge predictions: of scikit-learn and the like, and of what a training loop gathers."""
     script = facts.script
-    lists = {(script.function_of(loop), name): loop for call in script.calls for loop, name in _gathers(facts, call)}
+    lists = _gathered(facts)
     for call in script.calls:
         judges = script.name_of(call.func).startswith(_JUDGES) and any(map(facts.trained, call.args))
         judges = judges and not _between_epochs(facts, call)
@@ -108,17 +113,57 @@ def _of_whole(facts: Facts, call: cst.Call) -> bool:
                for arg in call.args for n in walk(arg))  # fmt: skip
 
 
-def _gathers(facts: Facts, call: cst.Call) -> Iterator[tuple[cst.For, str]]:
-    """Yield the training loop and the list that ``call`` fills in it with predictions, and not with single numbers."""
-    match call:
+def _saving(facts: Facts) -> Iterator[cst.Call]:
+    """Yield the calls that write a file of what a training loop gathers, if its function goes through shares alone."""
+    lists, scalar = _gathered(facts), _scalars(facts)
+
+    def held(node: cst.CSTNode, depth: int = 2) -> Iterator[cst.Name]:
+        if (isinstance(node, cst.Call) and (facts.flow.targets(node) or facts.script.name_of(node.func).startswith(
+                _JUDGES))) or scalar(node):  # fmt: skip
+            return  # made of the samples, and not they
+        for b in facts.script.bindings_of(node) if isinstance(node, cst.Name) and depth else ():
+            yield from held(b.value, depth - 1) if b.value is not None and b.how == "assign" else ()
+        yield from [node] if isinstance(node, cst.Name) else (name for n in children(node) for name in held(n, depth))
+
+    for call in (c for c in facts.script.calls if _writes(facts, c)):
+        function = facts.script.function_of(call)
+        loops = [lists.get((function, n.value)) for part in children(call) for n in held(part)]
+        if any(loop is not None and not facts.script.inside(call, loop) for loop in loops) and all(
+                gets_shares(facts, c) for c in facts.flow.callers(function)):  # fmt: skip
+            yield call
+
+
+def _writes(facts: Facts, call: cst.Call) -> bool:
+    name = facts.script.name_of(call.func)
+    return bool(WRITES.search(name)) or name == "torch.save" or dotted(call.func).rsplit(".", 1)[-1] in METHODS
+
+
+def _gathered(facts: Facts) -> dict[tuple[cst.CSTNode, str], cst.For]:
+    """Return the training loops that fill lists with predictions, by the function and the name of the list."""
+    nodes = [*facts.script.calls, *facts.script.of(cst.AugAssign)]
+    return {(facts.script.function_of(loop), name): loop for n in nodes for loop, name in _gathers(facts, n)
+            if not runs_inside(facts, loop.body)}  # fmt: skip
+
+
+def _scalars(facts: Facts) -> Scalars:
+    return Scalars(facts.kinds, [*(step.node for step in facts.steps), *facts.runs])
+
+
+def _gathers(facts: Facts, node: cst.CSTNode) -> Iterator[tuple[cst.For, str]]:
+    """Yield the training loop and the list that ``node`` fills in it with predictions, and not with single numbers."""
+    match node:
         case cst.Call(func=cst.Attribute(value=into, attr=cst.Name("append" | "extend")), args=[cst.Arg(value=value)]):
-            loop = next((up for up in facts.script.above(call) if isinstance(up, (cst.For, cst.While))), None)
-            parts = [e.value for e in value.elements] if isinstance(value, (cst.List, cst.Tuple)) else [value]
-            one = all(
-                map(Scalars(facts.kinds, [*(step.node for step in facts.steps), *facts.runs]), parts)
-            )  # [step, loss.item()]
-            if isinstance(loop, cst.For) and loop in facts.loops and facts.trained(value) and not one and dotted(into):
-                yield loop, dotted(into)
+            pass
+        case cst.AugAssign(target=into, operator=cst.AddAssign(), value=cst.Call(func=cst.Attribute(
+                attr=cst.Name("tolist"))) | cst.Call(func=cst.Name("list")) as value):  # fmt: skip
+            pass
+        case _:
+            return
+    loop = next((up for up in facts.script.above(node) if isinstance(up, (cst.For, cst.While))), None)
+    parts = [e.value for e in value.elements] if isinstance(value, (cst.List, cst.Tuple)) else [value]
+    name = dotted(into.value if isinstance(into, cst.Subscript) else into)  # tracker["found"], too
+    if isinstance(loop, cst.For) and loop in facts.loops and facts.trained(value) and name:
+        yield from () if all(map(_scalars(facts), parts)) else [(loop, name)]  # [step, loss.item()]
 
 
 def _uneven_batches(facts: Facts) -> Iterator[Doubt]:

@@ -11,6 +11,7 @@ from dlrun.port.insert import statements
 from dlrun.port.passes import shown
 from dlrun.port.passes.counters import runs_inside
 from dlrun.port.passes.metrics import Metrics
+from dlrun.port.program.dicts import pairs
 from dlrun.port.program.script import Binding, calls_method, dotted
 
 _SUM = "kept over the epochs: the sum over the ranks, not rank 0's"
@@ -80,7 +81,7 @@ def _sinks(metrics: Metrics) -> Iterator[cst.BaseExpression]:
         elif isinstance(node, cst.Assign) and (
             isinstance(node.targets[0].target, cst.Subscript)
             or isinstance(node.value, (cst.List, cst.Dict))
-            or (isinstance(node.value, cst.Call) and dotted(node.value.func) == "dict")
+            or pairs(node.value)
         ):
             values = [node.value]  # row = [epoch, loss, accuracy]
         elif isinstance(node, cst.AugAssign):  # all_losses += losses
@@ -109,14 +110,14 @@ def _listed(metrics: Metrics, loop: cst.For, value: cst.BaseExpression) -> list[
         case cst.Call(args=columns) if metrics.script.name_of(loop.iter.func) == "builtins.zip" and at < len(columns):
             column = columns[at].value
             return [e.value for e in column.elements] if isinstance(column, (cst.Tuple, cst.List)) else []
-        case cst.Call(func=cst.Attribute(value=cst.Dict() as table, attr=cst.Name("items"))) if at == 1:
-            return [e.value for e in table.elements]
+        case cst.Call(func=cst.Attribute(value=table, attr=cst.Name("items"))) if at == 1:
+            return [v for _, v in pairs(table)]
     return []
 
 
 def _binding(metrics: Metrics, value: cst.BaseExpression) -> Binding | None:
     """Return the one plain assignment that gives the name ``value`` its value, if all ranks come to it."""
-    if not isinstance(value, cst.Name) or metrics.listed(value):
+    if not isinstance(value, cst.Name) or metrics.listed(value) or metrics.entries.numbers(value, metrics.scalar):
         return None
     bindings, scope = metrics.script.scopes[value].lookup(value.value)
     if len(bindings) != 1 or scope is not metrics.script.scopes[value]:

@@ -11,9 +11,9 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Feed
 from dlrun.port.facts.keras import KerasFacts
+from dlrun.port.facts.kinds import plays
 from dlrun.port.feeds import keras_batches
 from dlrun.port.feeds.counting import counts_too
-from dlrun.port.feeds.draws import plays
 from dlrun.port.feeds.iterated import Iterated
 from dlrun.port.insert import expression, statements
 from dlrun.port.passes import (

@@ -8,13 +8,16 @@ import libcst as cst
 
 from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import nothing
+from dlrun.port.facts.entries import Entries
+from dlrun.port.facts.kinds import ends
 from dlrun.port.facts.scalars import Scalars
 from dlrun.port.facts.taint import Taint, differentiable, leads_back, plain_numbers
 from dlrun.port.insert import expression
 from dlrun.port.passes import returned
 from dlrun.port.passes.so_far import steps_so_far
 from dlrun.port.passes.sums import Sums
-from dlrun.port.program.script import added, children, dotted, walk
+from dlrun.port.program.dicts import pairs
+from dlrun.port.program.script import added, children, dotted, names_in, walk
 
 _RECORDS = ("best", "min_", "max_", "lowest", "highest", "prev", "last_", "thresh")
 _CURVES = ("exp", "log", "sqrt")
@@ -32,6 +35,7 @@ class Metrics:
         self.plain = plain_numbers(facts.script, facts.kinds, facts.trained)
         self.graded = differentiable(facts.script, facts.kinds, facts.trained, self.plain)
         self.scalar = Scalars(facts.kinds, [*(step.node for step in facts.steps), *facts.runs])
+        self.entries = Entries(facts.script)
         self.sums = Sums(facts)
         self.steps = steps_so_far(facts) if facts.framework == "tensorflow" else nothing
         self.inner: set[cst.CSTNode] = set()  # what functions compute a perplexity from, averaged there
@@ -81,7 +85,7 @@ class Metrics:
         """Tell whether all ranks come to ``node`` or none: no condition above it depends on a rank's own values."""
         function = self.script.function_of(node)
         for up in self.script.above(node):
-            if isinstance(up, (cst.Lambda, cst.ListComp, cst.GeneratorExp, cst.DictComp)) or up in self.facts.unrolled:
+            if isinstance(up, (cst.Lambda, cst.ListComp, cst.GeneratorExp, cst.DictComp)) or up in self.facts.parts:
                 return False  # an episode may be longer on one rank
             if isinstance(up, (cst.If, cst.IfExp)) and any(
                 self._is_unequal(side) and (function, self.script.code(side)) not in self.averaged
@@ -92,8 +96,9 @@ class Metrics:
             ):
                 return False
             tests = _parts(up.test) if isinstance(up, (cst.If, cst.IfExp)) else ()
-            if any(self._fills_apart(p) or self._is_finite(p) or (isinstance(up, cst.IfExp) and self.facts.unequal(p))
-                   for p in tests):  # fmt: skip
+            own = isinstance(up, cst.IfExp)
+            if any(self._fills_apart(p) or self._is_finite(p) or ends(self.facts.kinds, p)
+                   or (own and self.facts.unequal(p)) for p in tests):  # fmt: skip
                 return False
         return True
 
@@ -147,7 +152,9 @@ class Metrics:
         if isinstance(node, cst.Call) and extreme and len(node.args) == 1 and self.listed(node.args[0].value):
             return self.values(node.args[0].value)  # the least of the means, not the mean of the least
         mine = isinstance(node, cst.BaseExpression) and self.trained(node)
-        known = self.scalar(node) or self.scalar.several(node) or self.scalar.row(node) if mine else False
+        known = mine and (self.scalar(node) or self.scalar.several(node) or self.scalar.row(node)
+                          or self.entries.numbers(node, self.scalar)
+                          or (isinstance(node, cst.Subscript) and self.tabled(node.value)))  # fmt: skip
         number = mine and (node in self.formatted or known)
         number = number or (mine and self.listed(node))
         if isinstance(node, cst.BaseExpression) and number:
@@ -172,21 +179,27 @@ class Metrics:
             return self.bent(node.func.value)
         return node.func.value if node.func.attr.value in _CURVES else None
 
-    def each(self, made: cst.ListComp | cst.GeneratorExp | cst.DictComp) -> list[cst.BaseExpression]:
+    def each(self, made: cst.ListComp | cst.GeneratorExp | cst.DictComp, depth: int = 3) -> list[cst.BaseExpression]:
         """Return that in ``made`` which holds its numbers, if all ranks make as many: ``str(v) for v in (a, b)``."""
         turns, entries = made.for_in, made.for_in.iter
-        if turns.ifs or turns.inner_for_in is not None:
+        keys = names_in(turns.target.elements[0]) if isinstance(turns.target, cst.Tuple) else set()
+        if turns.inner_for_in is not None or any(names_in(i.test) - keys for i in turns.ifs):  # if key != "count"
             return []
+        part = made.value if isinstance(made, cst.DictComp) else made.elt
+        counts = isinstance(entries, cst.Call) and self.script.name_of(entries.func) == "builtins.range"
+        if isinstance(entries, cst.SimpleString) or (counts and not any(map(self.facts.unequal, walk(entries)))):
+            return [part]
         if isinstance(entries, (cst.List, cst.Tuple)):
-            return [entries]
+            return [part if all(isinstance(e.value, cst.SimpleString) for e in entries.elements) else entries]
         boxes: list[cst.BaseExpression] = [entries]
         if isinstance(entries, cst.Call) and self.script.name_of(entries.func) == "builtins.zip":
             boxes = [arg.value for arg in entries.args]
         elif isinstance(entries, cst.Call) and isinstance(entries.func, cst.Attribute):
             boxes = [entries.func.value] if entries.func.attr.value in ("items", "values") else []
         tables = [o.node for box in boxes for o in self.facts.flow.origins(box)]
-        fixed = all(isinstance(t, (cst.Dict, cst.List, cst.Tuple)) and t.elements for t in map(_listed, tables))
-        return [made.value if isinstance(made, cst.DictComp) else made.elt] if fixed and tables else []
+        fixed = all(pairs(t) or (isinstance(t, (cst.List, cst.Tuple)) and t.elements)
+                    or (isinstance(t, cst.DictComp) and depth and self.each(t, depth - 1)) for t in tables)  # fmt: skip
+        return [part] if fixed and tables else []
 
     def listed(self, node: cst.CSTNode) -> bool:
         """Tell whether ``node`` is a list of numbers to which all ranks add together."""
@@ -247,13 +260,6 @@ def asked_if_finite(node: cst.CSTNode) -> cst.BaseExpression | None:
     if node.args:
         return node.args[0].value
     return node.func.value if isinstance(node.func, cst.Attribute) else None
-
-
-def _listed(table: cst.CSTNode) -> cst.CSTNode:
-    """Return the list of which ``table`` has an entry for each: ``{name: Mean() for name in ("loss", "error")}``."""
-    if isinstance(table, (cst.DictComp, cst.ListComp)) and not table.for_in.ifs and table.for_in.inner_for_in is None:
-        return table.for_in.iter
-    return table
 
 
 def _asks_for_none(test: cst.Comparison) -> bool:

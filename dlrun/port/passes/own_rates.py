@@ -10,6 +10,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
 from dlrun.port.facts.rates import scaled_already, text_of
 from dlrun.port.insert import expression
+from dlrun.port.program.dicts import pairs
 
 
 def rates(facts: Facts) -> Iterator[cst.BaseExpression]:
@@ -17,7 +18,7 @@ def rates(facts: Facts) -> Iterator[cst.BaseExpression]:
     order = facts.script.order
     first = min((order[call] for call in facts.optimizers), default=0)
     for node in facts.script.nodes:
-        given = _entries(facts, node)
+        given = {text_of(key): value for key, value in pairs(node) if key is not None}
         if "params" not in given or "lr" not in given:
             continue
         if order[node] < first or not scaled_already(facts, given["lr"]):  # before there is an optimizer to read
@@ -29,7 +30,7 @@ def read(facts: Facts, value: cst.BaseExpression, scaled: Collection[cst.CSTNode
     index = value.slice[0].slice if isinstance(value, cst.Subscript) else None
     if not isinstance(value, cst.Subscript) or not isinstance(index, cst.Index) or text_of(index.value) != "lr":
         return False
-    boxes = [_entries(facts, origin.node) for origin in facts.flow.origins(value.value)]
+    boxes = [{text_of(k): v for k, v in pairs(o.node) if k is not None} for o in facts.flow.origins(value.value)]
     return any(box.get("lr") in scaled for box in boxes)
 
 
@@ -64,12 +65,3 @@ def by_hand(facts: Facts) -> Iterator[Edit | Doubt]:
             doubted = True
             yield Doubt(update, "the rate of this update by hand is not scaled", "medium",
                         f"{facts.alias}.lr_scale(rate) in place of the rate")  # fmt: skip
-
-
-def _entries(facts: Facts, node: cst.CSTNode) -> dict[str, cst.BaseExpression]:
-    """Return the entries of a dict, be it written with braces or with ``dict()``, whose keys are texts."""
-    if isinstance(node, cst.Dict):
-        return {text_of(e.key): e.value for e in node.elements if isinstance(e, cst.DictElement)}
-    if isinstance(node, cst.Call) and facts.script.name_of(node.func) == "builtins.dict":
-        return {a.keyword.value: a.value for a in node.args if a.keyword is not None}
-    return {}

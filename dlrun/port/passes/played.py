@@ -9,7 +9,7 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts
-from dlrun.port.feeds.draws import plays
+from dlrun.port.facts.kinds import plays
 from dlrun.port.passes.apart import seeded_draws
 from dlrun.port.program.script import argument, calls_method, dotted, names_in, walk
 

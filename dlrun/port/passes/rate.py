@@ -124,8 +124,9 @@ def _constructor(facts: Facts, call: cst.Call, scale) -> Iterator[Edit | Doubt]:
         rates = [rate for name, rate in keywords(facts, call) if name == "lr"]
         yield from (Edit(rate, why, scale) for rate in rates)
         if not rates:
+            given = next(facts.script.code(arg.value) for arg in call.args if arg.star == "**")
             yield Doubt(call, "the learning rate is somewhere in these keyword arguments, and is not scaled", "high",
-                        f"lr={facts.alias}.lr_scale(...)")  # fmt: skip
+                        f'**{{**{given}, "lr": {facts.alias}.lr_scale({given}["lr"])}}')  # fmt: skip
         return
     if own_rates.of_their_own(facts, call):
         return

@@ -11,6 +11,7 @@ from dlrun.port.facts.formats import numbers
 from dlrun.port.passes import meters
 from dlrun.port.passes.extremes import of_all
 from dlrun.port.passes.metrics import Metrics
+from dlrun.port.program.dicts import pairs
 from dlrun.port.program.script import argument, dotted, walk
 
 _LOGS = ("set_postfix", "set_description", "set_postfix_str", "add_scalar", "add_scalars", "log", "info", "log_value",
@@ -103,7 +104,8 @@ def texts(metrics: Metrics, given: list[cst.BaseExpression]) -> Iterator[cst.Bas
             values.extend([value] if isinstance(value, cst.BaseExpression) else [])
         returned = [r for v in (node, *values) if isinstance(v, cst.Call) for r in _returned(metrics, v)]
         for made in (*values, *returned):
-            if _is_text(made) and metrics.all_ranks(made) and not metrics.has_gradients(made):
+            known = _is_text(made) or metrics.entries.numbers(made, metrics.scalar)
+            if known and metrics.all_ranks(made) and not metrics.has_gradients(made):
                 yield made
 
 
@@ -114,11 +116,14 @@ def _returned(metrics: Metrics, call: cst.Call) -> Iterator[cst.BaseExpression]:
             for end in metrics.facts.flow.returns(function):
                 bindings = metrics.script.bindings_of(end) if isinstance(end, cst.Name) else ()
                 only = bindings[0].written if len(bindings) == 1 else None
-                yield only if isinstance(only, cst.Dict) else end
+                filled = metrics.entries.numbers(end, metrics.scalar)
+                yield only if only is not None and pairs(only) and not filled else end
 
 
 def _is_text(node: cst.CSTNode) -> bool:
     """Tell whether ``node`` puts values into a text, or under the texts that name them."""
+    if entries := pairs(node):
+        return isinstance(entries[0][0], cst.SimpleString)
     match node:
         case cst.BinaryOperation(operator=cst.Add()):
             return _is_text(node.left) or _is_text(node.right)
@@ -126,11 +131,7 @@ def _is_text(node: cst.CSTNode) -> bool:
             return isinstance(left, (cst.SimpleString, cst.ConcatenatedString))
         case cst.Call(func=cst.Attribute(attr=cst.Name("format" | "join"))):
             return True
-        case cst.Dict(elements=[cst.DictElement(key=cst.SimpleString()), *_]):
-            return True
-        case cst.Call(func=cst.Name("dict"), args=[cst.Arg(keyword=cst.Name()), *_]):
-            return True
-    return isinstance(node, (cst.FormattedString, cst.ConcatenatedString, cst.SimpleString))
+    return isinstance(node, (cst.FormattedString, cst.ConcatenatedString, cst.SimpleString, cst.DictComp))
 
 
 def _within(metrics: Metrics, training: set[cst.CSTNode]) -> set[cst.CSTNode]:

@@ -183,7 +183,7 @@ class Sums:
     def _grown(self, node: cst.CSTNode) -> list[tuple[cst.For | cst.While | None, cst.BaseExpression]]:
         """Return these loops, each with what is added there."""
         found: list[tuple[cst.For | cst.While | None, cst.BaseExpression]] = []
-        parts = {*self.facts.accumulating, *self.facts.unrolled}
+        parts = {*self.facts.accumulating, *self.facts.parts}
         for name in (n for n in walk(node) if isinstance(n, cst.Name) and self.facts.trained(n)):
             for binding in self._bindings(name):
                 if (grown := added(binding.node)) is not None:

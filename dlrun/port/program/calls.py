@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
+from dlrun.port.program.dicts import pairs
 from dlrun.port.program.script import Script
 
 
@@ -51,8 +52,8 @@ class Calls:
             yield from (d for f in functions for value in self.returns(f) for d in self.definitions(value))
         elif isinstance(node, cst.Subscript):  # CHOICES[name](data)
             tables = (b.value for b in self.script.bindings_of(node.value) if not b.path)
-            entries = (e for table in tables if isinstance(table, cst.Dict) for e in table.elements)
-            yield from (d for entry in entries for d in self.definitions(entry.value))
+            entries = (value for table in tables if table is not None for _, value in pairs(table))
+            yield from (d for entry in entries for d in self.definitions(entry))
         for binding in self.script.bindings_of(node):
             if isinstance(binding.node, (cst.ClassDef, cst.FunctionDef)):
                 yield binding.node

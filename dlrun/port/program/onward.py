@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from dlrun.port.program.calls import Calls
+from dlrun.port.program.dicts import pairs
 from dlrun.port.program.script import Binding, Path, dotted
 
 # Methods that give back the object they are called on (or one that stands for it).
@@ -145,10 +146,9 @@ class Onward(Calls, ABC):
         found: list[State] = [(value, path) for value in self._of_keyword(node.value, key)]
         for origin in self.origins(node.value):
             box = origin.node
-            if isinstance(box, cst.Dict):
-                pairs = [e for e in box.elements if isinstance(e, cst.DictElement)]
-                same = [e for e in pairs if key is not None and _alike(e.key, key)]
-                found.extend((element.value, path) for element in same or pairs)
+            if held := [(k, value) for k, value in pairs(box) if k is not None]:
+                same = [pair for pair in held if key is not None and _alike(pair[0], key)]
+                found.extend((value, path) for _, value in same or held)
             elif isinstance(box, cst.DictComp):
                 found.append((box.value, path))
             elif isinstance(box, (cst.List, cst.Tuple, cst.ListComp)) and not isinstance(index, cst.Slice):
@@ -200,12 +200,11 @@ class Onward(Calls, ABC):
         """Return the values of a dict: those written in it, and those that are put into an empty one."""
         if isinstance(box, cst.DictComp):
             return [box.value]
-        values = [e.value for e in box.elements if isinstance(e, cst.DictElement)] if isinstance(box, cst.Dict) else []
-        return values or self.stored(box)
+        return [value for key, value in pairs(box) if key is not None] or self.stored(box)
 
 
 def _alike(one: cst.CSTNode, other: cst.CSTNode) -> bool:
     """Tell whether two keys are written alike; ``deep_equals`` alone takes long over large tables."""
     if isinstance(one, cst.SimpleString) and isinstance(other, cst.SimpleString):
-        return one.value == other.value
+        return one.evaluated_value == other.evaluated_value
     return type(one) is type(other) and one.deep_equals(other)

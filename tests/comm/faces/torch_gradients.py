@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import os
+from collections import defaultdict
 
 import dl_comm.torch as dl
 import numpy as np
@@ -287,6 +288,8 @@ def averages_keep_the_kind_of_their_argument():
     assert (type(dl.average(2 + (_r == 0))), type(dl.average(23)), type(dl.average(23.0))) == (float, int, float)
     assert dl.average((float(_r), _r)) == (mean, mean)
     assert dl.average({"loss": float(_r), "split": "val", "best": None}) == {"loss": mean, "split": "val", "best": None}
+    lists = defaultdict(list, loss=[float(_r), 2.0])
+    assert dl.average(lists) == {"loss": [mean, 2.0]} and type(dl.average(lists)) is defaultdict
     names = ("a", "b") if _r == 0 else ("b", "a")  # as out of a set of texts, whose order is each process's own
     assert list(dl.average({name: float(ord(name)) for name in names}).items()) == [(name, ord(name)) for name in names]
     try:
