@@ -143,7 +143,7 @@ def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
     answers = [n.value for n in script.of(cst.Assign) if feeds.episodes and plays(kinds, n)]
     apart = [*everywhere, *chances(script), *samples, *own.numbers(feeds), *answers]
     made = made_of(script, Taint(script, kinds, samples), loops.in_training)
-    made += [n for n in answers if loops.in_training(n)]
+    made += answers
     cut = set(own.cut(feeds))
     made += forwards(script, kinds, lambda call: not cut.isdisjoint(walk(call)))
     return Facts(

@@ -91,3 +91,13 @@ def test_means_by_name_are_of_all_ranks_where_they_are_kept_or_shown_whole() -> 
 def test_means_by_name_that_a_function_returns_are_of_all_ranks_where_they_are_shown(end: str, written: str) -> None:
     source = SCRIPT.format(begin=DICT, add=ADD, end=end).replace("for epoch in range(3)", "def train()")
     assert written in port(f"{source}for epoch in range(3):\n    print(epoch, train())\n").text
+
+
+def test_counts_in_a_list_are_of_all_ranks_in_a_row_and_a_table_of_pandas_is_no_number() -> None:
+    add = "for i in range(2):\n            sums[i] += (out[:, i] > 0).sum().item()\n        seen += len(x)"
+    end = "row = {'epoch': epoch, 'loss': loss.item()}\n    row.update({k: v / seen for k, v in zip('ab', sums)})"
+    source = SCRIPT.format(begin="sums, seen = [0] * 2, 0", add=add, end=f"{end}\n    rows.append(row)")
+    source = source.replace("for epoch", "import pandas as pd\nrows, other = [], []\nfor epoch")
+    text = port(f"{source}    other.append(out)\nprint(pd.DataFrame(other).groupby('epoch').loss.mean())\n").text
+    assert "row.update({k: dl.average(v / seen) for k, v in zip('ab', sums)})" in text
+    assert "print(pd.DataFrame(other).groupby('epoch').loss.mean())" in text

@@ -134,3 +134,34 @@ def test_sums_of_sums_over_a_share_are_added_up_over_the_ranks() -> None:
     source = SERIES.replace("right += (out.argmax(1) == y[:, t]).sum().item()", counted).replace("SHOWN", shown)
     text = port(source.replace("right, seen, fine = 0, 0, 0", "right = wrong = fine = seen = 0")).text
     assert "print(dl.total(-(right + wrong)), dl.average(right - 2 * wrong))" in text
+
+
+ROLLOUT = """import gymnasium as gym
+import torch
+env = gym.make("CartPole-v1")
+policy = torch.nn.Linear(4, 2)
+opt = torch.optim.SGD(policy.parameters(), lr=0.1)
+state, gains = env.reset()[0], []
+for update in range(300):
+    batch, gain, done = [], 0, False
+    PLAY
+        with torch.no_grad():
+            action = policy(torch.from_numpy(state)).argmax().item()
+        state, reward, done, _, _ = env.step(action)
+        batch.append(torch.from_numpy(state))
+        gain += reward
+        print(gain)
+    gains.append(gain)
+    for _ in range(4):
+        loss = policy(torch.stack(batch)).softmax(1).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    print(update, sum(gains[-9:]) / 9)
+"""
+
+
+@pytest.mark.parametrize("play", ["for t in range(128):", "while not done:"])
+def test_what_is_played_before_the_updates_is_averaged_where_all_ranks_come_to_it(play) -> None:
+    text = port(ROLLOUT.replace("PLAY", play)).text
+    assert "        print(gain)\n" in text and "print(update, dl.average(sum(gains[-9:]) / 9))" in text

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 
 import libcst as cst
 
 from dlrun.port.program.dicts import pairs
+from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Binding, Script, added, dotted
 
 _ANY = "*"
@@ -111,3 +112,23 @@ def _begun(value: cst.BaseExpression | None, key: str) -> cst.BaseExpression | N
         case cst.DictComp(value=each):
             return each
     return value
+
+
+def written(flow: Flow, box: cst.CSTNode, are: Callable[[cst.BaseExpression], bool]) -> bool:
+    """Tell whether ``box`` is a dict or a list of what ``are`` accepts, written out, be it ``[0.0] * 10``."""
+    made = [o.node for o in flow.origins(box)]
+    held = [list(_written(m)) for m in made]
+    return bool(made) and all(each and all(value is not None and are(value) for value in each) for each in held)
+
+
+def _written(made: cst.CSTNode) -> Iterator[cst.BaseExpression | None]:
+    """Yield the entries of ``made``; None for what is put in whole."""
+    match made:
+        case cst.BinaryOperation(left=cst.List() as box, operator=cst.Multiply()):
+            yield from _written(box)
+        case cst.List(elements=elements) | cst.Tuple(elements=elements):
+            yield from (None if isinstance(e, cst.StarredElement) else e.value for e in elements)
+        case cst.ListComp(elt=each):
+            yield each
+        case _:
+            yield from (None if key is None else value for key, value in pairs(made))

@@ -9,7 +9,7 @@ import libcst as cst
 
 from dlrun.port.facts.spread import Spread
 from dlrun.port.program.flow import Flow
-from dlrun.port.program.script import dotted
+from dlrun.port.program.script import dotted, names_in, walk
 
 _OPTIMIZERS = re.compile(
     r"^(torch\.optim\.(?!lr_scheduler|swa_utils)(\w+\.)?[A-Z?]|torch_optimizer\.|apex\.optimizers\.|bitsandbytes\.optim\.|"
@@ -180,3 +180,17 @@ def ends(kinds: Kinds, tested: cst.BaseExpression) -> bool:
             return told or any(isinstance(b.value, (cst.BooleanOperation, cst.BinaryOperation)) and ends(kinds, b.value)
                                for b in bound if b.how == "assign" and not b.path)  # fmt: skip
     return False
+
+
+def to_an_end(kinds: Kinds, loop: cst.CSTNode) -> bool:
+    """Tell whether ``loop`` plays an episode until it is over: another number of turns on each rank."""
+    if not isinstance(loop, (cst.For, cst.While)):
+        return False
+    inside = list(walk(loop.body))
+    played = [n for n in inside if isinstance(n, cst.Assign) and plays(kinds, n)]
+    own = [n for n in inside if isinstance(n, (cst.Assign, cst.Break))
+           and next(u for u in kinds.script.above(n) if isinstance(u, (cst.For, cst.While))) is loop]  # fmt: skip
+    test = names_in(loop.test) if isinstance(loop, cst.While) else set[str]()
+    done = any(test & names_in(n.targets[0].target) for n in played)
+    ends = isinstance(loop, cst.While) or any(isinstance(n, cst.Break) for n in own)
+    return done or (ends and any(n in own for n in played))

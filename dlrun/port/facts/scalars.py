@@ -8,12 +8,12 @@ from functools import cached_property
 import libcst as cst
 
 from dlrun.port.facts.computed import given
+from dlrun.port.facts.entries import written
 from dlrun.port.facts.fetches import entry, fetched, taken
 from dlrun.port.facts.kinds import Kinds, plays
-from dlrun.port.facts.lists import Lists
-from dlrun.port.facts.scalars_called import of_library
+from dlrun.port.facts.lists import Lists, turned
+from dlrun.port.facts.scalars_called import of_library, of_table
 from dlrun.port.facts.scalars_tensorflow import of_tensorflow
-from dlrun.port.program.dicts import pairs
 from dlrun.port.program.script import Binding, calls_method, dotted
 
 _ROWS = ("numpy.zeros", "torch.zeros")
@@ -211,7 +211,7 @@ class Scalars:
             if method == "item" or (method == "result" and not call.args):  # of a tensor; of a Keras metric
                 return True
             if method in ("mean", "sum", "max", "min", "numel") and not call.args:
-                return True
+                return not of_table(self.flow, call.func.value)
             if method == "size" and len(call.args) == 1:
                 return True
             if self.script.name_of(call.func) in _WHOLE and len(call.args) == 1:
@@ -244,9 +244,9 @@ class Scalars:
             made = self.flow.through(value) if value is not None else ()
             counts = any(isinstance(m, cst.Call) and self.script.name_of(m.func) in ("builtins.range",
                          "builtins.enumerate") for m in made)  # fmt: skip
-            if isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and not value.args:
-                entries = {"items": ("each", 1), "values": ("each",)}.get(value.func.attr.value)
-                return binding.path == entries and self._entries(value.func.value, depth)
+            over = turned(value, binding.path) if value is not None else None
+            if over is not None and written(self.flow, over, lambda entry: self(entry, depth)):
+                return True
             return counts and binding.path in (("each",), ("each", 0))
         if binding.how != "assign" or value is None:
             return False
@@ -257,12 +257,6 @@ class Scalars:
         if isinstance(binding.node, cst.AugAssign) and _is_named(value):
             return True  # what it is added to tells: total += losses["total"]
         return binding.path in ((), ("part",)) and self(value, depth)
-
-    def _entries(self, table: cst.BaseExpression, depth: int) -> bool:
-        """Tell whether ``table`` is a dict of single numbers: ``{"loss": loss.item()}``."""
-        made = [o.node for o in self.flow.origins(table)]
-        held = [pairs(m) for m in made]
-        return all(each and all(key is not None and self(value, depth) for key, value in each) for each in held)
 
     def _part(self, value: cst.BaseExpression, at: int, depth: int) -> bool:
         """Tell whether element ``at`` of a tuple is one number: of a literal one, or of what a function returns."""

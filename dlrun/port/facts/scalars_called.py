@@ -6,6 +6,11 @@ from collections.abc import Callable
 
 import libcst as cst
 
+from dlrun.port.program.flow import Flow
+from dlrun.port.program.script import walk
+
+_GROUPS = ("groupby", "rolling", "resample", "expanding", "ewm")  # of pandas
+
 _FUNCTIONS = {
     "builtins.float", "builtins.int", "builtins.len", "builtins.sum", "builtins.round", "builtins.abs", "numpy.mean",
     "numpy.average", "numpy.sum", "numpy.sqrt", "numpy.exp", "math.sqrt", "math.exp", "math.log", "statistics.mean",
@@ -37,3 +42,10 @@ def of_library(call: cst.Call, name: str, number: Callable[[cst.CSTNode], bool])
     if name in _DRAWS and len(call.args) == 2 and not any(a.keyword for a in call.args):
         return True
     return None
+
+
+def of_table(flow: Flow, node: cst.BaseExpression) -> bool:
+    """Tell whether ``node`` is a table of pandas, or is grouped: the mean of such is a number for each of many."""
+    grouped = any(isinstance(n, cst.Attribute) and n.attr.value in _GROUPS for n in walk(node))
+    made = [o.node for o in flow.origins(node)]
+    return grouped or any(isinstance(n, cst.Call) and flow.script.name_of(n.func).startswith("pandas.") for n in made)

@@ -9,7 +9,7 @@ import libcst as cst
 from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import nothing
 from dlrun.port.facts.entries import Entries
-from dlrun.port.facts.kinds import ends
+from dlrun.port.facts.kinds import ends, to_an_end
 from dlrun.port.facts.scalars import Scalars
 from dlrun.port.facts.taint import Taint, differentiable, leads_back, plain_numbers
 from dlrun.port.insert import expression
@@ -85,7 +85,11 @@ class Metrics:
         """Tell whether all ranks come to ``node`` or none: no condition above it depends on a rank's own values."""
         function = self.script.function_of(node)
         for up in self.script.above(node):
-            if isinstance(up, (cst.Lambda, cst.ListComp, cst.GeneratorExp, cst.DictComp)) or up in self.facts.parts:
+            if (
+                isinstance(up, (cst.Lambda, cst.ListComp, cst.GeneratorExp, cst.DictComp))
+                or up in self.facts.parts
+                or (self.facts.episodes and to_an_end(self.facts.kinds, up))
+            ):
                 return False  # an episode may be longer on one rank
             if isinstance(up, (cst.If, cst.IfExp)) and any(
                 self._is_unequal(side) and (function, self.script.code(side)) not in self.averaged
@@ -197,9 +201,18 @@ class Metrics:
         elif isinstance(entries, cst.Call) and isinstance(entries.func, cst.Attribute):
             boxes = [entries.func.value] if entries.func.attr.value in ("items", "values") else []
         tables = [o.node for box in boxes for o in self.facts.flow.origins(box)]
-        fixed = all(pairs(t) or (isinstance(t, (cst.List, cst.Tuple)) and t.elements)
-                    or (isinstance(t, cst.DictComp) and depth and self.each(t, depth - 1)) for t in tables)  # fmt: skip
-        return [part] if fixed and tables else []
+        return [part] if tables and all(self._is_as_long(t, depth) for t in tables) else []
+
+    def _is_as_long(self, made: cst.CSTNode, depth: int) -> bool:
+        """Tell whether ``made`` is a box that holds as much on all ranks: written out, or made of such a one."""
+        match made:
+            case cst.List() | cst.Tuple():
+                return bool(made.elements)
+            case cst.DictComp() | cst.ListComp():
+                return depth > 0 and bool(self.each(made, depth - 1))
+            case cst.BinaryOperation(left=cst.List(), operator=cst.Multiply()):  # [0.0] * 10
+                return not self.facts.unequal(made)
+        return isinstance(made, cst.SimpleString) or bool(pairs(made))
 
     def listed(self, node: cst.CSTNode) -> bool:
         """Tell whether ``node`` is a list of numbers to which all ranks add together."""

@@ -9,9 +9,9 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts
-from dlrun.port.facts.kinds import plays
+from dlrun.port.facts.kinds import plays, to_an_end
 from dlrun.port.passes.apart import seeded_draws
-from dlrun.port.program.script import argument, calls_method, dotted, names_in, walk
+from dlrun.port.program.script import argument, calls_method, dotted, walk
 
 _NORMALISES = re.compile(r"^(gym|gymnasium|stable_baselines3)\..*(NormalizeObservation|NormalizeReward|VecNormalize)$")
 
@@ -75,16 +75,4 @@ def _uneven_episodes(facts: Facts) -> Iterator[Doubt]:
 
 def uneven(facts: Facts) -> cst.CSTNode | None:
     """Return a loop that plays an episode to its end and updates at each of its turns, if there is one."""
-    for loop in facts.loops:
-        inside = list(walk(loop.body))
-        body = [n for n in inside if isinstance(n, (cst.Assign, cst.Break)) and _loop_of(facts, n) is loop]
-        ends = isinstance(loop, cst.While) or any(isinstance(n, cst.Break) for n in body)
-        played = [n for n in inside if isinstance(n, cst.Assign) and plays(facts.kinds, n)]
-        done = isinstance(loop, cst.While) and any(names_in(loop.test) & names_in(n.targets[0].target) for n in played)
-        if done or (ends and any(n in body for n in played)):
-            return loop
-    return None
-
-
-def _loop_of(facts: Facts, node: cst.CSTNode) -> cst.CSTNode | None:
-    return next((u for u in facts.script.above(node) if isinstance(u, (cst.For, cst.While))), None)
+    return next((loop for loop in facts.loops if to_an_end(facts.kinds, loop)), None)
