@@ -6,7 +6,6 @@ import libcst as cst
 
 from dlrun.port.facts.kinds import Kinds
 from dlrun.port.feeds.positions import mentions
-from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import argument, dotted, names_in, walk
 
 _CUTS = ("split", "chunk", "tensor_split", "array_split", "unbind")
@@ -32,10 +31,9 @@ def goes_in(kinds: Kinds, loop: cst.CSTNode | None, zipped: cst.Call, part: cst.
     return lists and any(mentions(a, names) for c in calls if kinds.of(c.func) in ("module", "loss") for a in c.args)
 
 
-def keeps_order(flow: Flow, loader: cst.BaseExpression) -> bool:
-    """Tell whether ``loader`` goes through its samples in their order."""
-    made = [o.node for o in flow.origins(loader)]
-    calls = [n for n in made if isinstance(n, cst.Call)]
-    plain = [c for c in calls if argument(c, "sampler") is None and argument(c, "batch_sampler") is None]
-    shuffles = [argument(call, "shuffle", 2) for call in plain]
-    return 0 < len(plain) == len(calls) and all(s is None or dotted(s) == "False" for s in shuffles)
+def keeps_order(made: cst.Call) -> bool:
+    """Tell whether the loader that ``made`` makes goes through its samples in their order, by itself."""
+    shuffle = argument(made, "shuffle", 2)
+    given = [argument(made, name) for name in ("sampler", "batch_sampler")]
+    return (shuffle is None or dotted(shuffle) == "False") and given == [None, None] and not any(
+        arg.star for arg in made.args)  # fmt: skip

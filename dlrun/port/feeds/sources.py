@@ -115,7 +115,9 @@ class Sources:
                 self._feed(part, drawn, innermost)
             elif loaders := [other for other in parts if self.kinds.of(other) == "loader"]:
                 if innermost and not drawn and beside.goes_in(self.kinds, self._at, zipped, part):
-                    if all(beside.keeps_order(self.flow, loader) for loader in loaders):
+                    made = [o.node for loader in loaders for o in self.flow.origins(loader)]
+                    calls = [n for n in made if isinstance(n, cst.Call)]
+                    if calls and all(map(beside.keeps_order, calls)):
                         self.numbered = self.numbered or part  # its k-th entry goes with the loader's k-th batch
                     else:
                         self.found.setdefault(part, Feed(part, "iterable"))

@@ -59,16 +59,10 @@ def _bound_outside(facts: Facts, name: cst.Name) -> bool:
     return not any(up in loops for b in bindings for up in (b.node, *facts.script.above(b.node)))
 
 
-def from_length(facts: Facts, node: cst.CSTNode, depth: int = 0) -> bool:
+def from_length(facts: Facts, node: cst.BaseExpression) -> bool:
     """Tell whether ``node`` is computed from a length: that of a sharded loader is this rank's."""
-    for n in walk(node):
-        if isinstance(n, cst.Call) and facts.script.name_of(n.func) == "builtins.len":
-            return True
-        if isinstance(n, cst.Name) and depth < 4:
-            for b in facts.script.bindings_of(n):
-                if b.how == "assign" and b.value is not None and from_length(facts, b.value, depth + 1):
-                    return True
-    return False
+    return any(isinstance(n, cst.Call) and facts.script.name_of(n.func) == "builtins.len"
+               for n in computed(facts.flow, [node]).nodes)  # fmt: skip
 
 
 def is_own(facts: Facts, node: cst.BaseExpression) -> bool:

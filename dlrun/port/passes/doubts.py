@@ -13,6 +13,7 @@ from dlrun.port.facts.computed import computed
 from dlrun.port.facts.scalars import Scalars
 from dlrun.port.facts.taint import without_gradients
 from dlrun.port.feeds import nested
+from dlrun.port.feeds.beside import keeps_order
 from dlrun.port.passes import coupled, played, weighted
 from dlrun.port.passes.counters import feeds_of, innermost, runs_inside
 from dlrun.port.passes.returned import gets_shares
@@ -68,19 +69,11 @@ def _in_pairs(facts: Facts) -> Iterator[Doubt]:
         made = [o.node for feed in feeds for o in facts.flow.origins(feed.node)]
         loaders = [n for n in made if isinstance(n, cst.Call) and facts.kinds.of_call(n) == "loader"]
         sizes = {facts.script.code(size) if (size := argument(c, "batch_size", 1)) is not None else "1": c
-                 for c in loaders if _keeps_order(c)}  # fmt: skip
+                 for c in loaders if keeps_order(c)}  # fmt: skip
         if len(sizes) > 1:
             yield Doubt(list(sizes.values())[1], f"loaders that keep their order give batches of {' and '.join(sizes)} "
                         "to one step: a rank's shares hold other samples of the one than of the other, and what "
                         "belongs together comes apart", "high", "one loader, of pairs")  # fmt: skip
-
-
-def _keeps_order(loader: cst.Call) -> bool:
-    """Tell whether ``loader`` goes through its samples in their order, by itself."""
-    shuffle = argument(loader, "shuffle", 2)
-    given = [argument(loader, name) for name in ("sampler", "batch_sampler")]
-    return (shuffle is None or dotted(shuffle) == "False") and given == [None, None] and not any(
-        arg.star for arg in loader.args)  # fmt: skip
 
 
 def _judging(facts: Facts) -> Iterator[cst.Call]:

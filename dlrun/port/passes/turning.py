@@ -13,7 +13,7 @@ from dlrun.port.facts.taint import losses
 from dlrun.port.passes import milestones
 from dlrun.port.passes.bounds import compared
 from dlrun.port.passes.counters import attributes, counters, each_update, tells
-from dlrun.port.passes.counts import is_length_of_share
+from dlrun.port.passes.counts import is_own
 from dlrun.port.passes.decisions import ORDER
 from dlrun.port.passes.milestones import numbers
 from dlrun.port.passes.tallies import is_target
@@ -104,7 +104,7 @@ def _count(
     return right if reads(left) or any(reads(value) for b in handed for value in given(facts.flow, b)) else None
 
 
-def _is_serial(facts: Facts, count: cst.CSTNode) -> bool:
+def _is_serial(facts: Facts, count: cst.BaseExpression) -> bool:
     """Tell whether ``count`` may be a number of serial steps, and not the first one, nor the rank's own."""
     first = isinstance(count, cst.Integer) and count.evaluated_value < 2
-    return not first and not any(is_length_of_share(facts, n) for n in computed(facts.flow, [count]).nodes)  # type: ignore[list-item]
+    return not first and not is_own(facts, count)
