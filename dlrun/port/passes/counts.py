@@ -113,6 +113,16 @@ def _counted(facts: Facts, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
                     yield inner.args[0].value if isinstance(inner, cst.Call) and listed else inner
 
 
+def of_an_epoch(facts: Facts, count: cst.BaseExpression) -> cst.BaseExpression:
+    """Return the factor of ``epochs * (len(data) // size)`` that counts an epoch's steps: each rounds up its own."""
+    while isinstance(count, cst.BinaryOperation) and isinstance(count.operator, cst.Multiply):
+        sides = [side for side in (count.left, count.right) if all_samples(facts, side)]
+        if len(sides) != 1:
+            break
+        count = sides[0]
+    return count
+
+
 def hits(facts: Facts, node: cst.CSTNode, depth: int = 0) -> bool:
     """Tell whether ``node`` is a number of samples for which something holds: ``(predicted == y).sum().item()``."""
     match node:
