@@ -10,7 +10,8 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts.computed import reaching
 from dlrun.port.passes.counters import runs_inside
 from dlrun.port.passes.metrics import Metrics
-from dlrun.port.passes.own_states import is_same, runs_in, tensor_of
+from dlrun.port.passes.moved import is_same, tensor_of
+from dlrun.port.passes.own_states import runs_in
 from dlrun.port.passes.queues import fills, of_its_own
 from dlrun.port.program.script import dotted, walk
 

@@ -13,7 +13,8 @@ from dlrun.port.facts import ScriptFacts
 from dlrun.port.facts.kinds_tensorflow import TensorFlowKinds, plain
 from dlrun.port.facts.taint import Taint
 from dlrun.port.facts.tensorflow import TensorFlowFacts
-from dlrun.port.passes.own_states import is_same, moved, runs_in, tensor_of
+from dlrun.port.passes.moved import is_same, moved, tensor_of
+from dlrun.port.passes.own_states import runs_in
 from dlrun.port.program.script import argument, calls_method, dotted, walk
 
 _METHODS = re.compile(r"^(assign(_add|_sub)?|scatter_(nd_)?(add|sub|update|max|min))$")
