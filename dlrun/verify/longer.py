@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dlrun.verify.checks import ramps, rate
+from dlrun.verify.checks import lengths, ramps, rate
+from dlrun.verify.checks.data import batch_factor
 from dlrun.verify.trace import Run
 from dlrun.verify.tracer.recorder import UNCUT
 from dlrun.verify.verdict import Check
@@ -14,23 +15,30 @@ from dlrun.verify.verdict import Check
 if TYPE_CHECKING:
     from dlrun.verify.job import Runs
 
-STEPS = 64
+STEPS, FEWER = 256, 64  # as many as come to the end of most ramps, or where those would take too long
 SECONDS = 30.0  # that these may take
 
 
 def to_the_end(runs: Runs, serial: Run, sharded: Run, checks: Sequence[Check]) -> list[Check]:
-    """Return the checks, an open one of the rate judged by runs of more steps that come to the end of its ramp."""
-    if runs.job.steps >= STEPS or not any(ramps.END in check.todo for check in checks):
-        return list(checks)
+    """Return the checks, that of a rate on a ramp judged by runs of more steps that come to its end."""
     slowest = max(_seconds(run) / max(1, len(run.root.steps) - 1) for run in (serial, sharded))
-    if slowest * STEPS > SECONDS:
+    steps = next((steps for steps in (STEPS, FEWER) if slowest * steps <= SECONDS), 0)
+    if runs.job.steps >= steps or not any(_open(check, serial, sharded) for check in checks):
         return list(checks)
-    more = replace(runs, job=replace(runs.job, steps=STEPS), cuts=[UNCUT])
+    more = replace(runs, job=replace(runs.job, steps=steps), cuts=[UNCUT])
     one, other = more.both(more.longer, lambda: more.sharded(name="longer-sharded"))
     if one.error or other.error or one.hung or other.hung:
         return list(checks)
-    judged = ramps.at_end(one, other, rate.promised_by(sharded), rate.NAME)
-    return [judged if judged and ramps.END in check.todo else check for check in checks]
+    fewer = lengths.fewer_steps(serial, sharded)
+    judged = ramps.at_end(one, other, rate.promised_by(sharded), fewer, rate.NAME)
+    return [judged if judged and _open(check, serial, sharded) else check for check in checks]
+
+
+def _open(check: Check, serial: Run, sharded: Run) -> bool:
+    """Whether the end of a ramp decides on a check."""
+    if check.name != rate.NAME or check.status != "passed" or any(sharded.root.returns("warmup")):
+        return ramps.END in check.todo
+    return batch_factor(serial, sharded) > 1 and ramps.are_by_hand(serial.root)
 
 
 def _seconds(run: Run) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from by_hand import averaged, epoch, event, optimizer, run, step
 
@@ -111,6 +113,31 @@ def test_the_same_batches_on_all_ranks_are_found_beside_noise_of_their_own(alike
     check = coverage(pairs((alike, noise[0])), pairs((alike, noise[1]), (alike, noise[2])))
     assert check is not None
     assert check.fault == fault
+
+
+@pytest.mark.parametrize(("second", "fault"), [([[1, 2], [3, 4]], "unsharded-loader"), ([[5, 6], [7, 8]], "")])
+def test_batches_of_one_of_two_optimizers_that_step_by_turns_are_found_to_be_alike(second, fault) -> None:
+    def by_turns(real: list[list[int]], noise: int) -> list[Event]:
+        events: list[Event] = []
+        for i, rows in enumerate(real):
+            drawn = [[noise + 4 * i, noise + 4 * i + 1], [noise + 4 * i + 2, noise + 4 * i + 3]]
+            events += [event("forward", rows={"x": drawn[0]}), event("forward", rows={"x": rows}), step(2 * i + 1, 0.9)]
+            other = step(2 * i + 2, 0.9)
+            events += [event("forward", rows={"x": drawn[1]}), replace(other, facts=other.facts | {"optimizer": 1})]
+        return events
+
+    serial = run(by_turns([[1, 2], [3, 4]], 100))
+    check = coverage(serial, run(by_turns([[1, 2], [3, 4]], 200), by_turns(second, 300)))
+    assert check is not None
+    assert check.fault == fault
+
+
+def test_an_input_that_is_one_number_in_each_step_is_no_batch() -> None:
+    progress = [[i] * 4 for i in range(3)]
+    noise = [[[100 * rank + 4 * i + j for j in range(4)] for i in range(3)] for rank in range(3)]
+    check = coverage(pairs((noise[0], progress)), pairs((noise[1], progress), (noise[2], progress)))
+    assert check is not None
+    assert check.fault == ""
 
 
 def test_a_constant_input_beside_shared_ones_is_no_fault() -> None:

@@ -52,9 +52,32 @@ RISING, ENDED = [0.01, 0.02, 0.03], [0.01, 0.02, 0.03, 0.03]
     ],
 )
 def test_the_end_of_a_ramp_tells_a_fast_one_from_one_that_is_scaled_twice(serial, ported, status) -> None:
-    check = ramps.at_end(run(trained(serial)), run(*[trained(ported)] * 2), 1.0, rate.NAME)
+    check = ramps.at_end(run(trained(serial)), run(*[trained(ported)] * 2), 1.0, True, rate.NAME)
     assert (check.status if check else None) == status
     assert check is None or check.fault == ("double-scaling" if status == "failed" else "")
+
+
+@pytest.mark.parametrize(
+    ("ported", "fewer", "fault"),
+    [
+        ([0.04, 0.08, 0.08, 0.08], True, ""),
+        ([0.02, 0.04, 0.06, 0.08, 0.08], True, "schedule-too-long"),
+        ([0.02, 0.04, 0.06, 0.08, 0.08], False, ""),  # nothing tells that the ranks make fewer steps
+        ([0.02, 0.04, 0.04, 0.04], True, "lost-scaling"),
+        ([0.02, 0.04, 0.06, 0.06], True, ""),  # more than the serial one, by a rule that is not known
+    ],
+)
+def test_the_end_of_a_ramp_tells_what_lost_its_scaling_and_what_is_too_long(ported, fewer, fault) -> None:
+    serial = [0.01, 0.02, 0.03, 0.04, 0.04]
+    check = ramps.at_end(run(trained(serial)), run(*[trained(ported)] * 2), 2.0, fewer, rate.NAME)
+    assert check is not None
+    assert check.fault == fault
+
+
+@pytest.mark.parametrize(("made", "by_hand"), [(0, True), (1, True), (3, False)], ids=["none", "epochs", "steps"])
+def test_a_ramp_is_the_script_s_own_beside_a_schedule_of_epochs(made: int, by_hand: bool) -> None:
+    peaks = [event("peaks", optimizer=0, made=made, rates=[0.1], ahead=[0.1])] if made else []
+    assert ramps.are_by_hand(run([*trained(RISING), *peaks]).root) == by_hand
 
 
 @dataclass(frozen=True)
@@ -76,7 +99,7 @@ class Quick:
         return run(*[self.made([0.04, 0.06, 0.06, 0.06])] * 2)
 
 
-@pytest.mark.parametrize(("clock", "status"), [(0.1, "passed"), (10.0, "failed")])
+@pytest.mark.parametrize(("clock", "status"), [(0.01, "passed"), (10.0, "failed")])
 def test_more_steps_are_made_where_they_are_quick(clock: float, status: str) -> None:
     def made(rates: Sequence[float]) -> list[Event]:
         return [Event(e.kind, e.at, clock * k, e.facts) for k, e in enumerate(trained(rates))]

@@ -29,9 +29,9 @@ class Given:
 
         Or as many in each, such as labels, in another mixture.
         """
-        often = 2 * len({tuple(rows) for rows in self.serial}) > len(self.serial)
+        often = self.tells and 2 * len({tuple(rows) for rows in self.serial}) > len(self.serial)
         mixed = 2 * len({tuple(sorted(rows)) for rows in self.serial}) > len(self.serial)
-        drawn = mixed and self.tells and len({len(rows) for rows in self.serial}) == 1
+        drawn = mixed and len({len(rows) for rows in self.serial}) == 1
         return often and (drawn or self.distinct > max(len(set(rows)) for rows in self.serial))
 
     @property
@@ -141,11 +141,16 @@ def inputs_of(identity: Trace, run: Run) -> list[Given]:
 
 
 def _inputs_of(identity: Trace, run: Run, axis: str) -> dict[str, Given]:
-    serial, ranks = _by_step(identity.steps, axis), [_by_step(trace.steps, axis) for trace in run.traces]
-    if not serial or not all(ranks):
-        return {}
-    names = [name for name in serial[0] if all(name in step for steps in (serial, *ranks) for step in steps)]
-    return {n: Given(n, [s[n] for s in serial], [[s[n] for s in steps] for steps in ranks]) for n in names}
+    """Return the inputs of every step of an optimizer by name, where several step by turns those of each."""
+    found: dict[str, Given] = {}
+    for number in sorted({step.optimizer for step in identity.steps}):
+        serial, *ranks = (_by_step(trace.steps, number, axis) for trace in (identity, *run.traces))
+        if serial and all(ranks):
+            names = [name for name in serial[0] if all(name in step for steps in (serial, *ranks) for step in steps)]
+            whose = f" of optimizer {number + 1}" if found else ""
+            for n in names:
+                found[n + whose] = Given(n + whose, [s[n] for s in serial], [[s[n] for s in steps] for steps in ranks])
+    return found
 
 
 def _laid_across(along: Given, across: Given) -> bool:
@@ -153,10 +158,10 @@ def _laid_across(along: Given, across: Given) -> bool:
     return across.tells and not along.covered() and ((along.whole and not across.whole) or across.covered() > 0)
 
 
-def _by_step(steps: tuple[Step, ...], axis: str) -> list[dict[str, list[int]]]:
-    """Return the rows of each input of each step of the first optimizer, by name and by turn within the step."""
+def _by_step(steps: tuple[Step, ...], optimizer: int, axis: str) -> list[dict[str, list[int]]]:
+    """Return the rows of each input of each step of an optimizer, by name and by turn within the step."""
     found: list[dict[str, list[int]]] = []
-    for step in steps:
+    for step in (step for step in steps if step.optimizer == optimizer):
         rows: dict[str, list[int]] = {}
         for event in step.before:
             for name, numbers in event.facts.get(axis, {}).items() if event.kind in ("forward", "loss") else ():
