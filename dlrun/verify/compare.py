@@ -20,7 +20,7 @@ from dlrun.verify.checks.sums import divided, sums
 from dlrun.verify.checks.turns import turns
 from dlrun.verify.checks.weights import NAME as WEIGHTS
 from dlrun.verify.checks.weights import classes, weights
-from dlrun.verify.trace import Run
+from dlrun.verify.trace import Event, Run
 from dlrun.verify.verdict import Check, failed, skipped
 
 SHARDED = "sharded run"
@@ -66,6 +66,9 @@ def _sharded(serial: Run, again: Run, identity: Run, sharded: Run) -> list[Check
         steps = replace(steps, fault="", todo=f"see {cause or apart}")
     checks = [start, mean, equal, state, shards]
     rated = rate.learning_rate(serial, sharded)
+    length = turns(serial, sharded)
+    if length and length.fault and rated.fault == "double-scaling":  # a ramp of so few steps is as steep
+        rated = replace(rated, fault="", todo=f"see {length.name}")
     checks += [data.global_batch(serial, sharded), rated]
     noise = ranks.own_noise(sharded)
     checks += [noise, steps, ranks.one_writer(sharded)]
@@ -73,14 +76,14 @@ def _sharded(serial: Run, again: Run, identity: Run, sharded: Run) -> list[Check
     added = sums(identity, sharded)
     if added and (alike := next((c.name for c in (shards, noise) if c.fault in SAME_WORK), "")):
         added = replace(added, fault="", todo=f"see {alike}")
-    parts = [options(identity, sharded, bool(rated.fault)), added, divided(identity, sharded)]
-    parts += [evaluated_whole(identity, sharded), turns(serial, sharded), weights(identity, sharded), classes(sharded)]
+    parts = [options(identity, sharded, rated.status == "failed"), added, divided(identity, sharded)]
+    parts += [evaluated_whole(identity, sharded), length, weights(identity, sharded), classes(sharded)]
     checks += [check for check in (*parts, *remarks) if check]
     if sharded.error and not sharded.hung:
         rank, event = sharded.error
         told = next((check.name for check in checks if check.fault), "")
         said = f"rank {rank} fails: {event['type']}: {event['message']}".splitlines()[0][:300]
-        todo = f"see {told}" if told else "it runs on 1 rank"
+        todo = f"see {told}" if told else _without_gradient(sharded, event) or "it runs on 1 rank"
         checks.append(failed(SHARDED, said, todo, "" if told else "fails", where=event["line"], rank=rank))
     elif not sharded.whole and not sharded.hung:
         told = next((check.name for check in checks if check.fault), "")
@@ -108,7 +111,8 @@ def ran(run: Run, name: str) -> Check | None:
         rank, event = run.error
         said = f"the port fails on rank {rank} of {len(run.traces)}: {event['type']}: {event['message']}"
         said = said.splitlines()[0][:300]
-        return failed(name, said, "the serial script runs", "fails", where=event["line"], rank=rank)
+        todo = _without_gradient(run, event) or "the serial script runs"
+        return failed(name, said, todo, "fails", where=event["line"], rank=rank)
     if run.hung and len(run.traces) == 1:
         said = f"the port makes no progress any more after {len(run.root.steps)} steps"
         return failed(name, said, "the serial script comes to its end", "fails")
@@ -121,3 +125,12 @@ def ran(run: Run, name: str) -> Check | None:
     if run.root.first("face") is None:
         return failed(name, "the port never imported dl_comm", "port it with dlrun port", "not-ported")
     return None
+
+
+def _without_gradient(run: Run, error: Event) -> str:
+    """Return what to do where a loss has lost its gradient in one of dl_comm's functions; empty elsewhere."""
+    lost = next((e for name in ("average", "total") for e in run.root.returns(name) if e.facts.get("attached")), None)
+    if lost is None or "does not require grad" not in error["message"]:
+        return ""
+    so = f"what dl.{lost['fn']}() at {lost.at} gives back has no gradient"
+    return f"{so}: call backward() on each rank's own loss, and dl.gradients(optimizer) between it and the step"

@@ -88,7 +88,8 @@ def verify(
     sharded = runs.sharded(keeps=by_itself)
     add(*to_the_end(runs, serial, sharded, compare(serial, again, identity, replicate, sharded)))
     broken = any(_any(checks, name) for name in ("identity", ranks.STEPS, SHARDED))
-    again_from, more = resumed(runs, serial, sharded) if not broken else (None, [])
+    apart = broken or _any(checks, ranks.EQUAL)
+    again_from, more = resumed(runs, serial, sharded) if not apart else (None, [])
     add(*(check for check in (again_from, reached(sharded, more)) if check))
     if by_itself:
         add(skipped(metrics.NAME, FIRST) if _any(checks) else Evaluations(runs, serial, identity, sharded).check())

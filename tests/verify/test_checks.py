@@ -9,7 +9,7 @@ from dlrun.verify.checks import gradients, rate, repeat, whole
 from dlrun.verify.checks.held import held
 from dlrun.verify.checks.output import close, first_difference, same_line, shown
 from dlrun.verify.checks.same import same
-from dlrun.verify.compare import compare
+from dlrun.verify.compare import compare, ran
 from dlrun.verify.trace import Event, Run
 from dlrun.verify.verdict import Check, Verdict, distance
 
@@ -254,6 +254,33 @@ def test_what_follows_from_a_fault_carries_none_of_its_own() -> None:
     assert {c.fault for c in checks if c.name in ("identity", "replicate")} == {""}
     bad = {c.name: c.fault for c in checks if c.status == "failed"}
     assert bad == {"mean gradient": "missing-average", "same parameters": ""}
+
+
+@pytest.mark.parametrize(
+    ("attached", "says"), [(True, "dl.average() at train.py:8 gives back has no gradient"), (False, "")]
+)
+def test_a_loss_that_is_averaged_before_backward_is_told_what_to_average(attached: bool, says: str) -> None:
+    message = "element 0 of tensors does not require grad and does not have a grad_fn"
+    called = event(
+        "return", "train.py:8", fn="average", local=1.0, mean=1.0, **({"attached": True} if attached else {})
+    )
+    error = event("error", type="RuntimeError", message=message, line="train.py:9")
+    check = ran(run([event("face"), called, error], [], code=1), "replicate")
+    assert check is not None
+    assert (check.fault, says in check.todo) == ("fails", True)
+    assert attached == ("dl.gradients(optimizer)" in check.todo)
+
+
+def test_a_ramp_that_is_divided_twice_is_not_scaled_twice() -> None:
+    face, end, loop = event("face"), event("end"), epoch([[0, 1]])
+    serial = run([optimizer(), *loop, *(step(k, 1 - k / 10, lr=k / 10) for k in (1, 2, 3)), end])
+    again = event("return", "train.py:3", fn="steps", count=4, result=2, again=True)
+    scaled = event("return", "train.py:4", fn="lr_scale", rule="linear", lr=0.1, result=0.2)
+    fast = [step(k, 1 - k / 10, lr=k * 0.4) for k in (1, 2, 3)]
+    ranks = [[face, again, scaled, optimizer(), *epoch([[i]]), *fast, end] for i in (0, 1)]
+    found = {c.name: c for c in compare(serial, serial, serial, serial, run(*ranks))}
+    assert found["length of training"].fault == "too-few-steps"
+    assert (found["learning rate"].fault, found["learning rate"].todo) == ("", "see length of training")
 
 
 def test_nothing_is_proved_by_nothing() -> None:

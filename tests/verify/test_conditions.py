@@ -14,8 +14,10 @@ pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch
 from by_hand import event, run, step
 
 from dlrun.verify.checks.ranks import steps
+from dlrun.verify.trace import Event
 from dlrun.verify.tracer.changes import CHANGE, changing
 from dlrun.verify.tracer.conditions import WATCH, choosing, counting, deciding, watch, watched
+from dlrun.verify.tracer.leaving import leaving
 from dlrun.verify.tracer.syntax import Loop
 from dlrun.verify.tracer.told import Whole
 
@@ -211,6 +213,42 @@ def test_conditions_under_which_training_changes_are_watched_and_the_rank_s_numb
     recorder.statistics = str
     watch(recorder)(CHANGE, "bad and rank == 0", True, lambda: {"bad": 2.0, "rank": Whole(0)})  # type: ignore[arg-type]
     assert noted == [(CHANGE, {"bad": 2.0})]
+
+
+def test_a_way_out_of_the_training_loop_by_the_rank_s_number_is_named_before_it_is_taken() -> None:
+    source = dedent(
+        """
+        import dl_comm.torch as dl
+        for step in range(2):
+            if dl.get_rank() and step == 99:
+                break
+            optimizer.step()
+            if rank != 0:
+                continue
+            for line in lines:
+                if rank == 1:
+                    break
+        """
+    )
+    tree = ast.parse(source)
+    assert [source.splitlines()[i - 1].strip() for i in leaving(tree, counting(tree, Loop))] == [
+        "if dl.get_rank() and step == 99:"
+    ]
+
+    def went(rank: int) -> list[Event]:
+        noted: list[Event] = []
+        recorder = SimpleNamespace(
+            note=lambda kind, **facts: noted.append(event(kind, **facts)), aside=nullcontext, statistics=str
+        )
+        made = {WATCH: watch(recorder), "optimizer": SimpleNamespace(step=lambda: None)}  # type: ignore[arg-type]
+        known = {"rank": Whole(rank), "lines": [0]}
+        text = source.replace("import dl_comm.torch as dl", "")
+        code = watched(text, "a.py")
+        exec(code, made | known | {"dl": SimpleNamespace(get_rank=lambda: Whole(rank))})
+        return [*noted, step(1, 0.9)]
+
+    check = steps(run(went(0), went(1)))
+    assert (check.fault, check.finding.partition(" leads")[0]) == ("uneven-steps", "`dl.get_rank() and step == 99`")
 
 
 @pytest.mark.parametrize(("kind", "fault"), [(CHANGE, "rank-dependent-change"), ("decision", "rank-dependent-exit")])

@@ -47,6 +47,18 @@ def test_an_evaluation_that_ranks_share_by_their_numbers_is_that_of_1_rank(edits
     assert verdict.proved == (not fault)
 
 
+def test_samples_that_make_shares_of_an_evaluation_equal_are_told_to_be_counted_twice() -> None:
+    def evaluated(shown: str, *samples: int) -> list[Event]:
+        epoch = [event("epoch", epoch=0, loader=1, data=1, size=3), event("batch", epoch=0, indices=samples, hash="a")]
+        total = event("return", fn="total", local=1.0, sum=2.0, evaluates=True)
+        return [step(1, 0.9), *epoch, event("over", epoch=0), total, event("print", "train.py:20", text=shown)]
+
+    alone, other = (run(evaluated(text, 0, 1, 2)) for text in ("acc 0.50", "acc 0.75"))
+    check = replayed(run(evaluated("acc 0.52", 0, 2), evaluated("acc 0.52", 1, 0)), alone, alone, other)
+    assert check.fault == "metric-counts-twice"
+    assert "rank 0 counts 2, rank 1 counts 2, 1 of them twice" in check.finding
+
+
 def showing(*lines: str) -> Run:
     events: list[Event] = []
     for number, line in enumerate(lines, 1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from by_hand import event, run
 
 from dlrun.verify.checks.shown import numbers_shown
@@ -21,6 +22,24 @@ def test_a_number_of_one_rank_is_named_and_what_all_share_or_the_clock_says_is_n
     found = numbers_shown(run(*([event("shown", "a.py:3", text=text), event("end")] for text in ("a cat", "4 dogs"))))
     assert found is not None
     assert found.finding.endswith("'4 dogs': each rank has words of its own, and one rank's are shown")
+
+
+@pytest.mark.parametrize(
+    ("local", "text", "told"),
+    [
+        (2.2, "loss 4.4000", True),  # of the steps of an epoch
+        (2.0, "loss 4.0", False),  # a count, perhaps
+        (6.6, "loss 13.2", False),  # a sum of losses
+        (2.2, "loss 2.2", False),  # divided by something
+    ],
+)
+def test_a_sum_over_ranks_of_what_is_a_mean_on_each_is_told(local: float, text: str, told: bool) -> None:
+    total = event("return", "t.py:8", fn="total", local=local, sum=2 * local, evaluates=False)
+    losses = [event("backward", loss=loss) for loss in (2.5, 1.9)]
+    rank = [*losses, event("cut"), total, event("shown", "t.py:9", text=text), event("end")]
+    found = numbers_shown(run(rank, rank))
+    assert (found is not None) == told
+    assert found is None or found.finding.startswith("t.py:9 shows dl.total() of t.py:8, 4.4, ")
 
 
 def test_lines_that_every_rank_prints_are_named() -> None:

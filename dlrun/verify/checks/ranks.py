@@ -99,6 +99,11 @@ def _apart(event: Event, name: str, x: float, y: float, rank: int) -> Check:
     fault = "rank-dependent-rate" if plateau else "rank-dependent-exit"
     if event.kind == CHANGE:
         end, fault = "the ranks may train on otherwise, such as at other rates", "rank-dependent-change"
+    if name in event.facts.get("ranks", ()):
+        finding = f"`{event['what']}` leads out of the training loop, and asks for the rank's number"
+        end = "a rank that leaves lets the others wait for ever"
+        todo = "let all ranks go through the same steps: data that do not divide evenly are dl.shard()'s to deal out"
+        fault = "uneven-steps"
     if name == TURNS:
         todo = "let all ranks count alike: what the loop counts, such as the epoch of a checkpoint, has to be rank 0's"
         fault = "uneven-steps"

@@ -12,11 +12,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dlrun.verify.checks.metrics import NAME
+from dlrun.verify.checks.metrics import NAME, counted_twice, counts_of
 from dlrun.verify.checks.output import DURATION, NUMBER, close, is_time, shown
 from dlrun.verify.trace import Run
 from dlrun.verify.verdict import Check, failed, passed, skipped
 
+NEARLY = 0.05  # of a number: more does not come of a few samples that are counted twice
 Key = tuple[str, str, str | int]  # line or file; what is shown, without its numbers; which of them
 
 
@@ -95,6 +96,8 @@ def _judged(one: Shown, mine: Shown, run: Run) -> Check:
     averaged = next((event for event in means if math.isclose(event["mean"], y, rel_tol=1e-3)), None)
     if averaged is not None and averaged["local"] != averaged["mean"]:
         return failed(NAME, f"{said}: a mean of the ranks' means", both, "metric-mean-of-means", where=averaged.at)
+    if x and abs(y / x - 1) < NEARLY and counts_of(run)[1] and any(run.root.returns("total")):
+        return counted_twice(run, said, mine.at)
     finding = f"{said}: each rank evaluates a part of its own, and this is not made of all parts"
     return failed(NAME, finding, f"{both}; or evaluate all on every rank", "metric-of-one-rank", where=mine.at)
 

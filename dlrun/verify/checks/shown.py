@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 
-from dlrun.verify.checks.output import same_line, shown
+from dlrun.verify.checks.output import NUMBER, close, same_line, shown
 from dlrun.verify.trace import Event, Run
 from dlrun.verify.verdict import Check, skipped
 
@@ -22,6 +23,8 @@ def numbers_shown(run: Run) -> Check | None:
         said = f"rank {loud.rank} prints, too, at {line.at}: {_said(line)!r}"
         once = "print = dl.print before it, or dl.rank0(f)(...) for an f that prints by itself, shows each line once"
         return skipped(NAME, f"{said}; {once}")
+    if summed := _mean_that_is_summed(run):
+        return summed
     root, *others = (list(trace.all("shown")) for trace in run.traces)
     found: dict[str, tuple[Event, Event]] = {}
     for theirs in others:
@@ -37,6 +40,36 @@ def numbers_shown(run: Run) -> Check | None:
     if _words(mine) != _words(other):
         return skipped(NAME, f"{said}: each rank has words of its own, and one rank's are shown")
     return skipped(NAME, f"{said}; dl.average() of a mean, dl.total() of a sum, shows those of all")
+
+
+def _mean_that_is_summed(run: Run) -> Check | None:
+    """Name a line that shows dl.total() of what is no more than a single step's loss: of a mean; None of none."""
+    losses, total, ended = list[float](), None, True
+    for event in run.root.events:
+        if event.kind == "backward":
+            losses, total, ended = ([] if ended else losses), None, False
+            losses += [event["loss"]] if event.facts.get("loss") is not None else []
+        elif event.kind in ("cut", "over"):
+            ended = True
+        elif event.kind == "return" and event["fn"] == "total" and not event["evaluates"]:
+            total = event if _is_mean(event["local"], losses) else None
+        elif event.kind in ("print", "shown") and total is not None:
+            numbers = NUMBER.findall(shown(event["text"]))
+            if any("." in number and close(number, f"{total['sum']:.9g}") for number in numbers):
+                finding = (
+                    f"{event.at} shows dl.total() of {total.at}, {total['sum']:.4g}, of a number that is like one "
+                )
+                finding += f"step's loss on each rank, {total['local']:.4g}: where that is a mean, dl.average() shows "
+                return skipped(NAME, f"{finding}that of all ranks, and this is {len(run.traces)} times as much")
+    return None
+
+
+def _is_mean(number: float | None, losses: list[float]) -> bool:
+    """Whether a number is no whole one and lies among losses, or is the last of them."""
+    if number is None or not losses or float(number).is_integer():
+        return False
+    among = len(losses) > 1 and min(losses) <= number <= max(losses)
+    return among or math.isclose(number, losses[-1], rel_tol=1e-5)
 
 
 def _words(event: Event) -> str:

@@ -133,15 +133,22 @@ class Averaging:
         return result, stretch_note(data, result, axis)
 
     def _total(self, function: Any, value: Any) -> tuple[Any, dict[str, Any]]:
+        attached = _is_attached(value)
         result, facts = self.loaders.totals.total(function, value)
         self.training.lineage.handed_on(value, result)
-        return result, facts
+        return result, facts | attached
 
     def _average(self, function: Any, value: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        local = number_of(value)
+        local, attached = number_of(value), _is_attached(value)
         result = function(value, *args, **kwargs)
         self.training.lineage.handed_on(value, result)
-        return result, {"local": local, "mean": number_of(result), "statistics": self.recorder.statistics()}
+        facts = {"local": local, "mean": number_of(result), "statistics": self.recorder.statistics()}
+        return result, facts | attached
+
+
+def _is_attached(value: Any) -> dict[str, bool]:
+    """Return that a value has a gradient, which what dl_comm makes of it has not."""
+    return {"attached": True} if getattr(value, "grad_fn", None) is not None else {}
 
 
 def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from dlrun.verify.tracer.changes import CHANGE, changing
 from dlrun.verify.tracer.endings import BATCHES, batched, counted, ended
+from dlrun.verify.tracer.leaving import LEAVES, asked, leaving
 from dlrun.verify.tracer.recorder import Recorder
 from dlrun.verify.tracer.syntax import Loop, callee, inside
 from dlrun.verify.tracer.told import Whole
@@ -39,6 +40,7 @@ def watched(source: str, filename: str) -> Any:
     stepping = counting(tree)
     kinds = dict.fromkeys(choosing(tree), "choice") | dict.fromkeys(changing(tree, counting(tree, Loop)), CHANGE)
     kinds |= dict.fromkeys(deciding(tree), "decision")
+    kinds |= dict.fromkeys(leaving(tree, counting(tree, Loop)), LEAVES)
     kinds |= dict.fromkeys(stepping, "decision")
     kinds |= dict.fromkeys(stepping & counted(tree, counting(tree, Loop)), SINGLE)
     inserted = _Insert(kinds, faces(tree), batched(tree, stepping)).visit(tree)
@@ -123,17 +125,18 @@ def watch(recorder: Recorder) -> Callable[..., Any]:
         counts = isinstance(through, range) or (type(through) is list and all(type(i) is int for i in through))
         values = {TURNS: float(len(through))} if counts else {}
         for name, value in given.items():
-            if kind == CHANGE and isinstance(value, Whole):
-                continue  # the rank's number: what one rank alone does is seen by its parameters
+            if kind != LEAVES and isinstance(value, Whole):
+                continue  # the rank's number: what one rank alone does is seen by its parameters, or its calls
             try:
                 values[name] = float(value.detach() if hasattr(value, "detach") else value)
             except Exception:  # not a number: nothing to compare
                 continue
         with recorder.aside():
-            single = {"single": True} if kind == SINGLE else {}
-            recorder.note(
-                "decision" if single else kind, what=text, values=values, statistics=recorder.statistics(), **single
-            )
+            facts: dict[str, Any] = {"single": True} if kind == SINGLE else {}
+            if ranks := [n for n, value in given.items() if isinstance(value, Whole) or n.endswith("()")]:
+                facts["ranks"] = ranks
+            noted = "decision" if kind in (SINGLE, LEAVES) else kind
+            recorder.note(noted, what=text, values=values, statistics=recorder.statistics(), **facts)
         return condition
 
     return report
@@ -148,7 +151,8 @@ class _Insert(ast.NodeTransformer):
     def _visit(self, node: ast.If | ast.While) -> ast.AST:
         self.generic_visit(node)
         if node.lineno in self._kinds:
-            names = sorted(names_in(node.test, self._dl) | _items(node.test, self._dl))
+            leads_out = asked(node.test) if self._kinds[node.lineno] == LEAVES else set()
+            names = sorted(names_in(node.test, self._dl) | _items(node.test, self._dl) | leads_out)
             values = ast.Dict([ast.Constant(n) for n in names], [ast.parse(n, mode="eval").body for n in names])
             nothing = ast.arguments([], [], None, [], [], None, [])
             kind, text = ast.Constant(self._kinds[node.lineno]), ast.Constant(ast.unparse(node.test))

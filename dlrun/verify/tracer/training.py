@@ -17,7 +17,7 @@ from torch.optim.optimizer import (
 from dlrun.verify.tracer import calls, compiler
 from dlrun.verify.tracer.by_hand import ByHand
 from dlrun.verify.tracer.counted import Counted
-from dlrun.verify.tracer.importing import changed
+from dlrun.verify.tracer.importing import changed, number_of
 from dlrun.verify.tracer.lineage import Lineage
 from dlrun.verify.tracer.loaders import Loaders
 from dlrun.verify.tracer.options import base_rates, options_of
@@ -229,13 +229,14 @@ def install(recorder: Recorder, draws: Draws, loaders: Loaders) -> Training:
         loaders.backward()
         if recorder.done:
             recorder.stop()
-        recorder.note("backward")
-        reached = list(leaves(args[0] if args else kwargs["tensors"]))
+        root = args[0] if args else kwargs["tensors"]
+        recorder.note("backward", loss=number_of(root.detach()) if isinstance(root, torch.Tensor) else None)
+        reached = list(leaves(root))
         result = backward(*args, **kwargs)
         training.by_hand.reached(reached)
         if recorder.orders.lineage:  # ranks with samples of their own: what they average is compared with this
             training.made.update({id(p): tensor_note(p.grad) for p in reached})
-        training.lineage.backward(args[0] if args else kwargs["tensors"])
+        training.lineage.backward(root)
         counted.backward()
         return result
 
