@@ -283,6 +283,13 @@ def test_a_ramp_that_is_divided_twice_is_not_scaled_twice() -> None:
     assert (found["learning rate"].fault, found["learning rate"].todo) == ("", "see length of training")
 
 
+@pytest.mark.parametrize(("lr", "fault"), [(0.1, "other-gradient"), (0.05, "other-rate")])
+def test_another_rate_with_the_serial_global_batch_is_named_before_the_loss(lr: float, fault: str) -> None:
+    serial = run([optimizer(1.0), step(1, 0.9, lr=0.1)])
+    check = whole.reproduces(serial, run([optimizer(1.0), step(1, 0.95, lr=lr)], []))
+    assert (check.fault, "is 0.05, not 0.1" in check.finding) == (fault, fault == "other-rate")
+
+
 def test_nothing_is_proved_by_nothing() -> None:
     assert not Verdict(()).proved
     assert not Verdict((Check("a", "n/a", ""),)).proved

@@ -47,6 +47,13 @@ def test_wrong_shards_are_named(shards: tuple[list[list[int]], ...], fault: str)
     assert data.shards(serial, run(*(epoch(s) for s in shards))).fault == fault
 
 
+def test_ranks_that_each_leave_out_another_last_batch_read_all_samples_each() -> None:
+    one, *ranks = ([[i, i + 1] for i in range(0, 14, 2) if i != left] for left in (12, 0, 10))
+    check = data.shards(run(epoch(one)), run(*map(epoch, ranks)))
+    assert check.fault == "unsharded-loader"
+    assert check.finding.startswith("every rank reads 12 samples, as many as 1 rank")
+
+
 def test_contiguous_stretches_in_whole_batches_cover_a_stream_and_others_lose_samples() -> None:
     serial = run(epoch([[0, 1], [2, 3], [4, 5], [6, 7], [8]]))
     stretches = run(epoch([[0, 1], [2, 3]]), epoch([[4, 5], [6, 7]]))

@@ -80,6 +80,17 @@ def test_a_ramp_is_the_script_s_own_beside_a_schedule_of_epochs(made: int, by_ha
     assert ramps.are_by_hand(run([*trained(RISING), *peaks]).root) == by_hand
 
 
+@pytest.mark.parametrize(("rate_then", "fault"), [(0.1, ""), (0.05, "lost-scaling"), (0.2, "double-scaling")])
+def test_the_rate_that_a_later_averaging_of_weights_goes_to_is_scaled(rate_then: float, fault: str) -> None:
+    def made(lr: float, later: float) -> list[Event]:
+        return [*trained([lr] * 3), event("goes to", optimizer=0, rates=[later], where="train.py:5")]
+
+    scaled = event("return", "train.py:3", fn="lr_scale", rule="linear", lr=0.1, result=0.2)
+    check = rate.learning_rate(run(made(0.1, 0.05)), run(*[[scaled, *made(0.2, rate_then)]] * 2))
+    assert check.fault == fault
+    assert check.where == ("train.py:5" if fault else "")
+
+
 @dataclass(frozen=True)
 class Quick:
     """Stands for ``Runs``: runs in which the ramps come to their end."""

@@ -131,6 +131,9 @@ def _covered(identity: Run, one: Epoch, shares: list[list[int]], first: list[Epo
     spare = n * batch
     if len(set(expected.values())) > 1 and (missing or extra):
         return skipped(NAME, "samples are drawn with replacement: what the ranks' shares cover is chance")
+    if extra > spare and all(len(share) == len(whole) for share in shares):  # the last batch left out, another on each
+        finding = f"every rank reads {len(whole)} samples, as many as 1 rank, in an order of its own: {n} ranks do {n} "
+        return failed(NAME, f"{finding}times the work", SHARD, "unsharded-loader", where=first[0].at)
     if extra > spare or (extra >= n and missing > 0 and not drops):
         finding = f"{extra} samples are read by more than one rank, and {missing} of {len(expected)} by none"
         alike = "split the data alike on all ranks (one seed), then shard it with dl.shard()"

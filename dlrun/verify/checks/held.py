@@ -13,7 +13,7 @@ NAME = "state and copies"
 SHARED = {"slot": "slots-differ", "trained": "copies-differ", "copy": "copies-differ", "buffer": "buffers-differ",
           "variable": "state-differs"}  # fmt: skip
 OWN = {"statistics": "batch norm's statistics are", "memory": "buffers that keep samples, as a queue does, are"}
-WHAT = {"slot": "the optimizer's state", "trained": "a parameter of an earlier training", "copy": "a copy",
+WHAT = {"slot": "the optimizer's state", "trained": "a parameter that another optimizer trains", "copy": "a copy",
         "buffer": "a buffer of the model", "variable": "a variable of the script's own"}  # fmt: skip
 AVERAGE = "dl.average(model) before it saves those of all ranks"
 Difference = tuple[str, str, int, float]  # name, kind, rank, size

@@ -39,6 +39,22 @@ def to_scaled(serial: Run, run: Run, name: str) -> Check | None:
     return passed(name, f"{said}, set by the script itself: what it comes to is not seen") if said else None
 
 
+def goes_to(serial: Run, run: Run, promised: float, name: str) -> Check | None:
+    """Return a check that failed because SWALR goes to the serial rate, or to one that is scaled twice; else None."""
+    for a, b in zip(serial.root.all("goes to"), run.root.all("goes to"), strict=False):
+        for x, y in zip(a["rates"], b["rates"], strict=False):
+            factor = y / x if x else promised
+            if promised > 1 and (math.isclose(factor, 1) or math.isclose(factor, promised**2)):
+                lost = math.isclose(factor, 1)
+                finding = (
+                    f"SWALR goes to {y:.4g} on {len(run.traces)} ranks and to {x:.4g} on 1, and dl.lr_scale() scales "
+                )
+                finding += f"a rate by {promised:.4g}"
+                todo = "scale where it goes to, once: swa_lr=dl.lr_scale(swa_lr)"
+                return failed(name, finding, todo, "lost-scaling" if lost else "double-scaling", where=b["where"])
+    return None
+
+
 def are_by_hand(trace: Trace) -> bool:
     """Whether rates rise from step to step in an epoch, and no schedule that steps as often makes them."""
     for number in {step.optimizer for step in trace.steps}:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from dlrun.verify.checks.data import batch_factor
 from dlrun.verify.checks.lengths import EPOCHS, by_group, in_epochs, other_length
-from dlrun.verify.checks.ramps import END, to_scaled
+from dlrun.verify.checks.ramps import END, goes_to, to_scaled
 from dlrun.verify.trace import Run, Step
 from dlrun.verify.verdict import Check, failed, passed, skipped
 
@@ -28,7 +28,8 @@ def learning_rate(serial: Run, run: Run) -> Check:
         check = _ramp(serial, run) or _compared([rates[0] for rates in _rates(steps, run)], serial, run)
         longer = other_length(serial, run, promised_by(run), NAME) if check.fault in RATES else None
         if check.status == "passed":
-            return _lost_later(serial, run) or longer or _so_far(check, serial, run)
+            later = _lost_later(serial, run) or goes_to(serial, run, promised_by(run), NAME)
+            return later or longer or _so_far(check, serial, run)
         gradual = to_scaled(serial, run, NAME) if check.fault in ("other-rate", "lost-scaling") else None
         return longer or gradual or _by_peak(check, serial, run)
     # A rate by serial steps is that of every n-th of them, counted from 1 or from 0.

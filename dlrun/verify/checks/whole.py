@@ -107,6 +107,8 @@ def reproduces(
         if ratio > max(TOLERANCE.get(name, 2e-3) for name in {a.params[i]["type"], *rounded}):
             parameter, size = serial.root.names[a.optimizer][i], distance(a.params[i], b.params[i])
             finding = f"{parameter} differs by {size:.1e} after step {a.number}, {ratio:.1%} of what it moved"
+            if wrong := _other_rate(serial, run, a.number, finding):
+                return wrong
             if reason := _no_fault(serial, run, a.number, quiet, grown, carried):
                 return skipped(NAME, f"{finding}: {reason}")
             todo = TODO if training(serial.root) else TODO + ALONG
@@ -117,6 +119,17 @@ def reproduces(
     if loud is not None:
         said += _still(loud, serial)
     return passed(NAME, f"{said}, the parts of a loss that is a sum added up" if sums else said)
+
+
+def _other_rate(serial: Run, run: Run, number: int, finding: str) -> Check | None:
+    """Return a check that failed because a rate is another one than the serial one, though the global batch is not."""
+    for a, b in zip(serial.root.steps[:number], run.root.steps, strict=False):
+        x, y = next((pair for pair in zip(a.lr, b.lr, strict=False) if not math.isclose(*pair, rel_tol=1e-3)), (0, 0))
+        if x != y:
+            finding += f": with the serial global batch the learning rate of step {a.number} is {y:.4g}, not {x:.4g}"
+            todo = "let what it follows count the ranks' own steps: len() of the sharded loader, not of the one before"
+            return failed(NAME, finding, todo, "other-rate", where=b.at, step=a.number)
+    return None
 
 
 def _still(loud: Run, quiet: Run) -> str:

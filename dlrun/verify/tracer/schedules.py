@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch.optim import lr_scheduler
+from torch.optim.swa_utils import SWALR
 
 from dlrun.verify.tracer.recorder import Recorder
 
@@ -28,6 +29,7 @@ class Schedules:
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self._stepped: dict[int, tuple[Any, int, str]] = {}  # how often, and the line
+        self._made: dict[int, tuple[Any, str]] = {}  # and the line
         self._told: set[int] = set()  # those that are told parts of epochs: epoch + i / len(loader)
         self._inside = False
 
@@ -38,6 +40,7 @@ class Schedules:
         @functools.wraps(step)
         def noted(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
             if self._inside or sys._getframe(1).f_code.co_name == "_initial_step":
+                self._made.setdefault(id(scheduler), (scheduler, self.recorder.line))
                 return step(scheduler, *args, **kwargs)
             made = self._stepped.get(id(scheduler), (None, 0, ""))[1]
             self._stepped[id(scheduler)] = (scheduler, made + 1, self.recorder.line)
@@ -54,11 +57,17 @@ class Schedules:
     def look_ahead(self, number_of: Callable[[Any], int | None]) -> None:
         """The script is over: step its schedulers on, and note each group's highest rate, None of a rate that rises on.
 
+        Also where SWALR goes to, though it may not have been stepped yet.
         Also how often the script has stepped each, where, and the first group's rates from then on. ``number_of`` gives
         the number of an optimizer.
         """
         with self.recorder.aside(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            for scheduler, line in self._made.values():
+                rates = [group["swa_lr"] for group in scheduler.optimizer.param_groups if "swa_lr" in group]
+                if isinstance(scheduler, SWALR) and rates:
+                    number = number_of(scheduler.optimizer)
+                    self.recorder.note("goes to", optimizer=number, rates=list(map(float, rates)), where=line)
             for scheduler, made, line in self._stepped.values():
                 number = number_of(scheduler.optimizer)
                 if number is not None:
