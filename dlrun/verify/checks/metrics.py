@@ -77,7 +77,7 @@ def _mean_of_means(run: Run, said: str, difference: Difference) -> Check:
     calls = [event for event in run.root.returns("average") if None not in (event["local"], event["mean"])]
     averaged = [event for event in calls if not math.isclose(event["local"], event["mean"], rel_tol=1e-9)]
     if averaged:
-        finding = f"{said}: a mean of the ranks' means ({counts}{twice})"
+        finding = f"{said}: a mean of the ranks' means ({counts}{f', {twice} of them twice' if twice else ''})"
         todo = "evaluate on every rank without dl.shard(), or average sums and counts and divide then"
         return failed(NAME, finding, todo, "metric-mean-of-means", where=averaged[-1].at)
     if twice and any(event["evaluates"] for event in run.root.returns("total")):
@@ -86,20 +86,21 @@ def _mean_of_means(run: Run, said: str, difference: Difference) -> Check:
     return failed(NAME, f"{said}: rank 0's own share ({counts})", todo, "metric-of-one-rank", where=difference.at)
 
 
-def counts_of(run: Run) -> tuple[str, str]:
+def counts_of(run: Run) -> tuple[str, int]:
     """Return how many samples each rank counts in its last evaluation, and how many of them are counted twice."""
     seen = [_evaluated(trace) for trace in run.traces]
     total, distinct = sum(map(len, seen)), len({i for part in seen for i in part})
     counts = ", ".join(f"rank {t.rank} counts {len(part)}" for t, part in zip(run.traces, seen, strict=True))
-    return counts, f", {total - distinct} of them twice" if total > distinct else ""
+    return counts, total - distinct
 
 
 def counted_twice(run: Run, said: str, where: str) -> Check:
     """Return a check that failed because a sum over ranks counts the samples twice that make their shares equal."""
     counts, twice = counts_of(run)
+    finding = f"{said}: a sum over the ranks ({counts}, {twice} of them twice)"
     todo = "give the loader a share of the data set, DataLoader(dl.shard(data, equal=False), ...), which repeats "
     todo += "none; or choose a number of ranks that divides the samples"
-    return failed(NAME, f"{said}: a sum over the ranks ({counts}{twice})", todo, "metric-counts-twice", where=where)
+    return failed(NAME, finding, todo, "metric-counts-twice", where=where)
 
 
 def _evaluated(trace: Trace) -> list[int]:
