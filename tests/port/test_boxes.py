@@ -76,3 +76,25 @@ def test_what_is_kept_of_each_model_is_written_and_shown_as_means_over_the_ranks
     text = port(source.replace("NET", "net").replace("OPT", "opt")).text
     assert f"dl.save(dl.average({written}), 'kept.pt')" in text
     assert f"print(dl.average({shown}))" in text
+
+
+def test_a_list_that_a_loop_fills_with_what_a_function_trained_is_empty_before_it_and_the_model_is_broadcast() -> None:
+    text = port("""import torch
+from torch.utils.data import DataLoader
+def fit(seed):
+    net = torch.nn.Linear(2, 1)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    for x, y in DataLoader(data, batch_size=8, shuffle=True):
+        loss = (net(x) - y).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    return net
+nets = []
+for seed in range(3):
+    net = fit(seed)
+    nets.append(net)
+torch.save([n.state_dict() for n in nets], "nets.pt")
+""").text
+    assert "    dl.broadcast(net, opt)  # every rank starts from rank 0's state" in text
+    assert "broadcast(nets)" not in text

@@ -41,10 +41,11 @@ def boxed(
     kinds: Kinds, candidates: Iterable[tuple[str, cst.CSTNode]], bodies: Iterable[cst.CSTNode], known: Collection[str]
 ) -> Iterator[str]:
     """Yield those of ``candidates``, used in ``bodies``, that hold models or optimizers, not only ``known`` ones."""
+    bodies = list(bodies)
     used = {n.value for body in bodies for n in walk(body) if isinstance(n, cst.Name)}
     for name, node in candidates:
         if name not in known and name.rsplit(".", 1)[-1] in used and not kinds.of(node):
-            held = contents(kinds, node)
+            held = [entry for entry in contents(kinds, node) if not kinds.script.inside(entry, bodies[0])]  # not later
             trained = {kinds.of(entry) for entry in held} in ({"module"}, {"optimizer"})
             if trained and not all(dotted(entry) in known for entry in held):
                 yield name
