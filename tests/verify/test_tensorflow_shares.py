@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,6 +17,7 @@ from dlrun.verify.checks.metrics import evaluated_whole
 from dlrun.verify.checks.rate import learning_rate
 from dlrun.verify.evaluations import shared
 from dlrun.verify.job import Job, Runs
+from dlrun.verify.tracer.ops import Ops
 
 RISING = "tf.keras.optimizers.schedules.CosineDecay(0.001, dl.steps(60), warmup_target={}, warmup_steps=dl.steps(24))"
 
@@ -113,3 +115,18 @@ def test_ranks_that_share_the_batches_of_fit_train_alike(text, status, validatio
     assert (evaluation.fault if evaluation else "") == ("evaluates-less" if validation else "")
     assert ("with dropout off" if status == "passed" else "random numbers are drawn") in check.finding
     assert "a loss that is a sum" not in check.finding
+
+
+@pytest.mark.skipif(KERAS_2, reason="Keras 3 is not installed: nox -s keras3 runs this")
+def test_what_is_drawn_by_a_seed_that_counts_on_from_step_to_step_is_not_computed_on_and_on() -> None:
+    import keras
+    from tensorflow.python.framework import op_callbacks
+
+    followed, seed = Ops(SimpleNamespace(inside=False)), keras.random.SeedGenerator(0)
+    op_callbacks.add_op_callback(followed.called)
+    try:
+        for followed.round in range(5):
+            value = followed.of(keras.random.uniform((2,), seed=seed) + 1)
+    finally:
+        op_callbacks.remove_op_callback(followed.called)
+    assert value is not None and not value.accumulates

@@ -21,6 +21,7 @@ MOVES = {"Cast", "ConcatV2", "ExpandDims", "GatherNd", "GatherV2", "Identity", "
          "ReverseV2", "Roll", "ScatterNd", "Select", "SelectV2", "Slice", "Split", "SplitV", "Squeeze", "StopGradient",
          "StridedSlice", "TensorScatterUpdate", "TensorStridedSliceUpdate", "Tile", "Transpose", "Unpack"}  # fmt: skip
 RENEWS = "AssignVariableOp"
+DRAWS = "StatelessRandom"  # how the ops begin that draw by a seed which counts on: noise is not made of it
 REDUCES = {"Max", "Mean", "Min", "Prod", "Sum", "ResourceScatterAdd", "ResourceScatterNdAdd", "SegmentMean",
            "SegmentSum", "TensorScatterAdd", "UnsortedSegmentMean", "UnsortedSegmentSum"}  # fmt: skip
 
@@ -54,6 +55,7 @@ class Ops:
             return
         name = op.decode() if isinstance(op, bytes) else op
         known = [entry[1] for tensor in inputs if (entry := self._values.get(id(tensor)))]
+        known = [] if name.startswith(DRAWS) else known
         over_samples = name in REDUCES and _along_samples(inputs)
         if inputs[0].dtype == tf.resource and not outputs:
             self._changed(name, inputs[0], known, name in REDUCES)
