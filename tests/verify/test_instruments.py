@@ -130,6 +130,17 @@ def test_what_a_loop_carries_on_and_its_loss_is_made_of_is_found() -> None:
     assert found == {"counts", "smooth"}
 
 
+def test_what_each_turn_begins_with_is_not_carried_on() -> None:
+    loop = """
+        for rows, rest in folds:
+            rows = shard(rows)
+            for step in range(9):
+                model(x[rows]).mean().backward()
+        """
+    assert carried(loop) == set()
+    assert carried(loop.replace("rows, rest in", "fold in")) == {"rows"}
+
+
 @pytest.mark.parametrize(
     ("source", "names"),
     [

@@ -20,6 +20,11 @@ from dlrun.port.program.script import Binding, Scope, dotted, names_in, walk
 GRAPH = re.compile(
     r"(^|_)(adj|adjs|edge(?=_(?!loss))|edges|graph|laplacian|lap|idx_train|train_mask|train_idx)($|_)", re.IGNORECASE
 )
+_PLACES = re.compile(r"(^|_)(idx|index|indices|inds?)($|_)", re.IGNORECASE)  # numbers of entries
+_OF_NODES = re.compile(r"(^|_)(idx_train|train_mask|train_idx)($|_)", re.IGNORECASE)  # or of samples
+_MAKES_PLACES = re.compile(
+    r"(^|\.)(split|permutation|randperm|arange|range|where|nonzero|flatnonzero|argwhere|argsort|choice|LongTensor)$"
+)
 # Methods of objects that hand out samples, and so are no arrays of them: data.get_batch(32).
 _GIVES = re.compile(r"^(get|next|sample|draw|fetch)(_|$)")
 _WEIGHTS = ("weight", "pos_weight", "class_weight", "class_weights")  # of a loss: one for each class
@@ -58,6 +63,25 @@ class Wholes:
         self._known: dict[str, bool] = {}  # of names, whether an optimizer gets what they stand for
         for loss in losses:
             self._follow(loss)
+        for name in [name for name in self.arrays if self._is_picked_from(name)]:
+            del self.arrays[name]
+
+    def _is_picked_from(self, name: str) -> bool:
+        """Tell whether the loop takes nothing of ``name`` but entries at places that are dealt out: ``x[places]``."""
+        uses = [use for use in self.uses(name) if self.script.inside(use, self.loop)]
+        return bool(uses) and all(map(self._at_places, uses))
+
+    def _at_places(self, use: cst.Name) -> bool:
+        part = self.script.parents[use]
+        if not (isinstance(part, cst.Subscript) and part.value is use and isinstance(part.slice[0].slice, cst.Index)):
+            return False
+        places = part.slice[0].slice.value
+        if not isinstance(places, cst.Name) or places.value not in self.arrays:
+            return False
+        made = [o.node for o in self.flow.origins(places)]
+        calls = [m.func for m in made if isinstance(m, cst.Call)]
+        names = [f.attr.value if isinstance(f, cst.Attribute) else self.script.name_of(f) for f in calls]
+        return any(map(_MAKES_PLACES.search, names)) or bool(_PLACES.search(places.value))
 
     def _follow(self, node: cst.CSTNode) -> None:
         # Functions that read globals see those that are cut before a loop of the module.
@@ -77,9 +101,23 @@ class Wholes:
             if scope is None or (id(scope), name.value) in self._seen:
                 continue
             self._seen.add((id(scope), name.value))
-            if GRAPH.search(name.value):
+            if GRAPH.search(name.value) and not self._picks_samples(name, scope):
                 self.graph = name
             self._through(name, bindings, scope)
+
+    def _picks_samples(self, name: cst.Name, scope: Scope) -> bool:
+        """Tell whether ``name`` numbers samples, ``x[train_idx]``, and no nodes: ``model(x, adj)[train_idx]``."""
+        if not _OF_NODES.search(name.value):
+            return False
+        indexed, gone_through = list[cst.BaseExpression](), False
+        for use in self.uses(name.value, scope):
+            up = next((u for u in self.script.above(use) if isinstance(u, (cst.Subscript, cst.For, cst.CompFor))), None)
+            if isinstance(up, cst.Subscript) and not self.script.inside(use, up.value):
+                indexed.append(up.value)
+            gone_through |= isinstance(up, (cst.For, cst.CompFor)) and up.iter is use
+        made = [o.node for value in indexed for o in self.flow.origins(value)]
+        computed = any(isinstance(m, cst.Call) and self.kinds.of(m.func) == "module" for m in (*indexed, *made))
+        return bool(indexed or gone_through) and not computed
 
     def _attribute(self, node: cst.Attribute) -> None:
         """Follow, or note, what an object keeps: not what an optimizer gets, nor what is called."""
