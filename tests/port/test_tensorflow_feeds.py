@@ -382,3 +382,29 @@ def test_a_models_own_train_step_that_a_loop_calls_beside_fit_is_a_loop_by_hand(
     assert "for batch in dl.shard(data):" in text
     assert "print(dl.average(float(logs['loss'])))" in text
     assert "dl_comm.keras.distribute(net)" in text
+
+
+GENERATED = """import numpy as np
+import tensorflow as tf
+net, opt = tf.keras.Sequential([tf.keras.layers.Dense(1)]), tf.keras.optimizers.SGD(0.1)
+rng = np.random.default_rng(0)
+def samples(x):
+    def each():
+        for i in {draw}.permutation(len(x)):
+            yield x[i]
+    return each
+{name} = tf.data.Dataset.from_generator(samples(rows), output_signature=tf.TensorSpec((4,))).batch(8)
+for epoch in range(3):
+    for batch in {name}:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(net(batch) ** 2)
+        opt.apply_gradients(zip(tape.gradient(loss, net.variables), net.variables))
+"""
+
+
+@pytest.mark.parametrize(
+    ("draw", "name", "doubted"), [("np.random", "train", 1), ("rng", "train", 0), ("np.random", "val_data", 0)]
+)
+def test_an_order_that_a_generator_draws_by_a_ranks_own_numbers_is_doubted(draw: str, name: str, doubted: int) -> None:
+    found = port(GENERATED.format(draw=draw, name=name)).doubts
+    assert [d.danger for d in found if "of another order" in d.why] == ["high"] * doubted

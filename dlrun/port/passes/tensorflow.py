@@ -20,6 +20,7 @@ from dlrun.port.passes import (
     doubts,
     estimator,
     fitted,
+    generators,
     keras_rate,
     moving,
     own_rates,
@@ -159,6 +160,7 @@ def shard(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
         yield from estimator.shard(facts)
         return
     yield from torch_shard.torch(facts)
+    yield from generators.tensorflow(facts)
     yield from whole.tensorflow(facts)
     yield from sessions.shares(facts)
 
