@@ -78,7 +78,9 @@ class DataSets:
 
     def deliver(self, epoch: Epoch, batch: Any) -> None:
         """A batch reaches the script."""
-        self._latest, self.totals.read = epoch, epoch.loader
+        if not self.evaluating:  # no gradient is computed of what evaluate() and predict() read
+            self._latest = epoch
+        self.totals.read = epoch.loader
         if self.fitting:
             self.draws.collect()  # fit() draws the order of the samples: that is no noise in the training
         with self.recorder.aside():
