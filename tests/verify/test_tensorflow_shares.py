@@ -12,7 +12,7 @@ if find_spec("tensorflow") is None:
 
 from tensorflow_ports import CLIP, FIT, KERAS_2, TAPE, run
 
-from dlrun.verify.checks.data import shards
+from dlrun.verify.checks.data import global_batch, shards
 from dlrun.verify.checks.metrics import evaluated_whole
 from dlrun.verify.checks.rate import learning_rate
 from dlrun.verify.evaluations import shared
@@ -130,3 +130,32 @@ def test_what_is_drawn_by_a_seed_that_counts_on_from_step_to_step_is_not_compute
     finally:
         op_callbacks.remove_op_callback(followed.called)
     assert value is not None and not value.accumulates
+
+
+ENCODED = """
+import keras
+import numpy as np
+import dl_comm.keras as dl
+dl.init()
+keras.utils.set_random_seed(0)
+x = np.random.RandomState(0).rand(64, 4).astype("float32")
+code = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
+net = keras.Sequential([keras.layers.Input((4,)), code, keras.layers.Dense(4)])
+net.compile(keras.optimizers.SGD(dl.lr_scale(0.1)), "mse")
+dl.distribute(net)
+for epoch in range(3):
+    for b in dl.shard(range(4)):
+        rows = x[16 * b:16 * b + 16]
+        net.train_on_batch(rows, rows)
+    code.predict(x, verbose=0)
+"""
+
+
+@pytest.mark.skipif(KERAS_2, reason="Keras 3 is not installed: nox -s keras3 runs this")
+def test_what_a_loop_predicts_between_its_batches_is_none_of_them(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    serial, sharded = (run(tmp_path / str(ranks), ENCODED, ranks) for ranks in (1, 2))
+    batch, rate = global_batch(serial, sharded), learning_rate(serial, sharded)
+    print(batch, rate)
+    assert batch.finding == "32 samples (2 times the serial 16)"
+    assert (rate.status, rate.fault) == ("passed", "")
