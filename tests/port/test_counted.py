@@ -79,3 +79,28 @@ def test_of_what_a_function_returns_only_what_ranks_compute_for_themselves_is_av
     assert "    if step == dl.steps(last):\n" in text
     assert "    mean = dl.average(mean)  # mean over the ranks: all ranks decide alike\n    if mean < 0.1:" in text
     assert "average(step)" not in text
+
+
+AVERAGED = """from torch.optim.swa_utils import SWALR, AveragedModel, update_bn
+mean, annealed = AveragedModel(model), SWALR(opt, swa_lr=0.02, anneal_epochs=3)
+restarts = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(opt, T_0=2)
+size = len(loader)
+for epoch in range(6):
+    for i, (x, y) in enumerate(loader):
+        (model(x) - y).pow(2).mean().backward()
+        opt.step()
+        restarts.step(epoch + i / size)
+    mean.update_parameters(model)
+    annealed.step()
+update_bn(loader, mean)
+"""
+
+
+def test_a_part_of_an_epoch_is_one_of_the_ranks_batches_though_the_loader_stays_whole_for_others():
+    text = port(HEAD + AVERAGED).text
+    assert "T_0=2)" in text
+    assert "swa_lr=dl.lr_scale(0.02), anneal_epochs=3)" in text
+    assert "size = len(dl.shard(loader))" in text and "restarts.step(epoch + i / size)" in text
+    elsewhere = port(HEAD + AVERAGED + "print(size)\n").text  # all batches: there the part is of all
+    assert "T_0=2)" in elsewhere
+    assert "size = len(loader)" in elsewhere and "restarts.step(epoch + dl.serial_steps(i) / size)" in elsewhere

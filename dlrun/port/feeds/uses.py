@@ -79,7 +79,8 @@ class Uses:
     def lengths(self, feeds: Iterable[Feed]) -> Iterator[cst.Call]:
         """Yield the calls ``len(loader)`` beside loops that take a share of a loader which stays whole elsewhere.
 
-        They count the loop's own batches: in the loop itself, and in its function where nothing else goes through it.
+        They count the loop's own batches: in the loop itself, by a name that is read there alone, and in its function
+        where nothing else goes through it.
         """
         lens = [c for c in self.script.calls if self.script.name_of(c.func) == "builtins.len" and len(c.args) == 1]
         for feed in feeds:
@@ -90,9 +91,17 @@ class Uses:
             home = self.script.function_of(loop)
             alone = not any(dotted(o) == name and self.script.function_of(o) is home for o in self._others())
             for call in lens:
-                near = self.script.function_of(call) is home and (alone or self.script.inside(call, loop))
+                inside = self.script.inside(call, loop) or self._is_read_in(call, loop)
+                near = self.script.function_of(call) is home and (alone or inside)
                 if near and dotted(call.args[0].value) == name:
                     yield call
+
+    def _is_read_in(self, call: cst.Call, loop: cst.CSTNode) -> bool:
+        """Tell whether ``call`` gives a name its value that nothing reads but ``loop``."""
+        line = self.script.parents[call]
+        target = line.targets[0].target if isinstance(line, cst.Assign) and len(line.targets) == 1 else None
+        names = self.script.names_of(target.value, self.script.scope_of(target)) if isinstance(target, cst.Name) else []
+        return len(names) > 1 and all(n is target or self.script.inside(n, loop) for n in names)
 
     def _others(self) -> Iterator[cst.BaseExpression]:
         yield from self._seen

@@ -23,7 +23,7 @@ DEFAULTS = {
 # Schedulers that set absolute rates, with the positions and names of those.
 ABSOLUTE = {"OneCycleLR": ((1, "max_lr"),), "CyclicLR": ((1, "base_lr"), (2, "max_lr")),
             "CosineAnnealingLR": ((2, "eta_min"),), "CosineAnnealingWarmRestarts": ((3, "eta_min"),),
-            "ReduceLROnPlateau": ((7, "min_lr"),)}  # fmt: skip
+            "ReduceLROnPlateau": ((7, "min_lr"),), "SWALR": ((1, "swa_lr"),)}  # fmt: skip
 _RATE_KEYS = ("lr", "learning_rate", "init_lr")
 
 

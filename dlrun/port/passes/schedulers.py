@@ -30,6 +30,7 @@ COUNTS = (
         "ConstantLR": ((2, "total_iters"),),
         "PolynomialLR": ((1, "total_iters"),),
         "CyclicLR": ((3, "step_size_up"), (4, "step_size_down")),
+        "SWALR": ((2, "anneal_epochs"),),
         "get_constant_schedule_with_warmup": ((1, "num_warmup_steps"),),
         "WarmupConstantSchedule": ((1, "warmup_steps"),),
         "get_scheduler": ((2, "num_warmup_steps"), (3, "num_training_steps")),
@@ -106,12 +107,26 @@ def _steps_with_batch(facts: Facts, call: cst.Call) -> bool:
 
 
 def _tells_epochs(facts: Facts, told: cst.BaseExpression) -> bool:
-    """Tell whether a scheduler is ``told`` the epochs that n ranks have done, too: ``epoch + i / len(loader)``."""
+    """Tell whether a scheduler is ``told`` the epochs that are done: ``epoch + i / len(loader)``."""
+    return any(True for _ in _fractions(facts, told))
+
+
+def _fractions(facts: Facts, told: cst.BaseExpression) -> Iterator[tuple[cst.CSTNode, cst.BaseExpression]]:
+    """Yield what counts the batches so far in what ``told`` is made of, and the batches of an epoch that divide it."""
     done = tells(facts, {*counters(facts), *attributes(facts)})
     for n in computed(facts.flow, [told]).nodes:
-        if isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Divide) and is_own(facts, n.right):
-            return any(done(part) for part in walk(n.left))
-    return False
+        divided = isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Divide)
+        if divided and (is_own(facts, n.right) or all_samples(facts, n.right)):  # type: ignore[attr-defined]
+            yield from ((part, n.right) for part in walk(n.left) if done(part))  # type: ignore[attr-defined]
+
+
+def serial_counts(facts: Facts) -> Iterator[cst.Name]:
+    """Yield what counts a rank's batches where a scheduler is told which part of all batches they are."""
+    for call in facts.script.calls:
+        if calls_method(call, "step") and facts.kinds.of(call.func.value) == "scheduler":
+            for part, whole in (pair for arg in call.args for pair in _fractions(facts, arg.value)):
+                if isinstance(part, cst.Name) and not is_own(facts, whole):
+                    yield part
 
 
 def doubts(facts: Facts) -> Iterator[Doubt]:

@@ -67,6 +67,9 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     for value in schedulers.by_epochs(facts):
         yield Edit(value, "epochs, as many as the serial run has batches in one: a rank has 1/n of these",
                    lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))  # fmt: skip
+    for count in schedulers.serial_counts(facts):
+        yield Edit(count, "of all batches of an epoch, of which n ranks take n at once",
+                   lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))  # fmt: skip
     for value in bars(facts):
         if not _is_divided(facts, value, done):
             yield Edit(value, "the bar counts what one rank goes through", divide)
