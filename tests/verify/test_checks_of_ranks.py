@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from by_hand import averaged, epoch, event, optimizer, run, step
 
@@ -140,6 +141,13 @@ def test_the_rate_follows_the_rule_that_the_port_names(lr: float, rules: list[st
     scaled = [event("return", fn="lr_scale", lr=0.1, result=lr, rule=rule) for rule in rules]
     check = rate.learning_rate(serial, run([*scaled, *epoch([[0, 1]]), step(1, 0.9, lr=lr)], [*epoch([[2, 3]])]))
     assert check.fault == fault
+
+
+@pytest.mark.parametrize(("lr", "says"), [(0.2, "linear scaling"), (0.1, "unscaled")])
+def test_a_rate_that_float32_holds_is_told_by_its_rule(lr: float, says: str) -> None:
+    stored, serial = float(np.float32(lr)), run([*epoch([[0, 1]]), step(1, 0.9)])
+    check = rate.learning_rate(serial, run([*epoch([[0, 1]]), step(1, 0.9, lr=stored)], [*epoch([[2, 3]])]))
+    assert stored != lr and says in check.finding
 
 
 def test_a_rate_that_is_as_high_as_another_and_was_forgotten_is_told_from_one_that_is_set_again() -> None:

@@ -17,6 +17,11 @@ RATES = ("", "lost-scaling", "other-rate")  # what a schedule at the serial pace
 MEASURED = 5e-3  # how close a rate comes that is seen from updates by hand, relative
 
 
+def _alike(one: float, other: float) -> bool:
+    """Whether two rates are the same as far as float32 tells."""
+    return math.isclose(one, other, rel_tol=1e-6)
+
+
 def learning_rate(serial: Run, run: Run) -> Check:
     """Compare each optimizer's first rates with the serial ones, under the rule that the port names.
 
@@ -74,12 +79,12 @@ def _compared(rates: list[tuple[str, float, float]], serial: Run, run: Run) -> C
             factor = next(known, factor)
         found.append((base, rate, factor))
         lines = ", ".join(sorted({call.at for call in calls})) or at
-        if any(math.isclose(factor, p, rel_tol=1e-6) for p in promised):
+        if any(_alike(factor, p) for p in promised):
             continue
-        if not calls and any(math.isclose(factor, f, rel_tol=1e-6) for f in factors.values()) and grown > 1:
+        if not calls and any(_alike(factor, f) for f in factors.values()) and grown > 1:
             continue  # scaled by hand, by a known rule
-        scaled = sum(math.isclose(b, base) and not math.isclose(r, b) for _, b, r in rates)
-        if math.isclose(factor, 1) and grown > 1 and sum(math.isclose(c["lr"] or 0, base) for c in calls) <= scaled:
+        scaled = sum(_alike(b, base) and not _alike(r, b) for _, b, r in rates)
+        if _alike(factor, 1) and grown > 1 and sum(math.isclose(c["lr"] or 0, base) for c in calls) <= scaled:
             finding = f"{rate:.4g} on {n} ranks and on 1, though {lines} scales another rate by {max(promised):.4g}"
             return failed(NAME, finding, "scale it, too, with dl.lr_scale()", "lost-scaling", where=at)
         return _wrong(base, rate, factor, n, max(promised), lines, grown)
@@ -88,9 +93,10 @@ def _compared(rates: list[tuple[str, float, float]], serial: Run, run: Run) -> C
         return skipped(NAME, f"not seen: {what}")
     base, rate, factor = found[0]
     ramp = f", reached by a warm-up from {rate:g}" if warm else ""
-    rule = next((rule for rule, f in factors.items() if math.isclose(factor, f)), "none")
-    how = "unscaled" if factor == 1 else f"{rule} scaling"
-    how += f", though a step takes {grown} times the samples" if factor == 1 < grown and not calls else ""
+    rule = next((rule for rule, f in factors.items() if _alike(factor, f)), "none")
+    same = _alike(factor, 1)
+    how = "unscaled" if same else f"{rule} scaling"
+    how += f", though a step takes {grown} times the samples" if same and grown > 1 and not calls else ""
     return passed(NAME, f"{base:.4g} on 1 rank, {base * factor:.4g} on {n} ({how}{ramp})")
 
 
@@ -132,7 +138,7 @@ def _ramp(serial: Run, run: Run) -> Check | None:
             lines = ", ".join(sorted({call.at for call in calls}))
             return _wrong(base, rate, rate / base, n, promised, lines or where, grown) if shorter else None
         steps = [(a.lr[0], b.lr[0]) for pair in rising for a, b in zip(*pair, strict=False) if a.lr and b.lr]
-        if not shorter and all(math.isclose(y, promised * n * x, rel_tol=1e-6) for x, y in steps):
+        if not shorter and all(_alike(y, promised * n * x) for x, y in steps):
             finding = f"{promised * n:.4g} times the serial one at each step of a ramp that an epoch counts: scaled "
             finding += f"once, on a ramp {n} times as fast, or twice. Its end shows which: take more --steps"
             return skipped(NAME, finding)
@@ -218,7 +224,7 @@ def _starts_with(promised: float, serial: Run, run: Run) -> bool:
     """Whether each optimizer was made with the serial rate, scaled as promised, before any schedule."""
     rates = [[event.facts.get("base") for event in trace.all("optimizer")] for trace in (serial.root, run.root)]
     pairs = [pair for one, two in zip(*rates, strict=False) for pair in zip(one or (), two or (), strict=False)]
-    return bool(pairs) and all(math.isclose(promised * x, y, rel_tol=1e-6) for x, y in pairs)
+    return bool(pairs) and all(_alike(promised * x, y) for x, y in pairs)
 
 
 def _rises(rates: list[tuple[str, float]]) -> bool:
@@ -234,7 +240,7 @@ def _lost_later(serial: Run, run: Run) -> Check | None:
         return None
     if warm := next(iter(run.root.returns("warmup")), None):
         for rates in _rates(serial.root.steps, run):
-            for at, x, y in rates[1:] if math.isclose(rates[0][1], rates[0][2], rel_tol=1e-6) else ():
+            for at, x, y in rates[1:] if _alike(rates[0][1], rates[0][2]) else ():
                 if y < x * (1 - 1e-3):
                     finding = f"{y:.4g} on {len(run.traces)} ranks and {x:.4g} on 1, in the warm-up of {warm.at}"
                     todo = "the rate that is set then has to be scaled, too, with dl.lr_scale(): a warm-up rises to it"
@@ -247,7 +253,7 @@ def _lost_later(serial: Run, run: Run) -> Check | None:
         if not a.optimizer == b.optimizer == first[1].optimizer:
             continue
         for x, y, *before in zip(a.lr, b.lr, first[0].lr, first[1].lr, strict=False):
-            if x > 0 and math.isclose(x, y, rel_tol=1e-6) and not math.isclose(*before, rel_tol=1e-6):
+            if x > 0 and _alike(x, y) and not _alike(*before):
                 times = before[1] / before[0]
                 finding = f"{y:g} on {n} ranks and on 1 in epoch {number}, {times:.4g} times as much in the first"
                 todo = "the rate that is set between the epochs has to be scaled, too, with dl.lr_scale()"
@@ -257,13 +263,13 @@ def _lost_later(serial: Run, run: Run) -> Check | None:
 
 def _wrong(base: float, rate: float, factor: float, n: int, promised: float, lines: str, grown: int) -> Check:
     so = f"{rate:.4g} on {n} ranks, {base:.4g} on 1: {factor:.4g} times"
-    if factor > 1 and any(math.isclose(factor, twice, rel_tol=1e-6) for twice in (promised**2, n * n)):
+    if factor > 1 and any(_alike(factor, twice) for twice in (promised**2, n * n)):
         todo = "scale it once: call dl.lr_scale() where the rate is set, and nowhere else"
         return failed(NAME, f"{so}, scaled twice ({lines})", todo, "double-scaling", where=lines.split(", ")[-1])
     if grown == 1:
         todo = "with the serial global batch the rate stays as it is"
         return failed(NAME, f"{so}, though the global batch did not grow", todo, "scaled-rate", where=lines)
-    if math.isclose(factor, 1, rel_tol=1e-6):
+    if _alike(factor, 1):
         todo = "something sets the rate again after dl.lr_scale(): scale the value that is set there"
         return failed(NAME, f"{so}, though {lines} scales it by {promised:.4g}", todo, "lost-scaling", where=lines)
     return failed(NAME, f"{so}, promised are {promised:.4g}", "scale it with dl.lr_scale()", "other-rate", where=lines)
