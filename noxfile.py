@@ -90,7 +90,8 @@ def keras2(session: nox.Session) -> None:
 @nox.session
 def keras3(session: nox.Session) -> None:
     """dl_comm with TensorFlow 2.21 and Keras 3."""
-    session.install("tensorflow-cpu==2.21.0", wheel(session, "mpi"), *TEST_TOOLS)
+    # TensorFlow 2.15 brings TensorBoard, for Keras's callback of that name; 2.21 leaves it to the user.
+    session.install("tensorflow-cpu==2.21.0", "tensorboard==2.21.0", wheel(session, "mpi"), *TEST_TOOLS)
     faces = (TENSORFLOW_TESTS, TENSORFLOW_GPU_TESTS, KERAS_TESTS, FIRST_STEPS_TEST)
     run_pytest(session, *THREE_FILES, *faces, *FAULT_TESTS, f"{EXAMPLE_TEST}[tf2_mnist]")
 

@@ -278,7 +278,7 @@ def callbacks_alone_do_it_too():
     same_bits(ported)
 
 
-class Falls(keras.optimizers.schedules.LearningRateSchedule):
+class _Falls(keras.optimizers.schedules.LearningRateSchedule):
     def __call__(self, step):
         return 0.3 / (1.0 + step)
 
@@ -287,12 +287,12 @@ class Falls(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def a_schedule_is_told_the_steps_of_all_ranks():
-    scaled = dl.lr_scale(Falls())
+    scaled = dl.lr_scale(_Falls())
     for k in range(3):
         np.testing.assert_allclose(float(scaled(k)), n * 0.3 / (1 + n * k), rtol=1e-6)
-        np.testing.assert_allclose(float(dl.lr_scale(Falls(), "none")(k)), 0.3 / (1 + n * k), rtol=1e-6)
+        np.testing.assert_allclose(float(dl.lr_scale(_Falls(), "none")(k)), 0.3 / (1 + n * k), rtol=1e-6)
     written = keras.optimizers.schedules.serialize(scaled)
-    assert written == keras.optimizers.schedules.serialize(Falls())
+    assert written == keras.optimizers.schedules.serialize(_Falls())
 
 
 def generators_end_together_and_only_rank_0_shows_progress():
