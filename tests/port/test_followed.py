@@ -301,13 +301,15 @@ for epoch in range(3):
 
 
 def test_outcomes_that_are_compared_and_counted_are_a_ranks_own():
-    assert "(dl.total(hits) / 48).mean()" in port(HEAD + TABLED.replace("READS", "epoch")).text
+    text = port(HEAD + TABLED.replace("READS", "epoch")).text
+    assert "    hits = dl.total(hits)  #" in text and "    print((hits / 48).mean())" in text
 
 
-@pytest.mark.parametrize(("reads", "doubted"), [("table.trace() / table.sum()", True), ("epoch", False)])
-def test_a_table_whose_entries_a_ranks_own_samples_pick_is_doubted_where_it_is_read(reads, doubted):
-    told = [d.write for d in port(HEAD + TABLED.replace("READS", reads)).doubts if d.danger == "medium"]
-    assert told == ["table = dl.total(table) after the loop"] * doubted
+@pytest.mark.parametrize(("reads", "read"), [("table.trace() / table.sum()", True), ("epoch", False)])
+def test_a_table_whose_entries_a_ranks_own_samples_pick_is_that_of_all_ranks_where_it_is_read(reads, read):
+    ported = port(HEAD + TABLED.replace("READS", reads))
+    assert ("    table = dl.total(table)  #" in ported.text) == read
+    assert not [d for d in ported.doubts if d.danger == "medium"]
 
 
 RECALLED = """
@@ -328,6 +330,11 @@ for epoch in range(3):
 """
 
 
-def test_weights_of_classes_that_follow_a_ranks_own_hits_are_doubted():
-    told = [d.why for d in port(HEAD + RECALLED).doubts if d.danger == "high"]
-    assert any("weights" in why for why in told)
+def test_weights_of_classes_that_follow_hits_follow_those_of_all_ranks():
+    ported = port(HEAD + RECALLED)
+    assert "    right = dl.total(right)  #" in ported.text and "    seen = dl.total(seen)  #" in ported.text
+    assert not [d for d in ported.doubts if d.danger == "high"]
+    told = [d.why for d in port(HEAD + RECALLED.replace("    weights =", "    if epoch:\n        weights =")).doubts]
+    assert not [why for why in told if "weights" in why]
+    ahead = RECALLED.replace("hit = ", "right *= 0.9\n        hit = ")  # forgets, and is no sum
+    assert any("weights" in d.why for d in port(HEAD + ahead).doubts if d.danger == "high")

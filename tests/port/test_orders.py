@@ -276,3 +276,29 @@ def test_samples_that_each_rank_kept_of_its_share_are_doubted_where_they_are_dea
     listed = HARD.replace("TAKEN", taken).replace("range(0, len(hard), 16)", "hard.split(16)")
     found = port(listed.replace("hard[i:i + 16], labels[i:i + 16]", "i, labels[:16]")).doubts
     assert any("a model chose or made these samples" in d.why for d in found) == doubted
+
+
+POOL = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+known, left = list(range(100)), list(range(100, 1500))
+for turn in range(3):
+    model = torch.nn.Linear(8, 2)
+    opt = torch.optim.SGD(model.parameters(), 0.1)
+    loader = DataLoader(TensorDataset(X[known], Y[known]), batch_size=20, shuffle=True)
+    for x, y in loader:
+        opt.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        opt.step()
+    with torch.no_grad():
+        unsure = model(X[left]).softmax(1).max(1).values.argsort()[:50].tolist()
+    new = [left[k] for k in unsure]
+    known += new
+    left = [k for k in left if k not in new]
+"""
+
+
+def test_a_pool_that_a_model_takes_its_samples_from_weighs_no_losses() -> None:
+    found = port(POOL).doubts
+    assert [d.danger for d in found if "a model chose or made these samples" in d.why] == ["medium"]
+    assert not [d for d in found if d.danger == "high"]

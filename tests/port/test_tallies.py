@@ -172,7 +172,7 @@ def test_a_level_that_all_ranks_decide_alike_is_no_count_of_a_ranks_own_samples(
     assert not [d for d in ported.doubts if "counts among" in d.why]
 
 
-def test_sums_by_class_that_are_read_as_if_of_all_samples_are_doubted() -> None:
+def test_sums_by_class_are_those_of_all_ranks_where_they_are_read() -> None:
     after = 'print(" ".join(f"{h:.3f}" for h in right / seen))'
     counted = """        for c in range(2):
             right[c] += (out.argmax(1) == y)[y == c].sum()
@@ -182,8 +182,8 @@ def test_sums_by_class_that_are_read_as_if_of_all_samples_are_doubted() -> None:
         "        if {test}"
     )
     ported = port(source[0] + counted + after)
-    found = [doubt.write for doubt in ported.doubts if doubt.danger == "medium"]
-    assert found == ["right = dl.total(right) after the loop", "seen = dl.total(seen) after the loop"]
+    assert "    right = dl.total(right)  #" in ported.text and "    seen = dl.total(seen)  #" in ported.text
+    assert not [doubt for doubt in ported.doubts if doubt.danger == "medium"]
 
 
 BY_NAME = """        seen += len(x)

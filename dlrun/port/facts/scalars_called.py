@@ -16,6 +16,8 @@ _FUNCTIONS = {
     "numpy.average", "numpy.sum", "numpy.sqrt", "numpy.exp", "math.sqrt", "math.exp", "math.log", "statistics.mean",
     "time.time", "time.perf_counter", "random.random", "random.uniform", "random.randint", "random.betavariate",
 }  # fmt: skip
+# Of NumPy: one number of all that they are given, if they are told no axis.
+ALL = {f"numpy.{which}" for which in ("max", "min", "amax", "amin", "median", "percentile", "quantile", "std", "var")}
 _MAKES = ("torch.zeros", "torch.ones", "torch.empty")
 _DRAWS = ("numpy.random.beta", "numpy.random.uniform")  # one number, with no more than its two parameters
 
@@ -34,6 +36,9 @@ def of_library(call: cst.Call, name: str, number: Callable[[cst.CSTNode], bool])
         each = [only.elt] if isinstance(only, (cst.GeneratorExp, cst.ListComp)) else []
         values = each if only is not None else [a.value for a in call.args]
         return bool(values) and all(number(value) for value in values)
+    if name in ALL:  # np.percentile(errors, 95)
+        return len(call.args) == 1 or (len(call.args) == 2 and not call.args[1].keyword and number(call.args[1].value)
+                                       and name.endswith("ile"))  # fmt: skip
     first = call.args[0].value if call.args else None
     if name in _MAKES and isinstance(first, cst.Tuple) and not first.elements:
         return True  # torch.zeros(())

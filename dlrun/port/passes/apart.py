@@ -41,6 +41,14 @@ def torch(facts: Facts) -> Iterator[Doubt]:
 
 def _chosen(facts: Facts) -> Iterator[Doubt]:
     """Yield a doubt where the samples that are dealt out were chosen, or made, by what a model computed."""
+    for made in chosen(facts):
+        yield Doubt(made, "a model chose or made these samples: where dropout, BatchNorm or a rank's own batches "
+                    "had a part in it, each rank deals out another set", "medium",
+                    f"chosen = {facts.alias}.broadcast(chosen) where they are chosen")  # fmt: skip
+
+
+def chosen(facts: Facts) -> Iterator[cst.BaseExpression]:
+    """Yield the samples that are dealt out and were made of what a rank computed."""
     for feed in facts.feeds:
         made = feed.node.args[0].value if isinstance(feed.node, cst.Call) and feed.node.args else None
         if feed.how == "indices":  # range(0, len(hard), 16)
@@ -48,9 +56,7 @@ def _chosen(facts: Facts) -> Iterator[Doubt]:
         if feed.how == "iterable" and isinstance(feed.node, cst.BaseExpression):
             made = feed.node
         if feed.how in ("loader", "indices", "iterable") and made is not None and facts.local(made):
-            yield Doubt(made, "a model chose or made these samples: where dropout, BatchNorm or a rank's own batches "
-                        "had a part in it, each rank deals out another set", "medium",
-                        f"chosen = {facts.alias}.broadcast(chosen) where they are chosen")  # fmt: skip
+            yield made
 
 
 def _slides(facts: Facts) -> Iterator[Doubt]:

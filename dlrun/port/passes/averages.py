@@ -21,6 +21,7 @@ from dlrun.port.passes import (
     played,
     shown,
     statistics,
+    tables,
     tallies,
     throughput,
     totals,
@@ -64,6 +65,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
 
 def numbers(metrics: Metrics, histories: bool) -> Iterator[Edit | Doubt]:
     """Yield what sums, decides and is shown, in the order in which each needs the others; ``histories``: kept, too."""
+    yield from tables.torch(metrics)
     yield from totals.torch(metrics)
     if histories:
         yield from meters.fed(metrics)
@@ -77,5 +79,4 @@ def numbers(metrics: Metrics, histories: bool) -> Iterator[Edit | Doubt]:
         yield from (curve for curve in curves.torch(metrics) if curve.node not in averaged)
     yield from throughput.torch(metrics)
     yield from tallies.both(metrics, {found.node for found in decided if isinstance(found, Edit)})
-    yield from list(tallies.tables(metrics))[:3]
     yield from tallies.divided(metrics)

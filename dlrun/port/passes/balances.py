@@ -8,6 +8,7 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts.computed import reaching
+from dlrun.port.passes.apart import chosen
 from dlrun.port.passes.counters import runs_inside
 from dlrun.port.passes.metrics import Metrics
 from dlrun.port.passes.moved import is_same, tensor_of
@@ -49,8 +50,11 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
             metrics.cut([value])
     if metrics.facts.episodes:
         return  # what a rank's own environment is in
+    samples = list(chosen(metrics.facts))
     for node, box, value in left:  # of which no number that is averaged by now is made
-        if metrics.plain(value) and metrics.leads_back(value):
+        if any(metrics.script.inside(made, node) for made in samples):
+            continue
+        if metrics.plain(value) and metrics.leads_back(value, samples):
             name = metrics.script.code(box)
             if isinstance(box, cst.Subscript) and metrics.facts.unequal(box.slice[0]):
                 continue  # entries of its own samples: own_states tells

@@ -14,6 +14,7 @@ from dlrun.port.facts.scalars import Scalars
 from dlrun.port.facts.taint import Taint, differentiable, leads_back, plain_numbers
 from dlrun.port.insert import expression
 from dlrun.port.passes import returned
+from dlrun.port.passes.gathered import Gathered, of_one_list
 from dlrun.port.passes.so_far import steps_so_far
 from dlrun.port.passes.sums import Sums
 from dlrun.port.program.dicts import pairs
@@ -40,6 +41,7 @@ class Metrics:
         self.steps = steps_so_far(facts) if facts.framework == "tensorflow" else nothing
         self.inner: set[cst.CSTNode] = set()  # what functions compute a perplexity from, averaged there
         self.formatted: set[cst.CSTNode] = set()  # what is shown as a number
+        self.gathered = Gathered(facts)
         self.averaged: dict[tuple[cst.CSTNode, str], int] = {}  # the names, and from where on
 
     def wrapped(self, node: cst.BaseExpression) -> cst.BaseExpression:
@@ -77,9 +79,9 @@ class Metrics:
         """Tell whether gradients are computed through ``value``, or what holds it: a mean would have none."""
         return self.graded(value) and self.leads_back(value)
 
-    def leads_back(self, value: cst.CSTNode) -> bool:
-        """Tell whether a loss is made of ``value``, or of what holds it."""
-        return leads_back(Taint(self.script, self.facts.kinds, [value], self.trained.cuts))
+    def leads_back(self, value: cst.CSTNode, but: Iterable[cst.CSTNode] = ()) -> bool:
+        """Tell whether a loss is made of ``value``, or of what holds it, in another way than through ``but``."""
+        return leads_back(Taint(self.script, self.facts.kinds, [value], [*self.trained.cuts, *but]))
 
     def all_ranks(self, node: cst.CSTNode) -> bool:
         """Tell whether all ranks come to ``node`` or none: no condition above it depends on a rank's own values."""
@@ -152,12 +154,11 @@ class Metrics:
         if (inner := self.bent(node)) is not None:
             self.formatted.update([inner] if node in self.formatted else [])
             return self.values(inner)  # perplexity is that of the mean loss
-        extreme = isinstance(node, cst.Call) and self.script.name_of(node.func) in ("builtins.min", "builtins.max")
-        if isinstance(node, cst.Call) and extreme and len(node.args) == 1 and self.listed(node.args[0].value):
+        if isinstance(node, cst.Call) and of_one_list(self.script, node) and self.listed(node.args[0].value):
             return self.values(node.args[0].value)  # the least of the means, not the mean of the least
         mine = isinstance(node, cst.BaseExpression) and self.trained(node)
         known = mine and (self.scalar(node) or self.scalar.several(node) or self.scalar.row(node)
-                          or self.entries.numbers(node, self.scalar)
+                          or self.entries.numbers(node, self.scalar) or self.gathered.extreme(node)
                           or (isinstance(node, cst.Subscript) and self.tabled(node.value)))  # fmt: skip
         number = mine and (node in self.formatted or known)
         number = number or (mine and self.listed(node))
@@ -239,10 +240,16 @@ class Metrics:
 
     def cut(self, nodes: Iterable[cst.CSTNode]) -> None:
         """Note that what ``nodes`` stand for is the same on all ranks from now on, and so is what comes of it."""
-        cuts = [*self.trained.cuts, *nodes]
-        self.trained = Taint(self.script, self.facts.kinds, self.trained.seeds, cuts)
-        self.local = Taint(self.script, self.facts.kinds, self.local.seeds, cuts)
-        self.plain = Taint(self.script, self.facts.kinds, self.plain.seeds, cuts)
+        cuts = {*self.trained.cuts, *nodes}
+
+        def of_cuts(seed: cst.CSTNode) -> bool:  # max(1, hits) of hits that are those of all ranks
+            names = [n for n in walk(seed) if isinstance(n, cst.Name) and (n in cuts or self.local(n))]
+            return bool(names) and all(n in cuts for n in names)
+
+        def follow(taint: Taint) -> Taint:
+            return Taint(self.script, self.facts.kinds, [s for s in taint.seeds if not of_cuts(s)], cuts)
+
+        self.trained, self.local, self.plain = map(follow, (self.trained, self.local, self.plain))
 
     def settle(self, name: str, line: cst.CSTNode) -> None:
         """Note that from ``line`` on ``name`` is the same on all ranks in its function, and so is what comes of it."""

@@ -173,7 +173,7 @@ class Sums:
         alone = count is total
         around = [[x, *(up for up in self.script.above(x) if isinstance(up, cst.For))] for x in loops]
         return bool(loops) and all(
-            any(self._dealt(x, count, alone) and self._after(x, count, total) for x in nested) for nested in around
+            any(self.dealt(x, count, alone) and self._after(x, count, total) for x in nested) for nested in around
         )
 
     def _loops(self, node: cst.CSTNode) -> list[cst.For | cst.While | None]:
@@ -203,7 +203,7 @@ class Sums:
     def _bindings(self, name: cst.Name) -> list[Binding]:
         return self._entries.bindings(name) or self.script.bindings_of(name)
 
-    def _dealt(self, loop: cst.For, count: cst.BaseExpression, alone: bool) -> bool:
+    def dealt(self, loop: cst.For, count: cst.BaseExpression, alone: bool) -> bool:
         """Tell whether this rank makes 1/n of the turns of ``loop``, and ``count`` (not ``alone``) stays the same."""
         if any(self._runs_over(loop, feed.node, feed.names) for feed in self.facts.feeds if feed.how != "arrays"):
             return True

@@ -14,8 +14,6 @@ from dlrun.port.passes.counts import all_samples
 from dlrun.port.passes.metrics import Metrics
 from dlrun.port.program.script import Script, added, children, dotted, walk
 
-_ZEROS = ("numpy.zeros", "torch.zeros")
-
 
 def both(metrics: Metrics, decided: Collection[cst.CSTNode]) -> Iterator[Doubt]:
     """Yield a doubt where a count of a rank's own samples is read after the loop, as if it were that of all.
@@ -40,32 +38,6 @@ def both(metrics: Metrics, decided: Collection[cst.CSTNode]) -> Iterator[Doubt]:
                 places = ", ".join(map(str, lines[:3]))
                 yield Doubt(node, f"{name} counts among this rank's own samples, 1/n of all, and is read as a count of "
                             f"all in line {places}", "high", f"{facts.alias}.total({name}) there")  # fmt: skip
-
-
-def tables(metrics: Metrics) -> Iterator[Doubt]:
-    """Yield a doubt where a table, of whose entries a rank's own samples pick those to add to, is read as if of all.
-
-    ``confusion[predicted, label] += 1``, ``right[c] += hits[y == c].sum()``: each rank's holds 1/n of the samples.
-    """
-    facts, done = metrics.facts, set[str]()
-    for loop in facts.loops if not facts.full_batch else ():
-        assert isinstance(loop, (cst.For, cst.While))
-        found = [] if runs_inside(facts, loop.body) else [n for n in walk(loop.body) if isinstance(n, cst.AugAssign)]
-        for node in (n for n in found if isinstance(n.target, cst.Subscript) and isinstance(n.target.value, cst.Name)):
-            table, own = node.target.value, any(metrics.trained(n) for e in node.target.slice for n in walk(e))  # type: ignore[attr-defined]
-            own = own or _adds_by_class(metrics, node)
-            name = dotted(table)
-            if not own or name in done or not _is_table(metrics, table) or metrics.leads_back(table):
-                continue
-            done.add(name)
-            if lines := _read(facts, loop, name):
-                places = ", ".join(map(str, lines[:3]))
-                yield Doubt(
-                    node,
-                    f"{name} adds up this rank's own samples, 1/n of all, and is read as if of all in line {places}",
-                    "medium",
-                    f"{name} = {facts.alias}.total({name}) after the loop",
-                )
 
 
 def divided(metrics: Metrics) -> Iterator[Doubt]:
@@ -101,22 +73,6 @@ def _shares(script: Script, loop: cst.CSTNode, box: cst.BaseExpression) -> Itera
         boxes = [*names, *(over for b in bound if (over := turned(b.value, b.path)) is not None)]  # type: ignore[arg-type]
         if not script.inside(node, loop) and any(dotted(n) == dotted(box) for n in boxes):
             yield node
-
-
-def _adds_by_class(metrics: Metrics, node: cst.AugAssign) -> bool:
-    """Tell whether ``node`` adds a sum over a rank's own samples, of which a loop within goes through all classes."""
-    index = [n for e in node.target.slice for n in walk(e) if isinstance(n, cst.Name)]  # type: ignore[attr-defined]
-    turns = [b.node for n in index for b in metrics.script.bindings_of(n)]
-    sums = any(isinstance(n, cst.Attribute) and n.attr.value == "sum" for n in walk(node.value))
-    within = any(isinstance(t, cst.For) and t not in metrics.facts.loops and metrics.script.inside(node, t)
-                 for t in turns)  # fmt: skip
-    return sums and within and metrics.facts.unequal(node.value)
-
-
-def _is_table(metrics: Metrics, name: cst.BaseExpression) -> bool:
-    """Tell whether ``name`` begins as an array of zeros each time."""
-    made = [b.written for b in metrics.script.bindings_of(name) if b.how == "assign" and b.path != ("part",)]
-    return bool(made) and all(isinstance(v, cst.Call) and metrics.script.name_of(v.func) in _ZEROS for v in made)
 
 
 def _local(metrics: Metrics, test: cst.CSTNode, decided: Collection[cst.CSTNode]) -> bool:

@@ -17,9 +17,9 @@ from dlrun.port.passes import (
     averages,
     coupled,
     devices,
-    doubts,
     estimator,
     fitted,
+    gathered,
     generators,
     keras_rate,
     moving,
@@ -269,7 +269,7 @@ def metrics(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     if played.uneven(facts) is None:  # else the ranks do not come to the same places together
         yield from averages.numbers(Metrics(facts), histories=True)
     yield from sessions.parts(facts)
-    yield from doubts.of_all_samples(facts)
+    yield from gathered.both(facts)
     yield from annealing.tensorflow(facts, {edit.node for edit in steps(facts) if isinstance(edit, Edit)})
     yield from played.torch(facts)
     yield from own_variables.tensorflow(facts)

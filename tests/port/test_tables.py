@@ -1,0 +1,117 @@
+"""Tables and ratios of what a loop adds up of a rank's samples: of all ranks behind the loop."""
+
+from __future__ import annotations
+
+import pytest
+from running import started
+
+from dlrun.port import port
+
+SCRIPT = """
+import numpy as np, torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+x = torch.randn(96, 3)
+data = TensorDataset(x, (x[:, 0] > 0).long() + (x[:, 1] > 1))
+model = torch.nn.Linear(3, 3)
+opt = torch.optim.SGD(model.parameters(), RATE)
+loader = DataLoader(data, batch_size=8, shuffle=True)
+for epoch in range(2):
+    BEGIN
+    for x, y in loader:
+        out = model(x)
+        each = torch.nn.functional.cross_entropy(out, y, reduction="none")
+        opt.zero_grad()
+        each.mean().backward()
+        opt.step()
+        said = out.argmax(1)
+        ADD
+    SHOWN
+"""
+TOTAL = "    {0} = dl.total({0})  # the sum over all ranks' samples\n"
+ZEROS = "seen = torch.zeros(3, 3)"
+READ = "print((seen.diag() / (seen.sum(1) + 1e-9)).tolist())"
+COUNTS = "hit, missed = 0, 0"
+HITS = "hit += ((said == 1) & (y == 1)).sum().item()\n        missed += ((said != 1) & (y == 1)).sum().item()"
+RATIO = "print(hit / (hit + missed), 2 * hit / max(1, 2 * hit + missed))"
+
+
+def script(begin: str, add: str, shown: str, rate: str = "0.1") -> str:
+    named = (("BEGIN", begin), ("ADD", add), ("SHOWN", shown), ("RATE", rate))
+    text = SCRIPT
+    for name, value in named:
+        text = text.replace(name, value)
+    return text
+
+
+ADDED = [
+    (ZEROS, "seen += torch.bincount(3 * y + said, minlength=9).view(3, 3)", READ, ["seen"]),
+    (ZEROS, "seen = seen + torch.bincount(3 * y + said, minlength=9).view(3, 3)", READ, ["seen"]),
+    (ZEROS, "for a, b in zip(y, said):\n            seen[a, b] += 1", READ, ["seen"]),
+    ("seen = torch.zeros(3)", "seen.index_add_(0, y, each.detach())", "print((100 * seen).round().tolist())", ["seen"]),
+    ("seen = torch.zeros(3)", "seen.scatter_add_(0, y, torch.ones(len(y)))", "print(seen.tolist())", ["seen"]),
+    ("seen = np.zeros(3)", "np.add.at(seen, y.numpy(), 1)", "print(seen.tolist())", ["seen"]),
+    (COUNTS, HITS, RATIO, ["hit", "missed"]),
+    ("total, tokens, seen = 0.0, 0, 0",
+     "n = (y > 0).sum().item()\n        total += each[y > 0].sum().item()\n        tokens += n\n        seen += len(x)",
+     "print(round(total / tokens, 4), seen)", ["total", "tokens"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("begin", "add", "shown", "names"), ADDED)
+def test_what_a_loop_adds_up_of_samples_is_of_all_ranks_behind_it(begin, add, shown, names, tmp_path) -> None:
+    ported = port(script(begin, add, shown))
+    for name in ("seen", "hit", "missed", "total", "tokens"):
+        assert (TOTAL.format(name) in ported.text) == (name in names)
+    assert "dl.average" not in ported.text
+    assert not [d for d in ported.doubts if "this rank's own samples" in d.why]
+    still = script(begin, add, shown, rate="0.0")  # one model throughout: what is shown is of it
+    (tmp_path / "train.py").write_text(still)
+    (tmp_path / "train_dist.py").write_text(port(still).text)
+    assert started(tmp_path, ["train_dist.py"], 3) == started(tmp_path, ["train.py"])
+
+
+@pytest.mark.parametrize(
+    ("begin", "add", "shown", "doubted"),
+    [
+        (ZEROS, "seen[y, said] += 1\n        print(seen.sum())", READ, True),  # read on the way
+        ("if epoch == 0:\n        " + ZEROS, "seen[y, said] += 1", READ, True),  # goes on
+        (ZEROS, "seen[y, said] += 1", "print(seen / len(loader))", True),  # a rank's own batches
+        (COUNTS, HITS + "\n        print(hit)", RATIO, False),
+        (COUNTS, HITS, "print(hit / len(loader), hit / (hit + missed))", False),
+        (COUNTS, "hit += (said == y).sum().item()\n        missed += len(x)", "print(hit / missed)", False),
+    ],
+)
+def test_what_no_line_behind_the_loop_makes_right_is_left_to_others(begin, add, shown, doubted) -> None:
+    ported = port(script(begin, add, shown))
+    assert "# the sum over all ranks' samples" not in ported.text
+    assert any("adds up this rank's own samples" in d.why for d in ported.doubts) == doubted
+
+
+RUN = """
+import torch
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(3, 3)
+opt = torch.optim.SGD(model.parameters(), 0.1)
+def run(loader, train):
+    hit, said = 0, 0
+    for x, y in loader:
+        out = model(x)
+        if train:
+            torch.nn.functional.cross_entropy(out, y).backward()
+            opt.step()
+        hit += ((out.argmax(1) == 1) & (y == 1)).sum().item()
+        said += (out.argmax(1) == 1).sum().item()
+    return hit / said
+for epoch in range(3):
+    precision = run(DataLoader(data, batch_size=8, shuffle=True), True)
+    held = run(DataLoader(test, batch_size=8), False)
+    print(precision, held)
+"""
+
+
+def test_a_function_that_also_evaluates_adds_up_over_the_ranks_where_it_trains() -> None:
+    text = port(RUN).text
+    assert "    hit = dl.total(hit) if train else hit  #" in text
+    assert "    said = dl.total(said) if train else said  #" in text
+    assert "    print(precision, held)" in text
