@@ -37,7 +37,7 @@ def made(shuffle="True", batches="other.split(4)", target="(x,), u", source="zip
          "in enumerate(zip(loader, dl.shard(list(batches)))):"),
         ({"batches": "[0.1, 0.2] * 6", "loss": "u * model(x).mean()"}, "in zip(loader, batches):"),
         ({"batches": "[k / 12 for k in range(12)]", "loss": "u * model(x).mean()"}, "in zip(loader, batches):"),
-        ({"source": "zip(loader, range(99))", "loss": "u * model(x).mean()"}, "in zip(loader, range(99)):"),
+        ({"source": "zip(loader, range(99))", "loss": "u * model(x).mean()"}, "in zip(loader, range(dl.steps(99))):"),
     ],
 )  # fmt: skip
 def test_batches_beside_a_shuffled_loader_are_shared_and_numbers_are_not(written, changed):

@@ -24,6 +24,7 @@ from dlrun.port.passes.counters import (
 )
 from dlrun.port.passes.counts import all_samples, is_own
 from dlrun.port.passes.so_far import bare, steps_so_far
+from dlrun.port.passes.takes import but_one, takes
 from dlrun.port.program.script import Scope, Script, argument, calls_method, children, dotted, names_in, walk
 
 FILLED = "an entry for each of these turns: a rank's own"
@@ -40,7 +41,7 @@ def bounds(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
         if isinstance(counts, cst.Call):
             plain = [a for a in counts.args if a.keyword is None and not a.star]
             if plain and (facts.script.name_of(counts.func) or dotted(counts.func)).endswith("range"):
-                bound = _but_one(plain[min(1, len(plain) - 1)].value)
+                bound = but_one(plain[min(1, len(plain) - 1)].value)
                 spans = list(_span(facts, loop, [a.value for a in plain[:2]])) or [bound]
                 yield from ((node, why) for node in spans)
                 yield from ((node, FILLED) for node in tables(facts, loop, plain[0].value if len(plain) == 1 else None))
@@ -52,6 +53,9 @@ def bounds(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
             counts_steps = counts_steps and not _grows_at_times(facts, loop, count_name(facts, left))
             if isinstance(target.operator, (cst.LessThan, cst.LessThanEqual)) and counts_steps:
                 yield target.comparator, why
+    for loop, taken in takes(facts):
+        yield taken, why
+        yield from ((node, "the last step is the last of these") for node in _asked(facts, loop, taken))
     for bound in _ends(facts):
         yield bound, why
     yield from ((last, "the last of a rank's batches, of 1/n of all") for last in lasts(facts)
@@ -137,20 +141,14 @@ def _grows_at_times(facts: Facts, loop: cst.While, name: str) -> bool:
     )
 
 
-def _but_one(count: cst.BaseExpression) -> cst.BaseExpression:
-    """Return ``count`` without what is added to it, or taken away: ``n`` in ``n + 1``."""
-    one = isinstance(count, cst.BinaryOperation) and isinstance(count.operator, (cst.Add, cst.Subtract))
-    return count.left if one and isinstance(count.right, cst.Integer) else count  # type: ignore[attr-defined]
-
-
 def _asked(facts: Facts, loop: cst.CSTNode, bound: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
     """Yield ``bound`` in the body of ``loop``, where it is compared with the turn's number: ``if i == bound - 1:``."""
-    target = loop.target if isinstance(loop, cst.For) else None
+    target = (number_of(facts, loop) or loop.target) if isinstance(loop, cst.For) else None
     if not isinstance(target, cst.Name) or isinstance(bound, cst.Integer):
         return
     for node in walk(loop.body):  # type: ignore[attr-defined]
         for left, how, right in compared(node) if isinstance(node, cst.Comparison) else ():
-            turn, last = _but_one(left), _but_one(right)
+            turn, last = but_one(left), but_one(right)
             ends = issubclass(how, (*AFTER, cst.Equal)) and dotted(turn) == target.value
             if ends and facts.script.code(last) == facts.script.code(bound):
                 yield last
@@ -165,8 +163,8 @@ def lasts(facts: Facts) -> Iterator[cst.BaseExpression]:
             continue
         for node in walk(loop.body):
             for left, how, right in compared(node) if isinstance(node, cst.Comparison) else ():
-                last, moved = _but_one(right), (_but_one(left) is left) is not (_but_one(right) is right)
-                ends = issubclass(how, (*AFTER, cst.Equal)) and dotted(_but_one(left)) == name.value
+                last, moved = but_one(right), (but_one(left) is left) is not (but_one(right) is right)
+                ends = issubclass(how, (*AFTER, cst.Equal)) and dotted(but_one(left)) == name.value
                 if ends and moved and not isinstance(last, cst.Integer) and not is_own(facts, last):
                     yield last
 

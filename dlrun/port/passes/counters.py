@@ -89,16 +89,25 @@ def _updates(facts: Facts, node: cst.CSTNode) -> bool:
 
 
 def number_of(facts: Facts, loop: cst.For | cst.While) -> cst.Name | None:
-    """Return ``i`` in ``for i, batch in enumerate(loader, 1)``, also behind a progress bar."""
+    """Return ``i`` in ``for i, batch in enumerate(loader, 1)``, also behind a progress bar, or zipped with a range."""
     over = loop.iter if isinstance(loop, cst.For) and isinstance(loop.target, cst.Tuple) else None
     while isinstance(over, cst.Call) and dotted(over.func).rsplit(".", 1)[-1] in BARS and over.args:
         over = over.args[0].value
-    counts = isinstance(over, cst.Call) and facts.script.name_of(over.func) == "builtins.enumerate"
-    counts = counts or (over is not None and numbered(over))
-    if not counts or not all(isinstance(a.value, cst.Integer) for a in over.args[1:]):  # type: ignore[union-attr]
-        return None
-    first = loop.target.elements[0].value  # type: ignore[union-attr]
-    return first if isinstance(first, cst.Name) else None
+    at = _numbers(facts, over) if isinstance(over, cst.Call) else None
+    named = loop.target.elements[at].value if at is not None else None  # type: ignore[union-attr]
+    return named if isinstance(named, cst.Name) else None
+
+
+def _numbers(facts: Facts, over: cst.Call) -> int | None:
+    """Return which of the values that ``over`` goes through together is their number; None if there is none."""
+    name = facts.script.name_of(over.func)
+    if name == "builtins.zip":
+        parts = [n.value for n in over.args]
+        return next((k for k, n in enumerate(parts) if isinstance(n, cst.Call)
+                     and dotted(n.func).rsplit(".", 1)[-1] in ("range", "xrange", "count")), None)  # fmt: skip
+    if name == "builtins.enumerate" or numbered(over):
+        return 0 if all(isinstance(a.value, cst.Integer) for a in over.args[1:]) else None
+    return None
 
 
 def feeds_of(facts: Facts, loop: cst.For) -> list[Feed]:

@@ -73,7 +73,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     for value in bars(facts):
         if not _is_divided(facts, value, done):
             yield Edit(value, "the bar counts what one rank goes through", divide)
-    yield from _doubts(facts)
+    yield from _doubts(facts, done)
     yield from schedulers.doubts(facts)
     yield from _out_of_sight(facts, done)
 
@@ -136,10 +136,10 @@ def _out_of_sight(facts: Facts, found: Collection[cst.CSTNode]) -> Iterator[Doub
                             f"{keyword}={facts.alias}.steps({code}), if it does")  # fmt: skip
 
 
-def _doubts(facts: Facts) -> Iterator[Doubt]:
+def _doubts(facts: Facts, done: Collection[cst.CSTNode]) -> Iterator[Doubt]:
     """Yield what asks for a last batch that a rank may not come to, and loops that take as many steps on n ranks."""
     for last in lasts(facts):
-        if not all_samples(facts, last):
+        if not all_samples(facts, last) and not _is_divided(facts, last, done):
             yield Doubt(last, "a rank takes 1/n of the batches: if this is their number, it never comes to the last",
                         "medium", f"{facts.alias}.steps({facts.script.code(last)}), if it is")  # fmt: skip
     cut = [bound for bound, _ in bounds(facts)] if not facts.feeds else []
