@@ -52,6 +52,10 @@ class Silence:
     def __iter__(self) -> Iterator[Any]:
         return iter(())
 
+    def __fspath__(self) -> str:
+        raise TypeError("only rank 0 has what names this path, as a writer's folder: give it to the others with "
+                        "dl.broadcast(), such as dl.broadcast(writer.log_dir)")  # fmt: skip
+
     def __len__(self) -> int:
         return 0
 

@@ -174,6 +174,43 @@ def test_a_name_by_the_clock_of_before_the_ranks_meet_is_doubted():
 
 
 @pytest.mark.parametrize(
+    ("name", "one"),
+    [
+        ('f"run{random.randint(0, 999)}"', 'f"run{dl.broadcast(random.randint(0, 999))}"'),
+        ('"run" + str(np.random.randint(99))', '"run" + dl.broadcast(str(np.random.randint(99)))'),
+        ('"".join(random.choices(letters, k=8))', 'dl.broadcast("".join(random.choices(letters, k=8)))'),
+        ('"".join(random.choice(letters) for c in y)', 'dl.broadcast("".join(random.choice(letters) for c in y))'),
+        ('"run%d" % torch.randint(9, (1,)).item()', '"run%d" % dl.broadcast(torch.randint(9, (1,)).item())'),
+    ],
+)
+def test_a_name_that_is_drawn_after_the_training_is_rank_0s(name, one):
+    imports, letters = "import os, random\nimport numpy as np\n", "letters = 'abcdefgh'\n"
+    drawn = f"run = {name}\nos.makedirs(run, exist_ok=True)\n"
+    assert f"run = {one}\n" in port(f"{imports}{letters}{SERIAL}{drawn}").text
+    assert f"run = {name}\n" in port(f"{imports}{HEAD}{letters}{drawn}{LOOP}").text  # all ranks draw alike so far
+
+
+@pytest.mark.parametrize("seeded", [False, True])
+def test_a_name_that_a_module_draws_before_the_ranks_meet_is_doubted_where_nothing_is_seeded(tmp_path, seeded):
+    seeds = "random.seed(0)\n" if seeded else ""
+    (tmp_path / "names.py").write_text(f"import random\n{seeds}run = str(random.random())\n")
+    (tmp_path / "train.py").write_text(f"import os\nfrom names import run\n{SERIAL}os.makedirs(run, exist_ok=True)\n")
+    doubts = read_and_port(tmp_path / "train.py").doubts
+    assert any("draws a name" in d.why for d in doubts) != seeded
+
+
+def test_a_draw_that_picks_data_is_each_ranks_own():
+    picks = "part = open(f'part{random.randint(0, 9)}').read()\nsample = data[random.randint(0, 9)]\n"
+    assert picks in port(f"import random\n{SERIAL}{picks}").text
+
+
+def test_where_rank_0s_writer_writes_is_told_to_the_others_however_the_script_asks():
+    asked = "run = writer.file_writer.get_logdir()\nother = writer.log_dir\n"
+    text = port(f"from torch.utils.tensorboard import SummaryWriter\nwriter = SummaryWriter()\n{SERIAL}{asked}").text
+    assert "run = dl.broadcast(writer.file_writer.get_logdir())\nother = dl.broadcast(writer.log_dir)\n" in text
+
+
+@pytest.mark.parametrize(
     ("call", "quiet"),
     [
         ('wandb.init(project="a")', 'wandb.init(project="a", mode=None if dl.is_rank0() else "disabled")'),

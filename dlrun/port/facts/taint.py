@@ -10,7 +10,7 @@ from dlrun.port.facts.kinds import Kinds, plays
 from dlrun.port.program.script import Script, calls_method, walk
 
 _LEAVES = ("item", "detach", "tolist", "numpy")
-_DRAWS = ("random.", "numpy.random.", "torch.rand", "torch.bernoulli")
+DRAWS = ("random.", "numpy.random.", "torch.rand", "torch.bernoulli")
 
 
 class Taint:
@@ -58,12 +58,12 @@ def made_of(script: Script, samples: Taint, where: Callable[[cst.CSTNode], bool]
 
 def chances(script: Script) -> list[cst.CSTNode]:
     """Return the calls that read the clock or draw at random: each rank sees something else."""
-    return [call for call in script.calls if script.name_of(call.func).startswith(("time.", "datetime.", *_DRAWS))]
+    return [call for call in script.calls if script.name_of(call.func).startswith(("time.", "datetime.", *DRAWS))]
 
 
 def draws(script: Script, node: cst.CSTNode) -> list[cst.CSTNode]:
     """Return the calls in ``node`` that draw at random."""
-    return [n for n in walk(node) if isinstance(n, cst.Call) and script.name_of(n.func).startswith(_DRAWS)]
+    return [n for n in walk(node) if isinstance(n, cst.Call) and script.name_of(n.func).startswith(DRAWS)]
 
 
 def without_gradients(script: Script, node: cst.CSTNode) -> bool:

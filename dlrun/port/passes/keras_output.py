@@ -13,7 +13,7 @@ from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.insert import expression
-from dlrun.port.passes import checkpoints, downloads, reads, stamps
+from dlrun.port.passes import checkpoints, downloads, drawn_names, reads, stamps
 from dlrun.port.passes import output as torch_output
 from dlrun.port.passes.writes import MODELS
 from dlrun.port.program.script import argument, calls_method, dotted
@@ -54,6 +54,7 @@ def keras(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     """
     yield from downloads.both(facts)
     yield from stamps.names(facts)
+    yield from drawn_names.names(facts)
     yield from stamps.folders(facts)
     yield from reads.back(facts)
     script, dl = facts.script, facts.alias
@@ -102,6 +103,7 @@ def tensorflow(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     """
     yield from downloads.both(facts)
     yield from stamps.names(facts)
+    yield from drawn_names.names(facts)
     yield from stamps.folders(facts)
     yield from reads.back(facts)
     script, dl = facts.script, facts.alias

@@ -12,7 +12,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.insert import expression, inside, statements, with_argument
-from dlrun.port.passes import caches, commands, downloads, reads, stamps, stopping
+from dlrun.port.passes import caches, commands, downloads, drawn_names, reads, stamps, stopping
 from dlrun.port.passes.writes import called, in_memory, writes
 from dlrun.port.program.script import argument, calls_method, dotted, walk
 
@@ -39,6 +39,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     """
     yield from stopping.torch(facts)
     yield from stamps.names(facts)
+    yield from drawn_names.names(facts)
     yield from stamps.folders(facts)
     yield from stamps.of_writers(facts)
     yield from caches.torch(facts)

@@ -107,7 +107,9 @@ def of_writers(facts: ScriptFacts) -> Iterator[Edit]:
         dl.save(model.state_dict(), os.path.join(dl.broadcast(writer.log_dir), "model.pt"))
     """
     for node in facts.script.of(cst.Attribute):
-        if node.attr.value not in ("log_dir", "logdir", "get_logdir") or facts.kinds.of(node.value) != "writer":
+        inner = isinstance(node.value, cst.Attribute) and node.value.attr.value in ("file_writer", "_file_writer")
+        writer = node.value.value if inner else node.value  # type: ignore[attr-defined]
+        if node.attr.value not in ("log_dir", "logdir", "get_logdir") or facts.kinds.of(writer) != "writer":
             continue
         up = facts.script.parents[node]
         asked = up if isinstance(up, cst.Call) and up.func is node else node

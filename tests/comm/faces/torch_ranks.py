@@ -4,6 +4,7 @@ import builtins
 import contextlib
 import hashlib
 import io
+import os
 import random
 from pathlib import Path
 
@@ -231,6 +232,14 @@ def other_ranks_hold_something_silent():
             inner.add_scalar("loss", 1.0)
         assert list(writer) == []
         assert not writer.ready
+        for uses in (os.fspath, Path):  # as os.path.join() does
+            try:
+                uses(writer.log_dir)
+            except TypeError as error:
+                assert "only rank 0 has" in str(error)
+                assert "dl.broadcast(writer.log_dir)" in str(error)
+            else:
+                raise AssertionError("a path of nothing")
 
 
 def rank_0_goes_first():
