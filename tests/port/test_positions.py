@@ -270,3 +270,48 @@ def test_batches_of_a_loader_are_equally_long_on_all_ranks_and_their_tests_stay(
     assert "    if len(a) < 2:\n" in plain
     own = port(head + guard.replace("LOADER", "DataLoader(list(zip(x, y)), 8, collate_fn=only_good)")).text
     assert "    if dl.total(bool(len(a) < 2)) > 0:\n" in own
+
+
+KEPT = """import numpy as np
+import torch
+x, y = torch.randn(64, 4), torch.randn(64, 1)
+class Trainer:
+    def __init__(self):
+        self.model = torch.nn.Linear(4, 1)
+        self.opt = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.losses, self.log = np.zeros(100), {}
+    def update(self, step, i):
+        loss = (self.model(x[i]) - y[i]).pow(2).mean()
+        self.opt.zero_grad()
+        loss.backward()
+        self.opt.step()
+        return loss.item()
+    def kept(self, step):
+        self.log[step] = self.update(step, torch.randint(0, 64, (8,)))
+    def shown(self, step):
+        self.losses[step] = self.update(step, torch.randint(0, 64, (8,)))
+        self.log[step] = self.losses[step]
+        print(self.log[step])
+trainer = Trainer()
+losses = np.zeros(100)
+for step in range(100):
+"""
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        "trainer.kept(step)",
+        "trainer.shown(step)",
+        "losses[step] = trainer.update(step, torch.randint(0, 64, (8,)))\n    print(losses[step])",
+    ],
+)
+def test_what_is_kept_under_the_number_of_a_step_picks_no_samples(turn):
+    text = port(f"{KEPT}    {turn}\n").text
+    assert "for step in range(dl.steps(100)):" in text
+
+
+def test_what_is_kept_beside_a_sample_under_its_number_leaves_it_a_sample():
+    turn = "seen[i] = trainer.update(0, i)\n        print(seen[i])\n"
+    loop = f"seen = [0] * 64\nfor epoch in range(3):\n    for i in range(64):\n        {turn}"
+    assert "trainer.update(0, own_i)" in port(KEPT.replace("for step in range(100):\n", loop)).text

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from dlrun.port.feeds.positions import gives, may_be_position, mentions, names_of
+from dlrun.port.feeds.positions import gives, keeps, may_be_position, mentions, names_of
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import statements, walk
 
@@ -57,8 +57,7 @@ def _picks(flow: Flow, loop: cst.For, node: cst.Name) -> bool:
         if up is loop.body:
             return False
         if isinstance(up, cst.SubscriptElement):
-            written = isinstance(flow.script.parents[flow.script.parents[up]], cst.AssignTarget)
-            return not written or isinstance(up.slice, cst.Slice)  # the places of a batch's samples
+            return not keeps(flow, up, loop.body)
         if isinstance(up, cst.Call):
             direct = any(a.value is node for a in up.args)
             return direct and gives(flow, up, {node.value})

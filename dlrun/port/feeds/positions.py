@@ -24,7 +24,9 @@ def picks_samples(kinds: Kinds, loop: cst.For) -> bool:
     for n in walk(loop.body):
         if isinstance(n, cst.SubscriptElement) and mentions(n, names):
             box = flow.script.parents[n]
-            if not isinstance(flow.script.parents[box], cst.AssignTarget) and not _is_of_model(kinds, box):
+            if not isinstance(flow.script.parents[box], cst.AssignTarget) and not (
+                _is_of_model(kinds, box) or keeps(flow, n, loop.body)
+            ):
                 return True
         if isinstance(n, cst.Call) and gives(flow, n, names):
             return True
@@ -208,11 +210,32 @@ def gives(flow: Flow, call: cst.Call, names: set[str]) -> bool:
                 for n in walk(target.body):  # pick = np.arange(number * size, (number + 1) * size)
                     if isinstance(n, cst.Assign) and mentions(n.value, inner) and may_be_position(n.value):
                         inner |= names_of(n.targets[0].target)
-                if any(isinstance(m, cst.SubscriptElement) and mentions(m, inner) for m in walk(target.body)):
+                picks = (m for m in walk(target.body) if isinstance(m, cst.SubscriptElement) and mentions(m, inner))
+                if not all(keeps(flow, m, target.body) for m in picks):
                     return True
     gets = dotted(call.func).rsplit(".", 1)[-1].lower()
     foreign = not flow.targets(call) and ("batch" in gets or gets.startswith("get"))
     return foreign and any(isinstance(a.value, cst.Name) and a.value.value in names for a in call.args)
+
+
+def keeps(flow: Flow, at: cst.SubscriptElement, body: cst.CSTNode) -> bool:
+    """Tell whether ``at`` is where something is kept: ``losses[step] = ...``, or where ``body`` reads that again.
+
+    A slice is where a batch's samples are.
+    """
+    box = flow.script.parents[at]
+    up = flow.script.parents[box]
+    if isinstance(at.slice, cst.Slice):
+        return False
+    if isinstance(up, cst.AssignTarget) or (isinstance(up, cst.AugAssign) and up.target is box):
+        return True
+    if isinstance(up, cst.Attribute) and up.attr.value == "append":
+        return True
+    for n in walk(body):
+        if isinstance(n, cst.Assign) and any(t.target.deep_equals(box) for t in n.targets):
+            anew = not any(m.deep_equals(box) for m in walk(n.value))  # x[i] = changed(x[i]) is a sample
+            return anew and flow.script.order[n] < flow.script.order[box]
+    return False
 
 
 def mentions(node: cst.CSTNode, names: set[str]) -> bool:
