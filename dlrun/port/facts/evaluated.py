@@ -50,7 +50,8 @@ class Evaluations:
         if call.func.attr.value == "run":
             return bool(call.args) and self.gradients.is_session(call.func.value)
         named = {arg.keyword.value for arg in call.args if arg.keyword is not None}
-        return call.func.attr.value == "eval" and (bool(named & {"feed_dict", "session"}) or not call.args)
+        feeds = [a.value for a in call.args if isinstance(a.value, cst.Dict)]  # accuracy.eval({x: batch})
+        return call.func.attr.value == "eval" and bool(named & {"feed_dict", "session"} or feeds or not call.args)
 
     def _samples(self, values: list[cst.BaseExpression]) -> Iterator[cst.CSTNode]:
         """Yield what a rank's own samples come from: what the training loops make and feed, and what is cut."""

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from dlrun.port.facts.rates import is_least, is_zero
+from dlrun.port.facts.rates import is_least
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import dotted, walk
 
+_RESTS = ("mod", "remainder", "fmod")
 _COMPARES = (cst.Equal, cst.In, cst.LessThan, cst.LessThanEqual, cst.GreaterThan, cst.GreaterThanEqual)
 
 
@@ -25,12 +26,10 @@ def skipped(test: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpression, cst.
         case cst.BooleanOperation(operator=cst.Or()):
             yield from skipped(test.left)
             yield from skipped(test.right)
-        case cst.BinaryOperation(operator=cst.Modulo()):
-            yield _before(test.left), test.right
-        case cst.Comparison(left=cst.BinaryOperation(operator=cst.Modulo()) as rest, comparisons=[only]):
-            known = is_zero(only.comparator) or _is_rest_of(only.comparator, rest.right)
-            if known and isinstance(only.operator, cst.NotEqual):
-                yield _before(rest.left), rest.right
+        case cst.BinaryOperation() | cst.Call():
+            yield from ((_before(count), every) for count, every in divided(test))
+        case cst.Comparison(left=left, comparisons=[cst.ComparisonTarget(cst.NotEqual(), number)]):
+            yield from ((_before(count), every) for count, every in divided(left) if _is_rest_of(number, every))
 
 
 def asked(flow: Flow, test: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
@@ -50,12 +49,12 @@ def asked(flow: Flow, test: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpres
         case cst.BooleanOperation(operator=cst.Or()):  # the last step is the loop's to tell
             sides = [*asked(flow, test.left), *asked(flow, test.right)]
             yield from ((count, n) for count, n in sides if isinstance(n, cst.Integer) or _is_divisor(n, test))
-        case cst.UnaryOperation(operator=cst.Not(), expression=cst.BinaryOperation(operator=cst.Modulo()) as rest):
-            yield _before(rest.left), rest.right
+        case cst.UnaryOperation(operator=cst.Not(), expression=rest):
+            yield from ((_before(count), every) for count, every in divided(rest))
         case cst.Comparison(left=left, comparisons=[cst.ComparisonTarget(operator=operator, comparator=number)]):
-            if isinstance(left, cst.BinaryOperation) and isinstance(left.operator, cst.Modulo):
-                if isinstance(operator, cst.Equal) and (is_zero(number) or _is_rest_of(number, left.right)):
-                    yield _before(left.left), left.right
+            if rests := divided(left):
+                equals = isinstance(operator, cst.Equal)
+                yield from ((_before(n), every) for n, every in rests if equals and _is_rest_of(number, every))
             elif parts := [part for side in (left, number) if (part := _part(flow, side)) is not None]:
                 yield from ((_before(part.left), part.right) for part in parts)
             elif isinstance(operator, _COMPARES) and not is_least(number):
@@ -99,9 +98,19 @@ def _by_function(flow: Flow, call: cst.Call) -> Iterator[tuple[cst.BaseExpressio
             yield given if given is not None else count, every
 
 
+def divided(node: cst.BaseExpression) -> list[tuple[cst.BaseExpression, cst.BaseExpression]]:
+    """Return what ``node`` divides, and by what, where it is what remains: ``step % n``, ``np.mod(step, n)``."""
+    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Modulo):
+        return [(node.left, node.right)]
+    rests = isinstance(node, cst.Call) and dotted(node.func).rsplit(".", 1)[-1] in _RESTS and len(node.args) == 2
+    return [(node.args[0].value, node.args[1].value)] if isinstance(node, cst.Call) and rests else []
+
+
 def _is_rest_of(number: cst.BaseExpression, every: cst.BaseExpression) -> bool:
-    """Tell whether ``number`` is the last rest of a division by ``every``: ``n - 1``, and 99 of 100."""
-    return any(n.deep_equals(every) for n in walk(number)) or is_one_less(number, every)
+    """Tell whether ``number`` may remain of a division by ``every``: 0, ``n - 1``, and 2 of 500."""
+    if isinstance(number, cst.Integer) and isinstance(every, cst.Integer):
+        return number.evaluated_value < every.evaluated_value
+    return isinstance(number, cst.Integer) or any(n.deep_equals(every) for n in walk(number))
 
 
 def is_one_less(number: cst.CSTNode, every: cst.CSTNode) -> bool:

@@ -9,12 +9,13 @@ import libcst as cst
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.computed import leaves
 from dlrun.port.facts.rates import changes
-from dlrun.port.passes.conditions import asked, goes_on, is_one_less, skipped
+from dlrun.port.passes.conditions import asked, divided, goes_on, is_one_less, skipped
 from dlrun.port.passes.counters import Counters, held, innermost, tells
 from dlrun.port.passes.counts import all_samples, from_length
 from dlrun.port.passes.so_far import bare
 from dlrun.port.program.script import Script, calls_method, dotted, walk
 
+_SOON = 2  # steps that n ranks take as soon as one
 _SAVES = ("save", "save_weights")  # of models, savers, and managers of checkpoints
 
 
@@ -51,8 +52,8 @@ def is_last(script: Script, value: cst.BaseExpression, counts: Collection[cst.CS
     test = script.parents[up] if isinstance(up, cst.ComparisonTarget) and isinstance(up.operator, cst.Equal) else None
     if not isinstance(test, cst.Comparison):
         return False
-    rest = isinstance(test.left, cst.BinaryOperation) and isinstance(test.left.operator, cst.Modulo)
-    every = [test.left.right] if rest else [] if isinstance(test.left, cst.BinaryOperation) else counts  # type: ignore[attr-defined]
+    rest = [every for _, every in divided(test.left)]
+    every = rest or ([] if isinstance(test.left, cst.BinaryOperation) else counts)
     return any(is_one_less(value, number) for number in every)
 
 
@@ -63,8 +64,9 @@ def _serial(facts: Facts, bodies: list[cst.CSTNode], number: cst.BaseExpression)
         named = facts.script.code(number) if dotted(number) or _is_entry(number) else ""
         asked = next((up for up in facts.script.above(number) if isinstance(up, cst.Comparison)), None)
         if asked is not None and isinstance(number, cst.Integer) and facts.script.inside(number, asked.left):
-            rests = walk(asked.comparisons[0].comparator)  # 100 - 1, and 99, of 100
-            yield from (n for n in rests if n.deep_equals(number) or is_one_less(n, number))  # type: ignore[misc]
+            rests = walk(asked.comparisons[0].comparator)  # 100 - 1, and 99 and 50, of 100
+            yield from (n for n in rests if n.deep_equals(number) or is_one_less(n, number) or (  # type: ignore[misc]
+                divided(asked.left) and isinstance(n, cst.Integer) and n.evaluated_value > _SOON))  # fmt: skip
         part = facts.script.parents[number]
         if isinstance(part, cst.BinaryOperation) and isinstance(part.operator, cst.FloorDivide):  # saved = step // 200
             yield from (n.right for body in bodies for n in walk(body)

@@ -121,13 +121,27 @@ def shares(facts: TensorFlowFacts) -> Iterator[Doubt]:
 
 
 def logged(facts: TensorFlowFacts) -> Iterator[Doubt]:
-    """Yield a doubt where a hook logs what a rank's own session computed."""
-    for call in facts.script.calls:
-        if not facts.full_batch and facts.script.name_of(call.func).endswith(".LoggingTensorHook"):
+    """Yield a doubt where a hook logs, or a summary holds, what a rank's own session computed."""
+    for call in facts.script.calls if not facts.full_batch else ():
+        if calls_method(call, "add_summary") and call.args and _is_own(facts, call.args[0].value):
+            yield Doubt(call, "this summary holds numbers of rank 0's own samples", "low",
+                        f"{facts.alias}.average(loss) in place of loss where the graph makes the summary, if all ranks "
+                        "run it at the same steps")  # fmt: skip
+            return
+        if facts.script.name_of(call.func).endswith(".LoggingTensorHook"):
             yield Doubt(call, "each rank logs numbers of its own samples; those of rank 0 are seen", "low",
                         f"{facts.alias}.average(loss) in place of loss, and every_n_iter, which counts alike on all "
                         "ranks")  # fmt: skip
             return
+
+
+def _is_own(facts: TensorFlowFacts, summary: cst.BaseExpression) -> bool:
+    """Tell whether a run in training made ``summary`` of what it is fed, or of what the graph draws for itself."""
+    gradients = facts.gradients
+    runs = [o.node for o in facts.flow.origins(summary) if calls_method(o.node, "run", "eval")]
+    fed = [n for n in runs if isinstance(gradients, SessionGradients) and gradients.fed_pairs(n)]
+    inside = any(up in facts.loops for n in runs for up in facts.script.above(n))
+    return bool(runs) and (facts.local(summary) if fed or facts.fed else inside)
 
 
 def _only_shown(facts: TensorFlowFacts, name: cst.CSTNode) -> bool:

@@ -17,6 +17,7 @@ from dlrun.port.program.script import argument, dotted, walk
 _LOGS = ("set_postfix", "set_description", "set_postfix_str", "add_scalar", "add_scalars", "log", "info", "log_value",
          "scalar_summary", "scalar", "write", "writerow", "track", "debug", "warning",
          "log_metric", "log_metrics")  # fmt: skip
+_PRINTS = ("builtins.print", ".log_value", ".Summary.Value")
 _ONE_NUMBER = ("add_scalar", "log_value", "scalar_summary", "log_metric")  # of these the second argument
 
 
@@ -61,7 +62,7 @@ def _shows(metrics: Metrics, func: cst.BaseExpression) -> bool:
     made = [o.node for o in metrics.facts.flow.origins(func)] if isinstance(func, cst.Name) else []
     logs = any(isinstance(n, cst.Attribute) and n.attr.value in _LOGS for n in (func, *made))
     names = [metrics.script.name_of(n) for n in (func, *made)]
-    prints = any(name.endswith(("builtins.print", ".log_value")) or name == "tensorflow.print" for name in names)
+    prints = any(name.endswith(_PRINTS) or name == "tensorflow.print" for name in names)
     return logs or prints or _is_of_visdom(metrics, func)
 
 

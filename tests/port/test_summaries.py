@@ -1,0 +1,61 @@
+"""What loops that run sessions save, print and summarise at some of their steps."""
+
+import pytest
+
+from dlrun.port import port
+
+NET = """import numpy as np
+import tensorflow.compat.v1 as tf
+x = tf.placeholder(tf.float32, [None, 8])
+loss = tf.reduce_mean(tf.square(tf.layers.dense(x, 8) - x))
+merged = tf.summary.merge([tf.summary.scalar("loss", loss)])
+train = tf.train.AdamOptimizer(0.01).minimize(loss)
+saver, sess = tf.train.Saver(), tf.Session()
+sess.run(tf.global_variables_initializer())
+writer = tf.summary.FileWriter("logs")
+data, held = np.load("data.npy"), np.load("held.npy")
+for step in range(1000):
+    batch = data[np.random.randint(0, 1024, 32)]
+    _, mean, summary = sess.run([train, loss, merged], feed_dict={x: batch})
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "divided"),
+    [
+        ("step % 100 == 0", "step % dl.steps(100) == 0"),
+        ("np.mod(step, 500) == 2", "np.mod(step, dl.steps(500)) == 2"),
+        ("np.mod(step + 1, 500) == 0", "np.mod(step + 1, dl.steps(500)) == 0"),
+        ("not np.mod(step, 500)", "not np.mod(step, dl.steps(500))"),
+        ("step % 100 == 50", "step % dl.steps(100) == dl.steps(50)"),
+        ("np.mod(step, 100) == 99", "np.mod(step, dl.steps(100)) == dl.steps(100) - 1"),
+    ],
+)
+def test_a_loop_saves_as_often_an_epoch_on_n_ranks_however_it_asks_for_the_step(test, divided):
+    assert f"    if {divided}:\n" in port(f'{NET}    if {test}:\n        saver.save(sess, "net")\n').text
+
+
+def test_what_a_tensor_is_on_a_batch_is_averaged_however_the_batch_is_fed():
+    shown = "    print(loss.eval({x: batch}, sess))\n    print(loss.eval({x: held}, sess))\n"
+    text = port(NET + shown).text
+    assert "print(dl.average(loss.eval({x: batch}, sess)))" in text
+    assert "print(loss.eval({x: held}, sess))" in text
+
+
+def summarised(lines):
+    """Return the port of a loop that goes on with ``lines``, and whether a summary in it is doubted."""
+    ported = port(NET + lines)
+    return ported.text, any("this summary" in doubt.why for doubt in ported.doubts)
+
+
+def test_a_summary_of_a_ranks_own_batch_is_doubted_and_one_of_what_all_ranks_hold_is_not():
+    assert summarised("    writer.add_summary(summary, step)\n")[1]
+    assert not summarised("    writer.add_summary(sess.run(merged, {x: held}), step)\n")[1]
+
+
+def test_a_number_that_is_put_into_a_summary_by_hand_is_the_mean_over_the_ranks():
+    value = 'tf.Summary.Value(tag="loss", simple_value={})'
+    lines = f"    told = tf.Summary(value=[{value}])\n    writer.add_summary(told, step)\n"
+    text, doubted = summarised(lines.format("mean"))
+    assert value.format("dl.average(mean)") in text
+    assert not doubted
