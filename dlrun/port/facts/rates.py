@@ -12,7 +12,8 @@ from dlrun.port.program.script import dotted, names_in, walk
 
 _RATES = ("lr", "learning_rate")
 # What keeps a rate above one that is given, or below.
-ENDS = ("builtins.max", "builtins.min", "numpy.maximum", "numpy.minimum", "numpy.clip")
+ENDS = ("builtins.max", "builtins.min", "numpy.maximum", "numpy.minimum", "numpy.clip", "tensorflow.maximum",
+        "tensorflow.minimum", "tensorflow.clip_by_value")  # fmt: skip
 _ORDERS = (cst.LessThan, cst.LessThanEqual, cst.GreaterThan, cst.GreaterThanEqual)
 _CALLBACKS = ("LearningRateScheduler", "ReduceLROnPlateau")
 

@@ -111,8 +111,8 @@ def _followed(facts: Facts, counted: Tells, divided: Collection[cst.CSTNode]) ->
         named = (dotted(loop.target) == dotted(node) and facts.script.inside(node, loop.body) for loop in turns)
         return counted(node) or (isinstance(node, cst.Name) and any(named))
 
-    weighing = set(_weights(facts))
-    for value in dict.fromkeys((*weighing, *_steered(facts))):
+    weighing = set(weights(facts))
+    for value in dict.fromkeys((*weighing, *steered(facts))):
         alike = [v for v in _returned(facts, value) if not facts.local(v)]
         made = computed(facts.flow, alike, reads) if alike else None
         if made is None or not done.isdisjoint(made.nodes) or any(is_length_of_share(facts, n) for n in made.nodes):
@@ -157,7 +157,7 @@ def _picks(facts: Facts, read: cst.CSTNode) -> bool:
     return False
 
 
-def _weights(facts: Facts) -> Iterator[cst.BaseExpression]:
+def weights(facts: Facts) -> Iterator[cst.BaseExpression]:
     """Yield what is set beside parts of each batch's loss: what multiplies or divides these, and margins."""
     for node in facts.script.nodes:
         sides: list[tuple[cst.BaseExpression, cst.BaseExpression]] = []
@@ -173,7 +173,7 @@ def _weights(facts: Facts) -> Iterator[cst.BaseExpression]:
             yield from weighed
 
 
-def _steered(facts: Facts) -> Iterator[cst.BaseExpression]:
+def steered(facts: Facts) -> Iterator[cst.BaseExpression]:
     """Yield what else steers the making of each batch's loss: chances, and what models and losses are given beside the
     samples."""
     drawn = set(chances(facts.script))

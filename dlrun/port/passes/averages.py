@@ -19,6 +19,7 @@ from dlrun.port.passes import (
     own_numbers,
     own_states,
     played,
+    ramps,
     shown,
     statistics,
     tables,
@@ -59,6 +60,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     yield from guards.torch(facts)
     yield from apart.torch(facts)
     yield from annealing.torch(facts)
+    yield from ramps.torch(facts)
     yield from weights.torch(facts)
     yield from own_states.torch(facts)
 

@@ -9,11 +9,12 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, ScriptFacts
+from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.facts.rates import ENDS, is_groups_rate, sets_groups_rate
 from dlrun.port.insert import expression
 from dlrun.port.passes.counters import each_update, innermost
 from dlrun.port.passes.step_rates import TELLS_APART
-from dlrun.port.program.script import dotted, walk
+from dlrun.port.program.script import calls_method, dotted, walk
 
 MULTIPLIES = "it multiplies the rate at every batch, and n ranks take 1/n of the batches"
 FORGETS = "an average of the weights forgets with every step, and n ranks take 1/n of them (arXiv 2307.13813)"
@@ -32,14 +33,13 @@ def compounded(facts: Facts, divided: Collection[cst.CSTNode]) -> Iterator[Edit 
     ``divided``, or with values of the training. A factor that changes is only doubted.
     """
     for node in facts.script.nodes:
-        found = _change(facts, node)
-        if found is None:
+        if (found := change(facts, node)) is None or not _is_rate(facts, target_of(node)):
             continue
         by, adds = found
         around = innermost(facts, node)
         over_groups = isinstance(around, cst.For) and around not in facts.loops
         at = around if around is not None and over_groups else node
-        if not each_update(facts, at) or is_told(facts, at, divided) or _is_judged(facts, at):
+        if not each_update(facts, at) or is_told(facts, at, divided) or is_judged(facts, at):
             continue
         bindings = [b for n in walk(by) if isinstance(n, cst.Name) and n in facts.script.scopes
                     for b in facts.script.bindings_of(n)]  # fmt: skip
@@ -57,7 +57,7 @@ def compounded(facts: Facts, divided: Collection[cst.CSTNode]) -> Iterator[Edit 
 
 def _grown(facts: Facts, node: cst.CSTNode) -> Callable[[cst.BaseExpression], cst.BaseExpression]:
     """Return what multiplies that by which ``node`` changes a rate; a group's, which is scaled, by as much again."""
-    target = node.target if isinstance(node, cst.AugAssign) else node.targets[0].target  # type: ignore[attr-defined]
+    target = target_of(node)
     rule = facts.options.lr_scaling
 
     def more(by: cst.BaseExpression) -> cst.BaseExpression:
@@ -69,7 +69,7 @@ def _grown(facts: Facts, node: cst.CSTNode) -> Callable[[cst.BaseExpression], cs
     return more
 
 
-def _is_judged(facts: Facts, node: cst.CSTNode) -> bool:
+def is_judged(facts: Facts, node: cst.CSTNode) -> bool:
     """Tell whether ``node`` runs where values of the training are so: ``if loss.item() > 2``."""
     tests = [up.test for up in facts.script.above(node) if isinstance(up, cst.If)]
     return any(facts.local(n) for test in tests for n in walk(test))
@@ -85,19 +85,30 @@ def is_told(facts: Facts, node: cst.CSTNode, divided: Collection[cst.CSTNode], d
         bool(calls) and all(is_told(facts, call, divided, depth - 1) for call in calls))  # fmt: skip
 
 
-def _change(facts: Facts, node: cst.CSTNode) -> tuple[cst.BaseExpression, bool] | None:
-    """Return what ``node`` multiplies a rate with, or adds to it, and whether it adds.
+def target_of(node: cst.CSTNode) -> cst.CSTNode:
+    """Return what ``node``, an assignment, or a call that assigns to a variable, gives a value to."""
+    if isinstance(node, cst.Call):
+        return cst.ensure_type(node.func, cst.Attribute).value
+    return node.target if isinstance(node, cst.AugAssign) else cst.ensure_type(node, cst.Assign).targets[0].target
 
-    ``f`` in ``g["lr"] *= f``, in ``g["lr"] = f * g["lr"]`` and in ``lr = max(low, lr * f)``.
+
+def change(facts: ScriptFacts, node: cst.CSTNode) -> tuple[cst.BaseExpression, bool] | None:
+    """Return what ``node`` multiplies a number, such as a rate, with, or adds to it, and whether it adds.
+
+    ``f`` in ``g["lr"] *= f``, in ``g["lr"] = f * g["lr"]``, in ``lr = max(low, lr * f)`` and in ``lr.assign(lr * f)``.
     """
-    if isinstance(node, cst.AugAssign) and _is_rate(facts, node.target):
+    if isinstance(node, cst.AugAssign):
         adds = isinstance(node.operator, (cst.AddAssign, cst.SubtractAssign))
         return (node.value, adds) if adds or isinstance(node.operator, _SCALES) else None
-    if not (isinstance(node, cst.Assign) and _is_rate(facts, target := node.targets[0].target)):
+    if isinstance(node, cst.Call) and node.args and calls_method(node, "assign_add", "assign_sub"):
+        return node.args[0].value, True
+    if not isinstance(node, cst.Assign) and not (calls_method(node, "assign") and node.args):
         return None
-    kept = [node.value]
-    if isinstance(node.value, cst.Call) and facts.script.name_of(node.value.func) in ENDS:
-        kept = [arg.value for arg in node.value.args]
+    target = target_of(node)
+    made = node.value if isinstance(node, cst.Assign) else node.args[0].value
+    kept = [made]
+    if isinstance(made, cst.Call) and plain(facts.script.name_of(made.func)) in ENDS:
+        kept = [arg.value for arg in made.args]
     for value in (v for v in kept if isinstance(v, cst.BinaryOperation)):
         same = [facts.script.code(side) == facts.script.code(target) for side in (value.left, value.right)]
         other = value.right if same[0] else value.left

@@ -27,6 +27,7 @@ from dlrun.port.passes import (
     own_schedules,
     own_variables,
     played,
+    ramps,
     recipe,
     schedules,
     searches,
@@ -270,7 +271,9 @@ def metrics(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
         yield from averages.numbers(Metrics(facts), histories=True)
     yield from sessions.parts(facts)
     yield from gathered.both(facts)
-    yield from annealing.tensorflow(facts, {edit.node for edit in steps(facts) if isinstance(edit, Edit)})
+    divided = {edit.node for edit in steps(facts) if isinstance(edit, Edit)}
+    yield from annealing.tensorflow(facts, divided)
+    yield from ramps.tensorflow(facts, divided)
     yield from played.torch(facts)
     yield from own_variables.tensorflow(facts)
     yield from list(apart.generators(facts))[:1]
