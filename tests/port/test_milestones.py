@@ -34,7 +34,7 @@ def lines(test, body=SAVE, after=""):
         ("if step == 999:", "if step == dl.steps(1000) - 1:"),
         ("if step == 500:", "if step == dl.steps(500):"),
         ("due = step % 100 == 0\n    if due:", "due = step % dl.steps(100) == 0\n    if due:"),
-        ("if step % 100 == 5:", "if step % 100 == 5:"),
+        ("if step % 100 == 5:", "if step % dl.steps(100) == dl.steps(5) % dl.steps(100):"),
     ],
 )
 def test_the_last_of_some_steps_is_the_last_of_fewer(test, written):

@@ -24,15 +24,35 @@ for step in range(1000):
     ("test", "divided"),
     [
         ("step % 100 == 0", "step % dl.steps(100) == 0"),
-        ("np.mod(step, 500) == 2", "np.mod(step, dl.steps(500)) == 2"),
+        ("np.mod(step, 500) == 2", "np.mod(step, dl.steps(500)) == dl.steps(2) % dl.steps(500)"),
         ("np.mod(step + 1, 500) == 0", "np.mod(step + 1, dl.steps(500)) == 0"),
         ("not np.mod(step, 500)", "not np.mod(step, dl.steps(500))"),
-        ("step % 100 == 50", "step % dl.steps(100) == dl.steps(50)"),
+        ("step % 100 == 50", "step % dl.steps(100) == dl.steps(50) % dl.steps(100)"),
         ("np.mod(step, 100) == 99", "np.mod(step, dl.steps(100)) == dl.steps(100) - 1"),
     ],
 )
 def test_a_loop_saves_as_often_an_epoch_on_n_ranks_however_it_asks_for_the_step(test, divided):
     assert f"    if {divided}:\n" in port(f'{NET}    if {test}:\n        saver.save(sess, "net")\n').text
+
+
+def test_a_loop_saves_as_often_an_epoch_by_the_step_that_tensorflow_counts():
+    counts = NET.replace("minimize(loss)", "minimize(loss, done)").replace(
+        "train =", "done = tf.train.create_global_step()\ntrain ="
+    )
+    fetched = counts.replace("mean, summary", "at, summary").replace("loss, merged]", "done, merged]")
+    text = port(fetched + "    if at % 250 == 0:\n        saver.save(sess, 'net')\n").text
+    assert "if at % dl.steps(250) == 0:" in text
+
+
+def test_what_counts_the_saves_of_a_loop_counts_them_by_the_same_number_of_steps():
+    saves = "    if (step + 1) % 100 == 0:\n        saver.save(sess, 'net', global_step=(step + 1) // 100)\n"
+    assert "global_step=(step + 1) // dl.steps(100))" in port(NET + saves).text
+
+
+@pytest.mark.parametrize(("last", "divided"), [(50, "dl.steps(50) % dl.steps(100)"), (99, "dl.steps(100) - 1")])
+def test_a_loop_that_goes_on_but_at_one_of_some_steps_saves_as_often_an_epoch(last, divided):
+    text = port(f'{NET}    if step % 100 != {last}:\n        continue\n    saver.save(sess, "net")\n').text
+    assert f"if step % dl.steps(100) != {divided}:" in text
 
 
 def test_what_a_tensor_is_on_a_batch_is_averaged_however_the_batch_is_fed():

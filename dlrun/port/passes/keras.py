@@ -21,11 +21,9 @@ from dlrun.port.passes import (
     coupled,
     devices,
     keras_annealing,
-    keras_cadences,
     keras_schedules,
     moving,
     own_variables,
-    ramps,
     recipe,
     schedules,
     unseeded,
@@ -180,10 +178,7 @@ def steps(facts: KerasFacts) -> Iterator[Edit | Doubt]:
                 if isinstance(loop, cst.For) and _bound(facts, loop) is not None]  # fmt: skip
     yield from (told := list(keras_schedules.keras(facts, counting)))
     followed = {edit.node for edit in told if isinstance(edit, Edit)}
-    batches = keras_schedules.batches(facts, counting)
-    yield from keras_annealing.keras(facts, batches, followed)
-    yield from keras_cadences.keras(facts, batches)
-    yield from ramps.keras(facts)
+    yield from keras_annealing.keras(facts, keras_schedules.batches(facts, counting), followed)
     yield from moving.keras(facts)
     for node in facts.iterated:
         over = next((up for up in facts.script.above(node) if isinstance(up, cst.For)), None)

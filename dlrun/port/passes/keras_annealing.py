@@ -6,10 +6,11 @@ from collections.abc import Collection, Iterator
 
 import libcst as cst
 
-from dlrun.port.edits import Edit
+from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts.computed import Tells, computed
 from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.insert import expression
+from dlrun.port.passes import keras_cadences, ramps
 from dlrun.port.passes.annealing import FOLLOWS, grows
 from dlrun.port.passes.counters import is_one
 from dlrun.port.program.script import calls_method, dotted, walk
@@ -18,7 +19,7 @@ _DEPTH = 4
 _RATES = (".lr", ".learning_rate")
 
 
-def keras(facts: KerasFacts, batches: Tells, divided: Collection[cst.CSTNode]) -> Iterator[Edit]:
+def keras(facts: KerasFacts, batches: Tells, divided: Collection[cst.CSTNode]) -> Iterator[Edit | Doubt]:
     """Let weights of losses follow the serial steps, of which n ranks take 1/n: the annealing of a VAE.
 
     ``batches`` tells what counts the batches of callbacks; ``divided`` are nodes that follow the ranks already.
@@ -59,6 +60,8 @@ def keras(facts: KerasFacts, batches: Tells, divided: Collection[cst.CSTNode]) -
             found.update(dict.fromkeys(made.reads))
     for read in found:
         yield Edit(read, FOLLOWS, lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))
+    yield from ramps.keras(facts)
+    yield from keras_cadences.keras(facts, batches)
 
 
 def _counted(facts: KerasFacts) -> Iterator[tuple[cst.CSTNode | None, str]]:

@@ -12,10 +12,9 @@ from dlrun.port.facts.rates import changes
 from dlrun.port.passes.conditions import asked, divided, goes_on, is_one_less, skipped
 from dlrun.port.passes.counters import Counters, held, innermost, tells
 from dlrun.port.passes.counts import all_samples, from_length
-from dlrun.port.passes.so_far import bare
+from dlrun.port.passes.so_far import bare, steps_so_far
 from dlrun.port.program.script import Script, calls_method, dotted, walk
 
-_SOON = 2  # steps that n ranks take as soon as one
 _SAVES = ("save", "save_weights")  # of models, savers, and managers of checkpoints
 
 
@@ -27,7 +26,8 @@ def torch(facts: Facts, counters: Counters) -> Iterator[cst.BaseExpression]:
     decides whether to go on: 64 ranks might not make 1000 steps, and save nothing. What is only shown is left.
     """
     script = facts.script
-    counted = tells(facts, numbers(facts, counters))
+    named = tells(facts, numbers(facts, counters))
+    kept = named if facts.framework == "torch" else steps_so_far(facts)  # by TensorFlow, too
     places = {*changes(facts), *facts.optimizers}  # an optimizer made anew begins with another rate
     for node in script.of(cst.If):
         inside = any(up in facts.loops for up in script.above(node))
@@ -36,7 +36,7 @@ def torch(facts: Facts, counters: Counters) -> Iterator[cst.BaseExpression]:
         if skips:  # what the turns do that are not left out
             bodies = script.block(node)[script.block(node).index(node) + 1 :]
         for count, number in (skipped(node.test) if skips else asked(facts.flow, node.test)) if inside else ():
-            if not counted(bare(facts, count)):
+            if not (named(bare(facts, count)) or kept(bare(facts, count))):
                 continue
             sets = any(_sets_rate(facts, body, places) for body in bodies)
             if _of_all(facts, number) or sets or _acts(facts, node, bodies):
@@ -49,12 +49,20 @@ def is_last(script: Script, value: cst.BaseExpression, counts: Collection[cst.CS
     And 999 in ``step == 999``, where 1000 is one of the ``counts`` of steps.
     """
     up = script.parents[value]
-    test = script.parents[up] if isinstance(up, cst.ComparisonTarget) and isinstance(up.operator, cst.Equal) else None
-    if not isinstance(test, cst.Comparison):
-        return False
-    rest = [every for _, every in divided(test.left)]
-    every = rest or ([] if isinstance(test.left, cst.BinaryOperation) else counts)
-    return any(is_one_less(value, number) for number in every)
+    if every := rest_of(script, value):
+        return any(is_one_less(value, number) for number in every)
+    equals = isinstance(up, cst.ComparisonTarget) and isinstance(up.operator, cst.Equal)
+    test = script.parents[up] if equals else None
+    alone = isinstance(test, cst.Comparison) and not isinstance(test.left, cst.BinaryOperation)
+    return alone and any(is_one_less(value, number) for number in counts)
+
+
+def rest_of(script: Script, value: cst.CSTNode) -> list[cst.BaseExpression]:
+    """Return of what ``value`` is the rest that is asked for: 100 in ``step % 100 == 50``; none if it is none."""
+    up = script.parents[value]
+    equals = isinstance(up, cst.ComparisonTarget) and isinstance(up.operator, (cst.Equal, cst.NotEqual))
+    test = script.parents[up] if equals else None
+    return [every for _, every in divided(test.left)] if isinstance(test, cst.Comparison) else []
 
 
 def _serial(facts: Facts, bodies: list[cst.CSTNode], number: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
@@ -64,14 +72,19 @@ def _serial(facts: Facts, bodies: list[cst.CSTNode], number: cst.BaseExpression)
         named = facts.script.code(number) if dotted(number) or _is_entry(number) else ""
         asked = next((up for up in facts.script.above(number) if isinstance(up, cst.Comparison)), None)
         if asked is not None and isinstance(number, cst.Integer) and facts.script.inside(number, asked.left):
-            rests = walk(asked.comparisons[0].comparator)  # 100 - 1, and 99 and 50, of 100
-            yield from (n for n in rests if n.deep_equals(number) or is_one_less(n, number) or (  # type: ignore[misc]
-                divided(asked.left) and isinstance(n, cst.Integer) and n.evaluated_value > _SOON))  # fmt: skip
+            compared = asked.comparisons[0].comparator
+            kept = divided(asked.left) and isinstance(compared, cst.Integer) and compared.evaluated_value > 0  # == 50
+            rests = [compared] if kept else walk(compared)  # 100 - 1, and 99, of 100
+            yield from (n for n in rests if kept or n.deep_equals(number) or is_one_less(n, number))  # type: ignore[misc]
         part = facts.script.parents[number]
         if isinstance(part, cst.BinaryOperation) and isinstance(part.operator, cst.FloorDivide):  # saved = step // 200
             yield from (n.right for body in bodies for n in walk(body)
                         if n is not part and isinstance(n, cst.BinaryOperation) and n.deep_equals(part))  # fmt: skip
             return
+        if isinstance(part, cst.BinaryOperation) and isinstance(number, cst.Integer):  # epoch = step // 100
+            parts = [n for body in bodies for n in walk(body) if isinstance(n, cst.BinaryOperation)]
+            yield from (n.right for n in parts if isinstance(n.operator, cst.FloorDivide)
+                        and n.left.deep_equals(part.left) and n.right.deep_equals(number))  # fmt: skip
         same = [n for part in dict.fromkeys((*([asked] if asked is not None else []), *bodies)) for n in walk(part)
                 if named and n is not number and facts.script.code(n) == named]  # fmt: skip
         if not any(getattr(facts.script.parents[n], "target", None) is n for n in same):  # counted on in serial steps

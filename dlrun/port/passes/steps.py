@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
+from functools import partial
 
 import libcst as cst
 
@@ -88,12 +89,17 @@ def at_times(facts: Facts, known: Counters, done: set[cst.CSTNode]) -> Iterator[
         count = cst.Integer(str(node.evaluated_value + 1))  # type: ignore[attr-defined]
         return expression("torch/last_step", {"count": count}, dl=facts.alias)
 
+    def rest(every: cst.BaseExpression, node: cst.BaseExpression) -> cst.BaseExpression:
+        return expression("torch/rest_of_steps", {"count": node, "every": every}, dl=facts.alias)
+
     counts = set(done)
     for value in milestones.torch(facts, known):
         if not _is_divided(facts, value, done) and not any(facts.script.inside(n, value) for n in done):
+            kept = [partial(rest, every) for every in milestones.rest_of(facts.script, value)]
             last = milestones.is_last(facts.script, value, counts)
             done.add(value)
-            yield Edit(value, "this counts serial steps, of which n ranks take 1/n", last_step if last else divide)
+            why = "this counts serial steps, of which n ranks take 1/n"
+            yield Edit(value, why, last_step if last else kept[0] if kept else divide)
 
 
 def _counts(facts: Facts) -> list[tuple[cst.BaseExpression, str]]:
