@@ -41,7 +41,9 @@ class Lists:
         bindings = [b for b in bindings if not self._is_turned(b, box)]
         if any(b.path[:1] == ("each",) for b in bindings) or (keyed and self._numbered(root)):
             return self._by_others({o.node for o in self.flow.origins(box)})
-        if not bindings or not all(b.how == "assign" and self._is_empty(b.written, keyed) for b in bindings):
+        if not bindings or not all(
+            b.how == "assign" and self._is_empty(b.written, box if keyed else None) for b in bindings
+        ):
             return []
         fills = [call for call in self.script.calls if self._into(call, code, keyed, bindings)]
         plain = all(len(c.args) == 1 and c.func.attr.value == "append" for c in fills)  # type: ignore[attr-defined]
@@ -104,18 +106,29 @@ class Lists:
         after = script.inside(box, binding.node) or script.order[box] < script.order[binding.node]
         return bool(into) and script.code(made.args[0].value) == script.code(box) and after  # type: ignore[union-attr]
 
-    def _is_empty(self, made: cst.BaseExpression | None, keyed: bool) -> bool:
-        """Tell whether ``made`` is an empty list, or (``keyed``) a dict of such."""
+    def _is_empty(self, made: cst.BaseExpression | None, entry: cst.CSTNode | None = None) -> bool:
+        """Tell whether ``made`` is an empty list, or where it is kept as an ``entry``, a dict that begins it so."""
         match made:
             case cst.List():
-                return not made.elements and not keyed
-            case cst.Dict() | cst.Call(func=cst.Name("dict")):
-                return keyed and all(key is not None and self._is_empty(value, False) for key, value in pairs(made))
+                return not made.elements and entry is None
+            case cst.Dict() | cst.Call(func=cst.Name("dict")) if isinstance(entry, cst.Subscript):
+                begun, key = pairs(made), _text(entry)
+                own = [value for k, value in begun if isinstance(k, cst.SimpleString) and k.evaluated_value == key]
+                if key is None or not own:
+                    return all(k is not None and self._is_empty(value) for k, value in begun)
+                return all(map(self._is_empty, own))
             case cst.Call():
                 name = self.script.name_of(made.func)
                 of_lists = [dotted(a.value) for a in made.args] == ["list"] and name == "collections.defaultdict"
-                return of_lists if keyed else name == "builtins.list" and not made.args
+                return of_lists if entry is not None else name == "builtins.list" and not made.args
         return False
+
+
+def _text(entry: cst.Subscript) -> str | bytes | None:
+    """Return the key of ``entry``, where it is written out: ``kept["loss"]``."""
+    at = entry.slice[0].slice
+    key = at.value if isinstance(at, cst.Index) else None
+    return key.evaluated_value if isinstance(key, cst.SimpleString) else None
 
 
 def turned(value: cst.CSTNode, path: Path) -> cst.CSTNode | None:

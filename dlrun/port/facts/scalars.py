@@ -12,7 +12,7 @@ from dlrun.port.facts.entries import written
 from dlrun.port.facts.fetches import entry, fetched, taken
 from dlrun.port.facts.kinds import Kinds, plays
 from dlrun.port.facts.lists import Lists, turned
-from dlrun.port.facts.scalars_called import of_library, of_table
+from dlrun.port.facts.scalars_called import is_rate, of_library, of_table
 from dlrun.port.facts.scalars_tensorflow import of_tensorflow
 from dlrun.port.program.script import Binding, calls_method, dotted
 
@@ -62,6 +62,8 @@ class Scalars:
             case cst.Subscript(value=cst.Attribute(attr=cst.Name("shape"))):
                 return True
             case cst.Subscript(value=cst.Call(func=cst.Attribute(attr=cst.Name("size")), args=[])):
+                return True
+            case cst.Subscript() if is_rate(node):
                 return True
             case cst.Subscript():
                 index = node.slice[0].slice

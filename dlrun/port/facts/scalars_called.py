@@ -1,4 +1,4 @@
-"""Which functions of Python, NumPy, PyTorch and scikit-learn surely return one number."""
+"""Which functions of Python, NumPy, PyTorch and scikit-learn surely return one number; rates of optimizers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import libcst as cst
 
 from dlrun.port.program.flow import Flow
-from dlrun.port.program.script import walk
+from dlrun.port.program.script import dotted, walk
 
 _GROUPS = ("groupby", "rolling", "resample", "expanding", "ewm")  # of pandas
 
@@ -47,6 +47,14 @@ def of_library(call: cst.Call, name: str, number: Callable[[cst.CSTNode], bool])
     if name in _DRAWS and len(call.args) == 2 and not any(a.keyword for a in call.args):
         return True
     return None
+
+
+def is_rate(node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` is a learning rate: ``opt.param_groups[0]["lr"]``, ``scheduler.get_last_lr()[0]``."""
+    box = node.value if isinstance(node, cst.Subscript) else None
+    if isinstance(box, cst.Subscript):
+        return dotted(box.value).endswith("param_groups")
+    return isinstance(box, cst.Call) and dotted(box.func).endswith((".get_last_lr", ".get_lr"))
 
 
 def of_table(flow: Flow, node: cst.BaseExpression) -> bool:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 
 import libcst as cst
 
 from dlrun.port.edits import Edit
 from dlrun.port.facts.boxes import contents
+from dlrun.port.insert import expression
 from dlrun.port.passes.metrics import Metrics
 from dlrun.port.passes.writes import WRITES
 from dlrun.port.program.dicts import pairs
@@ -18,6 +20,7 @@ _PLOTS = re.compile(r"(^|\.)(plot|scatter|semilog[xy]|loglog|fill_between|linepl
 _TAKES = re.compile(r"^(torch\.save|numpy\.(array|asarray|stack)|pandas\.(DataFrame|Series))$")
 # What a function of the script is called that shows or saves what it is given.
 _SHOWS = re.compile(r"plot|show|draw|save|write|log|visuali", re.IGNORECASE)
+_MEANS = "of every batch the mean over the ranks, not rank 0's own"
 _CHANGES = ("append", "extend", "insert", "clear", "pop")
 
 
@@ -49,7 +52,14 @@ def torch(metrics: Metrics) -> Iterator[Edit]:
                     lists = metrics.listed(node) or (not metrics.facts.flow.targets(call) and (
                         metrics.tabled(node) or _holds_lists(metrics, node)))  # fmt: skip
                     if lists and metrics.trained(node) and not metrics.sums.elsewhere(node):
-                        yield Edit(node, "of every batch the mean over the ranks, not rank 0's own", metrics.wrapped)
+                        yield Edit(node, _MEANS, metrics.wrapped)
+                    elif not lists and (keys := _listed_keys(metrics, node)):
+                        yield Edit(node, _MEANS, partial(_entries, metrics, keys))
+
+
+def _entries(metrics: Metrics, keys: list[str], node: cst.BaseExpression) -> cst.BaseExpression:
+    """Return the table ``node`` with the means over the ranks under ``keys``."""
+    return expression("torch/average_entries", {"table": node}, keys=keys, dl=metrics.facts.alias)
 
 
 def _shows(metrics: Metrics, call: cst.Call) -> bool:
@@ -74,11 +84,29 @@ def _holds_lists(metrics: Metrics, node: cst.BaseExpression) -> bool:
         return all(isinstance(entry, cst.List) and metrics.listed(entry) for entry in lists)
     if len(made) != 1 or not isinstance(made[0], (cst.Dict, cst.Call)):
         return False
-    places = [n for n in metrics.script.of(cst.Subscript) if metrics.script.code(n.value) == metrics.script.code(node)]
+    used = _by_key(metrics, node)
     if metrics.script.name_of(getattr(made[0], "func", made[0])) == "collections.defaultdict":
-        return bool(places) and all(map(metrics.listed, places))
-    keys = {_text(metrics, key) for key, _ in pairs(made[0])}
-    return bool(keys) and keys <= {_text(metrics, n.slice[0].slice) for n in places if metrics.listed(n)}
+        return bool(used) and all(map(metrics.listed, used.values()))
+    begun = {_text(metrics, key): value for key, value in pairs(made[0])}
+    keys = {key for key, value in begun.items() if key in used or metrics.script.code(value) != "[]"}
+    return bool(keys) and all(key in used and metrics.listed(used[key]) for key in keys)
+
+
+def _listed_keys(metrics: Metrics, node: cst.BaseExpression) -> list[str]:
+    """Return the keys under which ``node`` holds lists of numbers that every batch adds to, beside what is no list."""
+    made = [o.node for o in metrics.facts.flow.origins(node)] if isinstance(node, (cst.Name, cst.Attribute)) else []
+    if len(made) != 1 or not pairs(made[0]):
+        return []
+    used = _by_key(metrics, node)
+    return [metrics.script.code(n.slice[0].slice) for n in used.values()
+            if metrics.listed(n) and any(metrics.trained(c.args[0]) for c in metrics.scalar.lists.filled(n))
+            and not metrics.sums.elsewhere(n)]  # fmt: skip
+
+
+def _by_key(metrics: Metrics, node: cst.BaseExpression) -> dict[str, cst.Subscript]:
+    """Return the places where the script reads or changes an entry of ``node``, one for each key."""
+    places = [n for n in metrics.script.of(cst.Subscript) if metrics.script.code(n.value) == metrics.script.code(node)]
+    return {_text(metrics, n.slice[0].slice): n for n in places}
 
 
 def _text(metrics: Metrics, key: cst.CSTNode | None) -> str:

@@ -1,4 +1,4 @@
-"""Part of step "metrics": numbers from training batches that are printed or logged."""
+"""Part of step "metrics": numbers from training batches that are printed, logged or saved."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dlrun.port.facts.formats import numbers
 from dlrun.port.passes import meters
 from dlrun.port.passes.extremes import of_all
 from dlrun.port.passes.metrics import Metrics
+from dlrun.port.passes.writes import SAVES, WRITES
 from dlrun.port.program.dicts import pairs
 from dlrun.port.program.script import argument, dotted, walk
 
@@ -18,11 +19,12 @@ _LOGS = ("set_postfix", "set_description", "set_postfix_str", "add_scalar", "add
          "scalar_summary", "scalar", "write", "writerow", "track", "debug", "warning",
          "log_metric", "log_metrics")  # fmt: skip
 _PRINTS = ("builtins.print", ".log_value", ".Summary.Value")
+_NAMED = ("torch.save", "os.makedirs", "os.mkdir", "builtins.open")  # and files by numbers: f"{loss:.3f}.pt"
 _ONE_NUMBER = ("add_scalar", "log_value", "scalar_summary", "log_metric")  # of these the second argument
 
 
 def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
-    """Yield averages for numbers from training batches that are printed or logged."""
+    """Yield averages for numbers from training batches that are printed, logged or saved."""
     done: set[cst.CSTNode] = set()
     closures = [step.closure for step in metrics.facts.steps if step.closure is not None]
     training = _around(metrics, [*closures, *(metrics.script.function_of(loop) for loop in metrics.facts.loops)])
@@ -58,12 +60,13 @@ def _handed_on(metrics: Metrics, call: cst.Call, depth: int = 3) -> Iterator[cst
 
 
 def _shows(metrics: Metrics, func: cst.BaseExpression) -> bool:
-    """Tell whether ``func`` prints or logs, also by another name: ``say = logger.info``, ``def train(say=print)``."""
+    """Tell whether ``func`` prints, logs or saves, by whatever name: ``say = logger.info``, ``def f(say=print)``."""
     made = [o.node for o in metrics.facts.flow.origins(func)] if isinstance(func, cst.Name) else []
     logs = any(isinstance(n, cst.Attribute) and n.attr.value in _LOGS for n in (func, *made))
     names = [metrics.script.name_of(n) for n in (func, *made)]
     prints = any(name.endswith(_PRINTS) or name == "tensorflow.print" for name in names)
-    return logs or prints or _is_of_visdom(metrics, func)
+    saves = any(name in _NAMED or WRITES.search(name) or SAVES.search(name) for name in names)
+    return logs or prints or saves or _is_of_visdom(metrics, func)
 
 
 def _is_of_visdom(metrics: Metrics, func: cst.BaseExpression) -> bool:
@@ -130,6 +133,8 @@ def _is_text(node: cst.CSTNode) -> bool:
             return _is_text(node.left) or _is_text(node.right)
         case cst.BinaryOperation(operator=cst.Modulo(), left=left):
             return isinstance(left, (cst.SimpleString, cst.ConcatenatedString))
+        case cst.BinaryOperation(operator=cst.Divide()):  # folder / f"{loss:.3f}"
+            return _is_text(node.right)
         case cst.Call(func=cst.Attribute(attr=cst.Name("format" | "join"))):
             return True
     return isinstance(node, (cst.FormattedString, cst.ConcatenatedString, cst.SimpleString, cst.DictComp))
