@@ -15,7 +15,7 @@ from dlrun.port.facts.taint import chances
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.feeds.iterated import Iterated
 from dlrun.port.insert import expression
-from dlrun.port.passes import rate_tables, returned, schedules, steps, turning
+from dlrun.port.passes import decays, rate_tables, returned, schedules, steps, turning
 from dlrun.port.passes.counters import attributes, counters, each_update, passes, tells
 from dlrun.port.passes.counts import is_length_of_share
 from dlrun.port.passes.decisions import ORDER
@@ -135,12 +135,15 @@ def _in_graph(facts: TensorFlowFacts, counted: Tells, divided: Set[cst.CSTNode])
         script.name_of(c.func)) == "tensorflow.gradients")]  # fmt: skip
     losses = [call.args[0].value for call in made if facts.style != "tape"]
 
+    given = {step for call in script.calls if (step := decays.step_of(facts, call)) is not None}
+    steps = {step for step in given if computed(facts.flow, [step], counted).reads}
+
     def follows(node: cst.CSTNode) -> bool:
         if isinstance(node, cst.Call) and schedules.follows_steps(facts, node):
             return not divided.isdisjoint(computed(facts.flow, [node]).nodes)
         return node in divided
 
-    reads = computed(facts.flow, losses, counted, follows).reads
+    reads = computed(facts.flow, losses, lambda node: node in steps or counted(node), follows).reads
     yield from (read for read in reads if not _picks(facts, read))
 
 

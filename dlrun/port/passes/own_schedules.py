@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts
-from dlrun.port.facts.computed import of_function
+from dlrun.port.facts.computed import computed, of_function
 from dlrun.port.facts.rates import is_groups_rate
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.insert import expression
-from dlrun.port.passes import keras_rate, schedules
+from dlrun.port.passes import decays, keras_rate, schedules
 from dlrun.port.passes.so_far import steps_so_far
 from dlrun.port.passes.step_rates import StepRates, ways
 from dlrun.port.program.script import argument, walk
@@ -144,3 +144,14 @@ def tensorflow(facts: TensorFlowFacts, divided: Collection[cst.CSTNode]) -> Iter
     given += [value for key, value in facts.fed if script.code(key) in named_so
               or any(o.node in held for o in facts.flow.origins(key) if isinstance(o.node, cst.Call))]  # fmt: skip
     yield from rates.told(way for value in given for way in ways(facts, value))
+
+
+def once(facts: TensorFlowFacts, counts: Iterable[Edit]) -> list[Edit]:
+    """Return those of ``counts``, of steps in schedules, whose schedules are not told the serial steps already.
+
+    As one in a function is that also compares the step it is given: ``rate(dl.serial_steps(step))``.
+    """
+    counts = list(counts)
+    told = {found.node for found in tensorflow(facts, {edit.node for edit in counts})}
+    steps = [(edit, decays.step_of(facts, facts.script.parents[facts.script.parents[edit.node]])) for edit in counts]
+    return [edit for edit, step in steps if step is None or told.isdisjoint(computed(facts.flow, [step]).nodes)]

@@ -12,6 +12,7 @@ from dlrun.port.edits import Edit
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.rates import is_zero
 from dlrun.port.insert import expression
+from dlrun.port.passes import decays
 from dlrun.port.passes.changing_rates import FORGETS, compound
 from dlrun.port.passes.counts import all_samples
 from dlrun.port.program.script import argument, dotted, walk
@@ -42,11 +43,6 @@ SCHEDULES = {
 _MOVING = re.compile(r"^tensorflow\.(compat\.v1\.)?train\.ExponentialMovingAverage$")
 # Optimizers of TensorFlow's add-ons that take the weight decay before the rate, and do not multiply it by that.
 _DECAY_FIRST = re.compile(r"^tensorflow(_addons\.optimizers\.(\w+\.)?(AdamW|SGDW)|\.contrib\.opt\.\w+WOptimizer)$")
-# TensorFlow 1's are functions of the global step. What they return is scaled as a whole.
-_DECAYS = re.compile(
-    r"tensorflow\.(compat\.v1\.)?train\.((exponential|polynomial|natural_exp|inverse_time|cosine|linear_cosine|"
-    r"noisy_linear_cosine)_decay|cosine_decay_restarts|piecewise_constant(_decay)?)$"
-)
 
 
 def rate_of(facts: ScriptFacts, optimizer: cst.Call) -> cst.BaseExpression | None:
@@ -117,17 +113,13 @@ def scaling(facts: ScriptFacts) -> Callable[[cst.BaseExpression], cst.BaseExpres
 def _counts(facts: ScriptFacts, value: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpression, str]]:
     for call, known in _made(facts, value):
         yield from ((n, name) for at, name in known.counts for n in _given(call, ((at, name),)) if _is_whole(facts, n))
-    for call in _calls(facts, value, parts=True):
-        if match := _DECAYS.search(facts.script.name_of(call.func)):
-            first = {"piecewise_constant": (1, "boundaries"), "piecewise_constant_decay": (1, "boundaries"),
-                     "cosine_decay_restarts": (2, "first_decay_steps")}.get(match[2], (2, "decay_steps"))  # fmt: skip
-            yield from ((n, first[1]) for n in _given(call, (first,)) if _is_whole(facts, n))
+    yield from ((n, name) for n, name in decays.counts(facts, value) if _is_whole(facts, n))
 
 
 def follows_steps(facts: ScriptFacts, node: cst.CSTNode) -> bool:
     """Tell whether ``node`` makes a schedule of Keras' or TensorFlow 1's own, whose steps are divided."""
     name = facts.script.name_of(node.func) if isinstance(node, cst.Call) else ""
-    return bool(_KERAS.search(name) or _DECAYS.search(name))
+    return bool(_KERAS.search(name) or decays.DECAYS.search(name))
 
 
 def _made(facts: ScriptFacts, value: cst.BaseExpression) -> list[tuple[cst.Call, Schedule]]:
@@ -136,14 +128,9 @@ def _made(facts: ScriptFacts, value: cst.BaseExpression) -> list[tuple[cst.Call,
     return [(call, SCHEDULES[match[2]]) for call, match in named if match and match[2] in SCHEDULES]
 
 
-def _calls(facts: ScriptFacts, value: cst.BaseExpression, parts: bool = False) -> list[cst.Call]:
-    """Return the calls behind ``value``; with ``parts``, also behind the terms of a sum: ``decay(...) + 1e-6``."""
+def _calls(facts: ScriptFacts, value: cst.BaseExpression) -> list[cst.Call]:
+    """Return the calls behind ``value``."""
     made = dict.fromkeys(o.node for o in facts.flow.origins(value))
-    for node in (todo := list(made)):
-        sides = (node.left, node.right) if parts and isinstance(node, cst.BinaryOperation) else ()
-        new = [o.node for side in sides for o in facts.flow.origins(side) if o.node not in made]
-        made.update(dict.fromkeys(new))
-        todo += new
     return [node for node in made if isinstance(node, cst.Call)]
 
 

@@ -215,7 +215,7 @@ def steps(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     """
     if facts.keeps_steps:
         return
-    yield from (divided := list(schedules.counts(facts, facts.optimizers)))
+    yield from (divided := own_schedules.once(facts, schedules.counts(facts, facts.optimizers)))
     done = {edit.node for edit in divided}
     if facts.style == "estimator":
         yield from estimator.steps(facts)
