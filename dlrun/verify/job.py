@@ -174,19 +174,21 @@ class Runs:
 
     def whole(self, serial: Run, sharded: Run, broken: bool) -> Check:
         """Run the port with the serial global batch, where the script allows it."""
+        if broken:  # maybe before its first step
+            return skipped(whole.NAME, FIRST)
         keeps = data.batch_factor(serial, sharded) == 1
         own = not data.training(serial.root)
         alike = keeps and own and dealt_out(serial.root, sharded)
         given = {"dealt": alike or (own and repeats(serial.root, sharded) > 0), "alike": alike}
         loud, reason = None, whole.reason_against(serial, self.job.ranks, **given)
-        if reason in (whole.NORM, whole.NOISE) and not broken and whole.is_eager(serial):
+        if reason in (whole.NORM, whole.NOISE) and whole.is_eager(serial):
             still = self._serial("quiet", self.cut, quiet=True)
             if not (still.error or still.hung):
                 loud, serial, reason = serial, still, whole.reason_against(still, self.job.ranks, **given)
         if any(sharded.root.returns("stretch")):
             reason = "the ranks go through stretches of a stream: no step of theirs is a serial one"
-        if reason or broken:
-            return skipped(whole.NAME, FIRST if broken else reason)
+        if reason:
+            return skipped(whole.NAME, reason)
         if keeps and loud is None:
             return whole.reproduces(serial, sharded)
         made = loaders.training(serial.root)

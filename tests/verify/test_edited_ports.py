@@ -121,6 +121,27 @@ def test_a_data_set_is_asked_for_what_it_holds_a_row_of_for_each_sample() -> Non
     assert held_by([1, 2]) == {}
 
 
+def test_a_stream_of_samples_which_has_no_length_is_not_asked_for_what_it_holds() -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+    from dlrun.verify.tracer.tensors import held_by
+
+    class Stream(torch.utils.data.IterableDataset):
+        def __init__(self) -> None:
+            self.samples = torch.zeros(4, 2)
+
+        def __iter__(self):
+            return iter(self.samples)
+
+    assert held_by(Stream()) == {}
+
+
+def test_a_port_that_fails_before_its_first_step_is_not_run_with_the_serial_batch(tmp_path) -> None:
+    from dlrun.verify.job import Job, Runs
+
+    runs = Runs(Job(tmp_path / "a.py", tmp_path / "b.py", ()), tmp_path)
+    assert runs.whole(run([]), run([], []), broken=True).status == "n/a"
+
+
 @pytest.mark.parametrize(("rest", "says"), [([[4, 5]], ""), ([[4, 5], [6]], "has 3 batches, 2"), ([[5, 4]], "batch 2")])
 def test_an_epoch_is_compared_beyond_where_it_was_cut(rest, says) -> None:
     serial, port = (run([optimizer(), *epoch([[0, 1]], left), step(1, 0.9)]) for left in ([[4, 5]], rest))

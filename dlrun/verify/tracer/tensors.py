@@ -88,15 +88,17 @@ def lengths(args: Any, kwargs: Any) -> dict[str, list[int]]:
 def held_by(dataset: Any) -> dict[str, torch.Tensor]:
     """Return the tensors and arrays in which a data set holds a row for each sample, by name; none of large ones."""
     found: dict[str, torch.Tensor] = {}
+    try:
+        samples = len(dataset)
+    except TypeError:
+        return found  # a stream of samples
     for name, value in getattr(dataset, "__dict__", {}).items():
         parts = value if isinstance(value, (tuple, list)) and len(value) <= PARTS else [value]
         for number, part in enumerate(parts):
             numbers = isinstance(part, np.ndarray) and part.dtype.kind in "biuf" and part.dtype.isnative
             tensor = torch.tensor(part) if numbers and part.size <= LARGE else part
             if isinstance(tensor, torch.Tensor) and tensor.dim() and tensor.numel() <= LARGE:
-                found |= (
-                    {f"{name}[{number}]" if len(parts) > 1 else name: tensor} if len(tensor) == len(dataset) else {}
-                )
+                found |= {f"{name}[{number}]" if len(parts) > 1 else name: tensor} if len(tensor) == samples else {}
     return found
 
 
