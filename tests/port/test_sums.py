@@ -229,3 +229,26 @@ def on_ranks(folder: Path, text: str, ranks: int) -> str:
     script = folder / "script.py"
     script.write_text(text)
     return started(folder, [str(script)], 0 if ranks == 1 else ranks)
+
+
+HANDED = """
+batches = list(zip(X.split(size), y.split(size)))
+def run(batches, trains):
+    total = 0.0
+    for xb, yb in batches:
+        loss = (model(xb) - yb).pow(2).mean()
+        if trains:
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+        total += loss.item()
+    return total / len(batches)
+for epoch in range(2):
+    print(run(batches[:4], True), run(batches[4:], False))
+"""
+
+
+def test_the_length_of_the_share_that_a_function_is_handed_is_this_ranks():
+    text = port(HEAD + HANDED).text
+    assert "    return total / len(batches)\n" in text
+    assert "print(dl.average(run(dl.shard(batches[:4]), True)), " in text

@@ -123,8 +123,10 @@ class Feeds(Sources, FullBatches):
             self.numbered = self.numbered or self._given.by_number(loop)
         reached = list(self.draws.reached(loop.body)) if loop in self.innermost else []
         drawn = [(c, given) for c in reached if (given := self.draws.advanced(c)) is not None
-                 and not self._is_paced(c) and not (len(self.found) > before and only_shown(self.loops, loop, c))
-                 and not self.uses.only_evaluates(c)]  # fmt: skip
+                 and not self._is_paced(c) and not self.uses.only_evaluates(c)]  # fmt: skip
+        shown = [c for c, _ in drawn if only_shown(self.loops, loop, c)]
+        if len(self.found) > before or len(shown) < len(drawn):
+            drawn = [(c, given) for c, given in drawn if c not in shown]
         for call, iterator in drawn:
             for handed in self._handed(loop, call, iterator):
                 self._feed(source := self.iterated.source(handed), drawn=True)

@@ -18,7 +18,8 @@ def drawn_ahead(feeds: Feeds) -> Iterator[tuple[cst.CSTNode, bool]]:
     And whether something between them and the loop draws what is no batch, and maybe the same for all ranks.
     """
     script, order = feeds.script, feeds.script.order
-    drawn = [n for n in script.nodes if isinstance(n, _ASSIGNS) and _made(feeds, n)]
+    alike = {call for call, _ in feeds.late_orders()}  # dealt out
+    drawn = [n for n in script.nodes if isinstance(n, _ASSIGNS) and not alike.issuperset(_made(feeds, n))]
     for top in feeds.orders.tops if feeds.counted else ():
         turns = [loop for loop in feeds.counted if loop is top.loop or script.inside(loop, top.loop)]
         inner = [n for n in drawn if any(script.inside(n, loop) for loop in turns)]

@@ -108,24 +108,15 @@ class Draws:
         computes = name.startswith("torch.") and not name.startswith("torch.utils.")
         return method in _PARTS or computes or self.loops.kinds.of(made.func) == "module"
 
-    def generator(self, node: cst.BaseExpression) -> tuple[cst.Call, cst.FunctionDef] | None:
-        """Return the call behind ``node`` that makes a generator of this script, and its function, if there is one."""
-        made: cst.CSTNode | None = node
-        if isinstance(node, cst.Name):
-            bindings = self.script.bindings_of(node)
-            made = bindings[0].value if len(bindings) == 1 and not bindings[0].path else None
-            home = self.script.function_of(node)
-            if [b.how for b in bindings] == ["param"] and isinstance(home, cst.FunctionDef):
-                given = [self.flow.argument(call, home, node.value) for call in self.flow.callers(home)]
-                return self.generator(given[0]) if len(given) == 1 and given[0] is not None else None
-        return next(self._generating(made), None) if made is not None else None
-
     def generators(self, node: cst.BaseExpression) -> list[tuple[cst.Call, cst.FunctionDef]]:
-        """Return the calls behind ``node`` that make generators of this script: ``data["train"]`` may be several."""
-        if (only := self.generator(node)) is not None:
-            return [only]
-        kept = self.flow.through(node) if isinstance(node, cst.Subscript) else ()
-        return [found for n in kept for found in self._generating(n)]
+        """Return the calls behind ``node`` that make generators of this script, each with its function.
+
+        Behind a name, an attribute or an entry, ``data["train"]``, there may be several. Of generators that go through
+        others the last one is meant.
+        """
+        made = [found for n in self.flow.through(node) for found in self._generating(n)]
+        inner = {n for call, _ in made for n in self.flow.through(call) if n is not call}
+        return [found for found in made if found[0] not in inner]
 
     def _generating(self, made: cst.CSTNode) -> Iterator[tuple[cst.Call, cst.FunctionDef]]:
         for function in self.flow.targets(made) if isinstance(made, cst.Call) else ():

@@ -14,7 +14,7 @@ from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Binding, dotted
 
 _NONE = (".parameters", ".children", ".modules", ".items", ".values", ".keys", "trange")
-_COUNTS = ("builtins.", "numpy.arange", "numpy.linspace", "torch.arange", "itertools.count")
+COUNTS = ("builtins.", "numpy.arange", "numpy.linspace", "torch.arange", "itertools.count")
 _BATCHES = r"loader|batches|_dl$|_iter$|iterator|dataset|train(ing)?_(data|set|pairs)$|samples$|sentences$|corpus$"
 _ARRAYS = ("numpy.", "torch.", "sklearn.")
 
@@ -25,7 +25,7 @@ def may_be_batches(kinds: Kinds, made: cst.CSTNode, iterated: cst.BaseExpression
         called = kinds.script.name_of(made.func) or f".{dotted(made.func)}"
         if kinds.of_call(made) in ("module", "optimizer", "loss", "scheduler"):
             return False
-        return not called.startswith(_COUNTS) and not called.endswith(_NONE)
+        return not called.startswith(COUNTS) and not called.endswith(_NONE)
     name = dotted(iterated.value if isinstance(iterated, cst.Subscript) else iterated)
     return bool(re.search(_BATCHES, name, re.IGNORECASE))
 

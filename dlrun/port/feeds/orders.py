@@ -11,7 +11,8 @@ import libcst as cst
 from dlrun.port.facts import Feed, Top
 from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.tops import Tops
-from dlrun.port.feeds.draws import Draws
+from dlrun.port.feeds.draws import IN_PLACE, Draws
+from dlrun.port.inputs import made_of
 from dlrun.port.program.script import argument, calls_method, walk
 
 _ORDERS = re.compile(
@@ -82,6 +83,16 @@ class Orders:
                 yield call
         for node in dealt:
             yield from self._bounds(node)
+            yield from self._begun_anew(node)
+
+    def _begun_anew(self, node: cst.CSTNode) -> Iterator[cst.Call]:
+        """Yield what draws the order of ``node`` in the loop that takes its batches: where they have come to an end."""
+        made = {o.node for o in self.flow.origins(node)}
+        for call in filter(self.is_order, self._at_batches):
+            shuffled = call.args[0].value if self.script.name_of(call.func) in IN_PLACE and call.args else None
+            same = shuffled is not None and any(o.node in made for o in self.flow.origins(shuffled))
+            if same or made_of(self.flow, node, {call}):
+                yield call
 
     def _bounds(self, node: cst.CSTNode) -> Iterator[cst.Call]:
         """Yield what draws where ``node`` begins or ends, or its stride: ``range(random.randint(0, 9), len(x), 8)``."""

@@ -34,6 +34,7 @@ class Sources:
     numbered: cst.CSTNode | None  # what goes with a batch by its number
     _given: Given
     _generators: list[cst.FunctionDef]  # functions that make the batches of training loops
+    _entered: frozenset[cst.Call] = frozenset()  # calls of generators, whose sources are being noted
     _at: cst.For | cst.While | None = None  # the loop at hand
 
     def _feed(self, iterated: cst.BaseExpression, drawn: bool = False, innermost: bool = True) -> None:
@@ -65,6 +66,9 @@ class Sources:
                 called = isinstance(made, cst.Call) and origin.whole and not batch
                 if isinstance(made, cst.Call) and called and may_be_batches(self.kinds, made, iterated):
                     self.found.setdefault(made, Feed(made, "loader"))
+                elif isinstance(made, cst.BaseExpression) and beside.holds_batches(self.kinds, made):
+                    owns = list(self.uses.iterators(made, iterated)) or [made]
+                    self.found |= {own: Feed(own, "iterable") for own in owns if own not in self.found}
             elif innermost and (may_be_batches(self.kinds, made, iterated) or self._holds_samples(made)):
                 # further out: folds, tasks, settings
                 named = where_assigned(self.flow, self.uses, made, iterated) if self.shared_where_assigned else None
@@ -111,7 +115,7 @@ class Sources:
         """Note what is zipped: each loader for itself; arrays as a whole, so that their samples stay together."""
         parts = [self.iterated.source(arg.value) for arg in zipped.args]
         for part in parts:
-            if self.kinds.of(part) == "loader" or self.draws.generator(part) is not None:
+            if self.kinds.of(part) == "loader" or self.draws.generators(part):
                 self._feed(part, drawn, innermost)
             elif loaders := [other for other in parts if self.kinds.of(other) == "loader"]:
                 if innermost and not drawn and beside.goes_in(self.kinds, self._at, zipped, part):
@@ -131,10 +135,13 @@ class Sources:
         return (batches or self._reaches_loss()) and not any(map(self.iterated.counts, parts))
 
     def _holds_samples(self, made: cst.CSTNode) -> bool:
-        """Tell whether ``made`` is a list whose entries go into the model, one at a time."""
-        entries = made.elements if isinstance(made, cst.List) else ()  # none where append() fills it
+        """Tell whether ``made`` is a list, or pairs, whose entries go into the model, one at a time."""
+        entries = made.elements if isinstance(made, (cst.List, cst.Tuple)) else ()  # none where append() fills it
         named = entries and all(isinstance(e.value, cst.SimpleString) for e in entries)
-        return isinstance(made, (cst.List, cst.ListComp)) and not named and self._reaches_loss()
+        if isinstance(made, cst.Call) and self.script.name_of(made.func) == "builtins.zip":  # list(zip(x, y))
+            return self._are_samples([self.iterated.source(arg.value) for arg in made.args])
+        held = isinstance(made, (cst.List, cst.ListComp, cst.GeneratorExp, cst.Tuple))
+        return held and not named and self._reaches_loss()
 
     def _reaches_loss(self) -> bool:
         """Tell whether what the loop at hand goes through is given to a model, to a loss, or to a session."""
@@ -142,8 +149,10 @@ class Sources:
 
     def _generated(self, iterated: cst.BaseExpression, drawn: bool, innermost: bool) -> bool:
         """Note a generator of this script that makes the batches; the loader, where it only passes on a loader's."""
-        found = self.draws.generators(iterated)
+        found = [made for made in self.draws.generators(iterated) if made[0] not in self._entered]
+        before, self._entered = self._entered, self._entered | {call for call, _ in found}  # loader = endless(loader)
         noted = [self._of_generator(call, function, iterated, drawn, innermost) for call, function in found]
+        self._entered = before
         return bool(noted) and all(noted)
 
     def _of_generator(
@@ -170,9 +179,25 @@ class Sources:
             return True
         if drawn or innermost:
             self._generators.append(function)
-            node = call if drawn else iterated
-            self.found.setdefault(node, Feed(node, "iterable"))
+            maker = self._nearest(call, iterated)
+            looped = [n for n in self.found if n is not maker and maker in self.flow.through(n)]
+            drawn = drawn or maker in self.found
+            for node in (maker if drawn else iterated, *(self._made_instead(looped) if drawn else ())):
+                self.found.setdefault(node, Feed(node, "iterable"))
         return True
+
+    def _made_instead(self, looped: list[cst.CSTNode]) -> list[cst.Call]:
+        """Take back that ``looped`` are cut; return the calls which make them: next() draws from some of these, too."""
+        for node in looped:
+            self.found.pop(node)
+        return [self._nearest(call, n) for n in looped if isinstance(n, cst.BaseExpression)
+                for call, _ in self.draws.generators(n)]  # fmt: skip
+
+    def _nearest(self, call: cst.Call, iterated: cst.BaseExpression) -> cst.Call:
+        """Return the call nearest to ``iterated`` that returns what ``call`` makes: others may return it elsewhere."""
+        way = self.flow.through(iterated)
+        calls = (n for n in way if isinstance(n, cst.Call) and self.flow.targets(n))
+        return next((n for n in calls if call in self.flow.through(n)), call)
 
     def _in_comprehension(self, call: cst.CSTNode) -> bool:
         return any(isinstance(up, (cst.DictComp, cst.ListComp)) for up in self.script.above(call))

@@ -51,18 +51,24 @@ class Uses:
         made = [n for n in way if self.flow.targets(n) and loader in self.flow.through(n)]
         return made[-1] if made else None
 
-    def iterators(self, loader: cst.Call, drawn: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    def iterators(self, loader: cst.BaseExpression, drawn: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
         """Yield what the iterator ``drawn`` is made of, and made again: each ``loader`` in ``iter(loader)``."""
         for node in self.flow.through(drawn):
             above = self.script.parents.get(node)
             call = self.script.parents.get(above) if isinstance(above, cst.Arg) else None
             inner = isinstance(call, cst.Call) and self.iterated.source(call) is not call
-            if inner and isinstance(node, (cst.Name, cst.Attribute)) and loader in self.flow.through(node):
+            if (
+                inner
+                and isinstance(node, (cst.Name, cst.Attribute, cst.Subscript))
+                and loader in self.flow.through(node)
+            ):
                 yield node
-            if isinstance(node, cst.Call) and (generator := self.draws.generator(node)) is not None:
-                yield from self._passed_on(loader, *generator)
+            if isinstance(node, cst.Call):
+                yield from (n for made in self.draws.generators(node) for n in self._passed_on(loader, *made))
 
-    def _passed_on(self, loader: cst.Call, call: cst.Call, function: cst.FunctionDef) -> Iterator[cst.BaseExpression]:
+    def _passed_on(
+        self, loader: cst.BaseExpression, call: cst.Call, function: cst.FunctionDef
+    ) -> Iterator[cst.BaseExpression]:
         """Yield the argument of ``call`` through which the generator ``function`` goes, if it is ``loader``."""
         for loop in (n for n in walk(function.body) if isinstance(n, cst.For)):
             given = self.flow.argument(call, function, dotted(self.iterated.source(loop.iter)))

@@ -91,7 +91,7 @@ def is_length_of_data(facts: Facts, node: cst.CSTNode) -> bool:
 
 def is_length_of_feed(facts: Facts, node: cst.CSTNode) -> bool:
     """Tell whether ``node`` comes from the length of what training loops run over, which is a rank's own."""
-    feeds = {feed.node for feed in facts.feeds if feed.how != "iterable"}
+    feeds = {feed.node for feed in facts.feeds}
     names = {name for feed in facts.feeds for name in feed.names}
     own = [call.args[0].value for call in facts.lengths]
     return any(

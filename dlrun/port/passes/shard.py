@@ -13,7 +13,7 @@ from dlrun.port.feeds.positions import ends, slides
 from dlrun.port.insert import expression, statements
 from dlrun.port.passes import alike, cuts, full, order, stretches, unseeded
 from dlrun.port.passes.bounds import FILLED, tables
-from dlrun.port.program.script import dotted
+from dlrun.port.program.script import calls_method, dotted, walk
 
 _TUPLES = ("split", "chunk", "tensor_split", "unbind")  # of tensors
 
@@ -45,8 +45,9 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
         deals = "each rank takes 1/n of every batch"
 
     for feed in facts.feeds:
+        share = (lambda node: wrap(_listed(node))) if _is_tuple(facts, feed.node) else wrap
         if feed.how == "loader":
-            yield Edit(feed.node, deals, wrap)
+            yield Edit(feed.node, deals, share)
         elif feed.how == "named":
             yield from cuts.named(facts, feed, deals)
         elif feed.how == "positions":
@@ -55,7 +56,6 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             yield Edit(feed.node, "the ranks take the batches of the serial run in turn", wrap)
         elif feed.how == "iterable":
             why = "the training loop takes this rank's share of the batches"
-            share = (lambda node: wrap(_listed(node))) if _is_tuple(facts, feed.node) else wrap
             yield Edit(feed.node, deals if facts.options.batch == "global" else why, share)
         elif feed.how in ("arrays", "array"):
             yield from full.arrays(facts, feed)
@@ -93,8 +93,12 @@ def positions(facts: ScriptFacts, feed: Feed) -> Iterator[Edit]:
 
 def _is_tuple(facts: Facts, node: cst.CSTNode) -> bool:
     """Tell whether what is iterated is a tuple of batches: shard() would take it for arrays to be cut alike."""
-    made = [o.node for o in facts.flow.origins(node)]
-    return any(isinstance(n, cst.Call) and dotted(n.func).rsplit(".", 1)[-1] in _TUPLES for n in made)
+    made = [*facts.flow.through(node), *(o.node for o in facts.flow.origins(node))]
+    calls = [n for n in made if isinstance(n, cst.Call)]
+    if any(isinstance(n, cst.Yield) for c in calls for f in facts.flow.targets(c) for n in walk(f.body)):
+        return False  # a generator, which may have no end
+    tuples = any(isinstance(n, cst.Tuple) for n in made) or any(dotted(c.func) == "tuple" for c in calls)
+    return tuples or any(calls_method(c, *_TUPLES) for c in calls)
 
 
 def _listed(node: cst.BaseExpression) -> cst.BaseExpression:
