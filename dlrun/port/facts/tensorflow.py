@@ -39,6 +39,7 @@ _HIDDEN = {
     "optimizer.lbfgs_minimize": "a loop with tape.gradient() and optimizer.apply_gradients()",
     "optimizer.bfgs_minimize": "a loop with tape.gradient() and optimizer.apply_gradients()",
 }  # fmt: skip
+_COMPUTED = (cst.Call, cst.BinaryOperation, cst.UnaryOperation)
 _FITS = ("fit", "fit_generator", "train_on_batch")
 
 
@@ -191,8 +192,8 @@ def gather(
         counted=feeds.ranges() if feeds is not None else (),
         full_batch=feeds.full_batch if feeds is not None else False,
         episodes=feeds.episodes if feeds is not None else False,
-        local=Taint(script, kinds, [*local, *runs]),
-        unequal=Taint(script, kinds, [*local, *runs, *chances(script), *dealt]),
+        local=Taint(script, kinds, [*local, *runs, *made]),
+        unequal=Taint(script, kinds, [*local, *runs, *made, *chances(script), *dealt]),
         trained=_trained(gradients, loops, [*made, *runs]),
         style=style,
         gradients=gradients,
@@ -256,4 +257,4 @@ def _led_back(gradients: TapeGradients) -> Iterator[cst.CSTNode]:
     for call in gradients.averages if not isinstance(gradients, SessionGradients) else ():
         for name in (n for arg in call.args[:1] for n in walk(arg.value) if isinstance(n, cst.Name)):
             bound = script.bindings_of(name)
-            yield from (b.value for b in bound if b.how == "assign" and isinstance(b.value, cst.Call))
+            yield from (b.value for b in bound if b.how == "assign" and isinstance(b.value, _COMPUTED))

@@ -24,7 +24,7 @@ def samples(feeds: Feeds) -> Iterator[cst.CSTNode]:
         iterator = feeds.iterated.advanced(call)
         if iterator is not None and any(_holds(feeds, feed, iterator) for feed in feeds.found.values()):
             yield call
-    led = [c.func.value for c in feeds.loops.gradients.backwards if isinstance(c.func, cst.Attribute)]
+    led = [feeds._loss(c) for c in feeds.loops.gradients.backwards]
     for call in (c for loop in feeds.counted if not feeds.episodes for c in feeds.draws.random(loop.body)):
         if any(map(Taint(feeds.script, feeds.loops.kinds, [call]), led)):
             yield call

@@ -1,0 +1,49 @@
+"""Tapes over variables alone, without a model of Keras: what they make of a rank's samples is averaged."""
+
+from dlrun.port import port
+
+HEAD = """import numpy as np
+import tensorflow as tf
+rows, wanted = np.load("rows.npy"), np.load("wanted.npy")
+weight = tf.Variable(tf.random.normal([4, 3]))
+def model(x):
+    return tf.matmul(x, weight)
+"""
+
+
+def test_a_number_of_a_functions_outputs_that_ends_the_training_is_the_mean_over_the_ranks() -> None:
+    source = f"""{HEAD}best, opt = 0, tf.keras.optimizers.SGD(0.1)
+for epoch in range(10):
+    for x, y in tf.data.Dataset.from_tensor_slices((rows, wanted)).batch(8):
+        with tf.GradientTape() as tape:
+            out = model(x)
+            loss = tf.reduce_sum(tf.square(out - y)) / 8
+        opt.apply_gradients(zip(tape.gradient(loss, [weight]), [weight]))
+        right = tf.reduce_mean(tf.cast(tf.equal(tf.argmax(out, 1), tf.argmax(y, 1)), tf.float32))
+    if right > best:
+        best = right
+    else:
+        break
+"""
+    text = port(source).text
+    assert text.index("right = dl.average(right)") < text.index("if right > best:")
+
+
+def test_so_is_a_loss_that_is_divided_and_summed_up_in_an_epoch() -> None:
+    source = f"""{HEAD}kept = []
+for epoch in range(100):
+    order = np.arange(len(rows))
+    np.random.shuffle(order)
+    total = 0.0
+    for i in range(0, len(rows), 32):
+        x, y = rows[order[i : i + 32]], wanted[order[i : i + 32]]
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((model(x) - y) ** 2) / 32
+        weight.assign_sub(0.1 * tape.gradient(loss, weight))
+        total += loss.numpy() * len(x)
+    kept.append(total / len(rows))
+    if len(kept) > 5 and abs(kept[-1] - kept[-2]) < 1e-6:
+        break
+np.savetxt("weight_%.3f.txt" % kept[-1], weight.numpy())
+"""
+    assert "kept.append(dl.total(total) / len(rows))" in port(source).text
