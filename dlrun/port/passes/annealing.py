@@ -3,6 +3,7 @@ fall, losses that set in late."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Set
 
 import libcst as cst
@@ -24,6 +25,9 @@ from dlrun.port.program.script import calls_method, dotted, walk
 
 FOLLOWS = "what is made of a batch follows the serial steps, of which n ranks take 1/n"
 _TAKES = ("torch.nn.functional.", "tensorflow.nn.", "tensorflow.random.")
+_DRAWS = re.compile(r"^((time|datetime|random|numpy\.random)\.|torch\.(rand|bernoulli)|keras\.random\.uniform|"
+                    r"tensorflow\.(compat\.v1\.)?random(\.(stateless_)?|_)uniform)")  # fmt: skip
+COMPARES = re.compile(r"^tensorflow\.(compat\.v1\.)?(math\.)?(less|greater)(_equal)?$")
 _MINIMIZES = ("minimize", "compute_gradients")
 _GROWS = (cst.Divide, cst.Power)
 
@@ -84,6 +88,7 @@ def tensorflow(facts: TensorFlowFacts, divided: Set[cst.CSTNode]) -> Iterator[Ed
         yield Edit(read, FOLLOWS, lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))
     yield from rate_tables.kept_inside(facts, followed)
     if not facts.keeps_steps:
+        yield from list(turning.tensorflow(facts, followed))[:3]
         yield from _paced(facts)
 
 
@@ -181,9 +186,8 @@ def steered(facts: Facts) -> Iterator[cst.BaseExpression]:
     samples."""
     drawn = set(chances(facts.script))
     for node in facts.script.nodes:
+        yield from compared_with_draws(facts, node)
         match node:
-            case cst.Comparison() if any(n in drawn for n in walk(node)):
-                yield from (node.left, *(c.comparator for c in node.comparisons))
             case cst.Call() if node in drawn:
                 yield from (arg.value for arg in node.args)
             case cst.Call() if facts.kinds.of(node.func) in ("module", "loss") and each_update(facts, node):
@@ -191,6 +195,17 @@ def steered(facts: Facts) -> Iterator[cst.BaseExpression]:
             case cst.Call() if plain(facts.script.name_of(node.func)).startswith(_TAKES):
                 yield from (arg.value for arg in node.args)
     yield from (value for _, value in getattr(facts, "fed", ()))
+
+
+def compared_with_draws(facts: ScriptFacts, node: cst.CSTNode) -> list[cst.BaseExpression]:
+    """Return the sides of the comparison ``node`` where one of them is drawn at random: a chance."""
+    sides: list[cst.BaseExpression] = []
+    if isinstance(node, cst.Comparison):
+        sides = [node.left, *(c.comparator for c in node.comparisons)]
+    elif isinstance(node, cst.Call) and COMPARES.search(facts.script.name_of(node.func)):
+        sides = [arg.value for arg in node.args]
+    calls = [n for side in sides for n in walk(side) if isinstance(n, cst.Call)]
+    return sides if any(_DRAWS.search(facts.script.name_of(c.func)) for c in calls) else []
 
 
 def grows(facts: ScriptFacts, node: cst.CSTNode) -> bool:

@@ -10,9 +10,10 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts.computed import Tells, computed
 from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.insert import expression
-from dlrun.port.passes import keras_cadences, ramps
-from dlrun.port.passes.annealing import FOLLOWS, grows
+from dlrun.port.passes import keras_cadences, keras_turning, ramps
+from dlrun.port.passes.annealing import FOLLOWS, compared_with_draws, grows
 from dlrun.port.passes.counters import is_one
+from dlrun.port.passes.keras_turning import bodies
 from dlrun.port.program.script import calls_method, dotted, walk
 
 _DEPTH = 4
@@ -54,13 +55,14 @@ def keras(facts: KerasFacts, batches: Tells, divided: Collection[cst.CSTNode]) -
         return own or batches(node) or dotted(node).endswith("optimizer.iterations")
 
     found: dict[cst.CSTNode, None] = {}
-    for value in (*_weights(facts, reads), *_put(facts)):
+    for value in (*_weights(facts, reads), *_chances(facts), *_put(facts)):
         made = computed(facts.flow, [value], reads)
         if any(grows(facts, n) for n in made.nodes) and not any(n in divided for n in made.nodes):
             found.update(dict.fromkeys(made.reads))
     for read in found:
         yield Edit(read, FOLLOWS, lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))
     yield from ramps.keras(facts)
+    yield from keras_turning.keras(facts, reads, {*divided, *found})
     yield from keras_cadences.keras(facts, batches)
 
 
@@ -76,13 +78,17 @@ def _counted(facts: KerasFacts) -> Iterator[tuple[cst.CSTNode | None, str]]:
 
 def _weights(facts: KerasFacts, reads: Tells) -> Iterator[cst.BaseExpression]:
     """Yield what the parts of losses are multiplied by in a train_step() and the functions that it calls."""
-    trains = (f for f in facts.script.of(cst.FunctionDef) if f.name.value == "train_step")
-    bodies = dict.fromkeys(body for f in trains for body in facts.flow.bodies(f.body))
-    for product in (n for body in bodies for n in walk(body) if isinstance(n, cst.BinaryOperation)):
+    for product in (n for body in bodies(facts) for n in walk(body) if isinstance(n, cst.BinaryOperation)):
         if isinstance(product.operator, cst.Multiply):
             sides = (product.left, product.right)
             told = [bool(computed(facts.flow, [side], reads).reads) for side in sides]
             yield from [sides[told.index(True)]] if sorted(told) == [False, True] else []
+
+
+def _chances(facts: KerasFacts) -> Iterator[cst.BaseExpression]:
+    """Yield what a train_step() compares what it draws at random with: ``tf.random.uniform(()) < chance``."""
+    for node in (n for body in bodies(facts) for n in walk(body)):
+        yield from compared_with_draws(facts, node)
 
 
 def _put(facts: KerasFacts) -> Iterator[cst.BaseExpression]:

@@ -9,6 +9,7 @@ import libcst as cst
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.computed import leaves
 from dlrun.port.facts.rates import changes
+from dlrun.port.facts.taken_over import takes_over
 from dlrun.port.passes.conditions import asked, divided, goes_on, is_one_less, skipped
 from dlrun.port.passes.counters import Counters, held, innermost, tells
 from dlrun.port.passes.counts import all_samples, from_length
@@ -131,7 +132,12 @@ def _acts(facts: Facts, node: cst.If, bodies: list[cst.CSTNode]) -> bool:
 
 
 def saves_or_decides(facts: ScriptFacts, node: cst.CSTNode) -> bool:
-    """Tell whether running ``node`` saves, tells a scheduler a metric, or leaves the loop around it."""
+    """Tell whether running ``node`` saves, tells a scheduler a metric, or leaves the loop around it.
+
+    Or gives a model another's weights, as a target network gets them.
+    """
+    if takes_over(facts, node):
+        return True
     for end in (n for n in walk(node) if isinstance(n, cst.Break)):
         loops = (up for up in facts.script.above(end) if isinstance(up, (cst.For, cst.While)))
         if not any(facts.script.inside(loop, node) for loop in loops):

@@ -10,12 +10,14 @@ from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import Tells, computed, given
 from dlrun.port.facts.taint import losses
+from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.passes import milestones
 from dlrun.port.passes.bounds import compared
-from dlrun.port.passes.counters import attributes, counters, each_update, tells
+from dlrun.port.passes.counters import Counters, attributes, counters, each_update, tells, variables
 from dlrun.port.passes.counts import is_own
 from dlrun.port.passes.decisions import ORDER
 from dlrun.port.passes.milestones import numbers
+from dlrun.port.passes.so_far import steps_so_far
 from dlrun.port.passes.tallies import is_target
 from dlrun.port.program.script import walk
 
@@ -23,9 +25,23 @@ from dlrun.port.program.script import walk
 def torch(facts: Facts, followed: Collection[cst.CSTNode]) -> Iterator[Doubt]:
     """Yield a doubt where the loss is made of something else from some step on: ``if step > 1000: weight = 0.1``."""
     known = set(counters(facts)) | set(attributes(facts))
-    reads, divided = tells(facts, numbers(facts, known)), set(milestones.torch(facts, known))
-    script = facts.script
-    backwards = losses(script)
+    yield from _turns(facts, followed, known, tells(facts, numbers(facts, known)), losses(facts.script))
+
+
+def tensorflow(facts: TensorFlowFacts, followed: Collection[cst.CSTNode]) -> Iterator[Doubt]:
+    """Likewise for TensorFlow, where what a session is fed makes the loss, too."""
+    known = {*counters(facts), *attributes(facts), *variables(facts)}
+    named, kept = tells(facts, numbers(facts, known)), steps_so_far(facts)
+    tapes = [c.args[0].value for c in facts.averages if c.args]
+    yield from _turns(
+        facts, followed, known, lambda node: named(node) or kept(node), [*tapes, *(v for _, v in facts.fed)]
+    )
+
+
+def _turns(
+    facts: Facts, followed: Collection[cst.CSTNode], known: Counters, reads: Tells, backwards: list[cst.BaseExpression]
+) -> Iterator[Doubt]:
+    divided, script = set(milestones.torch(facts, known)), facts.script
     asked = [(node, count, issubclass(how, ORDER) and not _is_rest(left))
              for node, test in _tested(facts) for left, how, right in compared(test)
              if (count := _count(facts, left, right, reads)) is not None and count not in divided

@@ -1,0 +1,48 @@
+"""Where one model takes over the weights of another as they are: a target network that is set anew at times."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from dlrun.port.facts import ScriptFacts
+from dlrun.port.facts.computed import computed
+from dlrun.port.facts.kinds_tensorflow import plain
+from dlrun.port.program.script import calls_method, dotted, walk
+
+_WHOLE = {"load_state_dict": "state_dict", "set_weights": "get_weights"}
+_EACH = ("copy_", "assign")
+
+
+def takes_over(facts: ScriptFacts, node: cst.CSTNode) -> bool:
+    """Tell whether running ``node`` gives a model the weights that another has: all at once, or each in a loop."""
+    for call in (n for body in facts.flow.bodies(node, 3) for n in walk(body) if isinstance(n, cst.Call)):
+        graph = [a.value for a in call.args[:1]] if calls_method(call, "run") else []
+        if _copies(facts, call) or any(_copies(facts, n) for n in computed(facts.flow, graph).nodes):
+            return True
+    return False
+
+
+def _copies(facts: ScriptFacts, call: cst.CSTNode) -> bool:
+    """Tell whether ``call`` copies weights: ``target.load_state_dict(net.state_dict())``, ``v.assign(u)`` of pairs."""
+    if not isinstance(call, cst.Call) or not call.args:
+        return False
+    name = plain(facts.script.name_of(call.func))
+    if name == "copy.deepcopy":
+        return facts.kinds.of(call.args[0].value) == "module"
+    for method, source in _WHOLE.items():
+        if calls_method(call, method):
+            return any(calls_method(n, source) for n in walk(call.args[0].value))
+    each = name == "tensorflow.assign" or calls_method(call, *_EACH)
+    return each and bool(dotted(call.args[-1].value)) and _in_pairs(facts, call)
+
+
+def _in_pairs(facts: ScriptFacts, call: cst.Call) -> bool:
+    """Tell whether a loop around ``call`` goes through two lists side by side."""
+    for up in facts.script.above(call):
+        if isinstance(up, cst.FunctionDef):
+            return False
+        if isinstance(up, (cst.For, cst.ListComp, cst.GeneratorExp)):
+            over = up.iter if isinstance(up, cst.For) else up.for_in.iter
+            if any(isinstance(n, cst.Call) and dotted(n.func) == "zip" for n in walk(over)):
+                return True
+    return False
