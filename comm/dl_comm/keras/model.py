@@ -19,7 +19,7 @@ from dl_comm.keras.building import build
 from dl_comm.keras.callbacks import Broadcast, on_this_rank
 from dl_comm.keras.data import shard, split, stretches
 from dl_comm.keras.lars import lars
-from dl_comm.keras.together import AverageMetrics, together
+from dl_comm.keras.together import AverageMetrics, average_statistics, together
 from dl_comm.output import print
 from dl_comm.overflow import averaged_outside
 from dl_comm.ranks import get_nranks, get_rank
@@ -51,7 +51,8 @@ def distribute(model: M, shard_data: bool = True, callbacks: Sequence[Any] = (),
     - shows progress and writes files (ModelCheckpoint, TensorBoard, CSVLogger) on rank 0 only;
     - has ``callbacks`` (``WarmUp``, ``Decay``) before those it is given.
 
-    ``train_on_batch`` takes this rank's own batch, begins likewise, and returns the means over the ranks of its losses.
+    ``train_on_batch`` takes this rank's own batch, begins likewise, averages the statistics of BatchNormalization, too,
+    so that all ranks evaluate one model, and returns the means over the ranks of its losses.
 
     ``use_lars`` gives every layer of an SGD a rate of its own (see ``lars``). Only this instance changes, no class:
     what the model saves is plain Keras and loads without dl_comm. Call it again after another ``compile`` if you do not
@@ -143,7 +144,9 @@ def _by_hand(model: Any) -> Any:
             build(model, dict(zip(_OF_A_BATCH, args, strict=False)) | kwargs)
             broadcast(model)
             own_noise(model)
-        return average(plain(*args, **kwargs))
+        result = plain(*args, **kwargs)
+        average_statistics(model)
+        return average(result)
 
     return train_on_batch
 

@@ -24,12 +24,12 @@ class AverageMetrics(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_test_begin(self, logs: Any = None) -> None:
         """Average BatchNormalization's statistics."""
-        self._average_statistics()
+        average_statistics(self.model)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Average the logs, in place."""
         if get_nranks() > 1:
-            self._average_statistics()
+            average_statistics(self.model)
             self._average(f"epoch {epoch}", logs if logs is not None else {})
 
     def _average(self, when: str, logs: dict[str, Any]) -> None:
@@ -45,11 +45,13 @@ class AverageMetrics(keras.callbacks.Callback):  # type: ignore[misc]
         _core.allreduce([(values.ctypes.data, values.size, "float64")], "mean", 0, [f"metrics of {when}"])
         logs.update(zip(names, values.tolist(), strict=True))
 
-    def _average_statistics(self) -> None:
-        if get_nranks() > 1:
-            synchronize(self.model)
-            layers = [layer for layer in _layers(self.model) if isinstance(layer, keras.layers.BatchNormalization)]
-            exchange([v for layer in layers for v in layer.non_trainable_variables if "moving" in v.name], None)
+
+def average_statistics(model: Any) -> None:
+    """Give the BatchNormalization layers of a model the means over the ranks of their statistics."""
+    if get_nranks() > 1:
+        synchronize(model)
+        layers = [layer for layer in _layers(model) if isinstance(layer, keras.layers.BatchNormalization)]
+        exchange([v for layer in layers for v in layer.non_trainable_variables if "moving" in v.name], None)
 
 
 class AverageMetricsAtBatches(AverageMetrics):

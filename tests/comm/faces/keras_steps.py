@@ -67,6 +67,17 @@ def batches_by_hand_and_steps_of_ones_own_are_averaged():
         np.testing.assert_allclose(list(got[1].values()), list(expected[1].values()), rtol=1e-6)
 
 
+def after_batches_by_hand_all_ranks_evaluate_one_model():
+    x, y = make_data(8 * n)
+    set_seed(1)
+    model = keras.Sequential([keras.layers.Input((6,)), keras.layers.BatchNormalization(), keras.layers.Dense(1)])
+    model.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse")
+    dl.distribute(model)
+    for k in range(2):
+        model.train_on_batch(x[k::2][r::n] * (r + 1), y[k::2][r::n])
+    same_bits(model)  # moving means and variances, too
+
+
 def steps_that_are_eager_or_several_at_a_time_are_averaged():
     x, y = make_data(4 * n * 4)
     several = {"steps_per_execution": 2 if backend() != "torch" else 1}  # Keras on torch takes them one by one
