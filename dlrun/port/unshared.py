@@ -99,6 +99,12 @@ def _uncut(feeds: Feeds) -> DlrunError | None:
             "that would be other samples. Nothing was written.",
             f"Take the part before the loop, {whole}_train = {part}, and use that in the loop.",
         )
+    if feeds.taken is not None:
+        return DlrunError(
+            f"{script.place(feeds.taken)}: {script.code(feeds.taken)} moves on in a queue of samples, or of where they "
+            "lie, which is the same on all ranks: it cannot be cut before the loop. Nothing was written.",
+            "Run over what the queue holds, `for batch in batches`, or feed the loop from a DataLoader.",
+        )
     if isinstance(feeds.moved, cst.BaseExpression):
         return moves_over(script, feeds.moved)
     if feeds.moved is not None:

@@ -46,6 +46,26 @@ SHOWN = """for step in range(40):
          + SHOWN.format(train="train", test="test"), "train, test = dl.shard(make(x[:400])), make(x[400:])"),
         ("def steps(given):\n    for _ in range(9):\n        update(next(given))\nmade = batches(x, 8)\n"
          "for epoch in range(2):\n    steps(made)\n", "made = dl.shard(batches(x, 8))"),
+        ("import collections\nData = collections.namedtuple('Data', 'train test')\n"
+         "data = Data(batches(x[:400], 8), batches(x[400:], 8))\n" + SHOWN.format(train="data.train", test="data.test"),
+         "data = Data(dl.shard(batches(x[:400], 8)), batches(x[400:], 8))"),
+        ("from dataclasses import dataclass\n@dataclass\nclass Data:\n    train: object\n    test: object\n"
+         "def load():\n    return Data(test=batches(x[400:], 8), train=batches(x[:400], 8))\ndata = load()\n"
+         + SHOWN.format(train="data.train", test="data.test"),
+         "return Data(test=batches(x[400:], 8), train=dl.shard(batches(x[:400], 8)))"),
+        ("from typing import NamedTuple\nclass Data(NamedTuple):\n    train: object\n    test: object\n"
+         "train, test = Data(batches(x[:400], 8), batches(x[400:], 8))\n" + SHOWN.format(train="train", test="test"),
+         "train, test = Data(dl.shard(batches(x[:400], 8)), batches(x[400:], 8))"),
+        ("made = batches(x, 8)\ndef train(get):\n    for _ in range(9):\n        update(get())\n"
+         "train(lambda: next(made))\n", "made = dl.shard(batches(x, 8))"),
+        ("made = batches(x, 8)\nget = lambda: next(made)\nfor _ in range(9):\n    update(get())\n",
+         "made = dl.shard(batches(x, 8))"),
+        ("made = batches(x, 8)\nclass Trainer:\n    def __init__(self, next_batch):\n"
+         "        self.next_batch = next_batch\n    def fit(self):\n        for _ in range(9):\n"
+         "            update(self.next_batch())\nTrainer(lambda: next(made)).fit()\n",
+         "made = dl.shard(batches(x, 8))"),
+        ("made = batches(x, 8)\ndef train(get):\n    for _ in range(9):\n        update(get())\n"
+         "train(made.__next__)\n", "made = dl.shard(batches(x, 8))"),
         ("for step, u in zip(range(40), batches(x, 8)):\n    update(u)\n",
          "zip(range(dl.steps(40)), dl.shard(batches(x, 8)))"),
     ],

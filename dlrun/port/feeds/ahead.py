@@ -9,7 +9,7 @@ import libcst as cst
 from dlrun.port.feeds import Feeds
 from dlrun.port.program.script import dotted, walk
 
-_ASSIGNS = (cst.Assign, cst.AnnAssign)
+_STATEMENTS = (cst.Assign, cst.AnnAssign, cst.Expr)
 
 
 def drawn_ahead(feeds: Feeds) -> Iterator[tuple[cst.CSTNode, bool]]:
@@ -19,7 +19,7 @@ def drawn_ahead(feeds: Feeds) -> Iterator[tuple[cst.CSTNode, bool]]:
     """
     script, order = feeds.script, feeds.script.order
     alike = {call for call, _ in feeds.late_orders()}  # dealt out
-    drawn = [n for n in script.nodes if isinstance(n, _ASSIGNS) and not alike.issuperset(_made(feeds, n))]
+    drawn = [n for n in script.nodes if isinstance(n, _STATEMENTS) and not alike.issuperset(_made(feeds, n))]
     for top in feeds.orders.tops if feeds.counted else ():
         turns = [loop for loop in feeds.counted if loop is top.loop or script.inside(loop, top.loop)]
         inner = [n for n in drawn if any(script.inside(n, loop) for loop in turns)]
@@ -31,8 +31,10 @@ def drawn_ahead(feeds: Feeds) -> Iterator[tuple[cst.CSTNode, bool]]:
             yield first, any(not feeds.orders.is_weight(c) for n in between for c in _made(feeds, n))
 
 
-def _made(feeds: Feeds, node: cst.Assign | cst.AnnAssign) -> list[cst.Call]:
-    """Return what draws at random the value that ``node`` assigns."""
+def _made(feeds: Feeds, node: cst.Assign | cst.AnnAssign | cst.Expr) -> list[cst.Call]:
+    """Return what draws at random the value that ``node`` assigns, or the order in which it puts a list."""
+    if isinstance(node, cst.Expr):
+        return [node.value] if isinstance(node.value, cst.Call) and feeds.draws.shuffles(node.value) else []
     return feeds.draws.random(node.value) if node.value is not None else []
 
 
@@ -48,7 +50,9 @@ def _goes_first(feeds: Feeds, first: cst.CSTNode, again: cst.CSTNode) -> bool:
 
 
 def _names(node: cst.CSTNode) -> tuple[str, ...]:
-    """Return what an assignment binds: ``x`` and ``y``, ``self.batch``."""
+    """Return what an assignment binds, ``x`` and ``y``, ``self.batch``, or what a call shuffles."""
+    if isinstance(node, cst.Expr) and isinstance(node.value, cst.Call) and node.value.args:
+        return (dotted(node.value.args[0].value),)
     target = node.targets[0].target if isinstance(node, cst.Assign) else getattr(node, "target", None)
     parts = [e.value for e in target.elements] if isinstance(target, (cst.Tuple, cst.List)) else [target]
     names = tuple(dotted(part) for part in parts if part is not None)

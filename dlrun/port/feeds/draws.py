@@ -154,9 +154,12 @@ class Draws:
         return not trains and any(self._picks(n, counted) for n in walk(function.body))
 
     def _picks(self, node: cst.CSTNode, counted: set[str]) -> bool:
-        """Tell whether ``node`` reads a batch by its number: ``self.batches[self.at]``."""
+        """Tell whether ``node`` reads a batch by its number: ``self.batches[self.at]``, maybe by ``self.at % n``."""
         index = node.slice[0].slice if isinstance(node, cst.Subscript) and len(node.slice) == 1 else None
-        at = dotted(index.value) if isinstance(index, cst.Index) else ""
+        place = index.value if isinstance(index, cst.Index) else None
+        if isinstance(place, cst.BinaryOperation) and isinstance(place.operator, cst.Modulo):  # at % len(batches)
+            place = place.left
+        at = dotted(place) if place is not None else ""
         return at in counted and not isinstance(self.script.parents[node], cst.AssignTarget)
 
     def _names(self, node: cst.CSTNode, names: set[str]) -> bool:
@@ -182,6 +185,10 @@ class Draws:
     def permutes(self, call: cst.Call) -> bool:
         """Tell whether ``call`` draws an order of all samples."""
         return not {*_PERMUTES, *IN_PLACE}.isdisjoint(self.names(call))
+
+    def shuffles(self, call: cst.Call) -> bool:
+        """Tell whether ``call`` puts what it is given into another order, in place."""
+        return self.script.name_of(call.func) in IN_PLACE and bool(call.args)
 
     def names(self, call: cst.Call) -> list[str]:
         """Return what the function that is called may be: either one of ``(torch.randperm if mixed else range)(n)``."""

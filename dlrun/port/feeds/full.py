@@ -17,6 +17,7 @@ from dlrun.port.feeds import graphs
 from dlrun.port.feeds.draws import Draws
 from dlrun.port.feeds.positions import moving, of_order, other_length, takes_part
 from dlrun.port.feeds.renewed import added, draws_at_times, names_behind
+from dlrun.port.feeds.taken import taken_from
 from dlrun.port.feeds.wholes import Wholes
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Script, calls_method, dotted, walk
@@ -42,6 +43,7 @@ class FullBatches:
     uncut: cst.Name | cst.Attribute | None = None  # data that go into a loss whole, beside others that are dealt out
     part: cst.Subscript | None = None  # what a loss takes of an array: not all of it
     moved: cst.CSTNode | None = None  # a loop over slices whose arrays cannot be cut before it, or what is why
+    taken: cst.Call | None = None  # what takes samples, or where these lie, out of a queue
     early: cst.CSTNode | None = None  # samples that are drawn anew at times, and the first ones alike on all ranks
     full_batch = False
 
@@ -80,6 +82,7 @@ class FullBatches:
         wholes, losses = self._takes(loop)
         self.graph = self.graph or wholes.graph or (losses[0] if losses and self._of_graphs() else None)
         held = wholes.held
+        self.taken = self.taken or taken_from(body(loop), self.draws.reached(body(loop)), wholes.arrays)
         moved = [name for name in wholes.arrays if isinstance(loop, LOOPS) and moving(loop, name)]
         if moved and isinstance(loop, LOOPS):
             self._move(loop, moved)

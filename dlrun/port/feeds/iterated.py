@@ -42,11 +42,19 @@ class Iterated:
         if self.script.name_of(call.func) == "builtins.next" and call.args:
             return call.args[0].value
         method = call.func if isinstance(call.func, cst.Attribute) and not call.args else None
+        if not call.args and (handed := self._handed_on(call.func)) is not None:
+            return handed
         if method is None or method.attr.value not in ("next", "__next__") or self.flow.targets(call):
             return None
         if isinstance(self.script.parents.get(call), cst.Expr):
             return None  # `handle.next()` moves on something of the script's own: a batch would be taken
         return method.value
+
+    def _handed_on(self, func: cst.BaseExpression) -> cst.BaseExpression | None:
+        """Return ``it`` where ``func`` is a name for ``it.__next__``."""
+        made = [o.node for o in self.flow.origins(func)]
+        named = [n.value for n in made if isinstance(n, cst.Attribute) and n.attr.value == "__next__" and n is not func]
+        return named[0] if len(named) == len(made) == 1 else None
 
     def of(self, loop: cst.For) -> cst.BaseExpression:
         """Return what ``loop`` runs over: the call of range() even if it hides behind a name or a progress bar."""

@@ -11,7 +11,7 @@ import libcst as cst
 from dlrun.port.facts import Feed, Top
 from dlrun.port.facts.loops import Loops
 from dlrun.port.facts.tops import Tops
-from dlrun.port.feeds.draws import IN_PLACE, Draws
+from dlrun.port.feeds.draws import Draws
 from dlrun.port.inputs import made_of
 from dlrun.port.program.script import argument, calls_method, walk
 
@@ -89,7 +89,7 @@ class Orders:
         """Yield what draws the order of ``node`` in the loop that takes its batches: where they have come to an end."""
         made = {o.node for o in self.flow.origins(node)}
         for call in filter(self.is_order, self._at_batches):
-            shuffled = call.args[0].value if self.script.name_of(call.func) in IN_PLACE and call.args else None
+            shuffled = call.args[0].value if self.draws.shuffles(call) else None
             same = shuffled is not None and any(o.node in made for o in self.flow.origins(shuffled))
             if same or made_of(self.flow, node, {call}):
                 yield call

@@ -140,6 +140,8 @@ class Sources:
         named = entries and all(isinstance(e.value, cst.SimpleString) for e in entries)
         if isinstance(made, cst.Call) and self.script.name_of(made.func) == "builtins.zip":  # list(zip(x, y))
             return self._are_samples([self.iterated.source(arg.value) for arg in made.args])
+        if isinstance(made, cst.Subscript) and isinstance(made.slice[0].slice, cst.Slice):  # pairs[:400]
+            return any(self._holds_samples(o.node) for o in self.flow.origins(made.value) if o.node is not made)
         held = isinstance(made, (cst.List, cst.ListComp, cst.GeneratorExp, cst.Tuple))
         return held and not named and self._reaches_loss()
 

@@ -162,6 +162,19 @@ class Calls:
                 return found
         return None
 
+    def fields(self, made: cst.Call) -> list[tuple[str, cst.BaseExpression]]:
+        """Return what ``made``, a named tuple or an object of a data class, gets for its fields, in their order."""
+        cls = self.definition(made.func)
+        names = _declared(cls) if isinstance(cls, cst.ClassDef) and self.method(cls, "__init__") is None else []
+        for binding in self.script.bindings_of(made.func) if cls is None else ():
+            if isinstance(maker := binding.value, cst.Call) and not binding.path:
+                named = self.script.name_of(maker.func) == "collections.namedtuple" and len(maker.args) > 1
+                names = list(_listed(maker.args[1].value)) if named else names
+        given = [a.value for a in made.args if a.keyword is None]
+        keyed = [(a.keyword.value, a.value) for a in made.args if a.keyword is not None]
+        starred = any(a.star for a in made.args)
+        return [*zip(names, given, strict=False), *(p for p in keyed if p[0] in names)] if not starred else []
+
     def returns(self, function: cst.FunctionDef) -> list[cst.BaseExpression]:
         """Return what ``function`` returns or yields."""
         return self._returns.get(function, [])
@@ -208,3 +221,18 @@ class Calls:
                     return arg.value, None
                 position += 1
         return unpacked
+
+
+def _declared(cls: cst.ClassDef) -> list[str]:
+    """Return the names of the fields that ``cls`` declares, ``train: Iterator``."""
+    lines = (line for part in cls.body.body if isinstance(part, cst.SimpleStatementLine) for line in part.body)
+    return [n.target.value for n in lines if isinstance(n, cst.AnnAssign) and isinstance(n.target, cst.Name)]
+
+
+def _listed(names: cst.BaseExpression) -> Iterator[str]:
+    """Yield the names in ``"train test"`` and in ``["train", "test"]``."""
+    if isinstance(names, cst.SimpleString):
+        yield from str(names.evaluated_value).replace(",", " ").split()
+    for element in names.elements if isinstance(names, (cst.List, cst.Tuple)) else ():
+        if isinstance(element.value, cst.SimpleString):
+            yield str(element.value.evaluated_value)

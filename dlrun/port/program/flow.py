@@ -66,11 +66,16 @@ class Flow(Onward):
         found, last = {node: None}, [node]
         for _ in range(depth):  # each function at its least depth
             calls = [n for body in last for n in walk(body) if isinstance(n, cst.Call)]
-            last = list(dict.fromkeys(t.body for c in calls for t in self.targets(c) if t.body not in found))
+            last = list(dict.fromkeys(body for c in calls for body in self._run_by(c) if body not in found))
             found |= dict.fromkeys(last)
         if self._callers is not None and not self._busy:  # else targets may grow
             self._bodies[node, depth] = tuple(found)
         return tuple(found)
+
+    def _run_by(self, call: cst.Call) -> list[cst.CSTNode]:
+        """Return the bodies of the functions of this module, or of the lambdas, that ``call`` may run."""
+        bodies: list[cst.CSTNode] = [t.body for t in self.targets(call)]
+        return bodies or [f.body for f in self._in_table(call.func) if isinstance(f, cst.Lambda)]
 
     def _closure(self, call: cst.Call, given: cst.BaseExpression) -> cst.FunctionDef | None:
         """Return the function of this module that ``call`` hands to an optimizer, which runs it: ``opt.step(loss)``."""

@@ -63,7 +63,7 @@ class Onward(Calls, ABC):
         made = [o.node for o in self.origins(node) if isinstance(o.node, cst.Call) and o.whole]
         keeps = [call for call in made if self.script.name_of(call.func) in _KEEPERS]
         given = [(a.keyword.value, a.value) for call in keeps for a in call.args if a.keyword is not None]
-        return [*given, *(pair for call in made for pair in self.given_later(call))]
+        return [*given, *(pair for call in made for pair in (*self.fields(call), *self.given_later(call)))]
 
     def _in_table(self, func: cst.CSTNode) -> list[cst.FunctionDef | cst.Lambda]:
         """Return the functions that ``table[name]`` may be, or ``self.name``, which was handed in."""
@@ -170,6 +170,8 @@ class Onward(Calls, ABC):
 
     def _of_call(self, node: cst.Call, path: Path) -> list[State]:
         func = node.func
+        if path and isinstance(path[0], int) and (fields := self.fields(node)):  # train, test = Data(a, b)
+            return [(fields[path[0]][1], path[1:])] if path[0] < len(fields) else []
         name = self.script.name_of(func)
         first = node.args[0].value if node.args and not node.args[0].star and node.args[0].keyword is None else None
         method = func.attr.value if isinstance(func, cst.Attribute) and (not name or name.startswith(".")) else ""
