@@ -88,6 +88,31 @@ def test_what_no_line_behind_the_loop_makes_right_is_left_to_others(begin, add, 
     assert any("adds up this rank's own samples" in d.why for d in ported.doubts) == doubted
 
 
+@pytest.mark.parametrize(
+    ("begin", "shown"),
+    [
+        ("seen.zero_()", READ),
+        ("seen[:] = 0", READ),
+        ("pass", f"{READ}\n    seen.fill_(0)"),
+    ],
+)
+def test_a_table_that_the_script_empties_in_every_epoch_is_of_all_ranks_behind_the_loop(begin, shown, tmp_path) -> None:
+    still = script(begin, "for a, b in zip(y, said):\n            seen[a, b] += 1", shown, rate="0.0")
+    still = still.replace("for epoch", f"{ZEROS}\nfor epoch")
+    ported = port(still)
+    assert TOTAL.format("seen") in ported.text
+    (tmp_path / "train.py").write_text(still)
+    (tmp_path / "train_dist.py").write_text(ported.text)
+    assert started(tmp_path, ["train_dist.py"], 3) == started(tmp_path, ["train.py"])
+
+
+def test_a_table_that_goes_on_over_the_epochs_is_doubted() -> None:
+    goes_on = script("pass", "seen[y, said] += 1", READ).replace("for epoch", f"{ZEROS}\nfor epoch")
+    ported = port(goes_on)
+    assert "# the sum over all ranks' samples" not in ported.text
+    assert any("adds up this rank's own samples" in d.why for d in ported.doubts)
+
+
 RUN = """
 import torch
 from torch.utils.data import DataLoader

@@ -190,6 +190,16 @@ def test_a_rate_that_is_multiplied_at_every_batch_is_multiplied_as_often_as_in_t
     assert [d.write for d in doubts if "every batch" in d.why] == ["dl.compound(...) around what its function returns"]
 
 
+def test_a_factor_made_of_the_length_of_a_ranks_share_is_one_of_as_many_steps_as_it_takes():
+    factor = "factor = 100 ** (1 / len(loader))\n"
+    loop = f"for x, y in loader:\n{UPDATE.replace('        ', '    ')}"
+    by_hand = "    rate *= factor\n    opt.param_groups[0]['lr'] = rate\n"
+    text = port(f"{HEAD}{MADE}{LOADER}{factor}rate = 1e-5\n{loop}{by_hand}").text
+    assert "    rate *= factor\n" in text
+    scheduler = "scheduler = torch.optim.lr_scheduler.ExponentialLR(opt, factor)\n"
+    assert scheduler in port(f"{HEAD}{MADE}{LOADER}{factor}{scheduler}{loop}    scheduler.step()\n").text
+
+
 def test_a_total_that_rounds_up_once_where_every_epoch_does_is_doubted():
     counts = {"most": True, "9 * (len(data) // 8)": False, "9 * len(loader)": False}
     loop = f"for epoch in range(9):\n    for x, y in loader:\n{UPDATE}        scheduler.step()\n"
@@ -473,6 +483,12 @@ for x, y in DataLoader(data, shuffle=True):
     ("moves", "added", "doubted"),
     [
         ("model.follow(features.detach(), y)", "(features - model.centers[y]).pow(2).mean()", "self.centers"),
+        (
+            "model.centers[y] = 0.9 * model.centers[y] + features.detach()",
+            "(features - model.centers[y]).pow(2).mean()",
+            "model.centers",
+        ),
+        ("model.centers.lerp_(features.mean(0), 0.1)", "(features - model.centers[y]).mean()", "model.centers"),
         ("centers.index_add_(0, y, 0.1 * features.detach())", "(features - centers[y]).pow(2).mean()", "centers"),
         ("centers = 0.9 * centers + 0.1 * features.detach().mean(0)", "(features - centers).mean()", "centers"),
         ("centers += 0.1 * torch.randn(2, 3)", "(features - centers[y]).pow(2).mean()", "centers"),  # of its own, too

@@ -40,6 +40,14 @@ def test_a_sum_of_what_all_ranks_have_alike_counts_n_times(given, fault) -> None
     assert (check.fault if check else "") == fault
 
 
+def test_a_sum_of_as_many_samples_as_were_read_of_the_last_epoch_is_one_of_parts() -> None:
+    last = [event("epoch", epoch=1, loader=0, data=0, size=100), event("trains", epoch=1),
+            event("batch", epoch=1, indices=[0, 1], hash="")]  # fmt: skip
+    serial = run([*epoch([[0, 1], [2, 3]]), *last])
+    ranks = [[*epoch([[own, own + 1]]), total(2), step(1, 0.9)] for own in (0, 2)]
+    assert sums(serial, run(*ranks)) is None
+
+
 def test_sums_of_evaluations_are_left_to_the_run_that_shares_them() -> None:
     assert sums(run(epoch([[0, 1]])), run([total(1.5, evaluates=True)], [total(1.5, evaluates=True)])) is None
 

@@ -20,6 +20,7 @@ from dlrun.port.passes import (
     own_states,
     played,
     ramps,
+    seen,
     shown,
     statistics,
     tables,
@@ -67,6 +68,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
 
 def numbers(metrics: Metrics, histories: bool) -> Iterator[Edit | Doubt]:
     """Yield what sums, decides and is shown, in the order in which each needs the others; ``histories``: kept, too."""
+    yield from seen.torch(metrics)
     yield from tables.torch(metrics)
     yield from totals.torch(metrics)
     if histories:

@@ -22,7 +22,7 @@ from dlrun.port.passes.counters import (
     runs_inside,
     tells,
 )
-from dlrun.port.passes.counts import all_samples, is_own
+from dlrun.port.passes.counts import adds_samples, all_samples, is_own
 from dlrun.port.passes.so_far import bare, steps_so_far
 from dlrun.port.passes.takes import but_one, takes
 from dlrun.port.program.script import Scope, Script, argument, calls_method, children, dotted, names_in, walk
@@ -51,6 +51,7 @@ def bounds(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
             left = loop.test.left
             counts_steps = "epoch" not in count_name(facts, left) and not facts.unequal(left)  # no time, and no loss
             counts_steps = counts_steps and not _grows_at_times(facts, loop, count_name(facts, left))
+            counts_steps = counts_steps and not _of_samples(facts, loop, left)
             if isinstance(target.operator, (cst.LessThan, cst.LessThanEqual)) and counts_steps:
                 yield target.comparator, why
     for loop, taken in takes(facts):
@@ -139,6 +140,12 @@ def _grows_at_times(facts: Facts, loop: cst.While, name: str) -> bool:
     return bool(changes) and all(
         any(not any(script.inside(step.node, up) for step in facts.steps) for up in ups) for ups in tests
     )
+
+
+def _of_samples(facts: Facts, loop: cst.While, count: cst.BaseExpression) -> bool:
+    """Tell whether ``loop`` adds the samples of its batches to ``count``, which so becomes that of all ranks."""
+    found = [adds_samples(facts, n) for n in walk(loop.body)]
+    return any(one is not None and count_name(facts, one[0]) == count_name(facts, count) for one in found)
 
 
 def _asked(facts: Facts, loop: cst.CSTNode, bound: cst.BaseExpression) -> Iterator[cst.BaseExpression]:

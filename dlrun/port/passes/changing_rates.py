@@ -13,6 +13,7 @@ from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.facts.rates import ENDS, is_groups_rate, sets_groups_rate
 from dlrun.port.insert import expression
 from dlrun.port.passes.counters import each_update, innermost
+from dlrun.port.passes.counts import is_own
 from dlrun.port.passes.step_rates import TELLS_APART
 from dlrun.port.program.script import calls_method, dotted, walk
 
@@ -36,6 +37,8 @@ def compounded(facts: Facts, divided: Collection[cst.CSTNode]) -> Iterator[Edit 
         if (found := change(facts, node)) is None or not _is_rate(facts, target_of(node)):
             continue
         by, adds = found
+        if is_own(facts, by):
+            continue  # (high / low) ** (1 / len(loader)): as many steps as a rank takes
         around = innermost(facts, node)
         over_groups = isinstance(around, cst.For) and around not in facts.loops
         at = around if around is not None and over_groups else node

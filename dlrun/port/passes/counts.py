@@ -8,7 +8,8 @@ import libcst as cst
 
 from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import computed
-from dlrun.port.program.script import dotted, walk
+from dlrun.port.passes.counters import each_update
+from dlrun.port.program.script import added, dotted, walk
 
 _DEPTH = 4
 _SAME = ("item", "float", "int", "long", "double", "type", "cpu", "numpy", "detach", "to", "view", "reshape", "squeeze")
@@ -111,6 +112,37 @@ def _counted(facts: Facts, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
                     inner = call.args[0].value
                     listed = isinstance(inner, cst.Call) and inner.args and dotted(inner.func) in ("list", "tuple")
                     yield inner.args[0].value if isinstance(inner, cst.Call) and listed else inner
+
+
+def adds_samples(facts: Facts, node: cst.CSTNode) -> tuple[cst.BaseExpression, cst.BaseExpression] | None:
+    """Return the count that ``node`` adds the samples of each batch to, and these: ``seen += len(x)``; else None."""
+    found = added(node)
+    if found is None or not each_update(facts, node):
+        return None
+    size = found[1]
+    given = (a.value for c in facts.script.calls for a in c.args if a.keyword and a.keyword.value == "batch_size")
+    named = facts.options.batch != "global" and isinstance(size, (cst.Name, cst.Attribute))
+    return found if is_size_of_batch(facts, size) or (named and any(v.deep_equals(size) for v in given)) else None
+
+
+def is_size_of_batch(facts: Facts, size: cst.BaseExpression) -> bool:
+    """Tell whether ``size`` is ``len(x)``, ``x.size(0)`` or ``x.shape[0]`` of what a training loop takes, or makes."""
+    if isinstance(size, cst.Name):  # n = len(x)
+        made = [b.written for b in facts.script.bindings_of(size)]
+        return bool(made) and all(isinstance(v, (cst.Call, cst.Subscript)) and is_size_of_batch(facts, v) for v in made)
+    match size:
+        case cst.Call(func=cst.Name("len"), args=[cst.Arg(value=cst.Name() as batch)]):
+            pass
+        case cst.Call(func=cst.Attribute(cst.Name() as batch, cst.Name("size")), args=[cst.Arg(cst.Integer("0"))]):
+            pass
+        case cst.Subscript(
+            cst.Attribute(cst.Name() as batch, cst.Name("shape")), [cst.SubscriptElement(cst.Index(at))]
+        ):
+            if not isinstance(at, cst.Integer) or at.value != "0":
+                return False
+        case _:
+            return False
+    return not _bound_outside(facts, batch)
 
 
 def of_an_epoch(facts: Facts, count: cst.BaseExpression) -> cst.BaseExpression:

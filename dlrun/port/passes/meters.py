@@ -107,7 +107,7 @@ def counts(metrics: Metrics, call: cst.CSTNode) -> Iterator[cst.Name]:
     for node in walk(call):
         parent = metrics.script.parents[node]
         alone = isinstance(parent, (cst.Arg, cst.FormattedStringExpression, cst.Element))
-        if isinstance(node, cst.Name) and alone and metrics.sums.counted(node):
+        if isinstance(node, cst.Name) and alone and node not in metrics.trained.cuts and metrics.sums.counted(node):
             yield node
 
 

@@ -11,7 +11,7 @@ from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.taint import Taint, chances, leads_back
 from dlrun.port.passes.counts import is_own
-from dlrun.port.passes.moved import is_buffer, is_same, is_weight, moved
+from dlrun.port.passes.moved import is_buffer, is_same, is_weight, moved, owner_of
 from dlrun.port.passes.played import environments
 from dlrun.port.passes.queues import fills, of_its_own
 from dlrun.port.program.script import dotted, walk
@@ -28,7 +28,7 @@ def torch(facts: Facts) -> Iterator[Doubt]:
         state = moved(facts, node)
         if state is None or (made := _kept(facts, state, node)) is None:
             continue
-        name, owner = facts.script.code(state), facts.script.class_of(state)
+        name, owner = facts.script.code(state), owner_of(facts, state)
         if owner in own:  # an environment, of which each rank plays its own
             continue
         key: object = owner if owner is not None and made == "array" else name  # mean and variance are one
@@ -97,7 +97,7 @@ def _late(facts: Facts) -> Iterator[Doubt]:
 
 def _kept(facts: Facts, state: cst.BaseExpression, node: cst.CSTNode) -> str | None:
     """Return what ``state``, which ``node`` moves, is made as once, before training: beside the loop, or in a model."""
-    script, owner = facts.script, facts.script.class_of(state)
+    script, owner = facts.script, owner_of(facts, state)
     if not isinstance(state, cst.Attribute):
         made = {b.node: kind for b in script.bindings_of(state)
                 if b.written is not None and (kind := _makes(facts, b.written))}  # fmt: skip

@@ -60,7 +60,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     for call, name in schedulers.batchwise(facts):
         yield from own_schedules.torch(facts, call, name, done)
         gamma = argument(call, "gamma", schedulers.FACTORS[name]) if name in schedulers.FACTORS else None
-        if gamma is not None:
+        if gamma is not None and not is_own(facts, gamma):  # else of as many steps as a rank takes
             yield changing_rates.compound(facts, gamma)
         if name == "CyclicLR" and argument(call, "step_size_up", 3) is None and not any(a.star for a in call.args):
             yield Edit(call, "half a cycle is 2000 batches where nothing is said, and each rank sees 1/n of them",

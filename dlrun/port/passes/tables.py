@@ -151,9 +151,11 @@ class _Grown:
         script = self.script
         bound = {id(b): b for n in self._uses(name) for b in script.bindings_of(n)}.values()
         begun = [b for b in bound if added(b.node) is None and b.path != ("part",)]
+        before = [b.node for b in begun if script.order[b.node] < script.order[self.loop]]
+        resets = [n for n in script.of(cst.SimpleStatementLine) if _empties(script, n) == name]
         always = any(
-            script.inside(self.loop, script.suite(b.node)) and self._loops(b.node) == self._loops(self.loop)
-            for b in begun if script.order[b.node] < script.order[self.loop])  # fmt: skip
+            script.inside(self.loop, script.suite(n)) and self._loops(n) == self._loops(self.loop)
+            for n in (*before, *(resets if before else ())))  # fmt: skip
         return always and all(b.how == "assign" and self._is_zero(b.written) for b in begun)
 
     def _loops(self, node: cst.CSTNode) -> list[cst.CSTNode]:
@@ -177,6 +179,17 @@ class _Grown:
         own = self.adds[name]
         return any(self.script.inside(n, self.loop) and not any(self.script.inside(n, add) for add in own)
                    for n in self.script.named(name))  # fmt: skip
+
+
+def _empties(script: Script, line: cst.SimpleStatementLine) -> str:
+    """Return the name of the array that ``line`` fills with zeros: ``table.zero_()``, ``table[:] = 0``; else none."""
+    match line.body[0]:
+        case cst.Expr(value=cst.Call(func=cst.Attribute(value=cst.Name(name), attr=cst.Name(how)), args=args)):
+            fills = how in ("fill_", "fill") and len(args) == 1 and script.code(args[0].value) in ("0", "0.0")
+            return name if fills or how == "zero_" else ""
+        case cst.Assign(targets=[cst.AssignTarget(target=cst.Subscript(value=cst.Name(name)) as part)], value=value):
+            return name if script.code(part) == f"{name}[:]" and script.code(value) in ("0", "0.0") else ""
+    return ""
 
 
 def _adds(script: Script, node: cst.CSTNode) -> tuple[cst.Name, list[cst.BaseExpression]] | None:

@@ -19,7 +19,8 @@ def sums(identity: Run, run: Run) -> Check | None:
     data, of which each rank reads its part. Of an evaluation another run tells. Where all of a line's sums are of
     shared numbers they are n times too large together: their quotient is right.
     """
-    lengths = {float(len(epoch.samples)) for epoch in identity.root.epochs if epoch.trains and epoch.samples}
+    epochs = [epoch for epoch in identity.root.epochs if epoch.trains and epoch.complete]
+    lengths = {float(len(epoch.samples)) for epoch in epochs if epoch.samples}
     for at, calls in _by_line(run).items():
         alike = {call for call, given in calls.items() if _shared(given, lengths)}
         if not alike or len(alike) == len(calls) > 1:

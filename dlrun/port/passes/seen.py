@@ -1,0 +1,98 @@
+"""Part of step "metrics": counts of the samples so far that rates, weights of losses, or tests follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts.computed import computed
+from dlrun.port.passes import step_rates
+from dlrun.port.passes.annealing import steered, weights
+from dlrun.port.passes.counters import held, innermost, tells
+from dlrun.port.passes.counts import adds_samples, is_size_of_batch
+from dlrun.port.passes.metrics import Metrics
+from dlrun.port.passes.milestones import saves_or_decides
+from dlrun.port.program.script import dotted, walk
+
+_WHY = "the samples of all ranks, which what the training does follows, not this rank's own"
+
+
+def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
+    """Let a count of the samples so far count those of all ranks, where rates, weights of losses or tests follow it.
+
+    Before:
+        seen = 0
+        for x, y in loader:
+            for group in opt.param_groups:
+                group["lr"] = 0.1 * (1 - seen / 60000)
+            (model(x) - y).pow(2).mean().backward()
+            opt.step()
+            seen += len(x)
+
+    After:
+        seen = 0
+        for x, y in loader:
+            for group in opt.param_groups:
+                group["lr"] = dl.lr_scale(0.1 * (1 - seen / 60000))
+            (model(x) - y).pow(2).mean().backward()
+            opt.step()
+            seen += dl.total(len(x))
+    """
+    facts, script = metrics.facts, metrics.script
+    steering = list(_steering(metrics))
+    for node in facts.script.nodes:
+        if (found := adds_samples(facts, node)) is None:
+            continue
+        target, size = found
+        reads = tells(facts, set(held(facts, target)))
+        followed = dict.fromkeys(r for value in steering for r in computed(facts.flow, [value], reads).reads)
+        if not followed:
+            continue
+        name, uses = script.code(target), [n for n in script.nodes if reads(n)]
+        if any(_divides(metrics, n) for n in uses) or not metrics.all_ranks(node):
+            yield Doubt(node, f"{name} counts this rank's own samples, and the training follows it", "high",
+                        f"{name} += {facts.alias}.total({script.code(size)}), and let what is divided by {name} be a "
+                        "total, too")  # fmt: skip
+            continue
+        yield Edit(size, _WHY, metrics.total_of(size) if is_size_of_batch(facts, size) else metrics.of_all_ranks)
+        metrics.cut(uses)
+        for test in (n for n in followed if _at_multiples(metrics, n)):
+            yield Doubt(test, f"{name} grows by the samples of all ranks at once, and may pass by the number that is "
+                        "asked for", "medium", f"ask whether {name} // k has grown")  # fmt: skip
+            break
+
+
+def _steering(metrics: Metrics) -> Iterator[cst.BaseExpression]:
+    """Yield what the training is steered by: rates, weights of losses, and tests that save or decide."""
+    facts = metrics.facts
+    yield from step_rates.set_by_hand(facts)
+    yield from weights(facts)
+    yield from steered(facts)
+    for node in facts.script.nodes:
+        if isinstance(node, cst.While) and (node in facts.loops or any(n in facts.loops for n in walk(node.body))):
+            yield node.test
+        elif isinstance(node, cst.If) and innermost(facts, node) is not None:
+            bodies = [node.body, *([node.orelse] if node.orelse is not None else [])]
+            if any(saves_or_decides(facts, body) for body in bodies):
+                yield node.test
+
+
+def _divides(metrics: Metrics, use: cst.CSTNode) -> bool:
+    """Tell whether a sum of the rank's own is divided by the count ``use``: ``loss_sum / seen``."""
+    for up in metrics.script.above(use):
+        if isinstance(up, cst.BinaryOperation) and isinstance(up.operator, (cst.Divide, cst.FloorDivide)):
+            return metrics.script.inside(use, up.right) and metrics.trained(up.left)
+        if isinstance(up, (cst.BaseCompoundStatement, cst.SimpleStatementLine)):
+            break
+    return False
+
+
+def _at_multiples(metrics: Metrics, read: cst.CSTNode) -> bool:
+    """Tell whether a test asks whether ``read`` is a multiple: ``seen % 10000 == 0``."""
+    up = metrics.script.parents[read]
+    test = metrics.script.parents[up]
+    rest = isinstance(up, cst.BinaryOperation) and isinstance(up.operator, cst.Modulo) and up.left is read
+    equals = isinstance(test, cst.Comparison) and isinstance(test.comparisons[0].operator, cst.Equal)
+    return rest and (equals or isinstance(test, (cst.UnaryOperation, cst.If))) and bool(dotted(read))

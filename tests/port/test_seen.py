@@ -1,0 +1,75 @@
+"""Counts of the samples so far, which rates, weights of losses and tests follow, are of all ranks."""
+
+import pytest
+from small import HEAD
+
+from dlrun.port import port
+
+LOOP = (
+    HEAD
+    + """opt = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(data, batch_size=8, shuffle=True)
+seen = 0
+for epoch in range(3):
+    for x, y in loader:
+        opt.zero_grad()
+        loss = (model(x) - y).pow(2).mean()
+        loss.backward()
+        opt.step()
+        seen += len(x)
+"""
+)
+BEFORE = "        opt.zero_grad()\n"
+
+
+def ported(lines, after="", size="len(x)", **options):
+    return port(LOOP.replace(BEFORE, lines + BEFORE).replace("+= len(x)", f"+= {size}") + after)
+
+
+RATE = "        for g in opt.param_groups:\n            g['lr'] = 0.1 * (1 - seen / 60000)\n"
+
+
+@pytest.mark.parametrize("size", ["len(x)", "x.size(0)", "x.shape[0]"])
+def test_the_samples_that_a_rate_follows_are_those_of_all_ranks(size):
+    assert f"seen += dl.total({size})\n" in ported(RATE, size=size).text
+
+
+def test_a_batch_size_that_is_added_counts_once_for_each_rank():
+    source = LOOP.replace(BEFORE, RATE + BEFORE).replace("batch_size=8", "batch_size=size")
+    text = port("size = 8\n" + source.replace("len(x)", "size")).text
+    assert "seen += dl.get_nranks() * size\n" in text
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "        w = min(1.0, seen / 5000)\n        extra = w * model(x).pow(2).mean()\n",
+        "        if seen > 5000:\n            torch.save(model.state_dict(), 'm.pt')\n",
+        "        if seen > 5000:\n            break\n",
+    ],
+)
+def test_the_samples_that_a_weight_of_a_loss_or_a_test_follows_are_those_of_all_ranks(lines):
+    assert "seen += dl.total(len(x))\n" in ported(lines).text
+
+
+def test_samples_that_are_only_shown_are_added_up_where_they_are_shown():
+    text = ported("", after="        print(seen)\n").text
+    assert "seen += len(x)\n" in text
+    assert "print(dl.total(seen))" in text
+
+
+def test_samples_of_all_ranks_are_not_added_up_again_where_they_are_shown():
+    text = ported(RATE, after="        print(seen)\n").text
+    assert "        print(seen)\n" in text
+
+
+def test_samples_that_a_rate_follows_and_a_sum_is_divided_by_are_doubted():
+    after = "        total += loss.item()\n        print(total / seen)\n"
+    doubts = ported(RATE, after=after).doubts
+    assert any("counts this rank's own samples" in doubt.why for doubt in doubts)
+
+
+def test_a_test_for_a_multiple_of_some_samples_is_doubted_as_n_batches_may_pass_it_by():
+    found = ported("", after="        if seen % 6400 == 0:\n            torch.save(model.state_dict(), 'm.pt')\n")
+    assert "seen += dl.total(len(x))\n" in found.text
+    assert any("may pass by" in doubt.why for doubt in found.doubts)
