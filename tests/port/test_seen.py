@@ -29,15 +29,40 @@ def ported(lines, after="", size="len(x)", **options):
 RATE = "        for g in opt.param_groups:\n            g['lr'] = 0.1 * (1 - seen / 60000)\n"
 
 
-@pytest.mark.parametrize("size", ["len(x)", "x.size(0)", "x.shape[0]"])
+@pytest.mark.parametrize(
+    "size", ["len(x)", "x.size(0)", "x.shape[0]", "x.numel()", "(y >= 0).sum()", "len(x) * 16", "y.ne(0).sum().item()"]
+)
 def test_the_samples_that_a_rate_follows_are_those_of_all_ranks(size):
     assert f"seen += dl.total({size})\n" in ported(RATE, size=size).text
 
 
-def test_a_batch_size_that_is_added_counts_once_for_each_rank():
+@pytest.mark.parametrize("added", ["size", "size * 16", "16"])
+def test_a_number_that_is_added_at_every_batch_counts_once_for_each_rank(added):
     source = LOOP.replace(BEFORE, RATE + BEFORE).replace("batch_size=8", "batch_size=size")
-    text = port("size = 8\n" + source.replace("len(x)", "size")).text
-    assert "seen += dl.get_nranks() * size\n" in text
+    text = port("size = 8\n" + source.replace("len(x)", added)).text
+    assert f"seen += dl.get_nranks() * {added}\n" in text
+
+
+def test_a_share_of_samples_that_decides_is_a_mean_and_its_counts_stay_a_ranks_own():
+    after = "        right += (y == 1).sum().item()\n    if right / seen > 0.9:\n        break\n"
+    made_ = port(LOOP.replace("    for x, y", "    right, seen = 0, 0\n    for x, y") + after)
+    assert "seen += len(x)\n" in made_.text
+    assert "if dl.average(right / seen) > 0.9:" in made_.text
+    assert not [doubt for doubt in made_.doubts if "counts this rank's own" in doubt.why]
+
+
+def test_a_loop_that_ends_at_some_samples_ends_at_those_of_all_ranks():
+    loop = """it, seen = iter(loader), 0
+while seen < 6400:
+    x, y = next(it)
+    (model(x) - y).pow(2).mean().backward()
+    opt.step()
+    seen += len(x)
+"""
+    made = "opt = torch.optim.SGD(model.parameters(), lr=0.1)\nloader = DataLoader(data, batch_size=8, shuffle=True)\n"
+    text = port(HEAD + made + loop).text
+    assert "while seen < 6400:" in text
+    assert "seen += dl.total(len(x))\n" in text
 
 
 @pytest.mark.parametrize(

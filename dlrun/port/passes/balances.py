@@ -52,7 +52,7 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
         return  # what a rank's own environment is in
     samples = list(chosen(metrics.facts))
     for node, box, value in left:  # of which no number that is averaged by now is made
-        if any(metrics.script.inside(made, node) for made in samples):
+        if any(metrics.script.inside(made, node) for made in samples) or _deals(metrics, value):
             continue
         if metrics.plain(value) and metrics.leads_back(value, samples):
             name = metrics.script.code(box)
@@ -83,6 +83,11 @@ def _kept(metrics: Metrics) -> Iterator[tuple[cst.CSTNode, cst.BaseExpression, c
         state = tensor_of(box)
         if state is not None and not _is_handed_on(metrics, box) and _is_carried(metrics, node, state, value):
             yield node, box, value
+
+
+def _deals(metrics: Metrics, value: cst.BaseExpression) -> bool:
+    """Tell whether ``value`` is a loader or a sampler, which only goes by weights: of these others tell."""
+    return isinstance(value, cst.Call) and metrics.script.name_of(value.func).startswith("torch.utils.data.")
 
 
 def _is_handed_on(metrics: Metrics, box: cst.BaseExpression) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import libcst as cst
@@ -12,6 +13,7 @@ from dlrun.port.passes.counters import each_update
 from dlrun.port.program.script import added, dotted, walk
 
 _DEPTH = 4
+_LENGTHS = re.compile(r"len|mask|tok|num|valid|count", re.IGNORECASE)
 _SAME = ("item", "float", "int", "long", "double", "type", "cpu", "numpy", "detach", "to", "view", "reshape", "squeeze")
 
 
@@ -115,34 +117,55 @@ def _counted(facts: Facts, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
 
 
 def adds_samples(facts: Facts, node: cst.CSTNode) -> tuple[cst.BaseExpression, cst.BaseExpression] | None:
-    """Return the count that ``node`` adds the samples of each batch to, and these: ``seen += len(x)``; else None."""
+    """Return the count to which ``node`` adds the samples of each batch, and these; else None.
+
+    ``seen += len(x)``, ``tokens += (y >= 0).sum()``, and ``tokens += batch * length``, a number alike on all ranks.
+    """
     found = added(node)
     if found is None or not each_update(facts, node):
         return None
-    size = found[1]
-    given = (a.value for c in facts.script.calls for a in c.args if a.keyword and a.keyword.value == "batch_size")
-    named = facts.options.batch != "global" and isinstance(size, (cst.Name, cst.Attribute))
-    return found if is_size_of_batch(facts, size) or (named and any(v.deep_equals(size) for v in given)) else None
+    per_rank = facts.options.batch != "global" and _is_number(facts, found[1])
+    return found if per_rank or is_size_of_batch(facts, found[1]) else None
 
 
-def is_size_of_batch(facts: Facts, size: cst.BaseExpression) -> bool:
-    """Tell whether ``size`` is ``len(x)``, ``x.size(0)`` or ``x.shape[0]`` of what a training loop takes, or makes."""
-    if isinstance(size, cst.Name):  # n = len(x)
-        made = [b.written for b in facts.script.bindings_of(size)]
-        return bool(made) and all(isinstance(v, (cst.Call, cst.Subscript)) and is_size_of_batch(facts, v) for v in made)
+def is_size_of_batch(facts: Facts, size: cst.BaseExpression, depth: int = _DEPTH) -> bool:
+    """Tell whether ``size`` is how much a training loop takes, or makes: ``len(x)``, ``x.shape[0] * length``."""
     match size:
-        case cst.Call(func=cst.Name("len"), args=[cst.Arg(value=cst.Name() as batch)]):
-            pass
-        case cst.Call(func=cst.Attribute(cst.Name() as batch, cst.Name("size")), args=[cst.Arg(cst.Integer("0"))]):
-            pass
-        case cst.Subscript(
-            cst.Attribute(cst.Name() as batch, cst.Name("shape")), [cst.SubscriptElement(cst.Index(at))]
-        ):
-            if not isinstance(at, cst.Integer) or at.value != "0":
-                return False
-        case _:
-            return False
-    return not _bound_outside(facts, batch)
+        case cst.Name() if depth:  # n = len(x)
+            made = [b.written for b in facts.script.bindings_of(size)]
+            return bool(made) and all(v is not None and is_size_of_batch(facts, v, depth - 1) for v in made)
+        case cst.BinaryOperation(operator=cst.Multiply(), left=one, right=other):
+            own = [is_size_of_batch(facts, side, depth) for side in (one, other)]
+            return any(own) and all(mine or _is_number(facts, n, 1) for n, mine in zip((one, other), own, strict=True))
+        case cst.Call(func=cst.Name("int" | "float"), args=[cst.Arg(value=inner)]):
+            return is_size_of_batch(facts, inner, depth)
+        case cst.Call(func=cst.Attribute(inner, cst.Name("item")), args=[]):
+            return is_size_of_batch(facts, inner, depth)
+        case cst.Call(func=cst.Name("len"), args=[cst.Arg(value=batch)]):
+            return _is_made_inside(facts, batch)
+        case cst.Call(func=cst.Attribute(batch, cst.Name("sum")), args=[]):
+            return (hits(facts, size) or bool(_LENGTHS.search(dotted(batch)))) and _is_made_inside(facts, batch)
+        case cst.Call(func=cst.Attribute(batch, cst.Name("size" | "numel"))):
+            return _is_made_inside(facts, batch)
+        case cst.Subscript(value=cst.Attribute(batch, cst.Name("shape"))):
+            return _is_made_inside(facts, batch)
+    return False
+
+
+def _is_made_inside(facts: Facts, batch: cst.BaseExpression) -> bool:
+    """Tell whether ``batch`` is what a training loop takes, or makes."""
+    return any(isinstance(n, cst.Name) and facts.script.bindings_of(n) and not _bound_outside(facts, n)
+               for n in walk(batch))  # fmt: skip
+
+
+def _is_number(facts: Facts, node: cst.BaseExpression, least: int = 2) -> bool:
+    """Tell whether ``node`` is a whole number, of ``least`` or more, that is alike on all ranks: ``batch * length``."""
+    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Multiply):
+        return _is_number(facts, node.left, 1) and _is_number(facts, node.right, 1)
+    given = (a.value for c in facts.script.calls for a in c.args if a.keyword and a.keyword.value == "batch_size")
+    made = [o.node for o in facts.flow.origins(node)] if isinstance(node, (cst.Name, cst.Attribute)) else [node]
+    whole = bool(made) and all(isinstance(n, cst.Integer) and n.evaluated_value >= least for n in made)
+    return whole or any(value.deep_equals(node) for value in given)
 
 
 def of_an_epoch(facts: Facts, count: cst.BaseExpression) -> cst.BaseExpression:

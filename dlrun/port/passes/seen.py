@@ -41,13 +41,13 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
             seen += dl.total(len(x))
     """
     facts, script = metrics.facts, metrics.script
-    steering = list(_steering(metrics))
+    steering, asked = list(_steering(metrics)), list(_asked(metrics))
     for node in facts.script.nodes:
         if (found := adds_samples(facts, node)) is None:
             continue
         target, size = found
         reads = tells(facts, set(held(facts, target)))
-        followed = dict.fromkeys(r for value in steering for r in computed(facts.flow, [value], reads).reads)
+        followed = [*filter(reads, asked), *computed(facts.flow, steering, reads).reads]
         if not followed:
             continue
         name, uses = script.code(target), [n for n in script.nodes if reads(n)]
@@ -65,18 +65,33 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
 
 
 def _steering(metrics: Metrics) -> Iterator[cst.BaseExpression]:
-    """Yield what the training is steered by: rates, weights of losses, and tests that save or decide."""
+    """Yield what the training is steered by: rates, and weights of losses."""
+    yield from step_rates.set_by_hand(metrics.facts)
+    yield from weights(metrics.facts)
+    yield from steered(metrics.facts)
+
+
+def _asked(metrics: Metrics) -> Iterator[cst.BaseExpression]:
+    """Yield what tests compare on which it depends whether the training goes on, saves or decides."""
     facts = metrics.facts
-    yield from step_rates.set_by_hand(facts)
-    yield from weights(facts)
-    yield from steered(facts)
     for node in facts.script.nodes:
         if isinstance(node, cst.While) and (node in facts.loops or any(n in facts.loops for n in walk(node.body))):
-            yield node.test
+            yield from _compared(node.test)
         elif isinstance(node, cst.If) and innermost(facts, node) is not None:
             bodies = [node.body, *([node.orelse] if node.orelse is not None else [])]
             if any(saves_or_decides(facts, body) for body in bodies):
-                yield node.test
+                yield from _compared(node.test)
+
+
+def _compared(test: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """Yield the names that ``test`` compares as they are, or asks for multiples of: ``seen`` in ``seen % 100 == 0``."""
+    for node in walk(test):
+        sides = [node.left, *(c.comparator for c in node.comparisons)] if isinstance(node, cst.Comparison) else [node]
+        for side in sides if isinstance(node, cst.Comparison) or node is test else ():
+            if isinstance(side, cst.BinaryOperation) and isinstance(side.operator, (cst.Modulo, cst.FloorDivide)):
+                side = side.left
+            if isinstance(side, (cst.Name, cst.Attribute)):
+                yield side
 
 
 def _divides(metrics: Metrics, use: cst.CSTNode) -> bool:
