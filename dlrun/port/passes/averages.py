@@ -13,6 +13,7 @@ from dlrun.port.passes import (
     curves,
     decisions,
     doubts,
+    excepted,
     guards,
     kept,
     meters,
@@ -59,6 +60,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     yield from statistics.torch(facts)
     yield from doubts.torch(facts)
     yield from guards.torch(facts)
+    yield from excepted.torch(facts)
     yield from apart.torch(facts)
     yield from annealing.torch(facts)
     yield from ramps.torch(facts)
