@@ -9,8 +9,9 @@ import libcst as cst
 
 from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import computed
+from dlrun.port.feeds.positions import gives
 from dlrun.port.passes.counters import each_update
-from dlrun.port.program.script import added, dotted, walk
+from dlrun.port.program.script import added, dotted, names_in, walk
 
 _DEPTH = 4
 _LENGTHS = re.compile(r"len|mask|tok|num|valid|count", re.IGNORECASE)
@@ -122,7 +123,7 @@ def adds_samples(facts: Facts, node: cst.CSTNode) -> tuple[cst.BaseExpression, c
     ``seen += len(x)``, ``tokens += (y >= 0).sum()``, and ``tokens += batch * length``, a number alike on all ranks.
     """
     found = added(node)
-    if found is None or not each_update(facts, node):
+    if found is None or not each_update(facts, node) or _picks(facts, found[0]):
         return None
     per_rank = facts.options.batch != "global" and _is_number(facts, found[1])
     return found if per_rank or is_size_of_batch(facts, found[1]) else None
@@ -149,6 +150,18 @@ def is_size_of_batch(facts: Facts, size: cst.BaseExpression, depth: int = _DEPTH
             return _is_made_inside(facts, batch)
         case cst.Subscript(value=cst.Attribute(batch, cst.Name("shape"))):
             return _is_made_inside(facts, batch)
+    return False
+
+
+def _picks(facts: Facts, count: cst.BaseExpression) -> bool:
+    """Tell whether ``count`` is a place among the samples: ``x[at : at + 8]``, ``batch(at)``."""
+    for use in (n for n in facts.script.of(type(count)) if n.deep_equals(count)):
+        for up in facts.script.above(use):
+            if isinstance(up, cst.SubscriptElement) or (isinstance(up, cst.Call) and gives(
+                    facts.flow, up, names_in(count))):  # fmt: skip
+                return True
+            if isinstance(up, (cst.BaseCompoundStatement, cst.SimpleStatementLine)):
+                break
     return False
 
 

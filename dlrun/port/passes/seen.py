@@ -42,12 +42,18 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
     """
     facts, script = metrics.facts, metrics.script
     steering, asked = list(_steering(metrics)), list(_asked(metrics))
-    for node in facts.script.nodes:
-        if (found := adds_samples(facts, node)) is None:
-            continue
-        target, size = found
+    found = [(node, *count) for node in script.nodes if (count := adds_samples(facts, node)) is not None]
+    known = tells(facts, {place for _, target, _ in found for place in held(facts, target)})
+
+    def is_mean(node: cst.CSTNode) -> bool:  # right / seen, which is averaged as a whole
+        if not isinstance(node, cst.BinaryOperation) or not isinstance(node.operator, cst.Divide):
+            return False
+        own = any(known(n) or metrics.trained(n) for n in walk(node.left))
+        return own and any(map(known, walk(node.right)))
+
+    for node, target, size in found:
         reads = tells(facts, set(held(facts, target)))
-        followed = [*filter(reads, asked), *computed(facts.flow, steering, reads).reads]
+        followed = [*filter(reads, asked), *computed(facts.flow, steering, reads, is_mean).reads]
         if not followed:
             continue
         name, uses = script.code(target), [n for n in script.nodes if reads(n)]
