@@ -29,7 +29,7 @@ _TAKES = re.compile(r"^(numpy\.(load|loadtxt)|scipy\.sparse\.load_npz|(pickle|js
 _CLEARS = re.compile(r"^(os\.(remove|unlink|rename|replace)|shutil\.move)$")
 _LISTS = re.compile(r"^(os\.(listdir|scandir|walk)|glob\.i?glob)$|\.(glob|rglob|iterdir)$")
 _FOLDERS = re.compile(r"(^|\.)(\w+_dataset_from_directory|ImageFolder|DatasetFolder|flow_from_directory)$")
-_WRITING_MODES = re.compile(r"^[rbt]*[wax][+bt]*$")
+_WRITING_MODES = re.compile(r"^[rbt]*[wax][+bt]*(:\w*)?$")
 # What may make ranks wait for each other: not to be done in turns.
 _TOGETHER = re.compile(
     r"(^torch\.(load|save)$)|\.(fit|fit_generator|train_on_batch|backward|step|run|minimize|compile)$"

@@ -13,7 +13,7 @@ from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.insert import expression
-from dlrun.port.passes import checkpoints, downloads, drawn_names, reads, stamps
+from dlrun.port.passes import checkpoints, downloads, drawn_names, handed_on, reads, stamps
 from dlrun.port.passes import output as torch_output
 from dlrun.port.passes.writes import MODELS
 from dlrun.port.program.script import argument, calls_method, dotted
@@ -57,6 +57,7 @@ def keras(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     yield from drawn_names.names(facts)
     yield from stamps.folders(facts)
     yield from reads.back(facts)
+    yield from handed_on.writers(facts)
     script, dl = facts.script, facts.alias
     by_hand = {o.node for c in script.calls if calls_method(c, "set_model")
                for o in facts.flow.origins(c.func.value)}  # fmt: skip
@@ -106,6 +107,7 @@ def tensorflow(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     yield from drawn_names.names(facts)
     yield from stamps.folders(facts)
     yield from reads.back(facts)
+    yield from handed_on.writers(facts)
     script, dl = facts.script, facts.alias
     saves: list[cst.Call] = []
     for call in downloads.others(facts):

@@ -12,7 +12,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.insert import expression, inside, statements, with_argument
-from dlrun.port.passes import caches, commands, downloads, drawn_names, reads, stamps, stopping
+from dlrun.port.passes import caches, commands, downloads, drawn_names, handed_on, reads, stamps, stopping
 from dlrun.port.passes.writes import called, in_memory, writes
 from dlrun.port.program.script import argument, calls_method, dotted, walk
 
@@ -45,6 +45,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     yield from caches.torch(facts)
     yield from downloads.both(facts)
     yield from reads.back(facts)
+    yield from handed_on.writers(facts)
     dl = facts.alias
     for call in downloads.others(facts):
         name = facts.script.name_of(call.func)

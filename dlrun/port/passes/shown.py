@@ -17,7 +17,7 @@ from dlrun.port.program.script import argument, dotted, walk
 
 _LOGS = ("set_postfix", "set_description", "set_postfix_str", "add_scalar", "add_scalars", "log", "info", "log_value",
          "scalar_summary", "scalar", "write", "writerow", "track", "debug", "warning",
-         "log_metric", "log_metrics")  # fmt: skip
+         "log_metric", "log_metrics", "execute", "executemany")  # fmt: skip
 _PRINTS = ("builtins.print", ".log_value", ".Summary.Value")
 _NAMED = ("torch.save", "os.makedirs", "os.mkdir", "builtins.open")  # and files by numbers: f"{loss:.3f}.pt"
 _ONE_NUMBER = ("add_scalar", "log_value", "scalar_summary", "log_metric")  # of these the second argument

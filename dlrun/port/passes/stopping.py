@@ -42,8 +42,10 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
         return  # the ranks do not come to the end of a turn together
     for top in facts.tops:
         saving = [s for s in facts.script.block_of(top.loop) if _saves(facts, s)]
-        if saving:
-            yield Edit(facts.script.line_of(saving[-1]), "a job that is told to end leaves after its checkpoint",
+        line = facts.script.parents[saving[-1]] if saving else None
+        if isinstance(line, (cst.SimpleStatementLine, cst.IndentedBlock)):  # none beside others: for e in n: f(); g()
+            last = line if isinstance(line, cst.SimpleStatementLine) else saving[-1]
+            yield Edit(last, "a job that is told to end leaves after its checkpoint",
                        after=statements("torch/should_stop", dl=facts.alias))  # fmt: skip
 
 

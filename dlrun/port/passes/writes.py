@@ -14,18 +14,21 @@ from dlrun.port.program.script import argument, calls_method
 WRITES = re.compile(
     r"^(matplotlib\.pyplot\.(savefig|show|pause|imsave)|numpy\.(save|savez|savez_compressed|savetxt)|(scipy\.misc|skimage\.io)\.imsave|"
     r"torchvision\.utils\.save_image|json\.dump|pickle\.dump|yaml\.dump|imageio(\.v[23])?\.(imwrite|mimwrite|volwrite|imsave|mimsave|volsave)|cv2\.imwrite|"
-    r"shutil\.(copy|copyfile|copy2|copytree|move|rmtree)|os\.(remove|unlink|rename|rmdir|replace)|scipy\.io\.savemat|"
+    r"shutil\.(copy|copyfile|copy2|copytree|move|rmtree)|os\.(remove|unlink|rename|rmdir|replace|symlink|link)|scipy\.io\.savemat|"
     r"scipy\.sparse\.save_npz|(joblib|dill|toml|yaml\.safe)[._]dump|torch\.(onnx\.export|jit\.save)|plotly\.io\.write_image|"
     r"nibabel(\.loadsave)?\.save|SimpleITK\.WriteImage|tifffile\.im(write|save)|soundfile\.write|torchaudio\.save|"
     r"scipy\.io\.wavfile\.write|ase\.io\.write|Bio\.\w+\.write|pandas\.ExcelWriter|omegaconf\.OmegaConf\.save|"
     r"torch\.utils\.tensorboard(\.writer)?\.SummaryWriter|tensorboardX\.SummaryWriter|"
     r"tensorflow\.(summary\.(FileWriter|create_file_writer)|train\.SummaryWriter)|safetensors\.torch\.save_file|"
     r"tensorboard_logger\.(configure|log_value|Logger)|neptune\.\w+|mlflow\.(\w+|\w+\.(log|save)_\w+)|"
+    r"loguru\.logger\.(add|trace|debug|info|success)|cv2\.VideoWriter|imageio(\.v[23])?\.get_writer|"
     r"comet_ml\.\w+|aim\.Run|swanlab\.\w+|dvclive\.Live|csv\.writer|sys\.stdout\.write|logging\.(handlers\.\w*)?FileHandler|matplotlib\.pyplot\.imsave|visdom\.Visdom)$"
 )
 METHODS = ("savefig", "write_image", "write_html", "to_csv", "to_pickle", "to_excel", "to_json", "write_text",
            "write_bytes", "save_pretrained", "push_to_hub", "to_parquet", "to_feather", "to_hdf", "to_netcdf",
-           "to_zarr", "writeto", "tofile")  # fmt: skip
+           "to_zarr", "writeto", "tofile", "to_sql", "symlink_to", "hardlink_to")  # fmt: skip
+_ARRAYS = {"numpy.memmap": 2, "numpy.lib.format.open_memmap": 1, "zarr.open": 1}  # each with the place of its mode
+_OF_PATHS = ("unlink", "rename", "replace", "rmdir", "touch")
 MODELS = ("save", "save_weights", "save_model", "to_disk")  # of Keras
 _TEXTS = re.compile(r"^yaml\.(safe_)?dump$")  # which return the text where no stream is given
 _OWN = ("io.BytesIO", "io.StringIO", "tempfile.TemporaryFile", "tempfile.NamedTemporaryFile",
@@ -66,6 +69,9 @@ def writes(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
         return False
     made = WRITES.search(name) or SAVES.search(name) or downloads.opens_to_write(facts, call, name)
     found = bool(made) or _method_writes(facts, call, name) or commands.acts(facts, call, name)
+    found = found or (name == "sqlite3.connect" and not any(
+        "select" in str(text.evaluated_value).lower() for text in facts.script.of(cst.SimpleString)))  # fmt: skip
+    found = found or (name in _ARRAYS and _only_filled(facts, call, _ARRAYS[name]))
     return found and not in_memory(facts, call)
 
 
@@ -85,8 +91,33 @@ def _method_writes(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
     if not isinstance(call.func, cst.Attribute) or (name and not name.startswith(".")):
         return False
     texts = call.func.attr.value == "to_json" and not call.args  # the text itself
+    if call.func.attr.value in _OF_PATHS and _is_path(facts, call.func.value):
+        return True
     picture = call.func.attr.value == "save" and _is_picture(facts, call.func.value)
     return picture or (call.func.attr.value in METHODS and not texts)
+
+
+def _only_filled(facts: ScriptFacts, call: cst.Call, at: int) -> bool:
+    """Tell whether ``call`` makes an array in a file that the script only fills: ``np.memmap(f, mode="w+")``."""
+    mode = argument(call, "mode", at)
+    line = facts.script.statement_of(call)
+    target = line.targets[0].target if isinstance(line, cst.Assign) and line.value is call else None
+    if not isinstance(mode, cst.SimpleString) or not str(mode.evaluated_value).startswith("w"):
+        return False
+    uses = [n for n in facts.script.named(target.value) if n is not target] if isinstance(target, cst.Name) else []
+    ups = [facts.script.parents[n] for n in uses]
+    return bool(ups) and all(
+        isinstance(facts.script.parents[up], cst.AssignTarget) if isinstance(up, cst.Subscript)
+        else isinstance(up, cst.Attribute) and up.attr.value in ("flush", "close") for up in ups)  # fmt: skip
+
+
+def _is_path(facts: ScriptFacts, node: cst.BaseExpression) -> bool:
+    """Tell whether ``node`` is a path of pathlib: ``Path("runs") / "last"``, also by a name."""
+    made = [o.node for o in facts.flow.origins(node)]
+    return bool(made) and all(
+        (isinstance(n, cst.Call) and facts.script.name_of(n.func).startswith("pathlib.")) or (
+            isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Divide) and _is_path(facts, n.left))
+        for n in made)  # fmt: skip
 
 
 def _is_picture(facts: ScriptFacts, node: cst.BaseExpression) -> bool:

@@ -1,0 +1,84 @@
+"""What writes files, by whatever way, writes on rank 0 alone."""
+
+import pytest
+from small import HEAD
+
+from dlrun.port import port
+
+LOOP = (
+    HEAD
+    + """opt = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(data, batch_size=8, shuffle=True)
+BEFORE
+for epoch in range(3):
+    for x, y in loader:
+        opt.zero_grad()
+        loss = (model(x) - y).pow(2).mean()
+        loss.backward()
+        opt.step()
+    AT
+"""
+)
+
+
+def ported(before: str, at: str) -> str:
+    return port(LOOP.replace("BEFORE", before).replace("AT", at)).text
+
+
+@pytest.mark.parametrize(
+    ("before", "at", "becomes"),
+    [
+        ("import threading", "threading.Thread(target=torch.save, args=(model, 'm.pt')).start()", "target=dl.save,"),
+        ("from functools import partial\nsave = partial(torch.save, f='m.pt')", "save(model)", "partial(dl.save,"),
+        ("import numpy as np", "pool.submit(np.save, 'w.npy', w)", "pool.submit(dl.rank0(np.save), 'w.npy', w)"),
+        ("import tarfile", "tarfile.open('m.tgz', 'w:gz').add('m.pt')", "dl.rank0(tarfile.open)('m.tgz', 'w:gz')"),
+        ("import cv2\nfilm = cv2.VideoWriter('o.avi', 0, 5, (8, 8))", "film.write(w)", "dl.rank0(cv2.VideoWriter)("),
+        ("import imageio\ngif = imageio.get_writer('o.gif')", "gif.append_data(w)", "dl.rank0(imageio.get_writer)("),
+        ("from pathlib import Path", "Path('last').symlink_to(f'{epoch}')", "dl.rank0(Path('last').symlink_to)("),
+        ("from pathlib import Path\nlast = Path('runs') / 'last'", "last.unlink()", "dl.rank0(last.unlink)()"),
+        ("import os", "os.symlink(f'{epoch}', 'last')", "dl.rank0(os.symlink)("),
+        ("", "frame.to_sql('runs', engine)", "dl.rank0(frame.to_sql)("),
+        ("from loguru import logger\nlogger.add('t.log')", "logger.info('done')", "dl.rank0(logger.add)('t.log')"),
+        ("from loguru import logger", "logger.info('done')", "dl.rank0(logger.info)('done')"),
+        ("import sqlite3\ndb = sqlite3.connect('r.db')", "db.execute('insert into r values (1)')",
+         "dl.rank0(sqlite3.connect)('r.db')"),
+        ("import numpy as np\nkept = np.memmap('k', mode='w+', shape=(3,))", "kept[epoch] = 1.0",
+         "dl.rank0(np.memmap)('k', mode='w+', shape=(3,))"),
+    ],
+)  # fmt: skip
+def test_what_writes_writes_on_rank_0(before, at, becomes):
+    assert becomes in ported(before, at)
+
+
+@pytest.mark.parametrize(
+    ("before", "at", "stays"),
+    [
+        ("import sqlite3\ndb = sqlite3.connect('r.db')\nrows = db.execute('SELECT * FROM r')", "pass",
+         "db = sqlite3.connect('r.db')"),
+        ("import numpy as np\nkept = np.memmap('k', mode='w+', shape=(3,))", "kept[epoch] = kept[0] + 1",
+         "kept = np.memmap('k', mode='w+', shape=(3,))"),
+        ("name = 'loss'.replace('l', 'L')", "pass", "name = 'loss'.replace('l', 'L')"),
+        ("from torch.utils.tensorboard import SummaryWriter", "isinstance(w, SummaryWriter)",
+         "isinstance(w, SummaryWriter)"),
+    ],
+)  # fmt: skip
+def test_what_is_read_too_or_writes_nothing_stays(before, at, stays):
+    assert stays in ported(before, at)
+
+
+def test_a_job_that_is_told_to_end_ends_behind_the_line_that_saves_whatever_else_it_does():
+    text = ported("", "torch.save(model, 'm.pt'); print(epoch)")
+    assert "    dl.save(model, 'm.pt'); print(epoch)\n    if dl.should_stop():" in text
+    assert (
+        "should_stop"
+        not in port(
+            HEAD
+            + """opt = torch.optim.SGD(model.parameters(), lr=0.1)
+def train():
+    for x, y in DataLoader(data, shuffle=True):
+        (model(x) - y).pow(2).mean().backward()
+        opt.step()
+for epoch in range(3): train(); torch.save(model, 'm.pt')
+"""
+        ).text
+    )
