@@ -1,4 +1,4 @@
-"""The rates of updates by hand: ``lr`` in ``w -= lr * w.grad`` and in ``w.assign_sub(lr * gradient)``."""
+"""Updates by hand: their rates, ``lr`` in ``w -= lr * w.grad``, and what is none but a disturbance of samples."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 
 import libcst as cst
 
-from dlrun.port.program.script import calls_method, walk
+from dlrun.port.program.script import Script, calls_method, walk
 
 _WRITES = ("add_", "sub_", "copy_", "assign", "assign_add", "assign_sub")
 _SCALARS = ("alpha", "value")  # how torch's add_ and sub_ call the number that they multiply with
+_SIZES = ("shape", "size", "ndim", "dim", "numel", "dtype", "device")
 Holds = Callable[[cst.CSTNode], bool]
 
 
@@ -74,3 +75,24 @@ def _is_minus(value: cst.BaseExpression) -> bool:
 
 def _bare(value: cst.BaseExpression) -> cst.BaseExpression:
     return value.expression if isinstance(value, cst.UnaryOperation) else value
+
+
+def disturbs(script: Script, node: cst.CSTNode, holds: Holds) -> bool:
+    """Tell whether ``node`` changes what a function, or a loop, makes of samples: ``d = torch.zeros_like(x)``.
+
+    Beside an optimizer, which has the weights, a rank so disturbs its own samples by their own gradients.
+    """
+    if not isinstance(node, (cst.AugAssign, cst.Assign, cst.Expr)):
+        return False
+    target = next((n for n in walk(node) if isinstance(n, cst.Name) and n in script.scopes), None)
+    bindings = script.bindings_of(target) if target is not None else []
+    made = [b.written for b in bindings
+            if not script.inside(b.node, node) and not (b.written is not None and holds(b.written))]  # fmt: skip
+    return bool(made) and all(value is not None and _of_given(script, value) for value in made)
+
+
+def _of_given(script: Script, made: cst.CSTNode) -> bool:
+    """Tell whether ``made`` is computed from the values that a function is given, or a loop gives: not from a size."""
+    named = (n for n in walk(made) if isinstance(n, cst.Name) and n in script.scopes)
+    whole = (n for n in named if not (isinstance(up := script.parents[n], cst.Attribute) and up.attr.value in _SIZES))
+    return any(b.how == "param" or b.path[:1] == ("each",) for n in whole for b in script.bindings_of(n))

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 
 from dlrun.port.facts import Step
-from dlrun.port.facts.hand_rates import rates_in
+from dlrun.port.facts.hand_rates import disturbs, rates_in
 from dlrun.port.facts.kinds import Kinds
 from dlrun.port.facts.outer import places
 from dlrun.port.program.flow import Flow
@@ -74,6 +74,8 @@ class Gradients:
         for node in self.script.nodes:
             owner = self.script.class_of(node) if isinstance(node, (cst.AugAssign, cst.Assign, cst.Expr)) else None
             if owner is not None and self.kinds.of_bases(self.flow.bases(owner)) == "optimizer":
+                continue
+            if self.step_calls and disturbs(self.script, node, self.holds_gradient):
                 continue
             if (isinstance(node, cst.AugAssign) and self._moves(node.target, node.value)) or (
                 isinstance(node, cst.Assign) and self._moves(node.targets[0].target, node.value)
