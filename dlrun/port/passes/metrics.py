@@ -14,11 +14,11 @@ from dlrun.port.facts.scalars import Scalars
 from dlrun.port.facts.taint import Taint, differentiable, leads_back, plain_numbers
 from dlrun.port.insert import expression
 from dlrun.port.passes import returned
+from dlrun.port.passes.each import each
 from dlrun.port.passes.gathered import Gathered, of_one_list
 from dlrun.port.passes.so_far import steps_so_far
 from dlrun.port.passes.sums import Sums
-from dlrun.port.program.dicts import pairs
-from dlrun.port.program.script import added, children, dotted, names_in, walk
+from dlrun.port.program.script import added, children, dotted, walk
 
 _RECORDS = ("best", "min_", "max_", "lowest", "highest", "prev", "last_", "thresh")
 _CURVES = ("exp", "log", "sqrt")
@@ -165,7 +165,7 @@ class Metrics:
         if isinstance(node, cst.BaseExpression) and number:
             return [] if self.sums.elsewhere(node) or self.is_averaged(node) else [node]
         if isinstance(node, (cst.ListComp, cst.GeneratorExp, cst.DictComp)):
-            return [value for part in self.each(node) for value in self.values(part)]
+            return [value for part in each(self, node) for value in self.values(part)]
         if isinstance(node, (cst.Comparison, cst.Lambda, cst.IfExp)):
             return []
         if isinstance(node, (cst.Arg, cst.Attribute, cst.Subscript)):
@@ -183,37 +183,6 @@ class Metrics:
         if node.func.attr.value == "item":
             return self.bent(node.func.value)
         return node.func.value if node.func.attr.value in _CURVES else None
-
-    def each(self, made: cst.ListComp | cst.GeneratorExp | cst.DictComp, depth: int = 3) -> list[cst.BaseExpression]:
-        """Return that in ``made`` which holds its numbers, if all ranks make as many: ``str(v) for v in (a, b)``."""
-        turns, entries = made.for_in, made.for_in.iter
-        keys = names_in(turns.target.elements[0]) if isinstance(turns.target, cst.Tuple) else set()
-        if turns.inner_for_in is not None or any(names_in(i.test) - keys for i in turns.ifs):  # if key != "count"
-            return []
-        part = made.value if isinstance(made, cst.DictComp) else made.elt
-        counts = isinstance(entries, cst.Call) and self.script.name_of(entries.func) == "builtins.range"
-        if isinstance(entries, cst.SimpleString) or (counts and not any(map(self.facts.unequal, walk(entries)))):
-            return [part]
-        if isinstance(entries, (cst.List, cst.Tuple)):
-            return [part if all(isinstance(e.value, cst.SimpleString) for e in entries.elements) else entries]
-        boxes: list[cst.BaseExpression] = [entries]
-        if isinstance(entries, cst.Call) and self.script.name_of(entries.func) == "builtins.zip":
-            boxes = [arg.value for arg in entries.args]
-        elif isinstance(entries, cst.Call) and isinstance(entries.func, cst.Attribute):
-            boxes = [entries.func.value] if entries.func.attr.value in ("items", "values") else []
-        tables = [o.node for box in boxes for o in self.facts.flow.origins(box)]
-        return [part] if tables and all(self._is_as_long(t, depth) for t in tables) else []
-
-    def _is_as_long(self, made: cst.CSTNode, depth: int) -> bool:
-        """Tell whether ``made`` is a box that holds as much on all ranks: written out, or made of such a one."""
-        match made:
-            case cst.List() | cst.Tuple():
-                return bool(made.elements)
-            case cst.DictComp() | cst.ListComp():
-                return depth > 0 and bool(self.each(made, depth - 1))
-            case cst.BinaryOperation(left=cst.List(), operator=cst.Multiply()):  # [0.0] * 10
-                return not self.facts.unequal(made)
-        return isinstance(made, cst.SimpleString) or bool(pairs(made))
 
     def listed(self, node: cst.CSTNode) -> bool:
         """Tell whether ``node`` is a list of numbers to which all ranks add together."""

@@ -40,8 +40,14 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
             if dotted(call.func).rsplit(".", 1)[-1] in _ONE_NUMBER:
                 second = (argument(call, name, 1) for name in ("scalar_value", "value"))
                 metrics.formatted.update(value for value in second if value is not None)
-            yield from _taken(metrics, call, given)
             shown = list(texts(metrics, given))
+            for table in [t for t in shown if isinstance(t, cst.DictComp) and t not in done]:
+                done.add(table)
+                yield from (told := list(_taken(metrics, table, [table])))
+                if told:  # by its name it is shown as it is
+                    names = (n for n in metrics.script.of(cst.Name) if n in metrics.script.scopes)
+                    metrics.cut(n for n in names if any(b.written is table for b in metrics.script.bindings_of(n)))
+            yield from _taken(metrics, call, given)
         for text in dict.fromkeys(text for text in shown if text not in done):
             done.add(text)
             yield from _taken(metrics, text, [text])

@@ -9,6 +9,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.insert import statements
 from dlrun.port.passes import returned
+from dlrun.port.passes.each import each
 from dlrun.port.passes.metrics import Metrics
 from dlrun.port.program.script import argument, dotted, walk
 
@@ -82,5 +83,5 @@ def _is_of_all(metrics: Metrics, node: cst.CSTNode, total: cst.BaseExpression, c
     own = own and (metrics.sums.in_training(total) or metrics.sums.handed_on(total))
     made = metrics.script.parents[node]
     if isinstance(made, (cst.DictComp, cst.ListComp, cst.GeneratorExp)):  # {k: v / n for k, v in sums.items()}
-        node = made if node in metrics.each(made) else node
+        node = made if node in each(metrics, made) else node
     return own and metrics.sums.over(count, total) and metrics.all_ranks(node)
