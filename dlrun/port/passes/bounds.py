@@ -19,6 +19,7 @@ from dlrun.port.passes.counters import (
     feeds_of,
     innermost,
     number_of,
+    position_of,
     runs_inside,
     tells,
 )
@@ -50,10 +51,13 @@ def bounds(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
             target = loop.test.comparisons[0]
             left = loop.test.left
             counts_steps = "epoch" not in count_name(facts, left) and not facts.unequal(left)  # no time, and no loss
-            counts_steps = counts_steps and not _grows_at_times(facts, loop, count_name(facts, left))
-            counts_steps = counts_steps and not _of_samples(facts, loop, left)
-            if isinstance(target.operator, (cst.LessThan, cst.LessThanEqual)) and counts_steps:
+            other = _grows_at_times(facts, loop, count_name(facts, left)) or _of_samples(facts, loop, left)
+            if isinstance(target.operator, (cst.LessThan, cst.LessThanEqual)) and counts_steps and not other:
                 yield target.comparator, why
+    for loop in (n for n in facts.loops if isinstance(n, cst.For) and position_of(facts, n) is not None):
+        ends = [a.value for a in loop.iter.args] if isinstance(loop.iter, cst.Call) else []
+        last = but_one(ends[-1]) if len(ends) in (1, 2) else loop.iter  # without a stride
+        yield from ((node, "the last step is the last of these") for node in _asked(facts, loop, last))
     for loop, taken in takes(facts):
         yield taken, why
         yield from ((node, "the last step is the last of these") for node in _asked(facts, loop, taken))

@@ -9,7 +9,7 @@ import libcst as cst
 from dlrun.port.facts import Facts, Feed, ScriptFacts
 from dlrun.port.facts.computed import Tells
 from dlrun.port.feeds.iterated import BARS
-from dlrun.port.program.script import added, calls_method, dotted, numbered, walk
+from dlrun.port.program.script import added, calls_method, dotted, names_in, numbered, walk
 
 Counters = set[tuple[cst.CSTNode, str]]  # functions and names, classes and attributes
 _DEPTH = 4
@@ -25,7 +25,7 @@ def counters(facts: Facts) -> Iterator[tuple[cst.CSTNode, str]]:
             found = added(n) if is_one_more(n) and innermost(facts, n) is loop else None
             if found is not None and not _at_times(facts, n, loop):
                 yield from held(facts, found[0])
-        if (number := number_of(facts, loop)) is not None:
+        if (number := number_of(facts, loop) or position_of(facts, loop)) is not None:
             yield from held(facts, number)
 
 
@@ -96,6 +96,13 @@ def number_of(facts: Facts, loop: cst.For | cst.While) -> cst.Name | None:
     at = _numbers(facts, over) if isinstance(over, cst.Call) else None
     named = loop.target.elements[at].value if at is not None else None  # type: ignore[union-attr]
     return named if isinstance(named, cst.Name) else None
+
+
+def position_of(facts: Facts, loop: cst.For | cst.While) -> cst.Name | None:
+    """Return ``k`` in ``for k in range(0, len(x), 8):`` where a rank's own positions have a name of their own."""
+    named = isinstance(loop, cst.For) and isinstance(loop.target, cst.Name)
+    dealt = named and any(feed.how == "positions" for feed in feeds_of(facts, loop))  # type: ignore[arg-type]
+    return loop.target if dealt else None  # type: ignore[union-attr, return-value]
 
 
 def _numbers(facts: Facts, over: cst.Call) -> int | None:
@@ -211,12 +218,15 @@ def is_one(node: cst.CSTNode) -> bool:
 def tells(facts: Facts, known: Collection[tuple[cst.CSTNode, str]]) -> Tells:
     """Return what tells whether a node reads one of the counts that are ``known``."""
 
+    picks = {n for feed in facts.feeds if feed.how == "positions" for n in feed.picks}
+
     def reads(node: cst.CSTNode) -> bool:
         if isinstance(node, (cst.Name, cst.Attribute, cst.Subscript)):
-            return any(place in known for n in (node, *_returned(facts, node)) for place in held(facts, n))
+            return node not in picks and any(
+                place in known for n in (node, *_returned(facts, node)) for place in held(facts, n))  # fmt: skip
         if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add):  # epoch * len(loader) + i
             sides = (node.left, node.right)
-            return any(map(reads, sides)) and any(_counts_batches(facts, side) for side in sides)
+            return any(map(reads, sides)) and any(batches_before(facts, side) is not None for side in sides)
         return False
 
     return reads
@@ -229,6 +239,14 @@ def _returned(facts: Facts, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
                     if isinstance(n, cst.Name) and isinstance(facts.script.statement_of(n), cst.Return))  # fmt: skip
 
 
-def _counts_batches(facts: Facts, node: cst.BaseExpression) -> bool:
-    return isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Multiply) and any(
-        isinstance(n, cst.Call) and facts.script.name_of(n.func) == "builtins.len" for n in walk(node))  # fmt: skip
+def batches_before(facts: Facts, node: cst.BaseExpression) -> cst.BaseExpression | None:
+    """Return the batches of an epoch in ``node``, where that counts those of all epochs before: ``epoch * batches``."""
+    if not isinstance(node, cst.BinaryOperation) or not isinstance(node.operator, cst.Multiply):
+        return None
+    around = {name for up in facts.script.above(node) if isinstance(up, cst.For) for name in names_in(up.target)}
+    for epoch, batches in ((node.left, node.right), (node.right, node.left)):
+        names = {n.value for n in walk(epoch) if isinstance(n, cst.Name)}
+        counts = any("epoch" in name.lower() for name in names) or bool(names & around)
+        if counts and not isinstance(batches, (cst.Integer, cst.Float)):
+            return batches
+    return None

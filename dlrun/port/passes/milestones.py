@@ -116,10 +116,16 @@ def _counted(facts: Facts) -> Iterator[tuple[cst.CSTNode, str]]:
 
 def _sums(facts: Facts, known: set[tuple[cst.CSTNode, str]]) -> Iterator[tuple[cst.CSTNode, str]]:
     """Yield the names of steps counted over epochs: ``done = epoch * len(loader) + i``."""
-    counted = tells(facts, known)
+    counted, script = tells(facts, known), facts.script
     for node in facts.script.of(cst.Assign):
         added = isinstance(node.value, cst.BinaryOperation) and isinstance(node.value.operator, cst.Add)
-        if added and any(counted(n) for n in walk(node.value) if isinstance(n, cst.Name)):
+        shares = [
+            n
+            for n in walk(node.value)
+            if isinstance(n, cst.BinaryOperation) and isinstance(n.operator, (cst.Divide, cst.FloorDivide))
+        ]  # epoch + i / batches
+        found = [n for n in walk(node.value) if isinstance(n, cst.Name) and counted(n)] if added else []
+        if any(not any(script.inside(n, share) for share in shares) for n in found):
             yield from held(facts, node.targets[0].target)
 
 

@@ -14,7 +14,7 @@ from dlrun.port.facts.computed import computed, leaves
 from dlrun.port.insert import expression, with_argument
 from dlrun.port.passes import changing_rates, milestones, moving, own_schedules, schedulers, step_rates
 from dlrun.port.passes.bounds import bars, bounds, lasts
-from dlrun.port.passes.counters import Counters, attributes, counters, tells
+from dlrun.port.passes.counters import Counters, attributes, batches_before, counters, tells
 from dlrun.port.passes.counts import all_samples, is_own, of_an_epoch
 from dlrun.port.passes.step_rates import StepRates
 from dlrun.port.program.script import argument, dotted, walk
@@ -51,6 +51,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             yield Edit(node, why, divide)
     done: set[cst.CSTNode] = set(found)
     known = set(counters(facts)) | set(attributes(facts))
+    yield from _before(facts, known, done)
     yield from at_times(facts, known, done)
     known |= milestones.numbers(facts, known)
     rates = StepRates(facts, tells(facts, known), done)
@@ -77,6 +78,18 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     yield from _doubts(facts, done)
     yield from schedulers.doubts(facts)
     yield from _out_of_sight(facts, done)
+
+
+def _before(facts: Facts, known: Counters, done: set[cst.CSTNode]) -> Iterator[Edit]:
+    """Divide the batches of an epoch in counts over all epochs, ``epoch * batches + i``; they are ``done`` then."""
+    counted = tells(facts, known)
+    for node in facts.script.of(cst.BinaryOperation):
+        for side in (node.left, node.right) if isinstance(node.operator, cst.Add) and counted(node) else ():
+            batches = batches_before(facts, side)
+            if batches is not None and not is_own(facts, batches) and not _is_divided(facts, batches, done):
+                done.add(batches)
+                yield Edit(batches, "the batches of an epoch, of which a rank takes 1/n",
+                           lambda n: expression("torch/steps", {"count": n}, dl=facts.alias))  # fmt: skip
 
 
 def at_times(facts: Facts, known: Counters, done: set[cst.CSTNode]) -> Iterator[Edit]:
