@@ -173,6 +173,17 @@ def test_a_rate_that_the_script_computes_from_its_steps_is_that_of_every_nth_ser
         assert (check.status, check.fault) == (status, {1: "lost-scaling", 2: "", 4: "double-scaling"}[factor])
 
 
+@pytest.mark.parametrize(("epoch_of", "status"), [(10, "passed"), (20, "failed")])
+def test_a_rate_by_the_steps_of_all_epochs_is_that_of_every_nth_serial_one_of_its_epoch(epoch_of, status) -> None:
+    def steps(places: list[int], scale: float) -> list[Event]:
+        return [step(k, 0.9, lr=scale * 0.1 * (1 - place / 100)) for k, place in enumerate(places)]
+
+    calls = [event("return", fn="lr_scale", lr=0.1, result=0.2, rule="linear"), event("return", fn="serial_steps")]
+    serial = run([e for at in (0, 10) for e in (*epoch([[0, 1]]), *steps([at, at + 1, at + 2], 1))])
+    port = [e for at in (0, epoch_of) for e in (*epoch([[0, 1]]), *steps([at, at + 2, at + 4], 2))]
+    assert rate.learning_rate(serial, run([*calls, *port], [*epoch([[2, 3]])])).status == status
+
+
 @pytest.mark.parametrize(("factor", "status"), [(2, "passed"), (1, "failed"), (4, "failed")])
 @pytest.mark.parametrize("scaled", [{"lr": None, "result": None, "faster": True}, {"lr": 0.0, "result": 0.0}])
 def test_a_schedule_of_keras_that_is_scaled_rises_n_times_as_high_and_as_fast(scaled, factor, status) -> None:

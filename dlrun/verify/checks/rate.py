@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from dlrun.verify.checks.data import batch_factor
@@ -28,18 +28,20 @@ def learning_rate(serial: Run, run: Run) -> Check:
     Linear scaling: Goyal et al., arXiv 1706.02677; sqrt: Krizhevsky, arXiv 1404.5997.
     """
     n = len(run.traces)
-    steps = serial.root.steps
+    steps, together = serial.root.steps, list(zip(serial.root.steps, run.root.steps, strict=False))
     if any(serial.root.all("peaks")) or not any(run.root.returns("serial_steps")):
-        check = _ramp(serial, run) or _compared([rates[0] for rates in _rates(steps, run)], serial, run)
+        check = _ramp(serial, run) or _compared([rates[0] for rates in _rates(together)], serial, run)
         longer = other_length(serial, run, promised_by(run), NAME) if check.fault in RATES else None
         if check.status == "passed":
             later = _lost_later(serial, run) or goes_to(serial, run, promised_by(run), NAME)
             return later or longer or _so_far(check, serial, run)
         gradual = to_scaled(serial, run, NAME) if check.fault in ("other-rate", "lost-scaling") else None
         return longer or gradual or _by_peak(check, serial, run)
-    # A rate by serial steps is that of every n-th of them, counted from 1 or from 0.
-    every = (steps[n - 1 :: n], steps[::n])
-    checks = [_compared([at for rates in _rates(serially, run) for at in rates], serial, run) for serially in every]
+    # A rate by serial steps is that of every n-th of them, counted from 1 or from 0, or from 0 in each epoch.
+    epochs = list(zip(in_epochs(serial.root), in_epochs(run.root), strict=False))
+    short = [pair for one, other in epochs for pair in zip(one[::n], other, strict=False)]
+    every = [list(zip(some, run.root.steps, strict=False)) for some in (steps[n - 1 :: n], steps[::n])]
+    checks = [_compared([at for rates in _rates(pairs) for at in rates], serial, run) for pairs in (*every, short)]
     known = ("lost-scaling", "double-scaling")
     return _by_peak(min(checks, key=lambda c: (c.status != "passed", c.fault not in known)), serial, run)
 
@@ -100,10 +102,10 @@ def _compared(rates: list[tuple[str, float, float]], serial: Run, run: Run) -> C
     return passed(NAME, f"{base:.4g} on 1 rank, {base * factor:.4g} on {n} ({how}{ramp})")
 
 
-def _rates(steps: Sequence[Step], run: Run) -> list[list[tuple[str, float, float]]]:
-    """Return, of each optimizer's groups, (line, serial rate, rate on n ranks) at each step with a rate above 0."""
+def _rates(pairs: Iterable[tuple[Step, Step]]) -> list[list[tuple[str, float, float]]]:
+    """Return, of each optimizer's groups, (line, serial rate, rate on n ranks) at each pair of steps: not of 0."""
     found: dict[tuple[int, int], list[tuple[str, float, float]]] = {}
-    for a, b in zip(steps, run.root.steps, strict=False):
+    for a, b in pairs:
         for group, (x, y) in enumerate(zip(a.lr, b.lr, strict=False)):
             if a.optimizer == b.optimizer and x > 0:
                 found.setdefault((a.optimizer, group), []).append((b.at, x, y))
@@ -239,7 +241,7 @@ def _lost_later(serial: Run, run: Run) -> Check | None:
     if _shorter(run):
         return None
     if warm := next(iter(run.root.returns("warmup")), None):
-        for rates in _rates(serial.root.steps, run):
+        for rates in _rates(zip(serial.root.steps, run.root.steps, strict=False)):
             for at, x, y in rates[1:] if _alike(rates[0][1], rates[0][2]) else ():
                 if y < x * (1 - 1e-3):
                     finding = f"{y:.4g} on {len(run.traces)} ranks and {x:.4g} on 1, in the warm-up of {warm.at}"
