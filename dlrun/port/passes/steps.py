@@ -51,7 +51,6 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             yield Edit(node, why, divide)
     done: set[cst.CSTNode] = set(found)
     known = set(counters(facts)) | set(attributes(facts))
-    yield from _before(facts, known, done)
     yield from at_times(facts, known, done)
     known |= milestones.numbers(facts, known)
     rates = StepRates(facts, tells(facts, known), done)
@@ -105,6 +104,7 @@ def at_times(facts: Facts, known: Counters, done: set[cst.CSTNode]) -> Iterator[
     def rest(every: cst.BaseExpression, node: cst.BaseExpression) -> cst.BaseExpression:
         return expression("torch/rest_of_steps", {"count": node, "every": every}, dl=facts.alias)
 
+    yield from _before(facts, known, done)
     counts = set(done)
     for value in milestones.torch(facts, known):
         if not _is_divided(facts, value, done) and not any(facts.script.inside(n, value) for n in done):
