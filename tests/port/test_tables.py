@@ -51,6 +51,10 @@ ADDED = [
     ("seen = torch.zeros(3)", "seen.index_add_(0, y, each.detach())", "print((100 * seen).round().tolist())", ["seen"]),
     ("seen = torch.zeros(3)", "seen.scatter_add_(0, y, torch.ones(len(y)))", "print(seen.tolist())", ["seen"]),
     ("seen = np.zeros(3)", "np.add.at(seen, y.numpy(), 1)", "print(seen.tolist())", ["seen"]),
+    ("seen = [0] * 3", "for a in y.tolist():\n            seen[a] += 1", "print(seen)", ["seen"]),
+    ("seen = {0: 0, 1: 0, 2: 0}", "for a in y.tolist():\n            seen[a] += 1", "print(seen)", ["seen"]),
+    ("seen = {k: 0 for k in range(3)}", "for a, b in zip(y.tolist(), said.tolist()):\n            if a == b:\n"
+     "                seen[a] += 1", "print({k: v / 96 for k, v in seen.items()})", ["seen"]),
     (COUNTS, HITS, RATIO, ["hit", "missed"]),
     ("total, tokens, seen = 0.0, 0, 0",
      "n = (y > 0).sum().item()\n        total += each[y > 0].sum().item()\n        tokens += n\n        seen += len(x)",

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from dl_comm import CommError, _core
+from dl_comm.entrywise import has_entries, total_of_entries
 from dl_comm.ranks import get_nranks, parts
 from dl_comm.shares import check_fits
 from dl_comm.tensorflow.op import reduce
@@ -121,12 +122,15 @@ def average(value: Any) -> Any:
 def total(value: Any) -> Any:
     """Return the sum of ``value`` over the ranks: of counts, of losses that are sums. Its kind stays.
 
-    Booleans count, as int64. Integers are exact up to 2^53. On one rank, and where all repeat the serial run
-    (``DL_COMM_REPLICATE``), ``value`` itself comes back. Raises ``dl_comm.CommError`` when a sum does not fit the
+    Booleans count, as int64. Integers are exact up to 2^53. Of a list, a tuple or a dict of numbers each entry is added
+    up, in a dict those of one name. On one rank, and where all repeat the serial run (``DL_COMM_REPLICATE``), ``value``
+    itself comes back. Raises ``dl_comm.CommError`` when a sum does not fit the
     dtype; in a graph that is not seen.
     """
     if parts() == 1:
         return value
+    if has_entries(value):
+        return total_of_entries(value)
     if tf.is_tensor(value) or isinstance(value, tf.Variable):
         tensor = tf.cast(value, tf.int64) if value.dtype == tf.bool else tf.convert_to_tensor(value)
         found = _combined(tensor, "sum")

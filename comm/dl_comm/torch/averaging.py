@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dl_comm import CommError, _core
+from dl_comm.entrywise import has_entries, total_of_entries
 from dl_comm.ranks import get_nranks, parts
 from dl_comm.shares import check_fits
 from dl_comm.torch.memory import DenseMemory, dtype_name, expanded, label, plain_buffers
@@ -177,16 +178,20 @@ def total(value: Any) -> Any:
     """Return the sum of ``value`` over the ranks: of counts, of losses that are sums.
 
     Its kind stays: a float is a float, an int an int, a tensor a tensor of the same dtype and device (detached;
-    booleans count, as int64), an array an array. The argument is not changed; on one rank, and
-    where all repeat the serial run (``DL_COMM_REPLICATE``), it comes back itself.
+    booleans count, as int64), an array an array. Of a list, a tuple or a dict of numbers each entry is added up, in a
+    dict those of one name. The argument is not changed; on one rank, and where all repeat the serial run
+    (``DL_COMM_REPLICATE``), it comes back itself.
 
     Raises ``TypeError`` for other types, ``dl_comm.CommError`` when shapes or dtypes differ between ranks, or when the
     sum does not fit the dtype.
     """
-    if not isinstance(value, (bool, int, float, Tensor, np.ndarray, np.generic)):
-        raise TypeError(f"total() got {type(value).__name__}; it takes a number, a tensor or an array")
+    if not has_entries(value) and not isinstance(value, (bool, int, float, Tensor, np.ndarray, np.generic)):
+        raise TypeError(f"total() got {type(value).__name__}; it takes a number, a tensor, an array, or a list or dict "
+                        "of numbers")  # fmt: skip
     if parts() == 1:
         return value
+    if has_entries(value):
+        return total_of_entries(value)
     if isinstance(value, Tensor):
         return _sum_tensor(value)
     if isinstance(value, (np.ndarray, np.generic)):

@@ -11,7 +11,7 @@ from dlrun.port.insert import statements
 from dlrun.port.passes import counts, returned
 from dlrun.port.passes.counters import runs_inside
 from dlrun.port.passes.metrics import Metrics
-from dlrun.port.program.script import Script, added, names_in, walk
+from dlrun.port.program.script import Script, added, dotted, names_in, walk
 
 _ZEROS = ("numpy.zeros", "torch.zeros", "tensorflow.zeros")
 _ADDS = ("index_add_", "scatter_add_", "index_put_")
@@ -164,21 +164,49 @@ class _Grown:
     def _is_zero(self, made: cst.BaseExpression | None) -> bool:
         if isinstance(made, (cst.Integer, cst.Float)):
             return made.evaluated_value == 0
-        return isinstance(made, cst.Call) and self.script.name_of(made.func) in _ZEROS
+        arrays = isinstance(made, cst.Call) and self.script.name_of(made.func) in _ZEROS
+        return arrays or (made is not None and _holds_zeros(self.script, made))
 
     def _is_array(self, name: cst.Name) -> bool:
         """Tell whether ``name`` begins as an array of zeros each time."""
         made = [b.written for b in self.script.bindings_of(name)
                 if b.how == "assign" and b.path != ("part",) and added(b.node) is None]  # fmt: skip
         return bool(made) and all(
-            isinstance(v, cst.Call) and bool(v.args) and self._is_zero(v) and not self.metrics.scalar(v) for v in made
-        )
+            v is not None and self._is_zero(v) and (_holds_zeros(self.script, v) or (
+                isinstance(v, cst.Call) and bool(v.args) and not self.metrics.scalar(v))) for v in made
+        )  # fmt: skip
 
     def _is_read_inside(self, name: str) -> bool:
         """Tell whether the loop reads ``name`` for something else than adding to it."""
         own = self.adds[name]
         return any(self.script.inside(n, self.loop) and not any(self.script.inside(n, add) for add in own)
                    for n in self.script.named(name))  # fmt: skip
+
+
+def _holds_zeros(script: Script, made: cst.BaseExpression) -> bool:
+    """Tell whether ``made`` is a list or dict of zeros: ``[0] * 10``, ``{"cat": 0, "dog": 0}``, ``Counter()``."""
+    match made:
+        case cst.List(elements=elements) | cst.Tuple(elements=elements):
+            return bool(elements) and all(_is_written_zero(e.value) for e in elements)
+        case cst.BinaryOperation(left=cst.List() as left, operator=cst.Multiply()):
+            return _holds_zeros(script, left)
+        case cst.ListComp(elt=each) | cst.GeneratorExp(elt=each) | cst.DictComp(value=each):
+            return _is_written_zero(each)
+        case cst.Dict():
+            return bool(made.elements) and all(_is_written_zero(e.value) for e in made.elements)
+        case cst.Call(func=func, args=args):
+            name, given = script.name_of(func), [a.value for a in args]
+            if name == "collections.defaultdict":
+                return [dotted(v) for v in given] in (["int"], ["float"])
+            if name == "dict.fromkeys" or dotted(func) == "dict.fromkeys":
+                return len(given) == 2 and _is_written_zero(given[1])
+            made_of = name in ("builtins.list", "builtins.dict") and len(given) == 1
+            return (name == "collections.Counter" and not given) or (made_of and _holds_zeros(script, given[0]))
+    return False
+
+
+def _is_written_zero(node: cst.BaseExpression) -> bool:
+    return isinstance(node, (cst.Integer, cst.Float)) and node.evaluated_value == 0
 
 
 def _empties(script: Script, line: cst.SimpleStatementLine) -> str:

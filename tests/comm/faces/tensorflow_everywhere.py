@@ -252,6 +252,7 @@ def averages_keep_the_kind():
     assert (dl.total(_r), dl.total(float(_r)), type(dl.total(_r))) == (summed, summed, int)
     assert dl.total(tf.constant([_r, 1])).numpy().tolist() == [summed, _n]
     assert dl.total(np.full(3, _r, np.float32)).tolist() == [summed] * 3
+    assert (dl.total([_r, 1]), dl.total({"own": _r})) == ([summed, _n], {"own": summed})
     assert (dl.total(True), dl.total(tf.constant([True, _r > 0])).numpy().tolist()) == (_n, [_n, _n - 1])
     for narrow in (tf.constant([1, 200], tf.uint8), np.array([-100], np.int8), np.int8(100)):
         try:

@@ -3,7 +3,7 @@
 import contextlib
 import copy
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import dl_comm.torch as dl
 import numpy as np
@@ -338,6 +338,7 @@ def totals_keep_the_kind_of_their_argument():
     assert dl.total(torch.tensor([True, _r > 0])).tolist() == [_n, _n - 1]
     loss = torch.tensor(float(_r), requires_grad=True)
     assert dl.total(loss).item() == total
+
     assert not dl.total(loss).requires_grad
 
     def large(rank: int) -> list[int]:
@@ -366,3 +367,23 @@ def totals_keep_the_kind_of_their_argument():
         assert "str" in str(error)
     else:
         raise AssertionError("no error")
+
+
+def totals_of_lists_and_dicts_are_sums_of_their_entries():
+    total = _n * (_n - 1) // 2
+    assert dl.total([_r, 0.5, np.int32(1)]) == [total, 0.5 * _n, _n]
+    assert dl.total((2**62, _r)) == (_n * 2**62, total)
+    counts = dl.total(Counter({"all": 1, f"rank {_r}": 3}))
+    assert type(counts) is Counter
+    assert counts == {"all": _n, **{f"rank {k}": 3 for k in range(_n)}}
+    own = {0: _r}
+    assert dl.total(own) == {0: total}
+    assert own == {0: _r}
+    if _n > 1:
+        try:
+            dl.total([0] * (1 + (_r > 0)))
+        except CommError as error:
+            assert "entries on ranks 0 to" in str(error)
+        else:
+            raise AssertionError("no error")
+    assert dl.total([1]) == [_n]
