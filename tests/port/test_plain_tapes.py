@@ -1,5 +1,7 @@
 """Tapes over variables alone, without a model of Keras: what they make of a rank's samples is averaged."""
 
+import pytest
+
 from dlrun.port import port
 
 HEAD = """import numpy as np
@@ -47,3 +49,44 @@ for epoch in range(100):
 np.savetxt("weight_%.3f.txt" % kept[-1], weight.numpy())
 """
     assert "kept.append(dl.total(total) / len(rows))" in port(source).text
+
+
+@pytest.mark.parametrize(
+    ("part", "averaged"),
+    [
+        ("tf.add_n(net.losses)", True),
+        ("tf.norm(net(x))", True),
+        ("tf.norm(net(x), axis=1)", False),
+        ("tf.add_n([x, x])", False),
+    ],
+)
+def test_losses_of_layers_and_a_norm_of_all_leave_one_number_to_show(part, averaged) -> None:
+    source = f"""import tensorflow as tf
+net = tf.keras.Sequential([tf.keras.layers.Dense(3, kernel_regularizer="l2")])
+opt = tf.keras.optimizers.SGD(0.1)
+for x in tf.data.Dataset.from_tensor_slices(rows).batch(8):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(net(x) ** 2) + {part}
+    opt.apply_gradients(zip(tape.gradient(loss, net.trainable_variables), net.trainable_variables))
+    print(loss)
+"""
+    assert ("print(dl.average(loss))" in port(source).text) == averaged
+
+
+def test_so_do_the_losses_that_a_graph_collects() -> None:
+    source = """import numpy as np
+import tensorflow.compat.v1 as tf
+tf.disable_v2_behavior()
+x = tf.placeholder(tf.float32, [None, 4])
+out = tf.layers.dense(x, 8, kernel_regularizer=tf.keras.regularizers.l2(1e-4))
+collected = tf.get_collection(tf.GraphKeys.REGULARIZATION_LOSSES)
+loss = tf.reduce_mean(out ** 2) + tf.add_n(collected)
+train = tf.train.AdamOptimizer(1e-3).minimize(loss)
+rows = np.load("rows.npy")
+with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    for step in range(10000):
+        _, value = session.run([train, loss], {x: rows[np.random.choice(len(rows), 32)]})
+        print(step, value)
+"""
+    assert "print(step, dl.average(value))" in port(source).text

@@ -223,7 +223,7 @@ class Scalars:
         name = self.script.name_of(call.func)
         if (known := of_library(call, name, lambda node: self(node, depth))) is not None:
             return known
-        if name.startswith("tensorflow.") and of_tensorflow(call, name, lambda node: self(node, depth)):
+        if name.startswith("tensorflow.") and of_tensorflow(self.flow, call, name, lambda node: self(node, depth)):
             return True
         if self._is_loss(call):
             return not any(a.keyword and a.keyword.value in ("reduction", "reduce") for a in call.args)

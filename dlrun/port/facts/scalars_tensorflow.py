@@ -8,6 +8,7 @@ from collections.abc import Callable
 import libcst as cst
 
 from dlrun.port.facts.kinds_tensorflow import plain
+from dlrun.port.program.flow import Flow
 
 # Functions of TensorFlow that make one number of single numbers, and those that make one number of anything.
 _OF_NUMBERS = re.compile(r"^tensorflow\.(math\.)?(minimum|maximum|cast|to_float|exp|log|sqrt|square|abs|add|subtract|"
@@ -15,15 +16,20 @@ _OF_NUMBERS = re.compile(r"^tensorflow\.(math\.)?(minimum|maximum|cast|to_float|
 _ONE_NUMBER = re.compile(r"^tensorflow\.(compat\.v1\.)?(nn\.l2_loss|(linalg\.)?global_norm|losses\.get_\w+_loss|"
                          r"train\.(get_\w*global_step|\w+_decay))$|"
                          r"^tensorflow\.compat\.v1\.losses\.[a-z]\w+$")  # fmt: skip
+_ADDS = re.compile(r"^tensorflow\.(math\.)?add_n$")
+_NORM = re.compile(r"^tensorflow\.(linalg\.)?norm$")  # of all entries, where no axis is given
+_LOSSES = re.compile(r"^tensorflow\.(get_collection|losses\.get_(regularization_)?losses)$")
 _FIRST = ("cast", "to_float", "constant", "Variable")  # of these the first argument tells
 
 
-def of_tensorflow(call: cst.Call, name: str, is_number: Callable[[cst.CSTNode], bool]) -> bool:
+def of_tensorflow(flow: Flow, call: cst.Call, name: str, is_number: Callable[[cst.CSTNode], bool]) -> bool:
     """Tell whether ``call`` of TensorFlow's ``name`` makes one number: a loss of TensorFlow 1, or one of numbers."""
     given = [arg.value for arg in call.args if arg.keyword is None]
-    if plain(name) == "tensorflow.add_n":
-        entries = _each(given[0]) if given else []
-        return bool(entries) and all(map(is_number, entries))
+    if _ADDS.search(plain(name)):
+        made = [o.node for o in flow.origins(given[0])] if given else []
+        return bool(made) and all(_is_losses(flow, n) or (_each(n) and all(map(is_number, _each(n)))) for n in made)
+    if _NORM.search(plain(name)):
+        return len(call.args) == 1
     if _OF_NUMBERS.search(plain(name)):
         given = given[:1] if name.endswith(_FIRST) else given
         return bool(given) and all(map(is_number, given))
@@ -33,7 +39,14 @@ def of_tensorflow(call: cst.Call, name: str, is_number: Callable[[cst.CSTNode], 
     return not reduced and bool(_ONE_NUMBER.search(name))
 
 
-def _each(entries: cst.BaseExpression) -> list[cst.BaseExpression]:
+def _is_losses(flow: Flow, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` is a list of losses that TensorFlow keeps: ``net.losses``, ``get_collection("losses")``."""
+    if isinstance(node, cst.Call):
+        return bool(_LOSSES.search(plain(flow.script.name_of(node.func))))
+    return isinstance(node, cst.Attribute) and node.attr.value == "losses"
+
+
+def _each(entries: cst.CSTNode) -> list[cst.BaseExpression]:
     """Return the entries of a list that is written out, or made in a comprehension."""
     if isinstance(entries, (cst.ListComp, cst.GeneratorExp)):
         return [entries.elt]

@@ -261,9 +261,9 @@ class Tops:
         return owner is not None and any(self.script.class_of(origin.node) is owner for origin in made)
 
     def _makes_many(self, node: cst.CSTNode) -> bool:
-        """Tell whether ``node`` is an element of a comprehension: each of its values is an object of its own."""
-        around = (u for u in self.script.above(node) if isinstance(u, (cst.ListComp, cst.FunctionDef)))
-        return isinstance(next(around, None), cst.ListComp)
+        """Tell whether ``node`` is made by a comprehension or a lambda: each of its values is an object of its own."""
+        around = (u for u in self.script.above(node) if isinstance(u, (cst.ListComp, cst.Lambda, cst.FunctionDef)))
+        return isinstance(next(around, None), (cst.ListComp, cst.Lambda))
 
     @cached_property
     def _by_hand(self) -> set[str]:

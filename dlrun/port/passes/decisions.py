@@ -155,8 +155,7 @@ def _decision(metrics: Metrics, node: cst.CSTNode, test: cst.Comparison) -> Iter
             how = metrics.total_of(side) if _is_sum(metrics, side) else metrics.wrapped
             yield Edit(side, "all ranks must decide alike", how)
             for n in _kept(metrics, node, test):
-                ends = isinstance(n.value, cst.Call) and metrics.script.name_of(n.value.func) in _ENDS
-                for value in [a.value for a in n.value.args] if ends else [n.value]:  # type: ignore[attr-defined]
+                for value in _parts(metrics, n.value):
                     if metrics.script.code(value) == text:
                         yield Edit(value, "what is kept is what was compared", metrics.wrapped)
         elif (metrics.script.function_of(anchor), text) not in metrics.averaged:
@@ -167,6 +166,13 @@ def _decision(metrics: Metrics, node: cst.CSTNode, test: cst.Comparison) -> Iter
             metrics.settle(text, line)
             lines = statements(f"torch/{'total' if summed else 'average'}_statement", dl=alias, name=text, trains=told)
             yield Edit(line, f"{text}: all ranks must decide alike", before=lines)
+
+
+def _parts(metrics: Metrics, value: cst.BaseExpression) -> list[cst.BaseExpression]:
+    """Return ``value``, or its entries: ``mean`` of ``max(mean, best)``, and of ``mean, 0``."""
+    if isinstance(value, cst.Call) and metrics.script.name_of(value.func) in _ENDS:
+        return [arg.value for arg in value.args]
+    return [e.value for e in value.elements] if isinstance(value, cst.Tuple) else [value]
 
 
 def _is_sum(metrics: Metrics, side: cst.BaseExpression) -> bool:

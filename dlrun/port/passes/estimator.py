@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import partial
 
@@ -10,7 +11,10 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.insert import expression, with_argument
-from dlrun.port.program.script import argument
+from dlrun.port.passes import order
+from dlrun.port.program.script import argument, calls_method, dotted
+
+_NORMALIZES = re.compile(r"batch_norm|BatchNorm")
 
 
 def broadcast(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
@@ -74,6 +78,7 @@ def _with(parameter: str, made: cst.BaseExpression, call: cst.Call) -> cst.Call:
 def shard(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
     """Yield the shares of the data sets and arrays that the training's input functions make."""
     assert facts.estimators is not None
+    yield from order.torch(facts)
     dl, done = facts.alias, set()
     for kind, node in facts.estimators.inputs():
         if node in done:
@@ -99,10 +104,29 @@ def steps(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
                    lambda n: expression("torch/steps", {"count": n}, dl=facts.alias))  # fmt: skip
 
 
-def metrics(facts: TensorFlowFacts) -> Iterator[Doubt]:
-    """Yield a doubt where a hook may end the training on one rank."""
+def metrics(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
+    """Yield a doubt where a hook may end the training on one rank, and means of what the ranks evaluate each by itself.
+
+    They evaluate one model, but for the statistics of batch normalization, which every rank has of its own samples.
+    """
     for call in facts.script.calls:
         name = facts.script.name_of(call.func)
         if "stop_if" in name or name.endswith("make_early_stopping_hook"):
             why = "each rank decides by its own evaluation when to stop: one that stops leaves the others waiting"
             yield Doubt(call, why, "high", f"stop on a value that is {facts.alias}.average(...) of the ranks'")
+        used = calls_method(call, "evaluate") and not isinstance(facts.script.parents[call], cst.Expr)
+        if used and _normalizes(facts) and _is_trained(facts, call.func.value):  # type: ignore[attr-defined]
+            yield Edit(call, "the ranks' models differ in the statistics of batch normalization: all see the mean",
+                       lambda c: expression("torch/average", {"value": c}, dl=facts.alias))  # fmt: skip
+
+
+def _normalizes(facts: TensorFlowFacts) -> bool:
+    return any(_NORMALIZES.search(dotted(call.func)) for call in facts.script.calls)
+
+
+def _is_trained(facts: TensorFlowFacts, owner: cst.BaseExpression) -> bool:
+    """Tell whether ``owner`` is an Estimator that the script trains."""
+    assert facts.estimators is not None
+    trained = [c.func.value for c in facts.estimators.trains if isinstance(c.func, cst.Attribute)]
+    made = {o.node for one in trained for o in facts.flow.origins(one)}
+    return any(o.node in made for o in facts.flow.origins(owner))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from functools import partial
 
@@ -21,8 +20,10 @@ from dlrun.port.passes import (
     coupled,
     devices,
     keras_annealing,
+    keras_doubts,
     keras_schedules,
     moving,
+    order,
     own_variables,
     recipe,
     schedules,
@@ -33,8 +34,6 @@ from dlrun.port.passes import start as torch_start
 from dlrun.port.passes.apart import own_generators
 from dlrun.port.passes.bounds import sources
 from dlrun.port.program.script import dotted, walk
-
-_TUNERS = re.compile(r"^(keras_tuner|kerastuner)\.([\w.]*\.)?(RandomSearch|Hyperband|BayesianOptimization|GridSearch)$")
 
 
 def start(facts: KerasFacts) -> Iterator[Edit | Doubt]:
@@ -102,7 +101,7 @@ def gradients(facts: KerasFacts) -> Iterator[Edit | Doubt]:
         if keras_batches.is_unseen(facts.flow, node):
             yield Doubt(node, "made out of sight: where it draws an order by NumPy's or random's numbers, each rank "
                         "takes every n-th batch of another order", "medium")  # fmt: skip
-    yield from _by_itself(facts)
+    yield from keras_doubts.by_itself(facts)
     yield from coupled.both(facts)
     yield from own_variables.keras(facts)
     own = {facts.script.outermost_loop(node): None for node in (*(loop.body for loop in facts.dealt), *facts.iterated)}
@@ -121,7 +120,7 @@ def gradients(facts: KerasFacts) -> Iterator[Edit | Doubt]:
         yield from own_generators(facts, loop)
 
 
-def shard(facts: KerasFacts) -> Iterator[Edit]:
+def shard(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     """Let all ranks have the same samples in the same order, of which fit() gives each its share.
 
     Before:
@@ -137,21 +136,7 @@ def shard(facts: KerasFacts) -> Iterator[Edit]:
         model.fit(x[order[:800]], y[order[:800]])
     """
     yield from unseeded.torch(facts)
-
-
-def _by_itself(facts: KerasFacts) -> Iterator[Doubt]:
-    """Yield doubts about what each rank would do by itself: play an environment, restore, search."""
-    for node in [n for n in facts.script.nodes if plays(facts.kinds, n)][:1]:
-        yield Doubt(node, "every rank plays episodes of its own: with one seed they begin alike, and a rank that "
-                    "trains less often leaves the others waiting for ever", "high",
-                    f"seed with {facts.alias}.get_rank(), and train equally often on all ranks")  # fmt: skip
-    for call in [c for c in facts.script.calls if facts.script.name_of(c.func).endswith("callbacks.BackupAndRestore")]:
-        yield Doubt(call, "it restores on one rank what the others lack: fit() refuses it on several ranks", "high",
-                    "save with ModelCheckpoint, and load the weights before distribute()")  # fmt: skip
-    for call in [c for c in facts.script.calls if _TUNERS.search(facts.script.name_of(c.func))]:
-        yield Doubt(call, "each rank searches by itself, and writes what it tries into one folder: it may go on from "
-                    "what another has written there, and try another model", "high",
-                    f"a directory with {facts.alias}.get_rank() in its name, overwrite=True, and seed=0")  # fmt: skip
+    yield from order.torch(facts)
 
 
 def _shared(dl: str, ends: bool, node: cst.BaseExpression) -> cst.BaseExpression:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.edits import Doubt
-from dlrun.port.facts import Facts
+from dlrun.port.facts import ScriptFacts
 from dlrun.port.passes.downloads import sorts_out
 from dlrun.port.program.script import argument, calls_method, dotted, walk
 
@@ -16,17 +16,19 @@ _SORTS = ("builtins.sorted", "natsort.natsorted", "builtins.len", "builtins.max"
 _SPLITS = ("sklearn.model_selection.train_test_split", "sklearn.model_selection.ShuffleSplit",
            "sklearn.model_selection.StratifiedShuffleSplit")  # fmt: skip
 _SEEDS = ("numpy.random.seed", "transformers.set_seed", "lightning.seed_everything")
+_STRICT = ("deterministic", "experimental_deterministic")  # whether a data set keeps its order
 _FILLS = ("append", "extend", "add", "insert")
 _ALGEBRA = ("difference", "union", "intersection", "symmetric_difference")
 _NUMBERS = ("builtins.enumerate", "builtins.list", "builtins.tuple", "builtins.zip")
 
 
-def torch(facts: Facts) -> Iterator[Doubt]:
+def torch(facts: ScriptFacts) -> Iterator[Doubt]:
     """Yield a doubt, each kind once, about splits, listings and vocabularies that differ from rank to rank.
 
     What is drawn after init() is one for all ranks, which then draw rank 0's random numbers.
     """
     script = facts.script
+    yield from list(_at_will(facts))[:1]
     seeded = any(script.name_of(c.func) in _SEEDS for c in script.calls)
     kinds: set[str] = set()
     for call in script.calls:
@@ -55,13 +57,30 @@ def torch(facts: Facts) -> Iterator[Doubt]:
                         f"{script.code(call.func)}(sorted({inner}))")  # fmt: skip
 
 
-def _before_init(facts: Facts, call: cst.Call) -> bool:
+def _at_will(facts: ScriptFacts) -> Iterator[Doubt]:
+    """Yield doubts about data sets of TensorFlow that may hand out their elements in another order in each process."""
+    for node in facts.script.nodes:
+        wanted, write = None, ""
+        if isinstance(node, cst.Assign) and dotted(node.targets[0].target).rsplit(".", 1)[-1] in _STRICT:
+            wanted, write = node.value, f"{facts.script.code(node.targets[0].target)} = True"
+        elif calls_method(node, "map", "interleave"):
+            wanted, write = argument(node, "deterministic"), "deterministic=True"
+        elif isinstance(node, cst.Call) and facts.script.name_of(node.func).startswith("tensorflow_datasets."):
+            mixed = argument(node, "shuffle_files")
+            wanted = cst.Name("False") if mixed is not None and dotted(mixed) not in ("", "False") else None
+            write = "shuffle_files=False, and shuffle() what it loads"
+        if wanted is not None and dotted(wanted) not in ("True", "None"):
+            yield Doubt(node, "its elements may come in another order in each process: of the same batches some ranks "
+                        "take one twice, and none another", "medium", write)  # fmt: skip
+
+
+def _before_init(facts: ScriptFacts, call: cst.Call) -> bool:
     """Tell whether ``call`` runs before init(): where a module is imported."""
-    imported = facts.uncalled is not None or facts.script.tree_of(call) is not facts.script.module
+    imported = getattr(facts, "uncalled", None) is not None or facts.script.tree_of(call) is not facts.script.module
     return imported and isinstance(facts.script.function_of(call), cst.Module)
 
 
-def _sorted(facts: Facts, call: cst.Call) -> bool:
+def _sorted(facts: ScriptFacts, call: cst.Call) -> bool:
     """Tell whether what ``call`` lists is sorted or counted: around it, or in place on the name it is bound to.
 
     Or whether nothing is kept of it: its files are removed or moved.
@@ -79,7 +98,7 @@ def _sorted(facts: Facts, call: cst.Call) -> bool:
     return False
 
 
-def _sorts(facts: Facts, name: str) -> bool:
+def _sorts(facts: ScriptFacts, name: str) -> bool:
     """Tell whether something sorts what is called ``name``, or nothing but counts it."""
     script = facts.script
     given = [c for c in script.calls if c.args and script.code(c.args[0].value) == name]
@@ -94,13 +113,13 @@ def _sorts(facts: Facts, name: str) -> bool:
     return 0 < len(uses) == sum(script.name_of(c.func) in _SORTS for c in given)
 
 
-def _numbers_a_set(facts: Facts, call: cst.Call, name: str) -> bool:
+def _numbers_a_set(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
     """Tell whether ``call`` puts the entries of a set in an order, which nothing sorts later."""
     numbers = name in _NUMBERS and bool(call.args) and _is_set(facts, call.args[0].value)
     return numbers and not _sorted(facts, call) and not _holds_numbers(facts, call.args[0].value)
 
 
-def _holds_numbers(facts: Facts, node: cst.CSTNode, depth: int = 4) -> bool:
+def _holds_numbers(facts: ScriptFacts, node: cst.CSTNode, depth: int = 4) -> bool:
     """Tell whether ``node`` surely holds numbers alone: sets of such are in one order in all processes."""
     made = _made(facts, node)
     if made is None or not depth:
@@ -123,7 +142,7 @@ def _holds_numbers(facts: Facts, node: cst.CSTNode, depth: int = 4) -> bool:
     return bool(given) and all(_holds_numbers(facts, n, depth - 1) for n in given)
 
 
-def _made(facts: Facts, node: cst.CSTNode) -> cst.CSTNode | None:
+def _made(facts: ScriptFacts, node: cst.CSTNode) -> cst.CSTNode | None:
     """Return what ``node`` is, or the one value that its name gets."""
     if not isinstance(node, cst.Name):
         return node
@@ -131,7 +150,7 @@ def _made(facts: Facts, node: cst.CSTNode) -> cst.CSTNode | None:
     return bindings[0].value if len(bindings) == 1 and bindings[0].how == "assign" and not bindings[0].path else None
 
 
-def _is_set(facts: Facts, node: cst.CSTNode, depth: int = 4) -> bool:
+def _is_set(facts: ScriptFacts, node: cst.CSTNode, depth: int = 4) -> bool:
     """Tell whether ``node`` is a set, or a list made of one, that nothing has sorted."""
     if isinstance(node, cst.SetComp):
         return True

@@ -14,8 +14,9 @@ from dlrun.port.facts.scalars import Scalars
 from dlrun.port.facts.session import SessionGradients
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.insert import expression
-from dlrun.port.passes import bounds
+from dlrun.port.passes import bounds, takes
 from dlrun.port.passes.counts import is_own
+from dlrun.port.passes.so_far import steps_so_far
 from dlrun.port.passes.sums import Sums
 from dlrun.port.program.script import calls_method, dotted, walk
 
@@ -63,7 +64,8 @@ def _epochs(facts: TensorFlowFacts, count: cst.BaseExpression) -> Iterator[cst.B
 
 
 def resumed(facts: TensorFlowFacts) -> Iterator[Edit]:
-    """Yield what finds the epoch and the batch in which a run goes on from the steps that it has counted: a rank's own.
+    """Yield what finds where a run goes on from the steps that it has counted, a rank's own: of a data set, and
+    the epoch and the batch.
 
     ``start = int(step / batches)`` before ``for epoch in range(start, epochs):`` and, in it, ``range(begin, batches)``.
     """
@@ -83,6 +85,7 @@ def resumed(facts: TensorFlowFacts) -> Iterator[Edit]:
             yield Edit(part.right, why, lambda n: expression("torch/steps", {"count": n}, dl=dl))
         if parts and ranges[0] in dealt:
             yield Edit(starts[0], why, lambda n: expression("torch/serial_steps", {"step": n}, dl=dl))
+    yield from takes.resumed(facts, steps_so_far(facts))
 
 
 def parts(facts: TensorFlowFacts) -> Iterator[Doubt]:

@@ -6,10 +6,14 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from dlrun.port.edits import Edit
 from dlrun.port.facts import Facts
+from dlrun.port.facts.computed import Tells
 from dlrun.port.facts.rates import is_zero
+from dlrun.port.insert import expression
 from dlrun.port.passes.counters import feeds_of, takes_batches
-from dlrun.port.program.script import dotted, walk
+from dlrun.port.passes.so_far import bare
+from dlrun.port.program.script import calls_method, children, dotted, walk
 
 
 def takes(facts: Facts) -> Iterator[tuple[cst.For, cst.BaseExpression]]:
@@ -29,6 +33,23 @@ def takes(facts: Facts) -> Iterator[tuple[cst.For, cst.BaseExpression]]:
         for call in dict.fromkeys(n for part in parts for n in walk(part) if isinstance(n, cst.Call)):
             if not any(facts.script.inside(call, feed.node) for feed in facts.feeds):
                 yield from ((loop, count) for count in _taken(facts, call))
+
+
+def resumed(facts: Facts, counts: Tells) -> Iterator[Edit]:
+    """Yield the steps so far where they tell what of all batches is left, or done: ``data.take(total - step)``."""
+    for call in (n for feed in facts.feeds for n in walk(feed.node) if calls_method(n, "take", "skip")):
+        for read in (r for arg in call.args for r in _reads(facts, arg.value, counts)):
+            yield Edit(read, "n ranks have taken n times as many of these batches",
+                       lambda n: expression("torch/serial_steps", {"step": n}, dl=facts.alias))  # fmt: skip
+
+
+def _reads(facts: Facts, node: cst.CSTNode, counts: Tells) -> Iterator[cst.BaseExpression]:
+    """Yield the parts of ``node`` that are the number of steps so far: ``step.numpy()``."""
+    if isinstance(node, cst.BaseExpression) and counts(bare(facts, node)):
+        yield node
+    else:
+        for child in children(node):
+            yield from _reads(facts, child, counts)
 
 
 def _generates(facts: Facts, over: cst.BaseExpression) -> bool:

@@ -1,0 +1,89 @@
+"""Orders that differ between the processes of Keras and of Estimators: files, sets, data sets that keep no order."""
+
+import pytest
+
+from dlrun.port import port
+
+KERAS = """import glob
+import numpy as np
+import keras
+import tensorflow as tf
+LINE
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile("adam", "mse")
+model.fit(rows, wanted, epochs=3)
+"""
+
+
+def doubted(source: str) -> list[str]:
+    """Return what the port of ``source`` proposes to write where an order is doubted."""
+    return [d.write for d in port(source).doubts if "order" in d.why]
+
+
+@pytest.mark.parametrize(
+    ("line", "written"),
+    [
+        ("files = glob.glob('rows/*.npy')", ["sorted(glob.glob('rows/*.npy'))"]),
+        ("numbers = {word: i for i, word in enumerate(set(words))}", ["enumerate(sorted(set(words)))"]),
+        ("files = sorted(glob.glob('rows/*.npy'))", []),
+    ],
+)
+def test_keras_scripts_are_told_of_orders_that_each_process_makes(line, written) -> None:
+    assert doubted(KERAS.replace("LINE", line)) == written
+
+
+@pytest.mark.parametrize(
+    ("line", "written"),
+    [
+        ("rows = tf.data.TextLineDataset(x).map(parsed, deterministic=False)", ["deterministic=True"]),
+        ("rows = files.interleave(tf.data.TFRecordDataset, deterministic=not training)", ["deterministic=True"]),
+        ("how = tf.data.Options()\nhow.experimental_deterministic = False", ["how.experimental_deterministic = True"]),
+        ("rows = files.interleave(tf.data.TFRecordDataset, deterministic=True)", []),
+        ("rows = files.interleave(tf.data.TFRecordDataset)", []),
+    ],
+)
+def test_data_sets_that_keep_no_order_are_doubted(line, written) -> None:
+    assert doubted(KERAS.replace("LINE", line)) == written
+
+
+def test_so_are_files_that_tensorflow_datasets_reads_in_any_order_also_for_a_tape() -> None:
+    source = """import tensorflow as tf
+import tensorflow_datasets as tfds
+data = tfds.load("mnist", split="train", as_supervised=True, shuffle_files=True).batch(8)
+model, opt = tf.keras.Sequential([tf.keras.layers.Dense(1)]), tf.keras.optimizers.SGD(0.1)
+for x, y in data:
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(model(x) - y))
+    opt.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+"""
+    assert doubted(source) == ["shuffle_files=False, and shuffle() what it loads"]
+    assert not doubted(source.replace(", shuffle_files=True", ""))
+
+
+ESTIMATOR = """import glob
+import tensorflow.compat.v1 as tf
+def model_fn(features, labels, mode):
+    out = tf.layers.dense(NORMALIZED, 1)
+    loss = tf.reduce_mean(tf.square(out - labels))
+    train = tf.train.AdamOptimizer(1e-3).minimize(loss, tf.train.get_global_step())
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train)
+def input_fn():
+    return tf.data.TFRecordDataset(glob.glob("rows/*")).batch(8)
+made, best = tf.estimator.Estimator(model_fn, "out"), 9.0
+for epoch in range(100):
+    made.train(input_fn)
+    loss = made.evaluate(input_fn)["loss"]
+    made.evaluate(input_fn)
+    if loss > best:
+        break
+    best = loss
+"""
+
+
+def test_estimators_are_told_of_listed_files_and_end_on_one_loss_where_they_normalize_batches() -> None:
+    normalized = ESTIMATOR.replace("NORMALIZED", "tf.layers.batch_normalization(features, training=mode == 'train')")
+    assert doubted(normalized) == ['sorted(glob.glob("rows/*"))']
+    text = port(normalized).text
+    assert 'loss = dl.average(made.evaluate(input_fn))["loss"]' in text
+    assert "    made.evaluate(input_fn)\n" in text
+    assert "dl.average" not in port(ESTIMATOR.replace("NORMALIZED", "features")).text
