@@ -20,7 +20,7 @@ def contents(kinds: Kinds, box: cst.CSTNode) -> list[cst.BaseExpression]:
                 found += [e.value for e in made.elements]
             case cst.Dict() | cst.Call(func=cst.Name("dict")) as made:
                 found += [value for _, value in pairs(made)]
-                found += kinds.flow.stored(made)
+                found += [value for _, value in kinds.flow.stored(made)]
             case cst.ListComp() as made:
                 found.append(made.elt)
             case cst.DictComp() as made:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from dlrun.port.facts.torch import Gradients
+from dlrun.port.program.script import dotted, walk
 
 _UNKNOWN = object()
 _SOMETHING = object()  # a value that is no None, no False and no empty text
@@ -36,6 +37,20 @@ class Sites:
             (trains if reached else evaluates).extend(self._given(name, function, call))
         apart = trains and evaluates and not any(given in trains for given in evaluates)
         return (trains, evaluates) if apart else ([], [])
+
+    def totals(self, loop: cst.For) -> bool:
+        """Tell whether the function of ``loop`` divides by the number of all samples: then all its calls take shares,
+        over which that which it divides is summed up."""
+        home = self.script.function_of(loop)
+        counts = [n.right for n in walk(home)
+                  if isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Divide)]  # fmt: skip
+        counts += [n.value for n in walk(home)
+                   if isinstance(n, cst.AugAssign) and isinstance(n.operator, cst.DivideAssign)]  # fmt: skip
+        progress = {n for up in walk(loop.body) if isinstance(up, cst.Call) and dotted(up.func) == "print"
+                    for n in walk(up)}  # fmt: skip
+        return any(
+            isinstance(n, cst.Attribute) and n.attr.value == "dataset"
+            for count in counts if count not in progress for n in walk(count))  # fmt: skip
 
     def _given(self, name: cst.Name, function: cst.FunctionDef, call: cst.Call) -> list[cst.BaseExpression]:
         """Return what ``name`` is in ``function`` when ``call`` runs it: its own parameter, or chosen by a test."""

@@ -25,7 +25,6 @@ from dlrun.port.feeds.positions import moving, picks_samples, slides
 from dlrun.port.feeds.sources import Sources
 from dlrun.port.feeds.uses import Uses
 from dlrun.port.feeds.wholes import Wholes
-from dlrun.port.program.script import dotted, walk
 
 _PLAYS = ("gym", "gymnasium", "envpool", "pettingzoo", "procgen", "stable_baselines3")
 
@@ -115,15 +114,16 @@ class Feeds(Sources, FullBatches):
                 self.found.setdefault(source, Feed(source, "iterable"))
                 self._orders.add(source)
             elif self.iterated.numbers(iterated):
-                if loop in self.innermost and loop not in self.carried.by_loop and picks_samples(self.kinds, loop):
+                taken = loop in self.innermost and loop not in self.carried.by_loop
+                if taken and picks_samples(self.kinds, loop, draws=bool(self._drawn(loop))):
                     self._picked(loop, iterated)
+                    self._fed.update([loop] if len(self.found) > before else [])  # and is not counted, too
             else:
                 self._of_iterated(loop, iterated)
         if len(self.found) > before:
             self.numbered = self.numbered or self._given.by_number(loop)
         reached = list(self.draws.reached(loop.body)) if loop in self.innermost else []
-        drawn = [(c, given) for c in reached if (given := self.draws.advanced(c)) is not None
-                 and not self._is_paced(c) and not self.uses.only_evaluates(c)]  # fmt: skip
+        drawn = self._drawn(loop) if loop in self.innermost else []
         shown = [c for c, _ in drawn if only_shown(self.loops, loop, c)]
         if len(self.found) > before or len(shown) < len(drawn):
             drawn = [(c, given) for c, given in drawn if c not in shown]
@@ -140,6 +140,12 @@ class Feeds(Sources, FullBatches):
             own = self.script.function_of(call) in self.flow.targets(call) or self._paces.hands_itself_on(call)
             if self.draws.keeps_its_place(call) and not own and not self._is_paced(call):
                 self.found.setdefault(call.func, Feed(call.func, "turns"))
+
+    def _drawn(self, loop: cst.For | cst.While) -> list[tuple[cst.Call, cst.BaseExpression]]:
+        """Return the calls by which a turn of ``loop`` draws what may be samples from iterators, each with its own."""
+        found = [(c, self.draws.advanced(c)) for c in self.draws.reached(loop.body)]
+        return [(c, given) for c, given in found
+                if given is not None and not self._is_paced(c) and not self.uses.only_evaluates(c)]  # fmt: skip
 
     @cached_property
     def _paces(self) -> Paces:
@@ -178,24 +184,10 @@ class Feeds(Sources, FullBatches):
     def _of_iterated(self, loop: cst.For, iterated: cst.BaseExpression) -> None:
         """Note what ``loop`` runs over; where its function also evaluates, what the calls that train pass to it."""
         innermost = loop in self.innermost
-        trains, evaluates = ([], []) if self._totals(loop) else self.loops.sites.split(loop, iterated)
+        trains, evaluates = ([], []) if self.loops.sites.totals(loop) else self.loops.sites.split(loop, iterated)
         self.uses.whole.extend(evaluates)
         for given in trains or [iterated]:
             self._feed(self.iterated.source(given), innermost=innermost)
-
-    def _totals(self, loop: cst.For) -> bool:
-        """Tell whether the function of ``loop`` divides by the number of all samples: then all its calls take shares,
-        over which that which it divides is summed up."""
-        home = self.script.function_of(loop)
-        counts = [n.right for n in walk(home)
-                  if isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Divide)]  # fmt: skip
-        counts += [n.value for n in walk(home)
-                   if isinstance(n, cst.AugAssign) and isinstance(n.operator, cst.DivideAssign)]  # fmt: skip
-        progress = {n for up in walk(loop.body) if isinstance(up, cst.Call) and dotted(up.func) == "print"
-                    for n in walk(up)}  # fmt: skip
-        return any(
-            isinstance(n, cst.Attribute) and n.attr.value == "dataset"
-            for count in counts if count not in progress for n in walk(count))  # fmt: skip
 
     def _is_part(self, loop: cst.For | cst.While, drawn: list[cst.For | cst.While]) -> bool:
         """Tell whether each turn of another loop, of 1/n of the turns, runs ``loop`` whole: a critic's five updates."""

@@ -45,6 +45,8 @@ def holds_batches(kinds: Kinds, made: cst.CSTNode) -> bool:
     if not isinstance(made, (cst.List, cst.ListComp, cst.GeneratorExp, cst.Tuple)) or _numbers(kinds, made):
         return False
     held = [o.node for o in kinds.flow.origins(made, ("each",)) if o.node is not made]
+    if any(isinstance(n, cst.Call) and kinds.flow.targets(n) for n in held):
+        return False  # objects, or generators
     texts = bool(held) and all(isinstance(n, cst.SimpleString) for n in held)
     return not texts and not any(isinstance(n, cst.Call) and kinds.of_call(n) for n in held)
 

@@ -8,16 +8,18 @@ import libcst as cst
 
 from dlrun.port.facts.boxes import contents
 from dlrun.port.facts.kinds import Kinds
+from dlrun.port.feeds.several import is_of_iterator
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import calls_method, dotted, names_in, walk
 
 _ONES = ("module", "optimizer", "scheduler", "loss", "loader", "scaler", "writer")
 
 
-def picks_samples(kinds: Kinds, loop: cst.For) -> bool:
+def picks_samples(kinds: Kinds, loop: cst.For, draws: bool = False) -> bool:
     """Tell whether the loop's variable picks samples: it appears in a subscript or goes into a function's.
 
     What it picks out of several models, and what is kept of each, ``nets[i]`` and ``losses[i].append()``, is none.
+    Nor is, where the loop ``draws`` with next(), the iterator from which it does, ``its[i % 3]``, or its name.
     """
     flow = kinds.flow
     names = positions(flow, loop)
@@ -25,7 +27,7 @@ def picks_samples(kinds: Kinds, loop: cst.For) -> bool:
         if isinstance(n, cst.SubscriptElement) and mentions(n, names):
             box = flow.script.parents[n]
             if not isinstance(flow.script.parents[box], cst.AssignTarget) and not (
-                _is_of_model(kinds, box) or keeps(flow, n, loop.body)
+                _is_of_model(kinds, box) or keeps(flow, n, loop.body) or (draws and is_of_iterator(flow, box))
             ):
                 return True
         if isinstance(n, cst.Call) and gives(flow, n, names):
@@ -41,7 +43,9 @@ def _is_of_model(kinds: Kinds, picked: cst.CSTNode) -> bool:
     if isinstance(up, cst.Attribute) and up.attr.value == "append":
         return True
     return isinstance(picked, cst.Subscript) and (
-        kinds.of(picked) in _ONES or any(kinds.of(entry) in _ONES for entry in contents(kinds, picked.value))
+        kinds.of(picked) in _ONES
+        or kinds.of(picked.value) == "module"
+        or any(kinds.of(entry) in _ONES for entry in contents(kinds, picked.value))
     )
 
 

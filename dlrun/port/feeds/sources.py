@@ -208,5 +208,7 @@ class Sources:
         """Tell whether nothing shows what ``iterator``, from which a training loop draws, goes through."""
         through = self.flow.through(iterator)
         made = [o.node for o in self.flow.origins(iterator)]
+        drawn = ("builtins.map", "builtins.filter", "builtins.next")
         return not any(n in self.found for n in through) and all(
-            isinstance(n, (cst.Param, cst.Name, cst.Attribute)) for n in made)  # fmt: skip
+            isinstance(n, (cst.Param, cst.Name, cst.Attribute, cst.Subscript))
+            or (isinstance(n, cst.Call) and self.script.name_of(n.func) in drawn) for n in made)  # fmt: skip

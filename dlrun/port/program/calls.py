@@ -19,7 +19,7 @@ class Calls:
         self._returns: dict[cst.CSTNode, list[cst.BaseExpression]] = {}
         self._appended: dict[cst.CSTNode, list[cst.BaseExpression]] | None = None
         self._later: dict[cst.CSTNode, list[tuple[str, cst.BaseExpression]]] | None = None
-        self._stored: dict[cst.CSTNode, list[cst.BaseExpression]] | None = None
+        self._stored: dict[cst.CSTNode, list[tuple[cst.BaseExpression | None, cst.BaseExpression]]] | None = None
         self._named: dict[cst.CSTNode, list[cst.Call]] | None = None
         self._definitions: dict[cst.CSTNode, tuple[cst.ClassDef | cst.FunctionDef, ...]] = {}
         self._heirs: dict[cst.ClassDef, list[cst.ClassDef]] | None = None
@@ -108,15 +108,17 @@ class Calls:
                             self._appended.setdefault(binding.value, []).append(given)
         return self._appended.get(box, [])
 
-    def stored(self, box: cst.CSTNode) -> list[cst.BaseExpression]:
-        """Return what is put into the new dict ``box`` by ``loaders[name] = loader``."""
+    def stored(self, box: cst.CSTNode) -> list[tuple[cst.BaseExpression | None, cst.BaseExpression]]:
+        """Return what is put into the new dict ``box`` by ``loaders[name] = loader``, with its keys."""
         if self._stored is None:
             self._stored = {}
             for node in self.script.of(cst.Assign):
                 for target in (t.target for t in node.targets if isinstance(t.target, cst.Subscript)):
+                    index = target.slice[0].slice
+                    pair = (index.value if isinstance(index, cst.Index) else None, node.value)
                     for binding in self.script.bindings_of(target.value):
                         if isinstance(binding.value, (cst.Dict, cst.Call)) and not binding.path:
-                            self._stored.setdefault(binding.value, []).append(node.value)
+                            self._stored.setdefault(binding.value, []).append(pair)
         return self._stored.get(box, [])
 
     def given_later(self, made: cst.CSTNode) -> list[tuple[str, cst.BaseExpression]]:

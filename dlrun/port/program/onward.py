@@ -25,6 +25,8 @@ WRAPPERS = {
 _KEEPERS = ("types.SimpleNamespace", "argparse.Namespace", "tensorflow.train.Checkpoint",
             "tensorflow.compat.v1.train.Checkpoint")  # fmt: skip
 
+_DICTS = ("dict", "OrderedDict", "collections.OrderedDict", "defaultdict", "collections.defaultdict")
+
 
 @dataclass(frozen=True)
 class Origin:
@@ -146,8 +148,8 @@ class Onward(Calls, ABC):
         found: list[State] = [(value, path) for value in self._of_keyword(node.value, key)]
         for origin in self.origins(node.value):
             box = origin.node
-            if held := [(k, value) for k, value in pairs(box) if k is not None]:
-                same = [pair for pair in held if key is not None and _alike(pair[0], key)]
+            if held := [pair for pair in pairs(box) if pair[0] is not None] or self._filled_in(box):
+                same = [pair for pair in held if pair[0] is not None and key is not None and _alike(pair[0], key)]
                 found.extend((value, path) for _, value in same or held)
             elif isinstance(box, cst.DictComp):
                 found.append((box.value, path))
@@ -155,6 +157,11 @@ class Onward(Calls, ABC):
                 i: int | str = int(key.value) if isinstance(key, cst.Integer) and key.value.isdigit() else "each"
                 found.append((box, ("each" if isinstance(box, cst.ListComp) else i, *path)))
         return found
+
+    def _filled_in(self, box: cst.CSTNode) -> list[tuple[cst.BaseExpression | None, cst.BaseExpression]]:
+        """Return what is put into the dict ``box``, which is made empty."""
+        empty = isinstance(box, cst.Dict) or (isinstance(box, cst.Call) and dotted(box.func) in _DICTS)
+        return self.stored(box) if empty else []
 
     def _of_keyword(self, options: cst.BaseExpression, key: cst.BaseExpression | None) -> list[cst.BaseExpression]:
         """Return what ``options[key]`` may be where ``options`` are a function's ``**kwargs``."""
@@ -202,7 +209,8 @@ class Onward(Calls, ABC):
         """Return the values of a dict: those written in it, and those that are put into an empty one."""
         if isinstance(box, cst.DictComp):
             return [box.value]
-        return [value for key, value in pairs(box) if key is not None] or self.stored(box)
+        written = [value for key, value in pairs(box) if key is not None]
+        return written or [value for _, value in self.stored(box)]
 
 
 def _alike(one: cst.CSTNode, other: cst.CSTNode) -> bool:
