@@ -36,9 +36,17 @@ class Loops:
 
     @cached_property
     def training(self) -> list[cst.For | cst.While]:
-        """Return the loops that make gradients and update the weights (not those over optimizers or parameters)."""
+        """Return the loops that make gradients and update the weights (not those over optimizers or parameters).
+
+        Nor those in which all calls of a function that updates only evaluate.
+        """
         loops = [n for n in self.script.nodes if isinstance(n, LOOPS) and self.gradients.runs_step(n.body)]
-        return [n for n in loops if not self.gradients.backwards or self.gradients.runs_backward(n.body)]
+        loops = [n for n in loops if not self.gradients.backwards or self.gradients.runs_backward(n.body)]
+        ways = [self.ways(end) for end in self.ends]
+        if any(len(each) == _MOST_WAYS for each in ways):
+            return loops
+        passed = {n for each in ways for way in each for n in way}
+        return [n for n in loops if any(self.script.inside(each, n) for each in passed)]
 
     @cached_property
     def accumulating(self) -> list[cst.For | cst.While]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from dlrun.port.facts import ScriptFacts
 from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.facts.tape import TapeGradients
 from dlrun.port.program.script import calls_method, dotted, names_in, walk
@@ -208,3 +209,19 @@ class SessionGradients(TapeGradients):
             if got & given:
                 return statement
         return None
+
+
+def runs_of(facts: ScriptFacts) -> list[cst.Call]:
+    """Return all runs of sessions, be they of training or not."""
+    gradients = getattr(facts, "gradients", None)
+    if not isinstance(gradients, SessionGradients):
+        return []
+    return [c for c in facts.script.calls if calls_method(c, "run") and gradients.is_session(c.func.value)]
+
+
+def runs_alone(facts: ScriptFacts, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` runs an operation of a session for what that changes: ``sess.run(decay)``, and no more."""
+    gradients = getattr(facts, "gradients", None)
+    return (
+        isinstance(gradients, SessionGradients) and calls_method(node, "run") and gradients.is_session(node.func.value)
+    )

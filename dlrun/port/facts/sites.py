@@ -74,7 +74,10 @@ class Sites:
         return trains and self._reached(node, function, call)
 
     def _reached(self, end: cst.CSTNode, function: cst.FunctionDef, call: cst.Call) -> bool:
-        """Tell whether ``call`` of ``function`` may come to ``end``: no test around it fails for sure."""
+        """Tell whether ``call`` of ``function`` may come to ``end``: no test around it fails for sure.
+
+        And none before it leaves the function for sure: ``if evaluate: return loss``.
+        """
         inner: cst.CSTNode = end
         for up in self.script.above(end):
             if up is function:
@@ -82,6 +85,11 @@ class Sites:
             if isinstance(up, cst.If):
                 value = self._value(up.test, function, call)
                 if value is not _UNKNOWN and bool(value) is not (inner is up.body):
+                    return False
+            elif isinstance(up, cst.IndentedBlock):
+                before = up.body[: up.body.index(inner)] if inner in up.body else ()
+                tests = [n for n in before if isinstance(n, cst.If) and _leaves(n.body)]
+                if any((value := self._value(n.test, function, call)) is not _UNKNOWN and value for n in tests):
                     return False
             inner = up
         return True
@@ -140,3 +148,10 @@ class Sites:
             return self._value(given, function, call, depth)
         made = [o.node for o in self.flow.origins(given)]
         return _SOMETHING if made and all(isinstance(m, cst.Call) for m in made) else _UNKNOWN
+
+
+def _leaves(body: cst.BaseSuite) -> bool:
+    """Tell whether ``body`` ends by leaving the function."""
+    last = body.body[-1] if body.body else None
+    end = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last
+    return isinstance(end, (cst.Return, cst.Raise))

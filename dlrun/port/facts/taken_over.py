@@ -1,6 +1,8 @@
-"""Where one model takes over the weights of another as they are: a target network that is set anew at times."""
+"""Where variables are set at times: one model takes over the weights of another, a rate falls."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import libcst as cst
 
@@ -16,10 +18,38 @@ _EACH = ("copy_", "assign")
 def takes_over(facts: ScriptFacts, node: cst.CSTNode) -> bool:
     """Tell whether running ``node`` gives a model the weights that another has: all at once, or each in a loop."""
     for call in (n for body in facts.flow.bodies(node, 3) for n in walk(body) if isinstance(n, cst.Call)):
-        graph = [a.value for a in call.args[:1]] if calls_method(call, "run") else []
-        if _copies(facts, call) or any(_copies(facts, n) for n in computed(facts.flow, graph).nodes):
+        if any(_copies(facts, n) for n in (call, *_run_by(facts, call))):
             return True
     return False
+
+
+def lowers(facts: ScriptFacts, node: cst.CSTNode) -> bool:
+    """Tell whether running ``node`` makes a variable's value of the one before: ``rate.assign(rate * 0.5)``.
+
+    Itself, or by a session that runs what does.
+    """
+    for call in (n for n in walk(node) if isinstance(n, cst.Call)):
+        if any(_is_of_itself(facts, n) for n in (call, *_run_by(facts, call))):
+            return True
+    return False
+
+
+def _run_by(facts: ScriptFacts, call: cst.Call) -> Iterator[cst.CSTNode]:
+    """Yield the operations that ``call`` runs, if a session does, with what they are made of."""
+    for value in [a.value for a in call.args[:1]] if calls_method(call, "run") else []:
+        yield from computed(facts.flow, [value]).nodes
+        yield from (n for origin in facts.flow.origins(value) for n in walk(origin.node))
+
+
+def _is_of_itself(facts: ScriptFacts, call: cst.CSTNode) -> bool:
+    """Tell whether ``call`` multiplies what a variable holds: ``rate.assign(rate * 0.5)``, or by ``tf.assign()``."""
+    if not isinstance(call, cst.Call) or not call.args:
+        return False
+    named = plain(facts.script.name_of(call.func)) == "tensorflow.assign"
+    held = call.args[0].value if named else call.func.value if calls_method(call, "assign") else None
+    value = call.args[-1].value
+    times = isinstance(value, cst.BinaryOperation) and isinstance(value.operator, (cst.Multiply, cst.Divide))
+    return times and held is not None and any(dotted(n) == dotted(held) != "" for n in walk(value))
 
 
 def _copies(facts: ScriptFacts, call: cst.CSTNode) -> bool:

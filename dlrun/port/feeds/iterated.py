@@ -56,7 +56,7 @@ class Iterated:
         named = [n.value for n in made if isinstance(n, cst.Attribute) and n.attr.value == "__next__" and n is not func]
         return named[0] if len(named) == len(made) == 1 else None
 
-    def of(self, loop: cst.For) -> cst.BaseExpression:
+    def of(self, loop: cst.For | cst.CompFor) -> cst.BaseExpression:
         """Return what ``loop`` runs over: the call of range() even if it hides behind a name or a progress bar."""
         iterated = self.source(loop.iter)
         for origin in self.flow.origins(iterated):

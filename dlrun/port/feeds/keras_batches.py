@@ -14,6 +14,7 @@ from dlrun.port.program.script import dotted, names_in, walk
 
 _ORDERS = re.compile(r"^(numpy\.random|random|sklearn\.utils)\.(shuffle|permutation|permuted|resample)$")
 _SHARED = re.compile(r"^(tensorflow\.data\.|tensorflow_datasets\.|builtins\.(zip|map|iter)$)")
+_TESTS = ("test_on_batch", "predict_on_batch", "evaluate", "predict")
 _SEEN = re.compile(r"^(numpy|builtins|tensorflow|tensorflow_datasets)\.")
 
 
@@ -78,10 +79,28 @@ def ends(loop: cst.For) -> list[cst.BaseExpression]:
 def generators(flow: Flow, outer: cst.For | cst.While) -> list[cst.Call]:
     """Return the calls that make the generators of the script's own from which ``outer`` takes batches by next()."""
     known = Iterated(flow)
-    drawn = [known.advanced(n) for n in walk(outer) if isinstance(n, cst.Call)]
+    calls = [n for n in walk(outer) if isinstance(n, cst.Call) and _trains_on(flow, outer, n)]
+    drawn = [known.advanced(n) for n in calls]
     made = [n for source in drawn if source is not None for n in flow.through(source)]
     calls = [n for n in made if isinstance(n, cst.Call) and not flow.script.inside(n, outer)]
     return [c for c in calls if _generates(flow, c)]
+
+
+def _trains_on(flow: Flow, outer: cst.CSTNode, draw: cst.Call) -> bool:
+    """Tell whether what ``draw`` returns may go into ``train_on_batch()``: not where it surely goes elsewhere."""
+    line = flow.script.statement_of(draw)
+    if any(flow.script.inside(draw, call) for call in trains(outer)):
+        return True
+    tests = [n for n in walk(line) if isinstance(n, cst.Call) and dotted(n.func).rsplit(".", 1)[-1] in _TESTS]
+    if any(flow.script.inside(draw, call) for call in tests):
+        return False
+    names = {name for n in walk(line) if isinstance(n, cst.Assign) for t in n.targets for name in names_in(t.target)}
+    order, begin = flow.script.order, flow.script.order[line]
+    again = [order[n] for n in walk(outer) if isinstance(n, cst.Assign) and order[n] > begin
+             and any(names & names_in(t.target) for t in n.targets) and not flow.script.inside(n, line)]  # fmt: skip
+    given = [n for n in walk(outer) if isinstance(n, cst.Call) and begin < order[n] < min(again, default=len(order))
+             and any(mentions(a.value, names) for a in n.args)]  # fmt: skip
+    return not given or not all(dotted(n.func).rsplit(".", 1)[-1] in _TESTS for n in given)
 
 
 def orders(flow: Flow, outer: cst.CSTNode, depth: int = 3) -> Iterator[cst.Call]:

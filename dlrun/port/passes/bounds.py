@@ -114,6 +114,14 @@ def sources(facts: ScriptFacts, value: cst.BaseExpression) -> list[cst.BaseExpre
     return [value]
 
 
+def shrunk(facts: Facts) -> set[cst.CSTNode]:
+    """Return the bounds that shrink where they are written, under names that others read, too: ``steps = 500``."""
+    if facts.framework == "tensorflow":
+        return {node for value, _ in bounds(facts) for node in sources(facts, value) if node is not value}
+    named = [facts.script.bindings_of(value) for value, _ in bounds(facts) if isinstance(value, cst.Name)]
+    return {b[0].value for b in named if len(b) == 1 and b[0].how == "assign" and isinstance(b[0].value, cst.Integer)}
+
+
 def _picks(script: Script, name: cst.Name, scope: Scope | None) -> bool:
     """Tell whether ``name`` stands anywhere in a subscript, or among the arguments of what draws at random."""
     return any(

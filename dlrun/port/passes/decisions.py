@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts.session import runs_alone
 from dlrun.port.facts.taint import Taint
 from dlrun.port.insert import statements
 from dlrun.port.passes import returned, steering
@@ -83,7 +84,17 @@ def _decides(metrics: Metrics, node: cst.If | cst.While) -> bool:
             return True
         if isinstance(n, cst.Call) and "save" in dotted(n.func):
             return True
+        if _sets(n) or (isinstance(n, cst.Expr) and runs_alone(metrics.facts, n.value)):
+            return True
     return _ends_later(metrics, node) or _lasts(metrics, node)
+
+
+def _sets(node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` gives a variable of TensorFlow, or the rate of an optimizer, another value."""
+    if isinstance(node, (cst.Assign, cst.AugAssign)):
+        targets = [node.target] if isinstance(node, cst.AugAssign) else [t.target for t in node.targets]
+        return any(isinstance(t, cst.Attribute) and t.attr.value in ("lr", "learning_rate") for t in targets)
+    return calls_method(node, "assign", "assign_add", "assign_sub", "set_value")
 
 
 def _lasts(metrics: Metrics, node: cst.If | cst.IfExp) -> bool:
@@ -154,10 +165,10 @@ def _decision(metrics: Metrics, node: cst.CSTNode, test: cst.Comparison) -> Iter
         elif isinstance(node, cst.While) or not _is_place(side) or _led_back(metrics, side, anchor):
             how = metrics.total_of(side) if _is_sum(metrics, side) else metrics.wrapped
             yield Edit(side, "all ranks must decide alike", how)
-            for n in _kept(metrics, node, test):
-                for value in _parts(metrics, n.value):
-                    if metrics.script.code(value) == text:
-                        yield Edit(value, "what is kept is what was compared", metrics.wrapped)
+            kept = [value for n in _kept(metrics, node, test) for value in _parts(metrics, n.value)]
+            kept += [n.args[0].value for n in walk(node) if calls_method(n, "assign") and n.args]  # best.assign(mean)
+            for value in (v for v in kept if metrics.script.code(v) == text):
+                yield Edit(value, "what is kept is what was compared", metrics.wrapped)
         elif (metrics.script.function_of(anchor), text) not in metrics.averaged:
             line = _first_use(metrics, metrics.script.line_of(anchor), side)
             alias, summed = metrics.facts.alias, _is_sum(metrics, side)

@@ -173,7 +173,7 @@ def steps(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     done: set[cst.CSTNode] = set()
     for loop in facts.loops:
         turns = _turns(facts, loop)
-        bound = _bound(facts, turns) if isinstance(turns, cst.For) else None
+        bound = _bound(facts, turns) if isinstance(turns, (cst.For, cst.CompFor)) else None
         for node in sources(facts, bound) if bound is not None else ():
             if node not in done:
                 done.add(node)
@@ -182,7 +182,7 @@ def steps(facts: KerasFacts) -> Iterator[Edit | Doubt]:
         if bound is None and not any(plays(facts.kinds, n) for n in walk(loop.body)):
             yield Doubt(turns, "each rank makes the serial run's steps, on samples that it draws itself: together they "
                         "take n times as many", "medium", "let it end after 1/n of the steps")  # fmt: skip
-        elif bound is not None and bound in done:
+        elif bound is not None and bound in done and isinstance(turns, cst.For):
             yield from _means(facts, turns, facts.script.code(bound))
     for loop in facts.dealt:
         if (bound := _bound(facts, loop)) is not None:
@@ -193,7 +193,7 @@ def steps(facts: KerasFacts) -> Iterator[Edit | Doubt]:
             yield from _means(facts, over, f"len({facts.script.code(node)})")
 
 
-def _bound(facts: KerasFacts, loop: cst.For) -> cst.BaseExpression | None:
+def _bound(facts: KerasFacts, loop: cst.For | cst.CompFor) -> cst.BaseExpression | None:
     """Return the number up to which ``loop`` counts."""
     known = Iterated(facts.flow)
     call = known.of(loop)
@@ -217,8 +217,14 @@ def _means(facts: KerasFacts, loop: cst.For | cst.While, count: str) -> Iterator
                        lambda n: expression("torch/steps", {"count": n}, dl=facts.alias))  # fmt: skip
 
 
-def _turns(facts: KerasFacts, loop: cst.For | cst.While) -> cst.For | cst.While:
-    """Return the loop that counts steps: the innermost, but for one that trains only a part, as a GAN's critic."""
+def _turns(facts: KerasFacts, loop: cst.For | cst.While) -> cst.For | cst.While | cst.CompFor:
+    """Return the loop that counts steps: the innermost, but for one that trains only a part, as a GAN's critic.
+
+    Or the turns of a list that holds all of its losses.
+    """
+    lists = [n for n in walk(loop.body) if isinstance(n, (cst.ListComp, cst.GeneratorExp))]
+    for each in (n for n in lists if facts.script.code(n).count("train_on_batch(") == _trains(facts, loop)):
+        return each.for_in
     inner = [n for n in walk(loop.body) if isinstance(n, (cst.For, cst.While)) and _trains(facts, n)]
     only = next((n for n in inner if _trains(facts, n) == _trains(facts, loop)), None)
     return _turns(facts, only) if only is not None else loop

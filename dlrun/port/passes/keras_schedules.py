@@ -18,7 +18,7 @@ from dlrun.port.passes.changing_rates import compound
 from dlrun.port.passes.conditions import asked
 from dlrun.port.passes.counters import is_one_more
 from dlrun.port.passes.decisions import ORDER
-from dlrun.port.passes.milestones import saves_or_decides
+from dlrun.port.passes.milestones import parts_of_means, saves_or_decides
 from dlrun.port.passes.so_far import bare
 from dlrun.port.passes.step_rates import StepRates, ways
 from dlrun.port.program.script import dotted, walk
@@ -88,6 +88,7 @@ def _stages(facts: KerasFacts, loops: Sequence[cst.For]) -> Iterator[Edit]:
             if saves_or_decides(facts, node.body):
                 stages += [every for count, every in asked(facts.flow, node.test) if dotted(count) == turn
                            and isinstance(facts.script.parents[every], cst.BinaryOperation)]  # fmt: skip
+                stages += [part for every in stages for part in parts_of_means(loop, [node.body], every)]
             for stage in stages:
                 yield Edit(stage, "it counts batches, and each rank sees 1/n of them",
                            lambda n: expression("torch/steps", {"count": n}, dl=facts.alias))  # fmt: skip

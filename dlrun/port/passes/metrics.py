@@ -11,6 +11,7 @@ from dlrun.port.facts.computed import nothing
 from dlrun.port.facts.entries import Entries
 from dlrun.port.facts.kinds import ends, to_an_end
 from dlrun.port.facts.scalars import Scalars
+from dlrun.port.facts.session import runs_of
 from dlrun.port.facts.taint import Taint, differentiable, leads_back, plain_numbers
 from dlrun.port.insert import expression
 from dlrun.port.passes import returned
@@ -35,7 +36,7 @@ class Metrics:
         self.trained: Taint = facts.trained  # ... because it comes from a rank's own training batches
         self.plain = plain_numbers(facts.script, facts.kinds, facts.trained)
         self.graded = differentiable(facts.script, facts.kinds, facts.trained, self.plain)
-        self.scalar = Scalars(facts.kinds, [*(step.node for step in facts.steps), *facts.runs])
+        self.scalar = Scalars(facts.kinds, [*(step.node for step in facts.steps), *facts.runs, *runs_of(facts)])
         self.entries = Entries(facts.script)
         self.sums = Sums(facts)
         self.steps = steps_so_far(facts) if facts.framework == "tensorflow" else nothing

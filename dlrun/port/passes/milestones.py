@@ -9,12 +9,12 @@ import libcst as cst
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.computed import leaves
 from dlrun.port.facts.rates import changes
-from dlrun.port.facts.taken_over import takes_over
+from dlrun.port.facts.taken_over import lowers, takes_over
 from dlrun.port.passes.conditions import asked, divided, goes_on, is_one_less, skipped
 from dlrun.port.passes.counters import Counters, held, innermost, tells
 from dlrun.port.passes.counts import all_samples, from_length
 from dlrun.port.passes.so_far import bare, steps_so_far
-from dlrun.port.program.script import Script, calls_method, dotted, walk
+from dlrun.port.program.script import Script, calls_method, dotted, names_in, walk
 
 _SAVES = ("save", "save_weights")  # of models, savers, and managers of checkpoints
 
@@ -86,10 +86,24 @@ def _serial(facts: Facts, bodies: list[cst.CSTNode], number: cst.BaseExpression)
             parts = [n for body in bodies for n in walk(body) if isinstance(n, cst.BinaryOperation)]
             yield from (n.right for n in parts if isinstance(n.operator, cst.FloorDivide)
                         and n.left.deep_equals(part.left) and n.right.deep_equals(number))  # fmt: skip
+        loop = next((up for up in facts.script.above(number) if up in facts.loops), None)
+        yield from parts_of_means(loop, bodies, number) if loop is not None else ()
         same = [n for part in dict.fromkeys((*([asked] if asked is not None else []), *bodies)) for n in walk(part)
                 if named and n is not number and facts.script.code(n) == named]  # fmt: skip
         if not any(getattr(facts.script.parents[n], "target", None) is n for n in same):  # counted on in serial steps
             yield from same  # type: ignore[misc]
+
+
+def parts_of_means(
+    loop: cst.CSTNode, bodies: list[cst.CSTNode], number: cst.BaseExpression
+) -> Iterator[cst.BaseExpression]:
+    """Yield ``number`` where each turn adds a part of a mean that ``bodies`` begin anew: ``mean += loss / 200``."""
+    targets = [t.target for body in bodies for n in walk(body) if isinstance(n, cst.Assign) for t in n.targets]
+    begun = {name for target in targets for name in (dotted(target), *names_in(target))} - {""}
+    for n in walk(loop):
+        part = n.value if isinstance(n, cst.AugAssign) and dotted(n.target) in begun else None
+        if isinstance(part, cst.BinaryOperation) and isinstance(part.operator, cst.Divide):
+            yield from [part.right] if part.right.deep_equals(number) else []
 
 
 def _of_all(facts: Facts, number: cst.BaseExpression) -> bool:
@@ -140,9 +154,9 @@ def _acts(facts: Facts, node: cst.If, bodies: list[cst.CSTNode]) -> bool:
 def saves_or_decides(facts: ScriptFacts, node: cst.CSTNode) -> bool:
     """Tell whether running ``node`` saves, tells a scheduler a metric, or leaves the loop around it.
 
-    Or gives a model another's weights, as a target network gets them.
+    Or gives a model another's weights, as a target network gets them, or lowers a rate.
     """
-    if takes_over(facts, node):
+    if takes_over(facts, node) or lowers(facts, node):
         return True
     for end in (n for n in walk(node) if isinstance(n, cst.Break)):
         loops = (up for up in facts.script.above(end) if isinstance(up, (cst.For, cst.While)))

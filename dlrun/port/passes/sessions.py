@@ -14,7 +14,8 @@ from dlrun.port.facts.scalars import Scalars
 from dlrun.port.facts.session import SessionGradients
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.insert import expression
-from dlrun.port.passes import bounds, takes
+from dlrun.port.passes import bounds, milestones, takes
+from dlrun.port.passes.counters import attributes, counters, variables
 from dlrun.port.passes.counts import is_own
 from dlrun.port.passes.so_far import steps_so_far
 from dlrun.port.passes.sums import Sums
@@ -90,12 +91,13 @@ def resumed(facts: TensorFlowFacts) -> Iterator[Edit]:
 
 def parts(facts: TensorFlowFacts) -> Iterator[Doubt]:
     """Yield a doubt where a mean is added up of ``loss / batches``, and ``batches`` counts those of all ranks."""
-    sums = Sums(facts)
+    sums, counted = Sums(facts), {*counters(facts), *attributes(facts), *variables(facts)}
+    done = set(milestones.torch(facts, counted)) if not facts.keeps_steps else set()
     for node in facts.script.nodes:
         if not (isinstance(node, cst.AugAssign) and isinstance(node.value, cst.BinaryOperation)):
             continue
         part = node.value
-        if not isinstance(part.operator, cst.Divide) or not facts.trained(part.left):
+        if not isinstance(part.operator, cst.Divide) or not facts.trained(part.left) or part.right in done:
             continue
         loop = next((u for u in facts.script.above(node) if isinstance(u, (cst.For, cst.While))), None)
         text = sums.text(part.right)

@@ -11,7 +11,7 @@ from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import computed
 from dlrun.port.facts.entries import Entries
 from dlrun.port.passes import counts, returned
-from dlrun.port.passes.bounds import lasts, sources
+from dlrun.port.passes.bounds import lasts, shrunk
 from dlrun.port.passes.steering import trained_by
 from dlrun.port.program.script import Binding, added, walk
 
@@ -63,7 +63,7 @@ class Sums:
             return True
         if self.facts.options.batch == "global" and not self._adds_samples(total):
             return False  # each rank goes through all batches, and its terms are means over its part of each
-        if counts.is_length_of_feed(self.facts, count):
+        if counts.is_length_of_feed(self.facts, count) or self._shrinks(count):
             return False
         return counts.all_samples(self.facts, count) or self._of_a_share(total, count)
 
@@ -211,15 +211,16 @@ class Sums:
         if alone:
             return bool(calls) and not self.facts.keeps_steps
         bounds = {self.text(a.value) for call in calls for a in call.args}
-        return any(self._stays(n) and self.text(n) in bounds for n in _factors(count))
+        return any(not self._shrinks(n) and self.text(n) in bounds for n in _factors(count))
 
-    def _stays(self, count: cst.BaseExpression) -> bool:
-        """Tell whether ``count`` is a number of serial steps still: a name shrinks where it is bound to what does."""
-        if isinstance(count, cst.Name) and self.facts.framework == "tensorflow":
-            return sources(self.facts, count) == [count]
-        return not isinstance(count, cst.Name) or not any(
-            isinstance(b.value, cst.Integer) and b.how == "assign" for b in self._bindings(count)
-        )
+    @cached_property
+    def _divided(self) -> set[cst.CSTNode]:
+        """The numbers of serial steps that shrink where they are written."""
+        return set() if self.facts.keeps_steps else shrunk(self.facts)
+
+    def _shrinks(self, count: cst.BaseExpression) -> bool:
+        """Tell whether ``count`` is made of a number of serial steps that shrinks where it is written."""
+        return bool(self._divided) and not self._divided.isdisjoint(computed(self.facts.flow, [count]).nodes)
 
     def _runs_over(self, loop: cst.For, feed: cst.CSTNode, names: tuple[str, ...]) -> bool:
         if self.script.inside(feed, loop.iter):
