@@ -10,8 +10,9 @@ from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts
 from dlrun.port.facts.reductions import Reductions
 from dlrun.port.facts.taint import without_gradients
-from dlrun.port.program.script import argument, calls_method, dotted
+from dlrun.port.program.script import argument, calls_method, dotted, walk
 
+_BOUNDS = ("clamp", "clamp_min", "clip", "max", "maximum", "int", "float")
 # Where the weights of classes are among the arguments: of the function, and of what is made to be called.
 _WEIGHTS = {"cross_entropy": 2, "nll_loss": 2, "CrossEntropyLoss": 0, "NLLLoss": 0}
 
@@ -40,8 +41,18 @@ def _uneven(facts: Facts) -> Iterator[cst.CSTNode]:
     losses = [call.func.value for call in facts.script.calls
               if isinstance(call.func, cst.Attribute) and calls_method(call, "backward")
               and not without_gradients(facts.script, call)]  # fmt: skip
-    yield from (n for n in Reductions(facts.kinds, losses, lambda n: _of_batch(facts, n), lambda n: True).odd
-                if isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Divide))  # fmt: skip
+    yield from (
+        n
+        for n in Reductions(facts.kinds, losses, lambda n: _of_batch(facts, n), lambda n: True).odd
+        if (isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Divide)) or _bounds_sum(n)
+    )
+
+
+def _bounds_sum(node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` keeps a sum, by which something is divided, above 0: ``mask.sum().clamp(min=1)``."""
+    func = node.func if isinstance(node, cst.Call) else None
+    named = func.attr.value if isinstance(func, cst.Attribute) else dotted(func) if func is not None else ""
+    return named in _BOUNDS and any(calls_method(n, "sum") for n in walk(node))
 
 
 def _is_parameter(facts: Facts, node: cst.CSTNode) -> bool:
