@@ -81,12 +81,15 @@ def steps(count: Any) -> Any:
     ``len(loader)`` of a sharded loader already is right. ``None``, infinity, zero and negative numbers, which say "no
     limit" or "off", come back unchanged, as does everything on 1 rank.
 
-    Of a list or tuple (milestones) each entry is one. A function of the number of steps so far, as ``LambdaLR`` takes,
-    becomes one that is told n times the number: after k steps the ranks have done the work of n k serial ones.
+    Of a list or tuple (milestones) each entry is one, of a dict ``{step: rate}`` each key. A function of the number of
+    steps so far, as ``LambdaLR`` takes, becomes one that is told n times the number: after k steps the ranks have done
+    the work of n k serial ones.
     """
     n = parts()
     if isinstance(count, (list, tuple)):
         return type(count)(steps(each) for each in count)
+    if isinstance(count, dict):
+        return {steps(step): value for step, value in count.items()}
     if callable(count):
         return count if n == 1 else lambda step: count(n * step)
     if hasattr(count, "numpy"):  # a tensor: the cardinality of a data set

@@ -360,7 +360,7 @@ COUNTS = "a mean over what counts"
         ("", "torch.nn.functional.cross_entropy(a, y, None)", []),
         ("def masked(a, y, m):\n    return ((a - y) * m).sum() / m.sum()\n", "masked(a, y, y > 0)", [COUNTS]),
         ("", "((a - y) * (y > 0)).sum() / (y > 0).sum().clamp(min=1)", [COUNTS]),
-        ("", "((a - y) * (y > 0)).sum() / (y > 0)ax(m.sum(), 1)", [COUNTS]),
+        ("", "((a - y) * (y > 0)).sum() / max((y > 0).sum(), 1)", [COUNTS]),
         ("", "((a - y) ** 2).sum() / len(y)", []),
     ],
 )
