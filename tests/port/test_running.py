@@ -68,3 +68,12 @@ def test_a_step_that_picks_the_samples_comes_to_a_ranks_last_one():
 def test_a_step_that_picks_the_samples_saves_as_often_an_epoch():
     save = "            torch.save(model.state_dict(), 'm.pt')\n"
     assert "if i % dl.steps(20) == 0:" in ported(BY_NUMBER, "", "        if i % 20 == 0:\n" + save)
+
+
+def test_what_a_module_is_set_to_by_the_steps_so_far_follows_the_serial_ones():
+    text = ported(
+        "drop = torch.nn.Dropout(0.0)\n" + BY_LOADER, "        drop.p = min(0.5, i / 400)\n        a = drop(a)\n"
+    )
+    assert "drop.p = min(0.5, dl.serial_steps(i) / 400)" in text
+    shown = ported("model.seen = 0\n" + BY_LOADER, "        model.seen = i\n")
+    assert "model.seen = i\n" in shown

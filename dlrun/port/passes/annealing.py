@@ -190,6 +190,8 @@ def steered(facts: Facts) -> Iterator[cst.BaseExpression]:
         match node:
             case cst.Call() if node in drawn:
                 yield from (arg.value for arg in node.args)
+            case cst.Assign(targets=[cst.AssignTarget(target=cst.Attribute(value=owner))]):  # drop.p, model.beta
+                yield from [node.value] if facts.kinds.of(owner) in ("module", "loss") else []
             case cst.Call() if facts.kinds.of(node.func) in ("module", "loss") and each_update(facts, node):
                 yield from (arg.value for arg in node.args)
             case cst.Call() if plain(facts.script.name_of(node.func)).startswith(_TAKES):
