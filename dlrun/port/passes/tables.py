@@ -74,9 +74,17 @@ class _Grown:
         for node in walk(loop.body):
             if (found := _adds(self.script, node)) is not None:
                 name, own = found
+                if self._is_of_others(name, own):
+                    continue
                 self.adds.setdefault(name.value, []).append(node)
                 if self._is_array(name) and any(map(self._is_own, own)):
                     self.tables.setdefault(name.value, node)
+
+    def _is_of_others(self, name: cst.Name, own: list[cst.BaseExpression]) -> bool:
+        """Tell whether ``name`` is a list or dict in which samples choose no entry to count in: ``sums["a"] += x``."""
+        made = [b.written for b in self.script.bindings_of(name) if b.how == "assign" and b.path != ("part",)]
+        held = any(v is not None and _holds_zeros(self.script, v) for v in made)
+        return held and not (isinstance(own[0], cst.Integer) and any(map(self._is_own, own[1:])))
 
     def wanted(self) -> list[str]:
         """Return the names that are to be added up over the ranks behind the loop."""
