@@ -161,6 +161,7 @@ def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
         permutations=tuple(feeds.permutations()),
         orders=tuple(feeds.late_orders()),
         unseen=tuple(feeds.unseen),
+        evaluated=tuple(feeds.evaluated),
         paced=tuple(feeds.paced),
         early=feeds.early,
         ahead=() if feeds.full_batch else tuple(drawn_ahead(feeds)),

@@ -61,3 +61,31 @@ def test_samples_picked_by_a_position_beside_a_draw_are_dealt_out_once():
     loop = f"{made}for i in range(0, 48, 4):\n    x = next(noise)\n"
     text = port(HEAD + loop + LOOP.format(draws="x = x + z[i:i + 4]").split("\n", 1)[1]).text
     assert "for i in dl.shard(range(0, 48, 4)):" in text
+
+
+def test_batches_of_shared_iterators_that_only_evaluate_are_doubted():
+    made = "its = {name: endless(loader) for name, loader in tasks.items()}\nname = 'a'\n"
+    check = "@torch.no_grad()\ndef check():\n    return heads['a'](body(next(its['b']))).mean().item()\n"
+    ported = port(HEAD + made + check + LOOP.format(draws="x = next(its['a'])") + "    print(check())\n")
+    assert [d.danger for d in ported.doubts if "this rank's share alone" in d.why] == ["medium"]
+
+
+HOLDER = """class Endless:
+    def __init__(self, loader):
+        self.loader = loader
+        self.it = iter(loader)
+    def __iter__(self):
+        return self
+    def __next__(self):
+        try:
+            return next(self.it)
+        except StopIteration:
+            self.it = iter(self.loader)
+            return next(self.it)
+name, it = "a", Endless(DataLoader(torch.arange(96.0).view(48, 2), batch_size=4, shuffle=True))
+"""
+
+
+def test_an_object_that_is_its_own_iterator_leaves_the_sharing_to_its_loader():
+    text = port(HEAD + HOLDER + LOOP.format(draws="x = next(it)")).text
+    assert 'name, it = "a", Endless(dl.shard(DataLoader(' in text

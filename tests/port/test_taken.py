@@ -58,3 +58,23 @@ def test_an_order_that_each_rank_draws_anew_is_its_own_from_the_beginning():
 def test_a_part_of_a_list_of_batches_that_a_loop_trains_on_is_dealt_out():
     train = "train = batches[:48]\nfor a, b in train:\n    loss = (model(a) - b).pow(2).mean()\n    loss.backward()\n"
     assert "for a, b in dl.shard(train):" in port(HEAD + train + "    opt.step()\n").text
+
+
+READER = """class Reader:
+    def __init__(self):
+        self.at = 0
+    def has_next(self):
+        return self.at < 512
+    def next(self):
+        batch = x[self.at:self.at + 8], y[self.at:self.at + 8]
+        self.at += 8
+        return batch
+data = Reader()
+"""
+
+
+@pytest.mark.parametrize(("loop", "doubted"), [("while data.has_next():", True), ("for step in range(64):", False)])
+def test_a_last_turn_past_the_end_of_what_a_reader_hands_out_is_doubted(loop, doubted):
+    ported = port(HEAD + READER + LOOP.format(takes="a, b = data.next()").replace("for step in range(60):", loop))
+    assert "a, b = dl.shard(data.next)()" in ported.text
+    assert [d.danger for d in ported.doubts if "past the end in the last turn" in d.why] == ["high"] * doubted

@@ -184,6 +184,7 @@ class Facts(ScriptFacts):
     lengths: tuple[cst.Call, ...] = ()  # calls of len() of a loader, whole elsewhere, that count a rank's own batches
     permutations: tuple[cst.Call, ...] = ()  # the calls that draw an order for loops over indices
     orders: tuple[tuple[cst.Call, bool], ...] = ()  # splits and orders drawn after training began; whether it goes on
+    evaluated: tuple[cst.BaseExpression, ...] = ()  # what evaluations draw batches from that are a rank's share
     unseen: tuple[cst.Call, ...] = ()  # draws of batches from iterators that come from out of sight
     paced: tuple[cst.Call, ...] = ()  # what returns the next number of a schedule, one a step
     early: cst.CSTNode | None = None  # samples drawn anew at times, of which the first ones are the same on all ranks

@@ -46,6 +46,7 @@ class Feeds(Sources, FullBatches):
         self._generators: list[cst.FunctionDef] = []  # functions that make the batches of training loops
         self.found: dict[cst.CSTNode, Feed] = {}
         self.counted: list[cst.For | cst.While] = []
+        self.evaluated: list[cst.BaseExpression] = []
         self.unseen: list[cst.Call] = []  # draws from iterators that come from out of sight
         self.paced: list[cst.Call] = []  # what returns the next number of a schedule
         self._fed: set[cst.CSTNode] = set()  # loops that run over what is dealt out

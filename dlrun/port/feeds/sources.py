@@ -29,6 +29,7 @@ class Sources:
     iterated: Iterated
     uses: Uses
     found: dict[cst.CSTNode, Feed]
+    evaluated: list[cst.BaseExpression]  # what batches of a rank's share are taken from to evaluate
     unseen: list[cst.Call]  # draws from iterators that come from out of sight
     shared_where_assigned = True  # loaders that foreign code makes; else at the loop, and whole for all else
     numbered: cst.CSTNode | None  # what goes with a batch by its number
@@ -58,6 +59,7 @@ class Sources:
                     owns = list(self.uses.iterators(made, iterated)) if drawn else [self._behind_bar(iterated)]
                     self.found |= {own: Feed(own, "iterable") for own in owns if own not in self.found}
                     self.unseen.extend([made] if not owns else [])
+                    self.evaluated.extend(self.uses.evaluating(list(filter(self._in_comprehension, owns))))
             elif drawn and (inner := self._asked(made)):
                 for source in inner:
                     self._feed(source, drawn, innermost)
@@ -85,7 +87,8 @@ class Sources:
         classes = self.flow.definitions(made.func) if isinstance(made, cst.Call) else ()
         for cls in (c for c in classes if isinstance(c, cst.ClassDef)):
             following, *others = (self.flow.method(cls, name) for name in ("__next__", "__iter__", "__getitem__"))
-            if following is not None and not any(others):
+            begins = others[0] is not None and [dotted(n) for n in self.flow.returns(others[0])] != ["self"]
+            if following is not None and not begins and others[1] is None:
                 asked = [n for c in walk(following.body) if (n := self.iterated.advanced(c)) is not None]
                 behind = [o.node for n in asked for o in self.flow.origins(n)]
                 return [n for n in behind if isinstance(n, cst.BaseExpression)]

@@ -70,9 +70,14 @@ class Uses:
         self, loader: cst.BaseExpression, call: cst.Call, function: cst.FunctionDef
     ) -> Iterator[cst.BaseExpression]:
         """Yield the argument of ``call`` through which the generator ``function`` goes, if it is ``loader``."""
-        for loop in (n for n in walk(function.body) if isinstance(n, cst.For)):
-            given = self.flow.argument(call, function, dotted(self.iterated.source(loop.iter)))
-            if given is not None and loader in self.flow.through(given):
+        yield from (given for given in self._gone_through(call, function) if loader in self.flow.through(given))
+
+    def _gone_through(self, call: cst.Call, function: cst.FunctionDef) -> Iterator[cst.BaseExpression]:
+        """Yield the arguments of ``call`` through which the generator ``function`` goes."""
+        inner = [n.iter for n in walk(function.body) if isinstance(n, cst.For)]
+        inner += [n.item for n in walk(function.body) if isinstance(n, cst.From)]
+        for source in map(self.iterated.source, inner):
+            if (given := self.flow.argument(call, function, dotted(source))) is not None:
                 yield given
 
     def looked_at(self, made: cst.CSTNode, iterated: cst.BaseExpression) -> bool:
@@ -109,6 +114,11 @@ class Uses:
         names = self.script.names_of(target.value, self.script.scope_of(target)) if isinstance(target, cst.Name) else []
         return len(names) > 1 and all(n is target or self.script.inside(n, loop) for n in names)
 
+    def evaluating(self, shared: list[cst.BaseExpression]) -> list[cst.BaseExpression]:
+        """Return what stands for batches that no update follows from, and that come through one of ``shared``."""
+        behind = {n for own in shared for n in self.flow.through(own)}
+        return [n for n in self._others() if n in behind]
+
     def _others(self) -> Iterator[cst.BaseExpression]:
         yield from self._seen
         yield from self.whole
@@ -142,6 +152,7 @@ class Uses:
             return
         holds = self.script.bindings_of(iterator)
         others = [n for c in self._trained if c is not call and (n := self.iterated.advanced(c)) is not None]
+        others = [n for n in others if self.script.code(n) == self.script.code(iterator)]  # not its["b"] of its["a"]
         if holds and any(self.script.bindings_of(other) == holds for other in others):
             return  # the first batch, before the loop that draws the others
         statement = self.script.statement_of(call)
@@ -149,9 +160,11 @@ class Uses:
         names = {n.value for t in targets for n in walk(t) if isinstance(n, cst.Name)}
         home = self.script.function_of(call)
         calls = [c for c in self.script.calls if self.script.function_of(c) is home]
-        if any(mentions(a, names) for c in calls if self._computes(c) for a in c.args):
+        given = [a for c in calls if self._computes(c) for a in c.args]
+        if any(mentions(a, names) or self.script.inside(call, a) for a in given):
             yield (source := self.iterated.source(iterator))
-            made = [o.node for o in self.flow.origins(source)]  # of a generator that goes through it, too
+            inner = [n for made in self.draws.generators(source) for n in self._gone_through(*made)]
+            made = [o.node for n in (source, *inner) for o in self.flow.origins(n)]
             yield from (n for n in made if isinstance(n, cst.Call) and self.kinds.of_call(n) == "loader")
 
     def only_evaluates(self, call: cst.Call, depth: int = 3) -> bool:

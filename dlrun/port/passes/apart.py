@@ -34,6 +34,9 @@ def torch(facts: Facts) -> Iterator[Doubt]:
         yield Doubt(facts.early, "drawn before the training, alike on all ranks, and anew at times alone: until then "
                     "all ranks train on the same samples", "high",
                     "one method that draws them, before the training, too; then port it again")  # fmt: skip
+    for node in facts.evaluated[:1]:
+        yield Doubt(node, "these batches, too, are dealt out: what is computed of them is of this rank's share alone",
+                    "medium", f"{facts.alias}.average() of what is shown of it")  # fmt: skip
     for call in facts.unseen[:1]:
         yield Doubt(call, "draws from what comes from out of sight: if it goes through the samples in one order, all "
                     "ranks take the same", "high", f"make it of iter({facts.alias}.shard(loader))")  # fmt: skip

@@ -54,6 +54,9 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
             yield from positions(facts, feed)
         elif feed.how in ("indices", "turns"):
             yield Edit(feed.node, "the ranks take the batches of the serial run in turn", wrap)
+            if feed.how == "turns" and (test := _asks_for_more(facts, feed.node)) is not None:
+                yield Doubt(test, "n ranks take n batches a turn: where n does not divide their number, some ranks go "
+                            "past the end in the last turn", "high", "as many batches as n divides")  # fmt: skip
         elif feed.how == "iterable":
             why = "the training loop takes this rank's share of the batches"
             yield Edit(feed.node, deals if facts.options.batch == "global" else why, share)
@@ -71,6 +74,18 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     for call in facts.permutations:
         yield from _one_order(facts, call)
     yield from alike.torch(facts)
+
+
+def _asks_for_more(facts: Facts, function: cst.CSTNode) -> cst.CSTNode | None:
+    """Return the test of a loop that goes on while the object that hands out batches has more: ``data.has_next()``."""
+    owner = dotted(function.value) if isinstance(function, cst.Attribute) else ""
+    for loop in facts.script.above(function):
+        if isinstance(loop, cst.While):
+            asked = [
+                n.func.value for n in walk(loop.test) if isinstance(n, cst.Call) and isinstance(n.func, cst.Attribute)
+            ]
+            return loop.test if owner and owner in map(dotted, asked) else None
+    return None
 
 
 def positions(facts: ScriptFacts, feed: Feed) -> Iterator[Edit]:
