@@ -98,3 +98,22 @@ def test_a_test_for_a_multiple_of_some_samples_is_doubted_as_n_batches_may_pass_
     found = ported("", after="        if seen % 6400 == 0:\n            torch.save(model.state_dict(), 'm.pt')\n")
     assert "seen += dl.total(len(x))\n" in found.text
     assert any("may pass by" in doubt.why for doubt in found.doubts)
+
+
+def test_steps_of_an_environment_that_each_rank_plays_for_itself_stay_its_own():
+    text = port("""import random, torch
+model = torch.nn.Linear(4, 2)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+env, frames = make(), 0
+state = env.reset()
+for it in range(1000):
+    chance = max(0.05, 1 - frames / 4000)
+    action = random.randrange(2) if random.random() < chance else model(state).argmax().item()
+    state, reward, done, _ = env.step(action)
+    frames += 4
+    opt.zero_grad()
+    (model(state)[action] - reward).pow(2).backward()
+    opt.step()
+    state = env.reset() if done else state
+""").text
+    assert "    frames += 4\n" in text

@@ -122,7 +122,7 @@ def adds_samples(facts: Facts, node: cst.CSTNode) -> tuple[cst.BaseExpression, c
 
     ``seen += len(x)``, ``tokens += (y >= 0).sum()``, and ``tokens += batch * length``, a number alike on all ranks.
     """
-    found = added(node)
+    found = None if facts.full_batch or facts.episodes else added(node)
     if found is None or not each_update(facts, node) or _picks(facts, found[0]):
         return None
     per_rank = facts.options.batch != "global" and _is_number(facts, found[1])
