@@ -70,6 +70,13 @@ def test_a_step_that_picks_the_samples_saves_as_often_an_epoch():
     assert "if i % dl.steps(20) == 0:" in ported(BY_NUMBER, "", "        if i % 20 == 0:\n" + save)
 
 
+def test_a_place_that_goes_in_strides_is_only_compared_with_fewer_steps():
+    save = "            torch.save(model.state_dict(), 'm.pt')\n"
+    assert "if i >= dl.steps(300):" in ported(BY_PLACE, "", "        if i >= 300:\n" + save)
+    for test in ("i % 100 == 0", "i == 300"):
+        assert f"if {test}:" in ported(BY_PLACE, "", f"        if {test}:\n" + save)
+
+
 def test_what_a_module_is_set_to_by_the_steps_so_far_follows_the_serial_ones():
     text = ported(
         "drop = torch.nn.Dropout(0.0)\n" + BY_LOADER, "        drop.p = min(0.5, i / 400)\n        a = drop(a)\n"

@@ -11,11 +11,12 @@ from dlrun.port.facts.computed import leaves
 from dlrun.port.facts.rates import changes
 from dlrun.port.facts.taken_over import lowers, takes_over
 from dlrun.port.passes.conditions import asked, divided, goes_on, is_one_less, skipped
-from dlrun.port.passes.counters import Counters, held, innermost, tells
+from dlrun.port.passes.counters import Counters, held, innermost, position_of, tells
 from dlrun.port.passes.counts import all_samples, from_length
 from dlrun.port.passes.so_far import bare, steps_so_far
 from dlrun.port.program.script import Script, calls_method, dotted, names_in, walk
 
+_ORDER = (cst.LessThan, cst.LessThanEqual, cst.GreaterThan, cst.GreaterThanEqual)
 _SAVES = ("save", "save_weights")  # of models, savers, and managers of checkpoints
 
 
@@ -39,9 +40,21 @@ def torch(facts: Facts, counters: Counters) -> Iterator[cst.BaseExpression]:
         for count, number in (skipped(node.test) if skips else asked(facts.flow, node.test)) if inside else ():
             if not (named(bare(facts, count)) or kept(bare(facts, count))):
                 continue
+            if _passes_by(facts, bare(facts, count), number):
+                continue
             sets = any(_sets_rate(facts, body, places) for body in bodies)
             if _of_all(facts, number) or sets or _acts(facts, node, bodies):
                 yield from _serial(facts, bodies, number)
+
+
+def _passes_by(facts: Facts, count: cst.CSTNode, number: cst.CSTNode) -> bool:
+    """Tell whether ``count`` goes in strides, ``range(0, n, 8)``, and may pass by ``number`` once that is divided."""
+    bindings = facts.script.bindings_of(count)
+    strided = any(isinstance(b.value, cst.Call) and len(b.value.args) > 2 and isinstance(b.node, cst.For)
+                  and position_of(facts, b.node) is not None for b in bindings)  # fmt: skip
+    up = facts.script.parents[number]
+    test = facts.script.parents[up] if isinstance(up, cst.ComparisonTarget) else up
+    return strided and not (isinstance(test, cst.Comparison) and isinstance(test.comparisons[0].operator, _ORDER))
 
 
 def is_last(script: Script, value: cst.BaseExpression, counts: Collection[cst.CSTNode]) -> bool:
