@@ -14,7 +14,7 @@ _RATES = ("lr", "learning_rate")
 # What keeps a rate above one that is given, or below.
 ENDS = ("builtins.max", "builtins.min", "numpy.maximum", "numpy.minimum", "numpy.clip", "tensorflow.maximum",
         "tensorflow.minimum", "tensorflow.clip_by_value")  # fmt: skip
-_ORDERS = (cst.LessThan, cst.LessThanEqual, cst.GreaterThan, cst.GreaterThanEqual)
+ORDER = (cst.LessThan, cst.LessThanEqual, cst.GreaterThan, cst.GreaterThanEqual)
 _CALLBACKS = ("LearningRateScheduler", "ReduceLROnPlateau")
 
 
@@ -87,7 +87,7 @@ def ends(facts: Facts) -> Iterator[cst.BaseExpression]:
         sides: list[cst.BaseExpression] = []
         if isinstance(node, cst.Call) and facts.script.name_of(node.func) in ENDS:
             sides = [arg.value for arg in node.args]
-        elif isinstance(node, cst.Comparison) and all(isinstance(c.operator, _ORDERS) for c in node.comparisons):
+        elif isinstance(node, cst.Comparison) and all(isinstance(c.operator, ORDER) for c in node.comparisons):
             sides = [node.left, *(c.comparator for c in node.comparisons)]
         held = [scaled_already(facts, side) for side in sides]
         if any(held):

@@ -12,6 +12,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.computed import Tells, computed
 from dlrun.port.facts.kinds_tensorflow import plain
+from dlrun.port.facts.rates import ORDER
 from dlrun.port.facts.taint import chances
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.feeds.iterated import Iterated
@@ -19,7 +20,6 @@ from dlrun.port.insert import expression
 from dlrun.port.passes import decays, rate_tables, returned, schedules, steps, turning
 from dlrun.port.passes.counters import attributes, counters, each_update, passes, tells
 from dlrun.port.passes.counts import is_length_of_share
-from dlrun.port.passes.decisions import ORDER
 from dlrun.port.passes.so_far import steps_so_far
 from dlrun.port.program.script import calls_method, dotted, walk
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts.rates import ORDER
 from dlrun.port.facts.session import runs_alone
 from dlrun.port.facts.taint import Taint
 from dlrun.port.insert import statements
@@ -16,7 +17,6 @@ from dlrun.port.passes.finish import EXITS
 from dlrun.port.passes.metrics import Metrics, asked_if_finite
 from dlrun.port.program.script import calls_method, dotted, names_in, walk
 
-ORDER = (cst.LessThan, cst.LessThanEqual, cst.GreaterThan, cst.GreaterThanEqual)
 _TURNS = (cst.For, cst.While, cst.ListComp, cst.GeneratorExp, cst.DictComp)
 _ENDS = ("builtins.max", "builtins.min")
 _STEERS = ("state_dict", "load_state_dict", "param_groups", "save", "step", "requires_grad", "requires_grad_")

@@ -8,10 +8,10 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import Facts, Step
+from dlrun.port.facts.rates import ORDER
 from dlrun.port.facts.taint import draws
 from dlrun.port.insert import expression, statements
 from dlrun.port.passes import played, searches
-from dlrun.port.passes.decisions import ORDER
 from dlrun.port.program.script import calls_method, walk
 
 

@@ -10,14 +10,13 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts.computed import Tells, reaching
 from dlrun.port.facts.keras import KerasFacts
-from dlrun.port.facts.rates import changes, is_zero, reads_rate
+from dlrun.port.facts.rates import ORDER, changes, is_zero, reads_rate
 from dlrun.port.insert import expression
 from dlrun.port.passes import keras_rate
 from dlrun.port.passes.bounds import AFTER, compared
 from dlrun.port.passes.changing_rates import compound
 from dlrun.port.passes.conditions import asked
 from dlrun.port.passes.counters import is_one_more
-from dlrun.port.passes.decisions import ORDER
 from dlrun.port.passes.milestones import parts_of_means, saves_or_decides
 from dlrun.port.passes.so_far import bare
 from dlrun.port.passes.step_rates import StepRates, ways

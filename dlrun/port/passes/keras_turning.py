@@ -9,11 +9,10 @@ import libcst as cst
 from dlrun.port.edits import Edit
 from dlrun.port.facts.computed import Tells
 from dlrun.port.facts.keras import KerasFacts
-from dlrun.port.facts.rates import is_least
+from dlrun.port.facts.rates import ORDER, is_least
 from dlrun.port.insert import expression
 from dlrun.port.passes.annealing import COMPARES
 from dlrun.port.passes.bounds import compared
-from dlrun.port.passes.decisions import ORDER
 from dlrun.port.passes.keras_schedules import of_batches
 from dlrun.port.passes.so_far import bare
 from dlrun.port.program.script import calls_method, dotted, walk

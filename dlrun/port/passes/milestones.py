@@ -8,7 +8,7 @@ import libcst as cst
 
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.computed import leaves
-from dlrun.port.facts.rates import changes
+from dlrun.port.facts.rates import ORDER, changes
 from dlrun.port.facts.taken_over import lowers, takes_over
 from dlrun.port.passes.conditions import asked, divided, goes_on, is_one_less, skipped
 from dlrun.port.passes.counters import Counters, held, innermost, position_of, tells
@@ -16,7 +16,6 @@ from dlrun.port.passes.counts import all_samples, from_length
 from dlrun.port.passes.so_far import bare, steps_so_far
 from dlrun.port.program.script import Script, calls_method, dotted, names_in, walk
 
-_ORDER = (cst.LessThan, cst.LessThanEqual, cst.GreaterThan, cst.GreaterThanEqual)
 _SAVES = ("save", "save_weights")  # of models, savers, and managers of checkpoints
 
 
@@ -54,7 +53,7 @@ def _passes_by(facts: Facts, count: cst.CSTNode, number: cst.CSTNode) -> bool:
                   and position_of(facts, b.node) is not None for b in bindings)  # fmt: skip
     up = facts.script.parents[number]
     test = facts.script.parents[up] if isinstance(up, cst.ComparisonTarget) else up
-    return strided and not (isinstance(test, cst.Comparison) and isinstance(test.comparisons[0].operator, _ORDER))
+    return strided and not (isinstance(test, cst.Comparison) and isinstance(test.comparisons[0].operator, ORDER))
 
 
 def is_last(script: Script, value: cst.BaseExpression, counts: Collection[cst.CSTNode]) -> bool:

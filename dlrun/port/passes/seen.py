@@ -16,7 +16,7 @@ from dlrun.port.passes.metrics import Metrics
 from dlrun.port.passes.milestones import saves_or_decides
 from dlrun.port.program.script import dotted, walk
 
-_WHY = "the samples of all ranks, which what the training does follows, not this rank's own"
+_WHY = "the samples of all ranks: the training goes by them"
 
 
 def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import libcst as cst
 
 from dlrun.port.facts import Facts, Feed
+from dlrun.port.facts.rates import ORDER
 from dlrun.port.feeds.positions import uses_of_number
-from dlrun.port.passes.decisions import ORDER
 from dlrun.port.program.script import argument, walk
 
 

@@ -206,7 +206,7 @@ def _holds_zeros(script: Script, made: cst.BaseExpression) -> bool:
             name, given = script.name_of(func), [a.value for a in args]
             if name == "collections.defaultdict":
                 return [dotted(v) for v in given] in (["int"], ["float"])
-            if name == "dict.fromkeys" or dotted(func) == "dict.fromkeys":
+            if dotted(func) == "dict.fromkeys":
                 return len(given) == 2 and _is_written_zero(given[1])
             made_of = name in ("builtins.list", "builtins.dict") and len(given) == 1
             return (name == "collections.Counter" and not given) or (made_of and _holds_zeros(script, given[0]))

@@ -9,13 +9,13 @@ import libcst as cst
 from dlrun.port.edits import Doubt
 from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import Tells, computed, given
+from dlrun.port.facts.rates import ORDER
 from dlrun.port.facts.taint import losses
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.passes import milestones
 from dlrun.port.passes.bounds import compared
 from dlrun.port.passes.counters import Counters, attributes, counters, each_update, tells, variables
 from dlrun.port.passes.counts import is_own
-from dlrun.port.passes.decisions import ORDER
 from dlrun.port.passes.milestones import numbers
 from dlrun.port.passes.so_far import steps_so_far
 from dlrun.port.passes.tallies import is_target
