@@ -203,26 +203,47 @@ class Calls:
     ) -> tuple[cst.BaseExpression, int | None] | None:
         """Return what ``call`` passes for a parameter; with the place in it where it is unpacked: ``f(*pair(x))``.
 
-        That only of what a function of the program returns: others tell nothing of their parts.
+        That not of what foreign functions return: they tell nothing of their parts. What comes behind is only known
+        where it is known how many these are.
         """
         names = [p.name.value for p in (*function.params.posonly_params, *function.params.params)]
         if isinstance(self.script.scopes[function].node, cst.ClassDef) and names and names[0] in ("self", "cls"):
             names = names[1:]
         position, unpacked = 0, None
-        for arg in (*self._bound_before(call.func), *call.args):
+        given = [*self._bound_before(call.func), *call.args]
+        sure = not isinstance(function.params.star_arg, cst.Param)
+        every = sure and not any(p.default for p in function.params.params)
+        once = sum(arg.star != "" for arg in given) == 1
+        rest = len(names) - len(given) + 1 if every and once else 0  # what is unpacked fills what nothing else does
+        for arg in given:
             if arg.keyword is not None:
                 if arg.keyword.value == name:
                     return arg.value, None
             elif arg.star == "*":
-                own = isinstance(arg.value, cst.Call) and self.definition(arg.value.func) is not None
-                if own and unpacked is None and name in names[position:]:
+                own, size = self._parts(arg.value)
+                size = size or max(rest, 0)
+                if own and unpacked is None and name in names[position : position + size if size else None]:
                     unpacked = (arg.value, names.index(name) - position)
-                position = len(names)
+                position = position + size if size else len(names)
             elif not arg.star:
                 if position < len(names) and names[position] == name:
                     return arg.value, None
                 position += 1
         return unpacked
+
+    def _parts(self, unpacked: cst.BaseExpression) -> tuple[bool, int]:
+        """Tell whether the program shows what ``unpacked`` is made of, and how many parts it has; 0: unknown."""
+        bindings = self.script.bindings_of(unpacked)
+        whole = all(b.how == "assign" and not b.path for b in bindings)
+        named = [b.value for b in bindings if b.value is not None] if whole else []
+        made: list[cst.BaseExpression] = []
+        for value in named or [unpacked]:
+            functions = self.definitions(value.func) if isinstance(value, cst.Call) else ()
+            made += [v for f in functions if isinstance(f, cst.FunctionDef) for v in self.returns(f)] or [value]
+        sizes = {len(value.elements) if isinstance(value, cst.Tuple) else 0 for value in made}
+        nested = any(isinstance(e, cst.StarredElement) for v in made if isinstance(v, cst.Tuple) for e in v.elements)
+        foreign = any(isinstance(value, cst.Call) and self.definition(value.func) is None for value in made)
+        return not foreign, sizes.pop() if len(sizes) == 1 and not nested else 0
 
 
 def _declared(cls: cst.ClassDef) -> list[str]:
