@@ -469,6 +469,13 @@ def test_a_data_set_that_draws_its_samples_itself_needs_other_seeds_on_other_ran
     assert [why.startswith(doubted) for why in high] == ([True] if doubted else [])
 
 
+def test_workers_that_get_the_same_seeds_on_all_ranks_are_told():
+    told = BLIND.replace("DRAWN", "index").replace("WORKERS", ", worker_init_fn=begin")
+    low = [d.why for d in port(told.replace("SEED", "42 + worker")).doubts if d.danger == "low"]
+    assert "the workers of all ranks get the same seeds here, and draw the same noise beside samples" in low
+    assert not any("seeds" in d.why for d in port(told.replace("SEED", "torch.initial_seed() % 2**32")).doubts)
+
+
 ENDLESS = """import torch
 from torch.utils.data import DataLoader
 def endless(iterable):

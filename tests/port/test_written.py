@@ -66,6 +66,16 @@ def test_what_is_read_too_or_writes_nothing_stays(before, at, stays):
     assert stays in ported(before, at)
 
 
+def test_an_array_in_a_new_file_that_is_read_too_is_doubted():
+    made = "import os\nimport numpy as np\nkept = np.memmap('k', mode='MODE', shape=(3,))"
+    cached = made.replace("\nkept", "\nif not os.path.exists('k'):\n    kept") + "\nkept = np.memmap('k', shape=(3,))"
+    told = []
+    for text in (made.replace("MODE", "w+"), made.replace("MODE", "r"), cached.replace("MODE", "w+")):
+        source = LOOP.replace("BEFORE", text).replace("AT", "kept[epoch] = kept[0] + 1")
+        told.append(any("each rank makes this file anew" in d.why for d in port(source).doubts))
+    assert told == [True, False, False]
+
+
 def test_a_job_that_is_told_to_end_ends_behind_the_line_that_saves_whatever_else_it_does():
     text = ported("", "torch.save(model, 'm.pt'); print(epoch)")
     assert "    dl.save(model, 'm.pt'); print(epoch)\n    if dl.should_stop():" in text

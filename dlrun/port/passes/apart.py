@@ -217,14 +217,15 @@ def _blind(facts: Facts) -> Iterator[Doubt]:
             yield Doubt(made, f"{function.name.value}() draws a sample whatever its number, from one seed on all "
                         "ranks: they take the same samples", "high", f"{facts.script.code(made.func)}("
                         f"{facts.script.code(made.args[0].value)} + {facts.alias}.get_rank())")  # fmt: skip
-    for loader in (c for c in facts.script.calls if blind and facts.kinds.of_call(c) == "loader"):
+    for loader in (c for c in facts.script.calls if facts.kinds.of_call(c) == "loader" and not facts.full_batch):
         begins = argument(loader, "worker_init_fn")
         begun = facts.flow.definition(begins) if begins is not None else None
         body = begun if isinstance(begun, cst.FunctionDef) else begins
         named = {facts.script.name_of(n.func) for n in walk(body) if isinstance(n, cst.Call)} if body else set()
         if named & set(_SEEDS) and not any(name.endswith(_OWN_SEEDS) for name in named):
-            yield Doubt(loader, "the workers of all ranks get the same seeds here, and draw the same samples: the data "
-                        "set draws them whatever their number", "high",
+            samples = " samples: the data set draws them whatever their number" if blind else " noise beside samples"
+            yield Doubt(loader, f"the workers of all ranks get the same seeds here, and draw the same{samples}",
+                        "high" if blind else "low",
                         "leave worker_init_fn out: the workers of each rank get seeds of their own")  # fmt: skip
 
 

@@ -26,6 +26,7 @@ _MAKES = re.compile(
     r"^(numpy\.(save|savez|savez_compressed|savetxt)|scipy\.sparse\.save_npz|(pickle|json|joblib)\.dump)$"
 )
 _TAKES = re.compile(r"^(numpy\.(load|loadtxt)|scipy\.sparse\.load_npz|(pickle|json|joblib)\.load)$")
+_ARRAYS = {"numpy.memmap": 2, "numpy.lib.format.open_memmap": 1, "zarr.open": 1}  # each with the place of its mode
 _CLEARS = re.compile(r"^(os\.(remove|unlink|rename|replace)|shutil\.move)$")
 _LISTS = re.compile(r"^(os\.(listdir|scandir|walk)|glob\.i?glob)$|\.(glob|rglob|iterdir)$")
 _FOLDERS = re.compile(r"(^|\.)(\w+_dataset_from_directory|ImageFolder|DatasetFolder|flow_from_directory)$")
@@ -153,10 +154,15 @@ def _fills_in(facts: ScriptFacts, node: cst.If, whole: _Turn) -> bool:
     takes = whole is not node and any(_TAKES.search(facts.script.name_of(c.func)) for c in _calls(facts, node))
     if node.orelse is not None or not (missing or takes):
         return False
-    makes = any(_MAKES.search(name := facts.script.name_of(c.func)) or opens_to_write(facts, c, name)
-                for c in _calls(facts, whole.body))  # fmt: skip
+    makes = any(_makes(facts, c) for c in _calls(facts, whole.body))
     own = isinstance(facts, Facts) and any(facts.local(n) for n in walk(whole.body))
     return makes and not own  # what is averaged needs all ranks at once
+
+
+def _makes(facts: ScriptFacts, call: cst.Call) -> bool:
+    """Tell whether ``call`` makes a file."""
+    name = facts.script.name_of(call.func)
+    return bool(_MAKES.search(name)) or opens_to_write(facts, call, name) or makes_array(call, name)
 
 
 def before_listing(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
@@ -167,6 +173,12 @@ def before_listing(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
     later = [script.name_of(c.func) or f".{_method(c)}" for c in script.calls if script.order[c] > script.order[call]]
     listed = next((at for at, other in enumerate(later) if _LISTS.search(other) or _FOLDERS.search(other)), -1)
     return listed >= 0 and not any(other == name for other in later[:listed])
+
+
+def makes_array(call: cst.Call, name: str) -> bool:
+    """Tell whether ``call`` makes an array in a new file, which can be read, too: ``np.memmap(f, mode="w+")``."""
+    mode = argument(call, "mode", _ARRAYS[name]) if name in _ARRAYS else None
+    return isinstance(mode, cst.SimpleString) and str(mode.evaluated_value).startswith("w")
 
 
 def opens_to_write(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
@@ -199,9 +211,8 @@ def _caches(facts: ScriptFacts, node: cst.CSTNode) -> bool:
     if not isinstance(node, (cst.If, cst.Try)) or not isinstance(other, (cst.Else, cst.ExceptHandler)):
         return False
     calls = [{c: facts.script.name_of(c.func) for c in _calls(facts, branch)} for branch in (node.body, other.body)]
-    makes = [any(_MAKES.search(name) or opens_to_write(facts, c, name)
-                 for c, name in branch.items()) for branch in calls]  # fmt: skip
-    takes = [any(_TAKES.search(name) or (name == "builtins.open" and not opens_to_write(facts, c, name))
+    makes = [any(_makes(facts, c) for c in branch) for branch in calls]
+    takes = [any(_TAKES.search(name) or (name in ("builtins.open", *_ARRAYS) and not _makes(facts, c))
                  for c, name in branch.items()) for branch in calls]  # fmt: skip
     return (makes[0] and takes[1]) or (makes[1] and takes[0])
 

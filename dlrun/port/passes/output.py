@@ -74,6 +74,10 @@ def one(facts: ScriptFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
             lines = statements("torch/barrier", dl=dl, why=left)
             line = facts.script.line_of(facts.script.statement_of(call))
             yield Edit(line, "the others wait until it is done", after=lines)
+    elif downloads.makes_array(call, name):
+        yield Doubt(call, "each rank makes this file anew, while the others write it and read it", "high",
+                    f"make and fill it under `if {dl}.get_rank() == 0:`, then {dl}.barrier(), and open it with "
+                    'mode="r" on all ranks; or give each rank a file of its own')  # fmt: skip
     elif name == "logging.basicConfig" or _sets_level(facts, call):
         level = argument(call, "level") if name == "logging.basicConfig" else call.args[0].value
         if name == "logging.basicConfig" and (file := argument(call, "filename")) is not None:

@@ -27,7 +27,6 @@ WRITES = re.compile(
 METHODS = ("savefig", "write_image", "write_html", "to_csv", "to_pickle", "to_excel", "to_json", "write_text",
            "write_bytes", "save_pretrained", "push_to_hub", "to_parquet", "to_feather", "to_hdf", "to_netcdf",
            "to_zarr", "writeto", "tofile", "to_sql", "symlink_to", "hardlink_to")  # fmt: skip
-_ARRAYS = {"numpy.memmap": 2, "numpy.lib.format.open_memmap": 1, "zarr.open": 1}  # each with the place of its mode
 _OF_PATHS = ("unlink", "rename", "replace", "rmdir", "touch")
 MODELS = ("save", "save_weights", "save_model", "to_disk")  # of Keras
 _TEXTS = re.compile(r"^yaml\.(safe_)?dump$")  # which return the text where no stream is given
@@ -71,7 +70,7 @@ def writes(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
     found = bool(made) or _method_writes(facts, call, name) or commands.acts(facts, call, name)
     found = found or (name == "sqlite3.connect" and not any(
         "select" in str(text.evaluated_value).lower() for text in facts.script.of(cst.SimpleString)))  # fmt: skip
-    found = found or (name in _ARRAYS and _only_filled(facts, call, _ARRAYS[name]))
+    found = found or (downloads.makes_array(call, name) and _only_filled(facts, call))
     return found and not in_memory(facts, call)
 
 
@@ -97,13 +96,10 @@ def _method_writes(facts: ScriptFacts, call: cst.Call, name: str) -> bool:
     return picture or (call.func.attr.value in METHODS and not texts)
 
 
-def _only_filled(facts: ScriptFacts, call: cst.Call, at: int) -> bool:
-    """Tell whether ``call`` makes an array in a file that the script only fills: ``np.memmap(f, mode="w+")``."""
-    mode = argument(call, "mode", at)
+def _only_filled(facts: ScriptFacts, call: cst.Call) -> bool:
+    """Tell whether the script does nothing but fill the array that ``call`` makes in a file."""
     line = facts.script.statement_of(call)
     target = line.targets[0].target if isinstance(line, cst.Assign) and line.value is call else None
-    if not isinstance(mode, cst.SimpleString) or not str(mode.evaluated_value).startswith("w"):
-        return False
     uses = [n for n in facts.script.named(target.value) if n is not target] if isinstance(target, cst.Name) else []
     ups = [facts.script.parents[n] for n in uses]
     return bool(ups) and all(
