@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from dlrun.port.facts.computed import reaching
 from dlrun.port.feeds.positions import gives, keeps, may_be_position, mentions, names_of
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import statements, walk
@@ -33,9 +34,17 @@ def counts_too(flow: Flow, loop: cst.For) -> tuple[cst.Name, ...]:
 
 
 def _read(flow: Flow, loop: cst.For, name: str) -> list[cst.Name]:
-    """Return the places in ``loop`` that read the variable ``name``."""
+    """Return the places in ``loop`` that read the variable ``name``, and not what a loop in it counts by that name."""
     uses = [n for n in walk(loop.body) if isinstance(n, cst.Name) and n.value == name and _is_value(flow, n)]
+    uses = [n for n in uses if not _is_counted_inside(flow, loop, n)]
     return [n for n in uses if not any(isinstance(up, cst.AssignTarget) for up in _targets_above(flow, n))]
+
+
+def _is_counted_inside(flow: Flow, loop: cst.For, node: cst.Name) -> bool:
+    """Tell whether ``node`` is what another loop, or a comprehension, in ``loop`` runs over: ``for i in range(8)``."""
+    made = reaching(flow.script, node, flow.script.bindings_of(node))
+    inner = (b.node for b in made if isinstance(b.node, (cst.For, cst.CompFor)))
+    return bool(made) and all(b.node is not loop for b in made) and any(flow.script.inside(n, loop.body) for n in inner)
 
 
 def _targets_above(flow: Flow, node: cst.CSTNode) -> Iterator[cst.CSTNode]:

@@ -10,6 +10,7 @@ from dlrun.port.facts import Feed
 from dlrun.port.facts.computed import reaching
 from dlrun.port.facts.kinds import Kinds
 from dlrun.port.feeds import beside
+from dlrun.port.feeds.chained import changes_at_times, goes_on_in
 from dlrun.port.feeds.draws import Draws
 from dlrun.port.feeds.foreign import may_be_batches, where_assigned
 from dlrun.port.feeds.given import Given
@@ -46,13 +47,17 @@ class Sources:
         if self._generated(iterated, drawn, innermost):
             return
         before = set(self.found)
-        for origin in self.flow.origins(iterated):
-            made = origin.node
+        origins = self.flow.origins(iterated)
+        made_of = {o.node for o in origins if isinstance(o.node, cst.Call) and self.kinds.of_call(o.node) == "loader"}
+        gone_on = {node for node in made_of if goes_on_in(self.script, node, made_of)}
+        loaders = made_of - gone_on
+        for made, origin in ((o.node, o) for o in origins if o.node not in gone_on):
             behind = self.iterated.source(made) if drawn and isinstance(made, cst.Call) else made
             if isinstance(behind, cst.BaseExpression) and behind is not made:  # it = loader.__iter__()
                 self._feed(behind, drawn, innermost)
-            elif isinstance(made, cst.Call) and self.kinds.of_call(made) == "loader":
-                place = self.uses.place(made, iterated) if not self._in_comprehension(made) else None
+            elif isinstance(made, cst.Call) and made in loaders:
+                many = self._in_comprehension(made) or changes_at_times(self.script, made, loaders)
+                place = None if many else self.uses.place(made, iterated)
                 if place is not None:
                     self.found.setdefault(place, Feed(place, "loader"))
                 else:

@@ -210,7 +210,7 @@ class Sums:
         calls = [call for other, call in self.facts.counted if other is loop and isinstance(call, cst.Call)]
         if alone:
             return bool(calls) and not self.facts.keeps_steps
-        bounds = {self.text(a.value) for call in calls for a in call.args}
+        bounds = {self.text(n) for call in calls for n in _ends(call)}
         return any(not self._shrinks(n) and self.text(n) in bounds for n in _factors(count))
 
     @cached_property
@@ -248,6 +248,18 @@ class Sums:
         tests = [up.test for up in self.script.above(count) if isinstance(up, cst.If)]
         return any(self.script.code(n) == self.script.code(count) and self.script.inside(n, test)
                    for n in lasts(self.facts) for test in tests)  # fmt: skip
+
+
+def _ends(call: cst.Call) -> Iterator[cst.BaseExpression]:
+    """Yield what ``call`` is given, and up to which number ``range(1, n + 1)`` counts."""
+    yield from (a.value for a in call.args)
+    first, *others = (a.value for a in call.args) if call.args else (call,)
+    one = isinstance(first, cst.Integer) and first.value == "1"
+    match others:
+        case [cst.BinaryOperation(operator=cst.Add(), left=end, right=cst.Integer("1"))] if one:
+            yield end
+        case [cst.BinaryOperation(operator=cst.Add(), left=cst.Integer("1"), right=end)] if one:
+            yield end
 
 
 def _factors(node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
