@@ -2,7 +2,7 @@
 
 import pytest
 
-from dlrun.port import port
+from dlrun.port import Options, port
 
 HEAD = "import torch\nfrom torch.utils.data import DataLoader\n"
 MADE = "model = torch.nn.Linear(2, 1)\nopt = torch.optim.SGD(model.parameters(), lr=0.1)\n"
@@ -346,6 +346,7 @@ COX = """def cox_loss(risk, y):
     return -(risk - torch.logcumsumexp(risk, 0)).mean()
 """
 COUNTS = "a mean over what counts"
+BENT = "a loss of means over the batch that is no mean itself"
 
 
 @pytest.mark.parametrize(
@@ -362,6 +363,13 @@ COUNTS = "a mean over what counts"
         ("", "((a - y) * (y > 0)).sum() / (y > 0).sum().clamp(min=1)", [COUNTS]),
         ("", "((a - y) * (y > 0)).sum() / max((y > 0).sum(), 1)", [COUNTS]),
         ("", "((a - y) ** 2).sum() / len(y)", []),
+        ("", "torch.sqrt(torch.nn.functional.mse_loss(a, y))", [BENT]),
+        ("", "torch.nn.functional.mse_loss(a, y).sqrt()", [BENT]),
+        ("", "torch.nn.functional.mse_loss(a, y) + (a.mean() - 0.5) ** 2", [BENT]),
+        ("", "torch.nn.functional.mse_loss(a, y) * torch.nn.functional.l1_loss(a, y)", [BENT]),
+        ("", "torch.nn.functional.mse_loss(a, y) * len(y) / 8", []),
+        ("", "torch.sqrt((a - y).pow(2)).mean() * 0.5 ** 2", []),
+        ("", "scaler.scale(torch.nn.functional.mse_loss(a, y))", []),
     ],
 )
 def test_a_loss_between_samples_or_over_what_counts_of_them_is_doubted(before, loss, says):
@@ -374,7 +382,17 @@ for epoch in range(9):
         opt.step()
         print((a > y).sum() / (y > 0).sum())
 """).report()
-    assert [text for text in ("compares the samples of a batch", COUNTS) if text in report] == says
+    assert [text for text in ("compares the samples of a batch", COUNTS, BENT) if text in report] == says
+
+
+@pytest.mark.parametrize(("batch", "danger"), [("local", "low"), ("global", "high")])
+def test_a_loss_that_bends_means_is_another_one_where_the_ranks_share_a_batch(batch, danger):
+    report = port(f"""{HEAD}{MADE}{LOADER}
+for x, y in loader:
+    torch.sqrt(torch.nn.functional.mse_loss(model(x), y)).backward()
+    opt.step()
+""", Options(batch=batch))  # fmt: skip
+    assert [d.danger for d in report.doubts if d.why.startswith(BENT)] == [danger]
 
 
 def test_arrays_that_a_loss_function_reads_as_globals_are_cut():

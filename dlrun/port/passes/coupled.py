@@ -27,7 +27,7 @@ def both(facts: ScriptFacts) -> Iterator[Doubt]:
     """Yield a doubt about the first such loss: on n ranks each sees its own batch, or part, alone."""
     for call in facts.script.calls:
         if not without_gradients(facts.script, call) and (place := _compares(facts, call)) is not None:
-            whole = facts.options.batch == "global"
+            whole = facts.options.batch == "global" or getattr(facts, "full_batch", False)
             mine = "part of the batch" if whole else "own batch"
             yield Doubt(place, "this loss compares the samples of a batch with each other: on n ranks each sees only "
                         f"its {mine}", "high" if whole else "medium",

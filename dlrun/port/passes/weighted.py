@@ -1,4 +1,4 @@
-"""Part of step "metrics": losses that are means over what counts, such as words or classes by weight, not samples."""
+"""Part of step "metrics": losses that are no means over samples, but over words or classes, or made of such means."""
 
 from __future__ import annotations
 
@@ -13,17 +13,27 @@ from dlrun.port.facts.taint import without_gradients
 from dlrun.port.program.script import argument, calls_method, dotted, walk
 
 _BOUNDS = ("clamp", "clamp_min", "clip", "max", "maximum", "int", "float")
+_BENDS = ("sqrt", "square", "pow", "log", "log1p", "exp", "abs", "relu", "softplus")
 # Where the weights of classes are among the arguments: of the function, and of what is made to be called.
 _WEIGHTS = {"cross_entropy": 2, "nll_loss": 2, "CrossEntropyLoss": 0, "NLLLoss": 0}
 
 
 def torch(facts: Facts) -> Iterator[Doubt]:
     """Yield a doubt where a rank whose batch has less of what counts weighs as much as the others."""
-    for node in _uneven(facts):
+    losses = [call.func.value for call in facts.script.calls
+              if isinstance(call.func, cst.Attribute) and calls_method(call, "backward")
+              and not without_gradients(facts.script, call)]  # fmt: skip
+    reduced = Reductions(facts.kinds, losses, lambda n: _of_batch(facts, n), lambda n: True)
+    odd = reduced.odd
+    whole = facts.options.batch == "global"
+    for node in [*_uneven(facts), *(n for n in odd if _is_ratio(n) or _bounds_sum(n))][:1]:
         yield Doubt(node, "a mean over what counts, not over samples: a rank whose batch has less of it weighs as much",
-                    "medium" if facts.options.batch == "global" else "low",
+                    "medium" if whole else "low",
                     f"sum the loss, and divide by {facts.alias}.average() of what counts in a batch")  # fmt: skip
-        return
+    for node in [n for n in odd if _is_bent(reduced, n)][:1]:
+        mine = "its part of the batch" if whole else "its own batch"
+        yield Doubt(node, f"a loss of means over the batch that is no mean itself: each rank's is made of {mine}",
+                    "high" if whole else "low", "keep each rank's batch as large as the loss needs")  # fmt: skip
 
 
 def _uneven(facts: Facts) -> Iterator[cst.CSTNode]:
@@ -38,14 +48,20 @@ def _uneven(facts: Facts) -> Iterator[cst.CSTNode]:
             given = argument(call, "weight", _WEIGHTS[last])
         if given is not None and means and dotted(given) != "None" and not _is_parameter(facts, given):
             yield given
-    losses = [call.func.value for call in facts.script.calls
-              if isinstance(call.func, cst.Attribute) and calls_method(call, "backward")
-              and not without_gradients(facts.script, call)]  # fmt: skip
-    yield from (
-        n
-        for n in Reductions(facts.kinds, losses, lambda n: _of_batch(facts, n), lambda n: True).odd
-        if (isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Divide)) or _bounds_sum(n)
-    )
+
+
+def _is_ratio(node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Divide)
+
+
+def _is_bent(reduced: Reductions, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` makes of means over a batch what is no mean: ``(p.mean() - 0.5) ** 2``, ``sqrt(mse)``."""
+    if isinstance(node, cst.BinaryOperation):
+        means = reduced.of(node.left).kind == reduced.of(node.right).kind == "mean"
+        return isinstance(node.operator, cst.Power) or (isinstance(node.operator, cst.Multiply) and means)
+    func = node.func if isinstance(node, cst.Call) else None
+    name = func.attr.value if isinstance(func, cst.Attribute) else dotted(func) if func is not None else ""
+    return name in _BENDS
 
 
 def _bounds_sum(node: cst.CSTNode) -> bool:
