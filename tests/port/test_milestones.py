@@ -117,3 +117,62 @@ def test_a_function_that_others_ask_for_epochs_keeps_its_number():
     before = "def due(now):\n    return now % 100 == 0\nfor epoch in range(9):\n    if due(epoch): print(epoch)\n"
     source = SCRIPT.format(test="if due(step):", body=SAVE, after="").replace("for step", before + "for step")
     assert "return now % 100 == 0" in port(source).text
+
+
+RAMPS = """import torch
+torch.manual_seed(0)
+data = torch.randn(512, 4)
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.01)
+loader = torch.utils.data.DataLoader(data, 8, shuffle=True)
+{begin}
+for step in range(total):
+    {rate}
+    for group in opt.param_groups:
+        group["lr"] = 0.1 * now
+    x = data[torch.randint(512, (8,))]
+    model(x).pow(2).mean().backward()
+    opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("begin", "test", "written"),
+    [
+        ("total = 1000", "step > total - 300", "step > total - dl.steps(300)"),
+        ("total, last = 1000, 300", "step > total - last", "step > dl.steps(total - last)"),
+        ("total = 1000\nlast = 300", "step > total - last", "step > total - dl.steps(last)"),
+        ("total = 1000", "step < 100", "step < dl.steps(100)"),
+    ],
+)
+def test_what_a_rate_is_made_of_changes_at_fewer_steps_also_counted_from_the_end(begin, test, written):
+    rate = f"if {test}:\n        now = 0.5\n    else:\n        now = 1.0"
+    assert f"    if {written}:\n" in port(RAMPS.format(begin=begin, rate=rate)).text
+
+
+def test_what_is_counted_from_the_end_of_a_ranks_own_steps_is_so_in_steps_of_its_own():
+    rate = "if step > total - 300:\n        now = 0.5\n    else:\n        now = 1.0"
+    source = RAMPS.format(begin="total = 20 * len(loader)\nit = iter(loader)", rate=rate)
+    assert (
+        "if step > total - dl.steps(300):\n" in port(source.replace("data[torch.randint(512, (8,))]", "next(it)")).text
+    )
+
+
+def test_the_parts_of_a_rate_and_the_tests_between_them_count_the_same_steps():
+    rate = """if step < 100:
+        now = step / 100
+    elif step > total - 300:
+        now = (total - step) / 300
+    else:
+        now = 1.0"""
+    text = port(RAMPS.format(begin="total = 1000", rate=rate)).text
+    assert "if step < dl.steps(100):\n        now = step / dl.steps(100)\n" in text
+    assert "elif step > total - dl.steps(300):\n        now = (total - step) / dl.steps(300)\n" in text
+
+
+def test_a_count_that_a_function_is_given_and_an_attribute_that_is_called_like_it_stay_whole():
+    body = "show(step, every)\n        show(step, every=every)\n        box.every = 3\n        " + SAVE
+    source = SCRIPT.format(test="if step % every == 0:", body=body, after="").replace(
+        "for step", "every = int(N)\ndef show(step, every=1):\n    print(step / every)\nfor step")  # fmt: skip
+    text = port(source).text
+    assert "show(step, dl.steps(every))\n        show(step, every=dl.steps(every))\n        box.every = 3\n" in text

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import libcst as cst
 
 from dlrun.port.facts import Facts, ScriptFacts
-from dlrun.port.facts.computed import leaves
+from dlrun.port.facts.computed import computed, leaves
 from dlrun.port.facts.rates import ORDER, changes
 from dlrun.port.facts.taken_over import lowers, takes_over
 from dlrun.port.passes.conditions import asked, divided, goes_on, is_one_less, skipped
 from dlrun.port.passes.counters import Counters, held, innermost, position_of, tells
 from dlrun.port.passes.counts import all_samples, from_length
 from dlrun.port.passes.so_far import bare, steps_so_far
+from dlrun.port.passes.step_rates import set_by_hand
 from dlrun.port.program.script import Script, calls_method, dotted, names_in, walk
 
 _SAVES = ("save", "save_weights")  # of models, savers, and managers of checkpoints
@@ -29,7 +30,7 @@ def torch(facts: Facts, counters: Counters) -> Iterator[cst.BaseExpression]:
     script = facts.script
     named = tells(facts, numbers(facts, counters))
     kept = named if facts.framework == "torch" else steps_so_far(facts)  # by TensorFlow, too
-    places = {*changes(facts), *facts.optimizers}  # an optimizer made anew begins with another rate
+    places = {*changes(facts), *facts.optimizers, *_made_of(facts)}  # an optimizer made anew begins with another rate
     for node in script.of(cst.If):
         inside = any(up in facts.loops for up in script.above(node))
         skips = inside and isinstance(node.body, cst.IndentedBlock) and goes_on(node.body)
@@ -44,6 +45,15 @@ def torch(facts: Facts, counters: Counters) -> Iterator[cst.BaseExpression]:
             sets = any(_sets_rate(facts, body, places) for body in bodies)
             if _of_all(facts, number) or sets or _acts(facts, node, bodies):
                 yield from _serial(facts, bodies, number)
+
+
+def _made_of(facts: Facts) -> Iterator[cst.CSTNode]:
+    """Yield what is assigned to names that rates set in training loops are made of: ``now = step / 500``."""
+    if facts.framework == "torch":
+        for node in computed(facts.flow, list(set_by_hand(facts))).nodes:
+            up = facts.script.parents.get(node)
+            if isinstance(up, cst.Assign) and up.value is node:
+                yield node
 
 
 def _passes_by(facts: Facts, count: cst.CSTNode, number: cst.CSTNode) -> bool:
@@ -80,6 +90,8 @@ def rest_of(script: Script, value: cst.CSTNode) -> list[cst.BaseExpression]:
 
 def _serial(facts: Facts, bodies: list[cst.CSTNode], number: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
     """Yield ``number``, where it counts serial steps, and the places in its test and in ``bodies`` that use it."""
+    if not _of_all(facts, number):
+        yield from beside(facts, number, lambda part: from_length(facts, part))
     if _of_all(facts, number) or not from_length(facts, number):
         yield number
         named = facts.script.code(number) if dotted(number) or _is_entry(number) else ""
@@ -101,9 +113,18 @@ def _serial(facts: Facts, bodies: list[cst.CSTNode], number: cst.BaseExpression)
         loop = next((up for up in facts.script.above(number) if up in facts.loops), None)
         yield from parts_of_means(loop, bodies, number) if loop is not None else ()
         same = [n for part in dict.fromkeys((*([asked] if asked is not None else []), *bodies)) for n in walk(part)
-                if named and n is not number and facts.script.code(n) == named]  # fmt: skip
+                if named and n is not number and _reads(facts.script, n) and facts.script.code(n) == named]  # fmt: skip
         if not any(getattr(facts.script.parents[n], "target", None) is n for n in same):  # counted on in serial steps
             yield from same  # type: ignore[misc]
+
+
+def _reads(script: Script, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` is a value: not an argument as a whole, nor the name of an argument or an attribute."""
+    up = script.parents.get(node)
+    return isinstance(node, cst.BaseExpression) and node not in (
+        getattr(up, "keyword", None),
+        getattr(up, "attr", None),
+    )
 
 
 def parts_of_means(
@@ -127,6 +148,23 @@ def numbers(facts: Facts, counters: Counters) -> Counters:
     """Return ``counters``, the numbers of loops that draw a batch a turn, and what they add up to over epochs."""
     known = counters | set(_counted(facts))
     return known | set(_sums(facts, known))
+
+
+def beside(
+    facts: Facts, number: cst.BaseExpression, own: Callable[[cst.BaseExpression], bool]
+) -> list[cst.BaseExpression]:
+    """Return the numbers of serial steps that ``number`` adds to what is a rank's ``own``: 500 of ``total - 500``."""
+    parts = [number]
+    while isinstance(parts[0], cst.BinaryOperation) and isinstance(parts[0].operator, (cst.Add, cst.Subtract)):
+        parts = [parts[0].left, parts[0].right, *parts[1:]]
+    others = [part for part in parts if not own(part)]
+    return [part for part in others if _is_written(facts, part)] if 0 < len(others) < len(parts) else []
+
+
+def _is_written(facts: Facts, part: cst.BaseExpression) -> bool:
+    """Tell whether ``part`` is a number above 1, or one that the program is given: ``500``, ``args.warm``."""
+    return all(n.evaluated_value > 1 if isinstance(n, cst.Integer) else isinstance(n, cst.Attribute)
+               for n in leaves(facts.flow, part))  # fmt: skip
 
 
 def _is_entry(node: cst.BaseExpression) -> bool:

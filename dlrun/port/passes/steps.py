@@ -107,12 +107,14 @@ def at_times(facts: Facts, known: Counters, done: set[cst.CSTNode]) -> Iterator[
     yield from _before(facts, known, done)
     counts = set(done)
     for value in milestones.torch(facts, known):
-        if not _is_divided(facts, value, done) and not any(facts.script.inside(n, value) for n in done):
-            kept = [partial(rest, every) for every in milestones.rest_of(facts.script, value)]
-            last = milestones.is_last(facts.script, value, counts)
-            done.add(value)
-            why = "this counts serial steps, of which n ranks take 1/n"
-            yield Edit(value, why, last_step if last else kept[0] if kept else divide)
+        parts = milestones.beside(facts, value, lambda part: _is_divided(facts, part, done))
+        for part in parts or [value]:
+            if not _is_divided(facts, part, done) and not any(facts.script.inside(n, part) for n in done):
+                kept = [partial(rest, every) for every in milestones.rest_of(facts.script, part)]
+                last = milestones.is_last(facts.script, part, counts)
+                done.add(part)
+                why = "this counts serial steps, of which n ranks take 1/n"
+                yield Edit(part, why, last_step if last else kept[0] if kept else divide)
 
 
 def _counts(facts: Facts) -> list[tuple[cst.BaseExpression, str]]:
