@@ -64,6 +64,8 @@ def lines(every, made="", after="", **options):
          "m.data.mul_(dl.compound(0.99)).add_(p.data, alpha=1 - dl.compound(0.99))"),
         (f"{PAIRS}m.data.mul_(0.9).add_(0.1 * p.data)", "",
          "m.data.mul_(dl.compound(0.9)).add_((1 - dl.compound(0.9)) * p.data)"),
+        (f"{PAIRS}m.data.mul_(0.99).add_(1 - 0.99, p.data)", "",
+         "m.data.mul_(dl.compound(0.99)).add_(1 - dl.compound(0.99), p.data)"),
         (f"{PAIRS}m.data.lerp_(p.data, share)", "share = 0.01", "m.data.lerp_(p.data, 1 - dl.compound(1 - share))"),
         (f"{PAIRS}m.data.sub_(rest * (m.data - p.data))", "d = 0.99\nrest = 1.0 - d",
          "m.data.sub_((1 - dl.compound(1 - rest)) * (m.data - p.data))"),
@@ -105,6 +107,21 @@ def lines(every, made="", after="", **options):
 )  # fmt: skip
 def test_an_average_of_weights_keeps_of_the_old_ones_what_n_serial_steps_keep(every, made, written):
     assert lines(every, made) == (written.split("|"), ())
+
+
+@pytest.mark.parametrize(
+    ("every", "made", "written"),
+    [
+        ("p.data.mul_(1 - decay)", "decay = 0.02 * 0.05", "p.data.mul_(dl.compound(1 - decay))"),
+        ("p.data *= 1 - 0.001", "", "p.data *= dl.compound(1 - 0.001)"),
+        ("p.data.mul_(1 - opt.param_groups[0]['lr'] * 0.01)", "", ""),
+        ("p.data.mul_(1 - loss.item())", "", ""),
+        ("p.grad.mul_(1 - 0.1)", "", ""),
+    ],
+)
+def test_weights_that_every_step_makes_smaller_are_made_so_by_as_much_an_epoch(every, made, written):
+    each = f"for p in model.parameters():\n            {every}"
+    assert lines(each, made)[0] == ([written] if written else [])
 
 
 def test_what_weighs_an_average_follows_the_serial_steps():

@@ -98,7 +98,7 @@ def _share(facts: ScriptFacts, call: cst.Call, old: cst.BaseExpression) -> cst.B
     given = argument(call, "alpha")
     first = call.args[0].value
     sides = [first.left, first.right] if isinstance(first, cst.BinaryOperation) else [first]
-    candidates = [given] if given is not None else sides
+    candidates = [given] if given is not None else [first, *sides]  # add_(1 - d, p), as it was once
     return next((side for side in candidates if _rest(facts, side, old)), None)
 
 

@@ -12,6 +12,7 @@ from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.facts.moving import Average, averages, taken_from_one
 from dlrun.port.facts.session import SessionGradients, runs_session
 from dlrun.port.insert import expression
+from dlrun.port.passes import shrinking
 from dlrun.port.passes.changing_rates import FORGETS, compound, is_told
 from dlrun.port.passes.counters import callers, each_update, innermost
 from dlrun.port.passes.keras_schedules import of_batches
@@ -47,7 +48,12 @@ def torch(facts: Facts, rates: StepRates, divided: Collection[cst.CSTNode]) -> I
             for m, p in zip(mean, model.parameters()):
                 m.mul_(dl.compound(0.999)).add_(p.detach(), alpha=1 - dl.compound(0.999))
     """
-    yield from by_hand(facts, rates, divided)
+    averaged = list(by_hand(facts, rates, divided))
+    yield from averaged
+    known = {found.node for found in averaged}
+    for node, edit in shrinking.torch(facts):
+        if edit.node not in known and _each_step(facts, node, divided):
+            yield edit
     for call in facts.script.calls:
         name = facts.script.name_of(call.func)
         at = _LIBRARIES.get(name.rsplit(".", 1)[-1]) if name.startswith(_FROM) else None
