@@ -222,8 +222,9 @@ class Feeds(Sources, FullBatches):
     @cached_property
     def innermost(self) -> list[cst.For | cst.While]:
         """The loops that are the first around an update, across calls."""
-        first = (next((u for u in us if not self.iterated.picks_objects(u, way)), None) for way, us in self.loops.nests)
-        return list(dict.fromkeys(loop for loop in first if loop is not None))
+        nests = ([u for u in us if not self.iterated.picks_objects(u, way)] for way, us in self.loops.nests)
+        first = (next((u for u in us if not self.iterated.lists(u)), us[0]) for us in nests if us)
+        return list(dict.fromkeys(first))
 
     def _fed_by(self, call: cst.Call) -> tuple[cst.BaseExpression, ...]:
         """Return what ``call`` feeds into a graph."""

@@ -76,6 +76,13 @@ class Iterated:
         pairs = zips and isinstance(node, cst.Call) and all(self.counts(a.value) for a in node.args)
         return pairs or self.counts(node)
 
+    def lists(self, loop: cst.CSTNode) -> bool:
+        """Tell whether ``loop`` runs over what is written out, a turn for each kind of batch: ``in ("a", "b")``."""
+        made = [o.node for o in self.flow.origins(self.of(loop))] if isinstance(loop, cst.For) else []
+        return bool(made) and all(isinstance(n, (cst.List, cst.Tuple)) and n.elements
+                                  and all(isinstance(e.value, (cst.SimpleString, cst.BaseNumber)) for e in n.elements)
+                                  for n in made)  # fmt: skip
+
     def picks_objects(self, loop: cst.CSTNode, way: Iterable[cst.CSTNode]) -> bool:
         """Tell whether ``loop`` runs over objects of the script's own, whose methods ``way`` calls: models to train."""
         names = names_in(loop.target) if isinstance(loop, cst.For) else set()
