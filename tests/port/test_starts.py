@@ -127,6 +127,8 @@ def test_fixed_gpus_become_this_ranks_gpu():
     assert "model.cuda()," in text
     for chosen in ('f"cuda:{gpu}"', '"cuda:" + str(gpu)', '"cuda:%d" % gpu', '"cuda:{}".format(gpu)'):
         assert 'model.to("cuda")' in port(SERIAL + f"model.to({chosen})\n").text
+    with_gpu = port(SERIAL + "with torch.cuda.device(gpu):\n    model.cuda()\n").text
+    assert "with torch.cuda.device(torch.cuda.current_device() if torch.cuda.is_available() else -1):" in with_gpu
     assert 'print(f"cuda:{i} of {n}")' in port(SERIAL + 'print(f"cuda:{i} of {n}")\n').text
     assert "device_ids=[torch.cuda.current_device()] if torch.cuda.is_available() else None)" in text
 

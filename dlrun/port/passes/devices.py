@@ -37,6 +37,8 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
         name = script.name_of(call.func)
         if name in _PARALLEL:
             yield Edit(call, "one GPU a rank: the ranks are the parallelism", _on_one_gpu)
+        elif name == "torch.cuda.device" and call.args:
+            yield Edit(call.args[0].value, "this rank's GPU, not one for all", lambda _: expression("torch/own_gpu"))
         elif name == "torch.cuda.set_device" and call.args:
             yield Edit(call.args[0].value, "init() has chosen this rank's GPU",
                        lambda _: expression("torch/current_gpu"))  # fmt: skip
