@@ -753,3 +753,30 @@ for step in range(9):
     print(line.format(step, loss))
 """
     assert "    print(line.format(step, dl.average(loss)))\n" in port(source).text
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        "{}",
+        "{'loss': 0.0}",
+    ],
+)
+def test_the_written_keys_of_what_is_logged_entry_by_entry_are_no_numbers(begun):
+    step = f"""loss = (model(x) - y).pow(2).mean()
+    loss.backward()
+    made = {begun}
+    made["loss"] = loss.item()
+    for tag, value in made.items():
+        board.scalar(tag, value, 1)"""
+    board = """from torch.utils.tensorboard import SummaryWriter
+class Board:
+    def __init__(self):
+        self.writer = SummaryWriter()
+    def scalar(self, tag, value, step):
+        self.writer.write(f"{tag} {value} {step}")
+board = Board()
+"""
+    text = port(board + SERIAL.replace("(model(x) - y).pow(2).mean().backward()", step)).text
+    assert "dl.average(tag)" not in text
+    assert "dl.average(value)" in text

@@ -146,3 +146,17 @@ def turned(value: cst.CSTNode, path: Path) -> cst.CSTNode | None:
         case cst.Call(func=cst.Attribute(value=box, attr=cst.Name("items")), args=[]) if path == ("each", 1):
             return box
     return None
+
+
+def keys_are_written(flow: Flow, items: cst.CSTNode) -> bool:
+    """Tell whether ``items`` are those of a dict whose keys are all written out, and so alike on all ranks."""
+    box = items.func.value if calls_method(items, "items") and isinstance(items.func, cst.Attribute) else None
+    made = [o.node for o in flow.origins(box)] if box is not None else []
+    begun = [key for n in made for key, _ in pairs(n)]
+    code = flow.script.code(box) if box is not None else ""
+    entries = [t.target for n in flow.script.of(cst.Assign) for t in n.targets if isinstance(t.target, cst.Subscript)]
+    filled = [entry for entry in entries if flow.script.code(entry.value) == code]
+    dicts = bool(made) and all(isinstance(n, cst.Dict) for n in made)
+    return (
+        dicts and all(isinstance(key, cst.SimpleString) for key in begun) and all(_text(e) is not None for e in filled)
+    )

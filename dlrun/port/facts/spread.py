@@ -9,7 +9,7 @@ from functools import cached_property
 
 import libcst as cst
 
-from dlrun.port.facts.lists import turned
+from dlrun.port.facts.lists import keys_are_written, turned
 from dlrun.port.facts.tested import is_value, tested
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Binding, added, calls_method, children, dotted, numbered
@@ -200,6 +200,8 @@ class Spread:
         at = binding.path[0] if binding.path else "all"
         if isinstance(value, cst.Tuple) and isinstance(at, int) and at < len(value.elements):
             return value.elements[at].value
+        if value is not None and binding.path == ("each", 0) and keys_are_written(self.flow, value):
+            return None
         if value is not None and at == "each" and self._counts(value):
             if binding.path[1:2] != (1,):
                 return None  # the number of the turn
