@@ -83,3 +83,55 @@ def test_what_a_rollout_keeps_for_the_minibatches_of_an_update_is_a_ranks_own() 
     ported = port(played[: played.index("for episode")] + ROLLOUT)
     assert "weighs later losses" not in ported.report()
     assert "rewards.append(float(reward))" in ported.text
+
+
+MEMORY = """
+class Tree:
+    def __init__(self):
+        self.sums, self.seen = np.zeros(15), torch.zeros(2)
+    def put(self, at, value):
+        self.sums[at] = value
+        while at > 0:
+            at = (at - 1) // 2
+            self.sums[at] = self.sums[2 * at + 1] + self.sums[2 * at + 2]
+    def look(self, state):
+        self.seen = 0.9 * self.seen + 0.1 * state
+    def weight(self, at):
+        return float(self.sums[at]) * float(self.seen.sum())
+tree = Tree()
+gains = torch.zeros(8)
+state = env.reset()
+for update in range(9):
+    for step in range(8):
+        {look}
+        state, reward, done = env.step(policy(state).item())
+        tree.put(7 + step, abs(float(reward)))
+        gains[step] = float(reward)
+    gains /= gains.std()
+    loss = (policy(state) * gains.sum() * tree.weight(3)).sum()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+
+
+@pytest.mark.parametrize(("look", "moved"), [("pass", []), ("tree.look(state)", ["self.seen"])])
+def test_a_memory_of_what_was_played_is_a_ranks_own_and_a_mean_of_it_is_told(look, moved) -> None:
+    played = PLAYED.format(made="", own="None", draw="np.random.randn(2)")
+    ported = port(played[: played.index("for episode")] + MEMORY.format(look=look))
+    assert [d.why.split()[0] for d in ported.doubts if "each rank trains with another" in d.why] == moved
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        ("from gym.wrappers.normalize import RunningMeanStd\nseen = RunningMeanStd()", "the mean and var of it"),
+        ("from stable_baselines3.common.vec_env import VecNormalize\nclass Scaled(VecNormalize):\n    pass\n"
+         "scaled = Scaled()", "the mean and var of its obs_rms (or return_rms)"),
+    ],
+)  # fmt: skip
+def test_what_scales_by_a_ranks_own_episodes_is_told(made, told) -> None:
+    ported = port(PLAYED.format(made=made, own="None", draw="np.random.randn(2)"))
+    assert [d.write for d in ported.doubts if "of a rank's own episodes" in d.why] == [
+        f"average {told} with dl.average() before each update"
+    ]

@@ -29,7 +29,9 @@ def torch(facts: Facts) -> Iterator[Doubt]:
         if state is None or (made := _kept(facts, state, node)) is None:
             continue
         name, owner = facts.script.code(state), owner_of(facts, state)
-        if owner in own:  # an environment, of which each rank plays its own
+        if owner in own or (
+            facts.episodes and _stores(facts, state)
+        ):  # each rank plays its own, and keeps what it has seen
             continue
         key: object = owner if owner is not None and made == "array" else name  # mean and variance are one
         if key not in done and _own(facts, node, state) and _read(facts, state, node):
@@ -39,6 +41,21 @@ def torch(facts: Facts) -> Iterator[Doubt]:
                 continue
             yield Doubt(node, f"{name} moves with this rank's samples or chance: each rank trains with another {name}",
                         "high", _line(facts, node, state, made))  # fmt: skip
+
+
+def _stores(facts: Facts, state: cst.BaseExpression) -> bool:
+    """Tell whether entries of ``state`` are given other values than their own: a replay memory, a rollout."""
+    entries = ((t.target, n.value) for n in facts.script.of(cst.Assign) for t in n.targets)
+    return any(
+        isinstance(entry, cst.Subscript) and is_same(facts, _root(entry), state)
+        and not any(n.deep_equals(entry) for n in walk(value) if isinstance(n, cst.Subscript))
+        for entry, value in entries)  # fmt: skip
+
+
+def _root(entry: cst.BaseExpression) -> cst.BaseExpression:
+    while isinstance(entry, cst.Subscript):
+        entry = entry.value
+    return entry
 
 
 def _line(facts: Facts, node: cst.CSTNode, state: cst.BaseExpression, made: str) -> str:

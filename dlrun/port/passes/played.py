@@ -13,7 +13,10 @@ from dlrun.port.facts.kinds import plays, to_an_end
 from dlrun.port.passes.apart import seeded_draws
 from dlrun.port.program.script import argument, calls_method, dotted, walk
 
-_NORMALISES = re.compile(r"^(gym|gymnasium|stable_baselines3)\..*(NormalizeObservation|NormalizeReward|VecNormalize)$")
+_NORMALISES = re.compile(
+    r"^(gym|gymnasium|stable_baselines3)\..*(NormalizeObservation|NormalizeReward|VecNormalize|"
+    r"RunningMeanStd)$"
+)
 
 
 def torch(facts: Facts) -> Iterator[Doubt]:
@@ -58,12 +61,20 @@ def _classes_at(facts: Facts, node: cst.CSTNode) -> list[cst.ClassDef]:
 
 
 def _normalised(facts: Facts) -> Iterator[Doubt]:
-    """Yield a doubt about each library's environment that scales observations or rewards by what it has seen so far."""
-    for call in facts.script.calls:
-        if _NORMALISES.search(facts.script.name_of(call.func)):
+    """Yield a doubt about each library's environment that scales observations or rewards by what it has seen so far.
+
+    Also where a class of the script's own is made of one, and about the means and variances themselves.
+    """
+    for call in facts.script.calls if facts.episodes else ():
+        local = facts.flow.definition(call.func)
+        bases = [facts.script.name_of(base.value) for base in local.bases] if isinstance(local, cst.ClassDef) else []
+        found = [name for name in (facts.script.name_of(call.func), *bases) if _NORMALISES.search(name)]
+        if found:
+            of = "the mean and var of it" if found[0].endswith("RunningMeanStd") else (
+                "the mean and var of its obs_rms (or return_rms)")  # fmt: skip
             yield Doubt(call, "this goes by the mean and the variance of a rank's own episodes: each rank's model is "
-                        "given others", "medium", f"average the mean and var of its obs_rms (or return_rms) with "
-                        f"{facts.alias}.average() before each update")  # fmt: skip
+                        "given others", "medium", f"average {of} with {facts.alias}.average() before each update"
+                        )  # fmt: skip
 
 
 def _uneven_episodes(facts: Facts) -> Iterator[Doubt]:
