@@ -15,6 +15,7 @@ from dlrun.port.passes import (
     doubts,
     excepted,
     guards,
+    in_passing,
     kept,
     meters,
     own_numbers,
@@ -66,6 +67,7 @@ def torch(facts: Facts) -> Iterator[Edit | Doubt]:
     yield from ramps.torch(facts)
     yield from weights.torch(facts)
     yield from own_states.torch(facts)
+    yield from in_passing.torch(facts)
 
 
 def numbers(metrics: Metrics, histories: bool) -> Iterator[Edit | Doubt]:
