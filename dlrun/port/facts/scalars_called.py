@@ -18,6 +18,9 @@ _FUNCTIONS = {
 }  # fmt: skip
 # Of NumPy: one number of all that they are given, if they are told no axis.
 ALL = {f"numpy.{which}" for which in ("max", "min", "amax", "amin", "median", "percentile", "quantile", "std", "var")}
+# Of NumPy: of each number that they are given one.
+_EACH = {f"numpy.{which}" for which in ("abs", "absolute", "log", "log2", "log10", "square", "clip", "minimum",
+         "maximum", "float32", "float64", "round", "around", "sign")}  # fmt: skip
 _MAKES = ("torch.zeros", "torch.ones", "torch.empty")
 _DRAWS = ("numpy.random.beta", "numpy.random.uniform")  # one number, with no more than its two parameters
 
@@ -39,6 +42,8 @@ def of_library(call: cst.Call, name: str, number: Callable[[cst.CSTNode], bool])
     if name in ALL:  # np.percentile(errors, 95)
         return len(call.args) == 1 or (len(call.args) == 2 and not call.args[1].keyword and number(call.args[1].value)
                                        and name.endswith("ile"))  # fmt: skip
+    if name in _EACH:
+        return bool(call.args) and all(number(a.value) for a in call.args)
     first = call.args[0].value if call.args else None
     if name in _MAKES and isinstance(first, cst.Tuple) and not first.elements:
         return True  # torch.zeros(())

@@ -79,6 +79,7 @@ def numbers(metrics: Metrics, histories: bool) -> Iterator[Edit | Doubt]:
         yield from meters.fed(metrics)
         yield from kept.torch(metrics)
         yield from balances.torch(metrics)
+        yield from balances.fed(metrics)
         yield from own_numbers.torch(metrics)
     yield from (decided := list(decisions.torch(metrics)))
     yield from (told := list(shown.torch(metrics)))

@@ -8,6 +8,7 @@ import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts.computed import reaching
+from dlrun.port.facts.taint import Taint
 from dlrun.port.passes.apart import chosen
 from dlrun.port.passes.counters import runs_inside
 from dlrun.port.passes.metrics import Metrics
@@ -65,6 +66,20 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
             write = mean if isinstance(node, cst.Call) else f"{name} = {metrics.facts.alias}.average({name})"
             yield Doubt(node, f"{name}, which weighs later losses, is made of this rank's own samples", "high",
                         f"{write} where all ranks come to it")  # fmt: skip
+
+
+def fed(metrics: Metrics) -> Iterator[Edit]:
+    """Yield the means of what a session fetched and a script makes numbers of, which later runs feed into the loss."""
+    given = [value for _, value in getattr(metrics.facts, "fed", ())]
+    if not given or metrics.facts.episodes:
+        return
+    for node, _, value in _kept(metrics):
+        if not metrics.unequal(value) or not metrics.scalar(value) or not metrics.all_ranks(node):
+            continue
+        follows = Taint(metrics.script, metrics.facts.kinds, [value], metrics.trained.cuts)
+        if any(follows(n) for n in given):
+            yield Edit(value, "fed into later losses: the same on all ranks", metrics.wrapped)
+            metrics.cut([value])
 
 
 def _kept(metrics: Metrics) -> Iterator[tuple[cst.CSTNode, cst.BaseExpression, cst.BaseExpression]]:

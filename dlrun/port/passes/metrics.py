@@ -95,7 +95,7 @@ class Metrics:
             ):
                 return False  # an episode may be longer on one rank
             if isinstance(up, (cst.If, cst.IfExp)) and any(
-                self._is_unequal(side) and (function, self.script.code(side)) not in self.averaged
+                self.unequal(side) and (function, self.script.code(side)) not in self.averaged
                 for n in walk(up.test)
                 if isinstance(n, cst.Comparison) and not _asks_for_none(n)
                 for side in (n.left, *(c.comparator for c in n.comparisons))
@@ -109,7 +109,7 @@ class Metrics:
                 return False
         return True
 
-    def _is_unequal(self, side: cst.BaseExpression) -> bool:
+    def unequal(self, side: cst.BaseExpression) -> bool:
         """Tell whether ``side`` may differ between the ranks: not so the steps so far that a session fetched."""
         if not self.facts.unequal(side):
             return False
