@@ -25,6 +25,7 @@ from dlrun.port.passes import (
     moving,
     order,
     own_variables,
+    quotients,
     recipe,
     schedules,
     unseeded,
@@ -103,6 +104,7 @@ def gradients(facts: KerasFacts) -> Iterator[Edit | Doubt]:
                         "takes every n-th batch of another order", "medium")  # fmt: skip
     yield from keras_doubts.by_itself(facts)
     yield from coupled.both(facts)
+    yield from quotients.tensorflow(facts)
     yield from own_variables.keras(facts)
     own = {facts.script.outermost_loop(node): None for node in (*(loop.body for loop in facts.dealt), *facts.iterated)}
     for loop in own:

@@ -27,6 +27,7 @@ from dlrun.port.passes import (
     own_schedules,
     own_variables,
     played,
+    quotients,
     ramps,
     recipe,
     schedules,
@@ -261,6 +262,7 @@ def metrics(facts: TensorFlowFacts) -> Iterator[Edit | Doubt]:
             print("loss", dl.average(float(loss)))
     """
     yield from coupled.both(facts)
+    yield from quotients.tensorflow(facts)
     yield from sessions.logged(facts)
     if facts.style == "estimator":
         yield from estimator.metrics(facts)
