@@ -264,3 +264,29 @@ def test_a_weight_that_follows_the_serial_steps_hides_no_schedule_nor_one_part_o
     text = port(BESIDE).text
     assert right in text
     assert prove(text.replace(right, wrong), serial=BESIDE).faults == {"schedule-too-long"}
+
+
+BEHIND = """import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(256, 4), torch.randn(256, 1))
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+step = 0
+for epoch in range(2):
+    for x, y in DataLoader(data, batch_size=8, shuffle=True):
+        optimizer.zero_grad()
+        (model(x) - y).square().mean().backward()
+        optimizer.step()
+        for group in optimizer.param_groups:
+            group["lr"] = 0.05 * min(1.0, (step + 1) / 12)
+        step += 1
+"""
+
+
+def test_a_rate_that_is_set_behind_a_step_is_that_of_the_next(prove):
+    text = port(BEHIND).text
+    assert "dl.lr_scale(0.05 * min(1.0, (dl.serial_steps(step) + 1) / 12))" in text
+    assert not prove(text, serial=BEHIND).faults
+    assert prove(text.replace("dl.serial_steps(step)", "step"), serial=BEHIND).faults

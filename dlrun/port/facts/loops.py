@@ -9,7 +9,7 @@ import libcst as cst
 from dlrun.port.facts.sites import Sites
 from dlrun.port.facts.taint import Taint, leads_back, without_gradients
 from dlrun.port.facts.torch import LOOPS, Gradients
-from dlrun.port.program.script import names_in, walk
+from dlrun.port.program.script import dotted, names_in, walk
 
 # What runs a function of the main module without naming it: main(), or, for Fire, the one that the command line names.
 _MAINS = ("tensorflow.app.run", "tensorflow.compat.v1.app.run", "tensorflow.python.platform.app.run", "absl.app.run")
@@ -132,6 +132,8 @@ class Loops:
         around = next((up for up in self.script.above(inner) if isinstance(up, LOOPS)), None)
         if inner in self.training or around not in self.training or not isinstance(around, cst.For):
             return False
+        if isinstance(inner, cst.For) and _runs_each(inner):
+            return False
         target: cst.BaseExpression = around.target
         called = self.script.name_of(around.iter.func) if isinstance(around.iter, cst.Call) else ""
         if called == "builtins.enumerate" and isinstance(target, cst.Tuple) and len(target.elements) > 1:
@@ -174,3 +176,9 @@ class Loops:
         runs = (n for n in steps if isinstance(n, cst.Call) and (self.gradients.is_search(n) or any(
             self.gradients.runs_backward(f.body) for f in self.flow.targets(n))))  # fmt: skip
         return list(dict.fromkeys(self.script.line_of(self.script.statement_of(n)) for n in runs))
+
+
+def _runs_each(loop: cst.For) -> bool:
+    """Tell whether ``loop`` goes through what it calls: ``for hook in hooks: hook(step)``, ``for name, f in ...``."""
+    roots = {dotted(n.func).partition(".")[0] for n in walk(loop.body) if isinstance(n, cst.Call)}
+    return bool(roots & names_in(loop.target))

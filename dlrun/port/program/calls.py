@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 
 from dlrun.port.program.dicts import pairs
-from dlrun.port.program.script import Script
+from dlrun.port.program.script import Binding, Script
 
 
 class Calls:
@@ -17,9 +17,7 @@ class Calls:
         """Index the methods, and what functions return, of ``script``."""
         self.script = script
         self._returns: dict[cst.CSTNode, list[cst.BaseExpression]] = {}
-        self._appended: dict[cst.CSTNode, list[cst.BaseExpression]] | None = None
-        self._later: dict[cst.CSTNode, list[tuple[str, cst.BaseExpression]]] | None = None
-        self._stored: dict[cst.CSTNode, list[tuple[cst.BaseExpression | None, cst.BaseExpression]]] | None = None
+        self._decorated: dict[cst.CSTNode, list[cst.ClassDef | cst.FunctionDef]] | None = None
         self._named: dict[cst.CSTNode, list[cst.Call]] | None = None
         self._definitions: dict[cst.CSTNode, tuple[cst.ClassDef | cst.FunctionDef, ...]] = {}
         self._heirs: dict[cst.ClassDef, list[cst.ClassDef]] | None = None
@@ -57,8 +55,23 @@ class Calls:
         for binding in self.script.bindings_of(node):
             if isinstance(binding.node, (cst.ClassDef, cst.FunctionDef)):
                 yield binding.node
+            elif binding.how == "param":
+                yield from self._decorates(binding)
             elif binding.how == "assign" and not binding.path and binding.value not in (None, node):
                 yield from self.definitions(binding.value)
+
+    def _decorates(self, parameter: Binding) -> list[cst.ClassDef | cst.FunctionDef]:
+        """Return what ``parameter``, the first of a function that decorates, gets: ``@on("epoch") def show():``."""
+        function = self.script.scopes[parameter.node].node
+        if not isinstance(function, cst.FunctionDef) or function.params.params[:1] != (parameter.node,):
+            return []
+        if self._decorated is None:
+            self._decorated = {}
+            for node in self.script.nodes:
+                for decorator in node.decorators if isinstance(node, (cst.ClassDef, cst.FunctionDef)) else ():
+                    for by in self.definitions(decorator.decorator):
+                        self._decorated.setdefault(by, []).append(node)  # type: ignore[arg-type]
+        return self._decorated.get(function, [])
 
     def _bound_early(self, call: cst.Call) -> Sequence[cst.Arg]:
         """Return the arguments that ``functools.partial(function, 2, size=3)`` hands on; of another call none."""
@@ -92,45 +105,6 @@ class Calls:
         for one in found:
             found += [heir for heir in self._heirs.get(one, []) if heir not in found]
         return found[1:]
-
-    def filled(self, box: cst.CSTNode) -> list[cst.BaseExpression]:
-        """Return the objects of the program's own classes that ``append`` puts into the new list ``box``."""
-        if self._appended is None:
-            self._appended = {}
-            for call in self.script.calls:
-                func = call.func
-                if not (isinstance(func, cst.Attribute) and func.attr.value == "append" and len(call.args) == 1):
-                    continue
-                given = call.args[0].value
-                if isinstance(given, cst.Call) and isinstance(self.definition(given.func), cst.ClassDef):
-                    for binding in self.script.bindings_of(func.value):
-                        if isinstance(binding.value, cst.List):
-                            self._appended.setdefault(binding.value, []).append(given)
-        return self._appended.get(box, [])
-
-    def stored(self, box: cst.CSTNode) -> list[tuple[cst.BaseExpression | None, cst.BaseExpression]]:
-        """Return what is put into the new dict ``box`` by ``loaders[name] = loader``, with its keys."""
-        if self._stored is None:
-            self._stored = {}
-            for node in self.script.of(cst.Assign):
-                for target in (t.target for t in node.targets if isinstance(t.target, cst.Subscript)):
-                    index = target.slice[0].slice
-                    pair = (index.value if isinstance(index, cst.Index) else None, node.value)
-                    for binding in self.script.bindings_of(target.value):
-                        if isinstance(binding.value, (cst.Dict, cst.Call)) and not binding.path:
-                            self._stored.setdefault(binding.value, []).append(pair)
-        return self._stored.get(box, [])
-
-    def given_later(self, made: cst.CSTNode) -> list[tuple[str, cst.BaseExpression]]:
-        """Return the attributes that the new object ``made`` gets from outside: ``sets.train = DataSet(rows)``."""
-        if self._later is None:
-            self._later = {}
-            for node in self.script.of(cst.Assign):
-                for target in (t.target for t in node.targets if isinstance(t.target, cst.Attribute)):
-                    for binding in self.script.bindings_of(target.value) if isinstance(target.value, cst.Name) else ():
-                        if isinstance(binding.value, cst.Call) and not binding.path:
-                            self._later.setdefault(binding.value, []).append((target.attr.value, node.value))
-        return self._later.get(made, [])
 
     def bases(self, cls: cst.ClassDef, seen: frozenset[cst.CSTNode] = frozenset()) -> list[str]:
         """Return the qualified names of the foreign classes that ``cls`` derives from, through local ones too."""
@@ -244,6 +218,16 @@ class Calls:
         nested = any(isinstance(e, cst.StarredElement) for v in made if isinstance(v, cst.Tuple) for e in v.elements)
         foreign = any(isinstance(value, cst.Call) and self.definition(value.func) is None for value in made)
         return not foreign, sizes.pop() if len(sizes) == 1 and not nested else 0
+
+
+def fits(call: cst.Call, function: cst.FunctionDef) -> bool:
+    """Tell whether ``function`` takes as many arguments as ``call`` gives it."""
+    params = [*function.params.posonly_params, *function.params.params]
+    needed = [p for p in params if p.default is None]
+    unpacks = any(arg.star for arg in call.args)
+    return unpacks or isinstance(function.params.star_arg, cst.Param) or (
+        len(needed) <= len(call.args) and (len(call.args) <= len(params) or bool(function.params.kwonly_params)
+                                           or function.params.star_kwarg is not None))  # fmt: skip
 
 
 def _declared(cls: cst.ClassDef) -> list[str]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import libcst as cst
 
+from dlrun.port.program.calls import fits
 from dlrun.port.program.onward import Onward, Origin, State
 from dlrun.port.program.script import Path, Script, walk
 
@@ -44,6 +47,8 @@ class Flow(Onward):
             return list(dict.fromkeys(f for f in found if f is not None))
         if (above := self.inherited(func)) is not None:
             return [above]
+        if named := self._by_name(func):
+            return named
         if isinstance(func, cst.Attribute) and func.attr.value in self.methods:
             found = [self.method(cls, func.attr.value) for cls in self.classes(func.value)]
             if any(found):
@@ -56,7 +61,24 @@ class Flow(Onward):
                 return run
         if "__call__" in self.methods and isinstance(func, (cst.Name, cst.Attribute)):
             return [f for cls in self.classes(func) if (f := self.method(cls, "__call__")) is not None]
-        return [f for f in self._in_table(func) if isinstance(f, cst.FunctionDef)]
+        table = [f for f in self._in_table(func) if isinstance(f, cst.FunctionDef)]
+        return [f for f in table if fits(call, f)] or table
+
+    def _by_name(self, func: cst.BaseExpression) -> list[cst.FunctionDef]:
+        """Return the methods of this module that ``getattr(callback, name)`` may be, also by a name."""
+        found: dict[cst.FunctionDef, None] = {}
+        for made in (func, *(b.value for b in self.script.bindings_of(func) if not b.path)):
+            if (
+                not isinstance(made, cst.Call)
+                or self.script.name_of(made.func) != "builtins.getattr"
+                or not made.args[1:]
+            ):
+                continue
+            texts = [_text(o.node) for o in self.origins(made.args[1].value)]
+            known = [name for name in self.methods if any(text is not None and text.fullmatch(name) for text in texts)]
+            owners = self.classes(made.args[0].value) if known else ()
+            found |= {f: None for cls in owners for name in known if (f := self.method(cls, name)) is not None}
+        return list(found)
 
     def bodies(self, node: cst.CSTNode, depth: int = 4) -> tuple[cst.CSTNode, ...]:
         """Return ``node``, and the body, once, of each function that running it may call, through ``depth`` calls."""
@@ -104,13 +126,33 @@ class Flow(Onward):
     def callers(self, function: cst.CSTNode) -> list[cst.Call]:
         """Return the calls of this module that may run ``function``, in source order."""
         if self._callers is None:
-            found: dict[cst.CSTNode, list[cst.Call]] = {}
-            for call in self.script.calls:
-                for target in self.targets(call):
-                    found.setdefault(target, []).append(call)
-            self._callers = found
-            self._known.clear()
+            run = {call: self._found_targets(call) for call in self.script.calls}
+            self._know(run)
+            left = [call for call, targets in run.items() if not targets and self._may_be_own(call.func)]
+            for _ in range(2):  # what arguments tell only where it is known who calls whom
+                if not (more := {call: found for call in left if (found := self._found_targets(call))}):
+                    break
+                left = [call for call in left if call not in more]
+                self._know(run | more)
+                run |= more
+            assert self._callers is not None
         return self._callers.get(function, [])
+
+    def _know(self, run: dict[cst.Call, list[cst.FunctionDef]]) -> None:
+        """Note that the calls ``run`` these functions; what was told before is asked anew."""
+        self._callers = {}
+        for call, targets in run.items():
+            for target in targets:
+                self._callers.setdefault(target, []).append(call)
+        for known in (self._known, self._targets, self._bodies, self._ways):
+            known.clear()
+
+    def _may_be_own(self, func: cst.BaseExpression) -> bool:
+        """Tell whether ``func`` may be a function of this module for all that is told of it by its name."""
+        name = self.script.name_of(func)
+        if isinstance(func, cst.Attribute):
+            return func.attr.value in self.methods
+        return not name or (isinstance(func, cst.Call) and self.script.name_of(func.func) == "builtins.getattr")
 
     # -- values -------------------------------------------------------------------------------------------------
 
@@ -183,3 +225,13 @@ class Flow(Onward):
             if bindings and bindings[0].how == "param":
                 return bindings[0].node
         return node
+
+
+def _text(node: cst.CSTNode) -> re.Pattern[str] | None:
+    """Return what matches the text that ``node`` is: ``"on_epoch_end"``, ``f"on_{event}"``; None of anything else."""
+    if isinstance(node, cst.SimpleString):
+        return re.compile(re.escape(str(node.evaluated_value)))
+    if isinstance(node, cst.FormattedString):
+        parts = [re.escape(p.value) if isinstance(p, cst.FormattedStringText) else r"\w+" for p in node.parts]
+        return re.compile("".join(parts))
+    return None

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from dlrun.port.program.calls import Calls
 from dlrun.port.program.dicts import pairs
+from dlrun.port.program.filling import Filling
 from dlrun.port.program.script import Binding, Path, dotted
 
 # Methods that give back the object they are called on (or one that stands for it).
@@ -40,7 +40,7 @@ class Origin:
 State = tuple[cst.CSTNode, Path]
 
 
-class Onward(Calls, ABC):
+class Onward(Filling, ABC):
     """Leads from an expression, or a part of its value, to those that it may be."""
 
     _callers: dict[cst.CSTNode, list[cst.Call]] | None = None  # the calls that may run a function, once all are known
@@ -58,6 +58,9 @@ class Onward(Calls, ABC):
         for origin in self.origins(node):
             if isinstance(origin.node, cst.Call) and origin.whole:
                 found += [c for c in self.definitions(origin.node.func) if isinstance(c, cst.ClassDef)]
+            if isinstance(origin.node, cst.Param) and origin.node.name.value == "self" and origin.whole:  # show(self)
+                own = self.script.class_of(origin.node)
+                found += [own, *self.heirs(own)] if own is not None else []
         return list(dict.fromkeys(found))
 
     def kept(self, node: cst.CSTNode) -> list[tuple[str, cst.BaseExpression]]:
@@ -153,6 +156,8 @@ class Onward(Calls, ABC):
                 found.extend((value, path) for _, value in same or held)
             elif isinstance(box, cst.DictComp):
                 found.append((box.value, path))
+            elif isinstance(box, (cst.Dict, cst.Call)) and path[:1] == ("each",):  # of lists: HOOKS = defaultdict(list)
+                found.extend((value, path[1:]) for value in self.filled(box))
             elif isinstance(box, (cst.List, cst.Tuple, cst.ListComp)) and not isinstance(index, cst.Slice):
                 i: int | str = int(key.value) if isinstance(key, cst.Integer) and key.value.isdigit() else "each"
                 found.append((box, ("each" if isinstance(box, cst.ListComp) else i, *path)))

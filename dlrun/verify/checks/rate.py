@@ -37,10 +37,12 @@ def learning_rate(serial: Run, run: Run) -> Check:
             return later or longer or _so_far(check, serial, run)
         gradual = to_scaled(serial, run, NAME) if check.fault in ("other-rate", "lost-scaling") else None
         return longer or gradual or _by_peak(check, serial, run)
-    # A rate by serial steps is that of every n-th of them, counted from 1 or from 0, or from 0 in each epoch.
+    # A rate by serial steps is that of every n-th of them, counted from 1 or from 0, or from 0 in each epoch; one that
+    # is set behind a step, by the number of steps before it, is that of the next.
     epochs = list(zip(in_epochs(serial.root), in_epochs(run.root), strict=False))
     short = [pair for one, other in epochs for pair in zip(one[::n], other, strict=False)]
     every = [list(zip(some, run.root.steps, strict=False)) for some in (steps[n - 1 :: n], steps[::n])]
+    every.append(list(zip(steps[n - 1 :: n], run.root.steps[1:], strict=False)))
     checks = [_compared([at for rates in _rates(pairs) for at in rates], serial, run) for pairs in (*every, short)]
     known = ("lost-scaling", "double-scaling")
     return _by_peak(min(checks, key=lambda c: (c.status != "passed", c.fault not in known)), serial, run)

@@ -1,0 +1,143 @@
+"""Functions and methods that a training loop finds in lists and dicts, or by their names: callbacks and hooks."""
+
+import pytest
+
+from dlrun.port import port
+
+START = """import torch
+from collections import defaultdict
+from torch.utils.data import DataLoader, TensorDataset
+data = TensorDataset(torch.randn(64, 4), torch.randint(3, (64,)))
+model = torch.nn.Linear(4, 3)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+criterion = torch.nn.CrossEntropyLoss()
+"""
+TRAINER = (
+    START
+    + """
+class WarmUp:
+    def on_batch_end(self, t):
+        for group in opt.param_groups:
+            group["lr"] = 0.1 * min(1.0, (t.done + 1) / 20)
+
+class Recorder:
+    def __init__(self):
+        self.losses = []
+    def on_batch_end(self, t):
+        self.losses.append(t.loss.item())
+    def on_epoch_end(self, t):
+        print(sum(self.losses) / len(self.losses))
+
+class Trainer:
+    def __init__(self, callbacks):
+        self.callbacks, self.done = callbacks, 0
+    {runs}
+    def fit(self):
+        for self.epoch in range(3):
+            for self.x, self.y in DataLoader(data, 8, shuffle=True):
+                opt.zero_grad()
+                self.loss = criterion(model(self.x), self.y)
+                self.loss.backward()
+                opt.step()
+                {batch}
+                self.done += 1
+            {epoch}
+
+Trainer([WarmUp(), Recorder()]).fit()
+"""
+)
+BY_NAME = """def __call__(self, event):
+        for callback in self.callbacks:
+            METHOD"""
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "getattr(callback, event)(self)",
+        "getattr(callback, event, lambda t: None)(self)",
+        "method = getattr(callback, f'on_{event[3:]}', None)\n            if method is not None: method(self)",
+    ],
+)
+def test_methods_that_are_taken_by_name_see_the_trainer_that_calls_them(method):
+    runs = BY_NAME.replace("METHOD", method)
+    text = port(TRAINER.format(runs=runs, batch="self('on_batch_end')", epoch="self('on_epoch_end')")).text
+    assert "(dl.serial_steps(t.done) + 1) / 20" in text
+    assert "print(dl.average(sum(self.losses) / len(self.losses)))" in text
+
+
+HOOKED = (
+    START
+    + """
+MADE
+
+def track(loss, out, y):
+    history.append(loss.item())
+
+def show(loss, out, y):
+    print("loss", sum(history[-25:]) / len(history[-25:]))
+
+def score(net):
+    print("norm", net.weight.norm().item())
+
+history = []
+for epoch in range(3):
+    for x, y in DataLoader(data, 8, shuffle=True):
+        opt.zero_grad()
+        out = model(x)
+        loss = criterion(out, y)
+        loss.backward()
+        opt.step()
+        for hook in TAKEN:
+            hook(loss, out, y)
+"""
+)
+SHOWN = 'print("loss", dl.average(sum(history[-25:]) / len(history[-25:])))'
+DECORATED = """
+HOOKS = {"batch": [], "epoch": []}
+def on(event):
+    def add(function):
+        HOOKS[event].append(function)
+        return function
+    return add
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "taken", "filled"),
+    [
+        ("hooks = []", "hooks", "hooks.append(track)\nhooks.append(show)"),
+        ("HOOKS = defaultdict(list)", "HOOKS['batch']", "HOOKS['batch'].append(track)\nHOOKS['batch'].append(show)"),
+        (
+            "HOOKS = {}",
+            "HOOKS['batch']",
+            "HOOKS.setdefault('batch', []).append(track)\nHOOKS.setdefault('batch', []).append(show)",
+        ),
+        (DECORATED, "HOOKS['batch']", ""),
+    ],
+)
+def test_functions_in_lists_are_told_of_as_others_are(made, taken, filled):
+    source = HOOKED.replace("MADE", made).replace("TAKEN", taken).replace("history = []", f"history = []\n{filled}")
+    if not filled:
+        source = source.replace("def track", "@on('batch')\ndef track").replace("def show", "@on('batch')\ndef show")
+        source = source.replace("def score", "@on('epoch')\ndef score")
+    assert SHOWN in port(source).text
+
+
+def test_what_a_registry_of_functions_makes_is_known():
+    text = port(START + """
+MAKERS = {}
+def register(function):
+    MAKERS[function.__name__] = function
+    return function
+
+@register
+def batches(size):
+    return DataLoader(data, size, shuffle=True)
+
+for x, y in MAKERS["batches"](8):
+    opt.zero_grad()
+    criterion(model(x), y).backward()
+    opt.step()
+""").text  # fmt: skip
+    assert 'for x, y in dl.shard(MAKERS["batches"](8))' in text or "return dl.shard(DataLoader(data" in text
