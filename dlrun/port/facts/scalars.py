@@ -151,7 +151,8 @@ class Scalars:
         self._busy.add(key)
         try:
             bindings = self.script.attributes.get((owner, name), ())
-            return bool(bindings) and all(self._of_binding(b, depth) for b in bindings)
+            kept = [b for b in bindings if b.written is None or dotted(b.written) != "None"]  # none as yet
+            return bool(kept) and all(self._of_binding(b, depth) for b in kept)
         finally:
             self._busy.discard(key)
 

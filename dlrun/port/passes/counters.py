@@ -22,11 +22,24 @@ def counters(facts: Facts) -> Iterator[tuple[cst.CSTNode, str]]:
         if not takes_batches(facts, loop):
             continue
         for n in walk(loop.body):
-            found = added(n) if is_one_more(n) and innermost(facts, n) is loop else None
-            if found is not None and not _at_times(facts, n, loop):
-                yield from held(facts, found[0])
+            found = added(n) if is_one_more(n) else None
+            counts = [found[0]] if found is not None else list(_renewed(facts, n))
+            for count in counts if counts and innermost(facts, n) is loop and not _at_times(facts, n, loop) else ():
+                yield from held(facts, count)
         if (number := number_of(facts, loop) or position_of(facts, loop)) is not None:
             yield from held(facts, number)
+
+
+def _renewed(facts: Facts, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
+    """Yield what goes up by 1 in the new object of ``node``: ``state = replace(state, step=state.step + 1)``."""
+    made = node.value if isinstance(node, cst.Assign) else None
+    if isinstance(made, cst.Call) and (
+            calls_method(made, "_replace") or facts.script.name_of(made.func) == "dataclasses.replace"):  # fmt: skip
+        for arg in made.args:
+            match arg.value:
+                case cst.BinaryOperation(left=cst.Attribute(attr=cst.Name(name)) as count, operator=cst.Add()):
+                    if arg.keyword is not None and arg.keyword.value == name and is_one(arg.value.right):
+                        yield count
 
 
 def held(facts: ScriptFacts, count: cst.CSTNode) -> Iterator[tuple[cst.CSTNode, str]]:

@@ -102,12 +102,13 @@ def _takes_parts(call: cst.CSTNode, arg: cst.Arg) -> bool:
     return len(re.findall(rf"\{{{name}[^\w]", text)) == len(taken)
 
 
-def counts(metrics: Metrics, call: cst.CSTNode) -> Iterator[cst.Name]:
+def counts(metrics: Metrics, call: cst.CSTNode) -> Iterator[cst.Name | cst.Attribute]:
     """Yield the counts of a rank's own samples that ``call`` shows by themselves: of ``seen += len(x)``."""
     for node in walk(call):
         parent = metrics.script.parents[node]
         alone = isinstance(parent, (cst.Arg, cst.FormattedStringExpression, cst.Element))
-        if isinstance(node, cst.Name) and alone and node not in metrics.trained.cuts and metrics.sums.counted(node):
+        named = isinstance(node, (cst.Name, cst.Attribute)) and alone and node not in metrics.trained.cuts
+        if isinstance(node, (cst.Name, cst.Attribute)) and named and metrics.sums.counted(node):
             yield node
 
 

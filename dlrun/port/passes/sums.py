@@ -13,7 +13,7 @@ from dlrun.port.facts.entries import Entries
 from dlrun.port.passes import counts, returned
 from dlrun.port.passes.bounds import lasts, shrunk
 from dlrun.port.passes.steering import trained_by
-from dlrun.port.program.script import Binding, added, walk
+from dlrun.port.program.script import Binding, added, children, walk
 
 _DEALT = ("loader", "named", "iterable")
 
@@ -38,7 +38,7 @@ class Sums:
 
     def only(self, total: cst.BaseExpression) -> bool:
         """Tell whether all that is a rank's own in ``total`` are names that are added to: numbers or arrays."""
-        own = [n for n in walk(total) if isinstance(n, cst.Name) and self.facts.trained(n)]
+        own = self._own(total)
         return bool(own) and all(any(_adds(b) for b in self._bindings(n)) for n in own)
 
     def elsewhere(self, node: cst.CSTNode) -> bool:
@@ -77,13 +77,19 @@ class Sums:
         up = self.script.parents[total]
         part = isinstance(up, cst.BinaryOperation) and isinstance(up.operator, (cst.Divide, cst.FloorDivide))
         name = total.value if isinstance(total, cst.Subscript) else total
-        if part or not isinstance(name, cst.Name) or total not in (name, self._entries.around(name)):
+        if part or not isinstance(name, (cst.Name, cst.Attribute)) or not self._is_whole(name, total):
             return False
         if any(self._divides(b) for b in self._bindings(name)):
             return False
-        if depth and (calls := returned.calls(self.facts, name)):
+        if depth and isinstance(name, cst.Name) and (calls := returned.calls(self.facts, name)):
             return self.returned(calls, depth - 1)
         return self.in_training(total) and self._of_a_share(total, total)
+
+    def _is_whole(self, name: cst.Name | cst.Attribute, total: cst.BaseExpression) -> bool:
+        """Tell whether ``total`` is all that is added to: the variable ``name``, or the entry of it."""
+        if isinstance(name, cst.Attribute):
+            return total is name and bool(self._bindings(name))
+        return total in (name, self._entries.around(name))
 
     def returned(self, calls: list[returned.Returned], depth: int = 2) -> bool:
         """Tell whether the functions that ``calls`` run go through a rank's share, and return a sum over it."""
@@ -94,11 +100,11 @@ class Sums:
 
     def handed_on(self, total: cst.BaseExpression) -> bool:
         """Tell whether all that is a rank's own in ``total`` are sums over its share that functions return."""
-        own = [n for n in walk(total) if isinstance(n, cst.Name) and self.facts.trained(n)]
-        calls = [returned.calls(self.facts, n) for n in own]
+        own = self._own(total)
+        calls = [returned.calls(self.facts, n) if isinstance(n, cst.Name) else [] for n in own]
         return bool(own) and all(each and self.returned(each) for each in calls)
 
-    def counted(self, name: cst.Name) -> bool:
+    def counted(self, name: cst.Name | cst.Attribute) -> bool:
         """Tell whether ``name`` adds up a rank's training samples, or those of them that fit, and is nothing else."""
         bindings = self._bindings(name)
         adds = [b.node for b in bindings if _adds(b)]
@@ -184,7 +190,7 @@ class Sums:
         """Return these loops, each with what is added there."""
         found: list[tuple[cst.For | cst.While | None, cst.BaseExpression]] = []
         parts = {*self.facts.accumulating, *self.facts.parts}
-        for name in (n for n in walk(node) if isinstance(n, cst.Name) and self.facts.trained(n)):
+        for name in self._own(node):
             for binding in self._bindings(name):
                 if (grown := added(binding.node)) is not None:
                     above = (u for u in self.script.above(binding.node) if u not in parts)
@@ -193,14 +199,22 @@ class Sums:
 
     def _adds_samples(self, total: cst.CSTNode) -> bool:
         """Tell whether what is added to ``total`` grows with the number of samples: ``loss.item() * len(x)``."""
-        names = [n for n in walk(total) if isinstance(n, cst.Name) and self.facts.trained(n)]
-        grown = [added(b.node) for n in names for b in self._bindings(n)]
+        grown = [added(b.node) for n in self._own(total) for b in self._bindings(n)]
         terms = [found[1] for found in grown if found is not None]
         weighted = [isinstance(v, cst.BinaryOperation) and isinstance(v.operator, cst.Multiply) for v in terms]
         summed = [".sum(" in self.script.code(v) for v in terms]
         return bool(terms) and all(a or b for a, b in zip(weighted, summed, strict=True))
 
-    def _bindings(self, name: cst.Name) -> list[Binding]:
+    def _own(self, node: cst.CSTNode) -> list[cst.Name | cst.Attribute]:
+        """Return the variables in ``node`` that are a rank's own: names, and attributes that the program sets."""
+        if isinstance(node, (cst.Name, cst.Attribute)) and (isinstance(node, cst.Name) or self._bindings(node)):
+            return [node] if self.facts.trained(node) else []
+        return [n for child in children(node) for n in self._own(child)]
+
+    def _bindings(self, name: cst.Name | cst.Attribute) -> list[Binding]:
+        if isinstance(name, cst.Attribute):
+            keepers = (self.facts.flow.keeper(cls, name.attr.value) for cls in self.facts.flow.classes(name.value))
+            return [b for cls in dict.fromkeys(keepers) if cls for b in self.script.attributes[cls, name.attr.value]]
         return self._entries.bindings(name) or self.script.bindings_of(name)
 
     def dealt(self, loop: cst.For, count: cst.BaseExpression, alone: bool) -> bool:
@@ -238,7 +252,8 @@ class Sums:
         """Tell whether ``total`` has grown through the whole of ``loop``, and ``count`` is not what it counts."""
         made = () if count is total else computed(self.facts.flow, [count]).nodes  # max(1, n), be it by a name
         known = [b.node for n in made if isinstance(n, cst.Name) for b in self._bindings(n)]
-        begun = [b.node for n in walk(total) if isinstance(n, cst.Name) for b in self._bindings(n) if not _adds(b)]
+        named = [n for n in walk(total) if isinstance(n, (cst.Name, cst.Attribute))]
+        begun = [b.node for n in named for b in self._bindings(n) if not _adds(b)]
         own = count is not total and self.facts.local(count)
         inside = self.script.inside(count, loop) and not self._at_last(count)
         return not own and not inside and not any(self.script.inside(n, loop) for n in (*known, *begun))

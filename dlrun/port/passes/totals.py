@@ -71,7 +71,7 @@ def _quotients(metrics: Metrics) -> Iterator[tuple[cst.CSTNode, cst.BaseExpressi
         match node:
             case cst.BinaryOperation(operator=cst.Divide()):
                 yield node, node.left, node.right
-            case cst.AugAssign(operator=cst.DivideAssign(), target=cst.Name() as target):
+            case cst.AugAssign(operator=cst.DivideAssign(), target=(cst.Name() | cst.Attribute()) as target):
                 yield node, target, node.value
             case cst.AugAssign(operator=cst.DivideAssign(), target=cst.Subscript(value=cst.Name()) as target):
                 yield node, target, node.value

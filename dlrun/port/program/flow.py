@@ -28,6 +28,25 @@ class Flow(Onward):
         self._bodies: dict[tuple[cst.CSTNode, int], tuple[cst.CSTNode, ...]] = {}
         self._partial: dict[State, tuple[Origin, ...]] = {}  # what was found on the way, and may lack what is busy
         self._asked = 0
+        self._note_attributes()
+
+    def _note_attributes(self) -> None:
+        """Note among the attributes of the classes of ``script`` what is set from outside: ``state.step += 1``."""
+        for target, binding in self.script.outside:
+            named = [d for d in self.definitions(target.value) if isinstance(d, cst.ClassDef)]
+            for cls in self.classes(target.value) or named:
+                known = self.script.attributes.setdefault((self.keeper(cls, binding.name) or cls, binding.name), [])
+                if not any(other is binding for other in known):
+                    known.append(binding)
+                    known.sort(key=lambda other: self.script.order[other.node])
+
+    def keeper(self, cls: cst.ClassDef, name: str) -> cst.ClassDef | None:
+        """Return which of ``cls`` and its local bases sets its attribute ``name``; None if none does."""
+        if (cls, name) in self.script.attributes:
+            return cls
+        bases = (self.definition(base.value) for base in cls.bases)
+        found = (self.keeper(base, name) for base in bases if isinstance(base, cst.ClassDef) and base is not cls)
+        return next((base for base in found if base is not None), None)
 
     # -- calls --------------------------------------------------------------------------------------------------
 

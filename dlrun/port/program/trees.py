@@ -55,6 +55,7 @@ class Trees:
         self.around: dict[cst.CSTNode, Function] = {}  # the function (or the module) around each node
         self.nodes: list[cst.CSTNode] = []
         self.attributes: dict[tuple[cst.ClassDef, str], list[Binding]] = {}
+        self.outside: list[tuple[cst.Attribute, Binding]] = []  # attributes of objects other than self
         self.files: dict[cst.Module, str] = {}  # the trees: first the script's own, then those of its modules
         self.seen: dict[cst.Call, set[str]] = {}  # what a run showed to happen at which call
         self._wrappers: dict[cst.CSTNode, MetadataWrapper] = {}  # of each tree: what its nodes' places are asked of
@@ -169,10 +170,12 @@ class Trees:
         elif isinstance(target, (cst.Tuple, cst.List)):
             for i, element in enumerate(target.elements):
                 self._assign(scope, element.value, value, (*path, i), node)
-        elif isinstance(target, cst.Attribute) and isinstance(target.value, cst.Name) and target.value.value == "self":
-            owner = self._class_around(scope)
-            if owner is not None:
-                binding = Binding(target.attr.value, "assign", node, value, path)
+        elif isinstance(target, cst.Attribute) and isinstance(target.value, cst.Name):
+            binding = Binding(target.attr.value, "assign", node, value, path)
+            owner = self._class_around(scope) if target.value.value == "self" else None
+            if target.value.value != "self":
+                self.outside.append((target, binding))
+            elif owner is not None:
                 self.attributes.setdefault((owner, target.attr.value), []).append(binding)
 
     @staticmethod

@@ -1,0 +1,112 @@
+"""Numbers that a script keeps in objects: ``state.total += loss.item()``, ``self.right += hits``."""
+
+import pytest
+
+from dlrun.port import port
+
+START = """import torch
+from dataclasses import dataclass
+from torch.utils.data import DataLoader, TensorDataset
+data = TensorDataset(torch.randn(64, 4), torch.randint(3, (64,)))
+model = torch.nn.Linear(4, 3)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+criterion = torch.nn.CrossEntropyLoss()
+loader = DataLoader(data, 8, shuffle=True)
+"""
+OUTSIDE = (
+    START
+    + """
+{state}
+state = State()
+for epoch in range(3):
+    state.total, state.right = 0.0, 0
+    for x, y in loader:
+        opt.zero_grad()
+        out = model(x)
+        loss = criterion(out, y)
+        loss.backward()
+        opt.step()
+        state.total += loss.item()
+        state.right += (out.argmax(1) == y).sum().item()
+        state.mean = loss.item() if state.mean is None else 0.9 * state.mean + 0.1 * loss.item()
+    print(state.total / len(loader), state.mean, state.right / len(data))
+"""
+)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        "@dataclass\nclass State:\n    total: float = 0.0\n    right: int = 0\n    mean: float = None",
+        "class State:\n    def __init__(self):\n        self.total, self.right, self.mean = 0.0, 0, None",
+        "class Base:\n    mean = None\nclass State(Base):\n    pass",
+    ],
+)
+def test_numbers_that_are_set_on_an_object_from_outside_are_of_all_ranks_where_they_are_shown(state):
+    text = port(OUTSIDE.format(state=state)).text
+    shown = "dl.average(state.total / len(loader)), dl.average(state.mean), dl.total(state.right) / len(data)"
+    assert f"print({shown})" in text
+
+
+TRAINER = (
+    START
+    + """
+class Trainer:
+    def __init__(self):
+        self.seen = 0
+
+    def epoch(self):
+        self.total, self.right = 0.0, 0
+        for x, y in loader:
+            opt.zero_grad()
+            out = model(x)
+            loss = criterion(out, y)
+            loss.backward()
+            opt.step()
+            self.total += loss.item() * len(x)
+            self.right += (out.argmax(1) == y).sum().item()
+            self.seen += len(x)
+
+    def fit(self):
+        for epoch in range(3):
+            self.epoch()
+            {shown}
+
+Trainer().fit()
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("shown", "becomes"),
+    [
+        ("print(self.total / len(data), self.right / len(loader.dataset))",
+         "print(dl.total(self.total) / len(data), dl.total(self.right) / len(loader.dataset))"),
+        ("print(self.right, self.seen)", "print(dl.total(self.right), dl.total(self.seen))"),
+        ("self.total /= len(data); print(self.total)", "self.total = dl.total(self.total)"),
+        ("print(self.right / self.seen)", "print(dl.average(self.right / self.seen))"),
+    ],
+)  # fmt: skip
+def test_sums_that_a_trainer_keeps_are_the_sums_over_all_ranks(shown, becomes):
+    assert becomes in port(TRAINER.format(shown=shown)).text
+
+
+def test_steps_that_a_new_object_counts_are_steps():
+    text = port(START + """
+from dataclasses import replace
+
+@dataclass
+class State:
+    step: int = 0
+
+state = State()
+for epoch in range(3):
+    for x, y in loader:
+        for group in opt.param_groups:
+            group["lr"] = 0.1 * min(1.0, (state.step + 1) / 20)
+        opt.zero_grad()
+        criterion(model(x), y).backward()
+        opt.step()
+        state = replace(state, step=state.step + 1)
+""").text  # fmt: skip
+    assert "(dl.serial_steps(state.step) + 1) / 20" in text
