@@ -33,6 +33,7 @@ for epoch in range(9):
             "w = max(w * 0.99, 0.1); loss += F.gumbel_softmax(out, tau=w).mean()",
             "max(w * dl.compound(0.99),",
         ),
+        ("k = 0", "k = min(k + 1, 500); loss += k / 500 * out.mean()", "k = min(k + dl.serial_steps(1), 500);"),
         ("w = 1.0", "loss *= 2 if random.random() < w else 1; w -= 0.001", "w -= dl.serial_steps(0.001)"),
     ],
 )
@@ -54,6 +55,32 @@ def test_counts_means_and_what_begins_anew_with_a_batch_stay(begin, move):
     text = port(NET.replace("BEGIN", begin).replace("MOVE", move)).text
     assert "compound(" not in text
     assert f"        {move}\n" in text or "dl.serial_steps(seen)" in text
+
+
+RAMP = """
+class Ramp:
+    def __init__(self, last=500):
+        self.now, self.last = 0, last
+    def value(self):
+        return self.now / self.last
+    def move(self):
+        self.now = min(self.now + 1, self.last)
+class Rest(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net, self.ramp = torch.nn.Linear(8, 1), Ramp()
+    def forward(self, x):
+        weight = self.ramp.value()
+        self.ramp.move()
+        return weight * self.net(x).mean()
+rest = Rest()
+"""
+
+
+def test_a_count_that_a_module_keeps_up_to_its_end_reaches_it_as_in_the_serial_run():
+    text = port(NET.replace("BEGIN", RAMP).replace("MOVE", "loss = loss + rest(out)")).text
+    assert "self.now = min(self.now + dl.serial_steps(1), self.last)" in text
+    assert "return self.now / self.last" in text
 
 
 def test_a_weight_that_changes_at_every_epoch_stays():

@@ -15,7 +15,7 @@ from dlrun.port.insert import expression
 from dlrun.port.passes import steps
 from dlrun.port.passes.annealing import steered, weights
 from dlrun.port.passes.changing_rates import change, compound, is_judged, is_told, target_of
-from dlrun.port.passes.counters import each_update, innermost
+from dlrun.port.passes.counters import each_update, innermost, is_one
 from dlrun.port.program.script import dotted, walk
 
 _MULTIPLIES = "a weight is multiplied by it at every batch, and n ranks take 1/n of the batches"
@@ -72,8 +72,8 @@ def tensorflow(facts: TensorFlowFacts, divided: Set[cst.CSTNode]) -> Iterator[Ed
 
 def _all(facts: Facts | TensorFlowFacts, divided: Set[cst.CSTNode]) -> Iterator[Edit]:
     """Yield the changes; none where a test asks a count that is ``divided``, or values of the training."""
-    moves = [n for n in facts.script.nodes if (found := change(facts, n)) is not None and _is_fine(facts, *found)
-             and _lasts(facts, n)]  # fmt: skip
+    moves = [n for n in facts.script.nodes if (found := change(facts, n)) is not None
+             and (_is_fine(facts, *found) or _is_capped(n, *found)) and _lasts(facts, n)]  # fmt: skip
     values = [*weights(facts), *steered(facts)] if moves else []
     used = dict.fromkeys((*(n for value in values for n in walk(value)), *computed(facts.flow, values).nodes))
     for node in moves:
@@ -136,6 +136,11 @@ def _is_fine(facts: ScriptFacts, by: cst.BaseExpression, adds: bool) -> bool:
     plain = not any(isinstance(n, cst.Call) or (local is not None and local(n)) for n in walk(by))
     whole = any(isinstance(n, cst.Float) and n.evaluated_value == 1 for n in made)
     return plain and not whole and (parts or (bool(made) and all(isinstance(n, cst.Float) for n in made)))
+
+
+def _is_capped(node: cst.CSTNode, by: cst.BaseExpression, adds: bool) -> bool:
+    """Tell whether ``node`` counts up to some number: ``now = min(now + 1, 1000)``; others count a rank's own steps."""
+    return adds and isinstance(node, cst.Assign) and isinstance(node.value, cst.Call) and is_one(by)
 
 
 def _lasts(facts: Facts | TensorFlowFacts, node: cst.CSTNode) -> bool:
