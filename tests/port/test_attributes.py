@@ -91,6 +91,29 @@ def test_sums_that_a_trainer_keeps_are_the_sums_over_all_ranks(shown, becomes):
     assert becomes in port(TRAINER.format(shown=shown)).text
 
 
+def test_sums_that_a_method_adds_to_in_each_turn_of_a_loop_are_those_of_all_ranks():
+    text = port(START + """
+class Stats:
+    def __init__(self):
+        self.right, self.losses = 0, []
+    def update(self, loss, out, y):
+        self.losses.append(loss)
+        self.right += (out.argmax(1) == y).sum().item()
+
+for epoch in range(3):
+    stats = Stats()
+    for x, y in loader:
+        opt.zero_grad()
+        out = model(x)
+        loss = criterion(out, y)
+        loss.backward()
+        opt.step()
+        stats.update(loss.item(), out, y)
+    print(f"{stats.right}/{len(data)} {stats.right / len(data):.3f}")
+""").text  # fmt: skip
+    assert 'print(f"{dl.total(stats.right)}/{len(data)} {dl.total(stats.right) / len(data):.3f}")' in text
+
+
 def test_steps_that_a_new_object_counts_are_steps():
     text = port(START + """
 from dataclasses import replace

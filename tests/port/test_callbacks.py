@@ -124,6 +124,52 @@ def test_functions_in_lists_are_told_of_as_others_are(made, taken, filled):
     assert SHOWN in port(source).text
 
 
+ENGINE = (
+    START
+    + """
+class Engine:
+    def __init__(self):
+        self.handlers = {}
+    def on(self, event, handler):
+        self.handlers.setdefault(event, []).append(handler)
+    def fire(self, event, *args):
+        for handler in self.handlers.get(event, []):
+            handler(*args)
+    def run(self, update, loader, epochs):
+        self.iteration = 0
+        for self.epoch in range(epochs):
+            for batch in loader:
+                self.output = update(batch)
+                self.iteration += 1
+                self.fire("iteration", self)
+
+def update(batch):
+    opt.zero_grad()
+    out = model(batch[0])
+    loss = criterion(out, batch[1])
+    loss.backward()
+    opt.step()
+    return {"loss": loss.item()}
+
+def log(engine):
+    print(engine.output["loss"])
+    if engine.iteration % 20 == 0:
+        torch.save(model.state_dict(), "model.pt")
+
+engine = Engine()
+engine.on("iteration", log)
+engine.run(update, DataLoader(data, 8, shuffle=True), 3)
+"""
+)
+
+
+def test_handlers_of_an_engine_that_runs_what_it_is_given_are_followed():
+    text = port(ENGINE).text
+    assert 'print(dl.average(engine.output["loss"]))' in text
+    assert "if engine.iteration % dl.steps(20) == 0:" in text
+    assert "engine.run(update, dl.shard(DataLoader(data, 8, shuffle=True)), 3)" in text
+
+
 def test_what_a_registry_of_functions_makes_is_known():
     text = port(START + """
 MAKERS = {}

@@ -193,9 +193,18 @@ class Sums:
         for name in self._own(node):
             for binding in self._bindings(name):
                 if (grown := added(binding.node)) is not None:
-                    above = (u for u in self.script.above(binding.node) if u not in parts)
-                    found.append((next((u for u in above if isinstance(u, (cst.For, cst.While))), None), grown[1]))
+                    inside = isinstance(name, cst.Attribute)  # a method may add to it: stats.update(loss)
+                    found += [(loop, grown[1]) for loop in self._around(binding.node, parts, 3 if inside else 0)]
         return found
+
+    def _around(self, node: cst.CSTNode, parts: set[cst.CSTNode], depth: int) -> list[cst.For | cst.While | None]:
+        """Return the innermost loop around ``node``, no part of a step, or those around the calls of its function."""
+        above = [u for u in self.script.above(node) if u not in parts]
+        loop = next((u for u in above if isinstance(u, (cst.For, cst.While, cst.FunctionDef))), None)
+        calls = self.facts.flow.callers(loop) if isinstance(loop, cst.FunctionDef) and depth else []
+        if isinstance(loop, cst.FunctionDef):
+            return [x for call in calls for x in self._around(call, parts, depth - 1)] or [None]
+        return [loop]
 
     def _adds_samples(self, total: cst.CSTNode) -> bool:
         """Tell whether what is added to ``total`` grows with the number of samples: ``loss.item() * len(x)``."""

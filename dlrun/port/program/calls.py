@@ -205,6 +205,13 @@ class Calls:
                 position += 1
         return unpacked
 
+    def beyond(self, call: cst.Call, function: cst.FunctionDef) -> list[cst.BaseExpression]:
+        """Return what ``call`` gives ``function`` for its ``*args``; nothing where it unpacks what it gives."""
+        own = isinstance(self.script.scopes[function].node, cst.ClassDef)
+        named = len(function.params.posonly_params) + len(function.params.params) - own
+        given = [*self._bound_before(call.func), *call.args]
+        return [] if any(a.star for a in given) else [a.value for a in given if a.keyword is None][named:]
+
     def _parts(self, unpacked: cst.BaseExpression) -> tuple[bool, int]:
         """Tell whether the program shows what ``unpacked`` is made of, and how many parts it has; 0: unknown."""
         bindings = self.script.bindings_of(unpacked)

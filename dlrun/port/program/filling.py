@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 import libcst as cst
 
 from dlrun.port.program.calls import Calls
 from dlrun.port.program.dicts import pairs
-from dlrun.port.program.script import Script, calls_method
+from dlrun.port.program.script import Script, calls_method, names_in
 
 _ADDS = {"append": 0, "add": 0, "insert": 1}  # each with the place of what it puts in
 
@@ -44,14 +45,23 @@ class Filling(Calls):
             return [given]
         if isinstance(given, cst.Call):
             return [given] if isinstance(self.definition(given.func), cst.ClassDef) else []
-        return [local for local in self.definitions(given) if isinstance(local, cst.FunctionDef)]
+        named: list[cst.CSTNode] = [d for d in self.definitions(given) if isinstance(d, cst.FunctionDef)]
+        handed = not named and self._calls_each and any(b.how == "param" for b in self.script.bindings_of(given))
+        return [given] if handed else named  # def on(event, handler): handlers[event].append(handler)
+
+    @cached_property
+    def _calls_each(self) -> bool:
+        """Whether a loop of the program calls what it goes through: ``for hook in hooks: hook(step)``."""
+        called = {call.func.value for call in self.script.calls if isinstance(call.func, cst.Name)}
+        return any(called & names_in(loop.target) for loop in self.script.of(cst.For))
 
     def _lists(self, box: cst.BaseExpression) -> Iterator[cst.CSTNode]:
         """Yield where the lists are made that ``box`` is: ``hooks``, ``HOOKS[event]``, ``HOOKS.setdefault(k, [])``."""
         within = box.value if isinstance(box, cst.Subscript) else None
         if calls_method(box, "setdefault"):
             within = box.func.value
-        for binding in self.script.bindings_of(within if within is not None else box):
+        named = within if within is not None else box
+        for binding in self.script.bindings_of(named) or self.script.kept_bindings(named):
             if within is None:
                 yield from [binding.value] if isinstance(binding.value, cst.List) else []
             elif isinstance(binding.value, (cst.Dict, cst.Call)) and not binding.path:

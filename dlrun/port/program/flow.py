@@ -171,7 +171,8 @@ class Flow(Onward):
         name = self.script.name_of(func)
         if isinstance(func, cst.Attribute):
             return func.attr.value in self.methods
-        return not name or (isinstance(func, cst.Call) and self.script.name_of(func.func) == "builtins.getattr")
+        named = isinstance(func, cst.Call) and self.script.name_of(func.func) == "builtins.getattr"
+        return named or not name or name.startswith(".")
 
     # -- values -------------------------------------------------------------------------------------------------
 

@@ -123,7 +123,11 @@ class Onward(Filling, ABC):
         found: list[State] = []
         if isinstance(function, cst.FunctionDef):
             for call in self._callers.get(function, []) if self._callers is not None else self.named_calls(function):
-                if (handed := self.handed(call, function, binding.name)) is not None:
+                if function.params.star_arg is binding.node:  # def fire(event, *args), fire("step", trainer)
+                    rest = self.beyond(call, function)
+                    begin = path[0] if path and isinstance(path[0], int) else len(rest)
+                    found.extend((arg, path[1:]) for arg in rest[begin : begin + 1])
+                elif (handed := self.handed(call, function, binding.name)) is not None:
                     value, at = handed
                     found.append((value, path if at is None else (at, *path)))
         if not found and binding.value is not None:
@@ -148,8 +152,13 @@ class Onward(Filling, ABC):
     def _of_subscript(self, node: cst.Subscript, path: Path) -> list[State]:
         index = node.slice[0].slice
         key = index.value if isinstance(index, cst.Index) else None
-        found: list[State] = [(value, path) for value in self._of_keyword(node.value, key)]
-        for origin in self.origins(node.value):
+        return self._of_entry(node.value, key, isinstance(index, cst.Slice), path)
+
+    def _of_entry(
+        self, table: cst.BaseExpression, key: cst.BaseExpression | None, sliced: bool, path: Path
+    ) -> list[State]:
+        found: list[State] = [(value, path) for value in self._of_keyword(table, key)]
+        for origin in self.origins(table):
             box = origin.node
             if held := [pair for pair in pairs(box) if pair[0] is not None] or self._filled_in(box):
                 same = [pair for pair in held if pair[0] is not None and key is not None and _alike(pair[0], key)]
@@ -158,7 +167,7 @@ class Onward(Filling, ABC):
                 found.append((box.value, path))
             elif isinstance(box, (cst.Dict, cst.Call)) and path[:1] == ("each",):  # of lists: HOOKS = defaultdict(list)
                 found.extend((value, path[1:]) for value in self.filled(box))
-            elif isinstance(box, (cst.List, cst.Tuple, cst.ListComp)) and not isinstance(index, cst.Slice):
+            elif isinstance(box, (cst.List, cst.Tuple, cst.ListComp)) and not sliced:
                 i: int | str = int(key.value) if isinstance(key, cst.Integer) and key.value.isdigit() else "each"
                 found.append((box, ("each" if isinstance(box, cst.ListComp) else i, *path)))
         return found
@@ -198,6 +207,8 @@ class Onward(Filling, ABC):
             return [(first, path)] if name.startswith(("tqdm", "builtins", "itertools")) or path else []
         if name == "builtins.zip" and path[:1] == ("each",) and len(path) > 1 and isinstance(path[1], int):
             return [(node.args[path[1]].value, ("each", *path[2:]))] if path[1] < len(node.args) else []
+        if method == "get" and isinstance(func, cst.Attribute) and first is not None and not own:
+            return self._of_entry(func.value, first, False, path)
         if method in ("values", "items") and isinstance(func, cst.Attribute) and path[:1] == ("each",):
             rest = path[2:] if method == "items" and path[1:2] == (1,) else path[1:]
             return [(v, rest) for o in self.origins(func.value) for v in self._held(o.node)]
