@@ -176,3 +176,40 @@ def test_a_count_that_a_function_is_given_and_an_attribute_that_is_called_like_i
         "for step", "every = int(N)\ndef show(step, every=1):\n    print(step / every)\nfor step")  # fmt: skip
     text = port(source).text
     assert "show(step, dl.steps(every))\n        show(step, every=dl.steps(every))\n        box.every = 3\n" in text
+
+
+METHODS = """import torch
+from torch.utils.data import DataLoader
+class Trainer:
+    def __init__(self):
+        self.net = torch.nn.Linear(4, 1)
+        self.opt = torch.optim.SGD(self.net.parameters(), lr=0.1)
+        self.step = 0
+    def update(self, x):
+        self.opt.zero_grad()
+        self.net(x).square().mean().backward()
+        self.opt.step()
+        self.step += 1
+        self.follow()
+    def follow(self):
+        if self.step % 40 == 0:
+            torch.save(self.net.state_dict(), "net.pt")
+        if self.step == 60:
+            for group in self.opt.param_groups:
+                group["lr"] *= 0.1
+    def fit(self):
+        for epoch in range(3):
+            for x in DataLoader(torch.randn(64, 4), 8, shuffle=True):
+                self.update(x)
+Trainer().fit()
+"""
+
+
+def test_steps_that_a_method_asks_for_with_every_update_are_those_of_the_ranks():
+    text = port(METHODS).text
+    assert "if self.step % dl.steps(40) == 0:" in text
+    assert "if self.step == dl.steps(60):" in text
+    once = METHODS.replace("        self.follow()\n", "").replace(
+        "self.update(x)\n", "self.update(x)\n            self.follow()\n"
+    )
+    assert "if self.step % 40 == 0:" in port(once).text

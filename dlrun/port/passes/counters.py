@@ -8,6 +8,7 @@ import libcst as cst
 
 from dlrun.port.facts import Facts, Feed, ScriptFacts
 from dlrun.port.facts.computed import Tells
+from dlrun.port.facts.loops import runs_each
 from dlrun.port.feeds.iterated import BARS
 from dlrun.port.program.script import added, calls_method, dotted, names_in, numbered, walk
 
@@ -166,6 +167,8 @@ def each_update(
     Of the calls of the function ``all`` are there, or, for ``any``, one is.
     """
     around = innermost(facts, node)
+    while isinstance(around, cst.For) and runs_each(around):  # for handler in handlers: handler(step)
+        around = innermost(facts, around)
     if isinstance(around, (cst.For, cst.While)):
         return around in facts.loops and takes_batches(facts, around)
     calls = callers(facts, around) if around is not None and depth else []

@@ -11,7 +11,7 @@ from dlrun.port.facts.computed import computed, leaves
 from dlrun.port.facts.rates import ORDER, changes
 from dlrun.port.facts.taken_over import lowers, takes_over
 from dlrun.port.passes.conditions import asked, divided, goes_on, is_one_less, skipped
-from dlrun.port.passes.counters import Counters, held, innermost, position_of, tells
+from dlrun.port.passes.counters import Counters, each_update, held, innermost, position_of, tells
 from dlrun.port.passes.counts import all_samples, from_length
 from dlrun.port.passes.so_far import bare, steps_so_far
 from dlrun.port.passes.step_rates import set_by_hand
@@ -32,7 +32,7 @@ def torch(facts: Facts, counters: Counters) -> Iterator[cst.BaseExpression]:
     kept = named if facts.framework == "torch" else steps_so_far(facts)  # by TensorFlow, too
     places = {*changes(facts), *facts.optimizers, *_made_of(facts)}  # an optimizer made anew begins with another rate
     for node in script.of(cst.If):
-        inside = any(up in facts.loops for up in script.above(node))
+        inside = any(up in facts.loops for up in script.above(node)) or each_update(facts, node)
         skips = inside and isinstance(node.body, cst.IndentedBlock) and goes_on(node.body)
         bodies: list[cst.CSTNode] = [node.body]
         if skips:  # what the turns do that are not left out
