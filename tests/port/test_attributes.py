@@ -114,6 +114,67 @@ for epoch in range(3):
     assert 'print(f"{dl.total(stats.right)}/{len(data)} {dl.total(stats.right) / len(data):.3f}")' in text
 
 
+def test_an_object_that_says_what_is_right_in_rank_0s_samples_is_doubted():
+    stats = (
+        START
+        + """
+class Stats:
+    def __init__(self):
+        self.right, self.loss = 0, 0.0
+    def update(self, loss, GIVEN):
+        self.loss = loss
+        self.right += KEPT
+    def __str__(self):
+        return f"{self.loss:.3f} {self.right}"
+
+stats = Stats()
+for x, y in loader:
+    opt.zero_grad()
+    out = model(x)
+    loss = criterion(out, y)
+    loss.backward()
+    opt.step()
+    stats.update(loss.item(), HANDED)
+print(stats)
+"""
+    )
+    own = (
+        stats.replace("GIVEN", "out, y")
+        .replace("KEPT", "(out.argmax(1) == y).sum().item()")
+        .replace("HANDED", "out, y")
+    )
+    told = [d.why for d in port(own).doubts if d.danger == "medium"]
+    assert told == ["stats is shown itself, and counts what is right in rank 0's own samples"]
+    plain = stats.replace("GIVEN", "n").replace("KEPT", "n").replace("HANDED", "len(x)")
+    assert not [d for d in port(plain).doubts if d.danger == "medium"]
+
+
+def test_lists_in_a_dict_of_an_object_are_averaged_wherever_they_are_shown():
+    text = port(START + """
+class Log:
+    def __init__(self):
+        self.rows = {"epoch": [], "loss": []}
+    def add(self, epoch, loss):
+        self.rows["epoch"].append(epoch)
+        self.rows["loss"].append(loss)
+
+log = Log()
+for epoch in range(3):
+    total = 0.0
+    for x, y in loader:
+        opt.zero_grad()
+        loss = criterion(model(x), y)
+        loss.backward()
+        opt.step()
+        total += loss.item()
+    log.add(epoch, total / len(loader))
+    print(log.rows["loss"][-1])
+print(log.rows["loss"])
+""").text  # fmt: skip
+    assert 'print(dl.average(log.rows["loss"][-1]))' in text
+    assert 'print(dl.average(log.rows["loss"]))' in text
+
+
 def test_steps_that_a_new_object_counts_are_steps():
     text = port(START + """
 from dataclasses import replace

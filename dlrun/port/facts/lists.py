@@ -68,7 +68,15 @@ class Lists:
         return bool(fills) and all(are(call.args[0].value) for call in fills)
 
     def _inside(self, box: cst.CSTNode) -> cst.BaseExpression | None:
-        """Return ``self.losses`` in the methods of the class, if ``box`` is that of an object: ``net.losses``."""
+        """Return ``self.losses`` in the methods of the class, if ``box`` is that of an object: ``net.losses``.
+
+        And of ``net.history["loss"]`` the entry ``self.history["loss"]``.
+        """
+        if isinstance(box, cst.Subscript) and (whole := self._inside(box.value)) is not None:
+            owner = self.script.class_of(whole)
+            return next((n for n in self.script.of(cst.Subscript)
+                         if dotted(n.value) == dotted(whole) and self.script.class_of(n) is owner
+                         and _text(n) is not None and _text(n) == _text(box)), None)  # fmt: skip
         if not isinstance(box, cst.Attribute) or dotted(box.value) in ("", "self"):
             return None
         own, classes = f"self.{box.attr.value}", self.flow.classes(box.value)

@@ -8,7 +8,7 @@ from functools import partial
 
 import libcst as cst
 
-from dlrun.port.edits import Edit
+from dlrun.port.edits import Doubt, Edit
 from dlrun.port.passes.counters import each_update
 from dlrun.port.passes.metrics import Metrics
 from dlrun.port.program.script import Script, calls_method, walk
@@ -41,7 +41,7 @@ def shown(metrics: Metrics, call: cst.CSTNode) -> Iterator[Edit]:
                         yield Edit(text, why, partial(_flat, name))
 
 
-def fed(metrics: Metrics) -> Iterator[Edit]:
+def fed(metrics: Metrics) -> Iterator[Edit | Doubt]:
     """Yield the means with which meters are fed that are shown themselves: ``print(losses)``, ``str(losses)``.
 
     Before:
@@ -63,6 +63,10 @@ def fed(metrics: Metrics) -> Iterator[Edit]:
             found.extend(values)
             why = "a meter that is shown itself takes the mean over the ranks, not rank 0's own"
             yield from (Edit(value, why, metrics.wrapped) for value in values)
+            if any(metrics.local(a.value) and not metrics.scalar(a.value) for a in call.args if a not in given):
+                name = metrics.script.code(meter)
+                why = f"{name} is shown itself, and counts what is right in rank 0's own samples"
+                yield Doubt(call, why, "medium", f"show {metrics.facts.alias}.average() of each of its numbers")
     if found:
         metrics.cut(found)
 
