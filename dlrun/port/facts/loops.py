@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import cached_property
 
 import libcst as cst
@@ -132,7 +133,7 @@ class Loops:
         around = next((up for up in self.script.above(inner) if isinstance(up, LOOPS)), None)
         if inner in self.training or around not in self.training or not isinstance(around, cst.For):
             return False
-        if isinstance(inner, cst.For) and runs_each(inner):
+        if isinstance(inner, cst.For) and runs_each(inner, self.flow.methods):
             return False
         target: cst.BaseExpression = around.target
         called = self.script.name_of(around.iter.func) if isinstance(around.iter, cst.Call) else ""
@@ -178,7 +179,10 @@ class Loops:
         return list(dict.fromkeys(self.script.line_of(self.script.statement_of(n)) for n in runs))
 
 
-def runs_each(loop: cst.For) -> bool:
-    """Tell whether ``loop`` goes through what it calls: ``for hook in hooks: hook(step)``, ``for name, f in ...``."""
-    roots = {dotted(n.func).partition(".")[0] for n in walk(loop.body) if isinstance(n, cst.Call)}
-    return bool(roots & names_in(loop.target))
+def runs_each(loop: cst.For, methods: Collection[str]) -> bool:
+    """Tell whether ``loop`` goes through what it calls: ``for hook in hooks: hook(step)``, or own ``methods`` of it."""
+    through = names_in(loop.target)
+    calls = [n.func for n in walk(loop.body) if isinstance(n, cst.Call)]
+    return any(isinstance(f, cst.Name) and f.value in through for f in calls) or any(
+        isinstance(f, cst.Attribute) and f.attr.value in methods and dotted(f.value) in through for f in calls
+    )

@@ -167,7 +167,9 @@ def each_update(
     Of the calls of the function ``all`` are there, or, for ``any``, one is.
     """
     around = innermost(facts, node)
-    while isinstance(around, cst.For) and runs_each(around):  # for handler in handlers: handler(step)
+    while isinstance(around, cst.For) and runs_each(
+        around, facts.flow.methods
+    ):  # for handler in handlers: handler(step)
         around = innermost(facts, around)
     if isinstance(around, (cst.For, cst.While)):
         return around in facts.loops and takes_batches(facts, around)
