@@ -40,6 +40,8 @@ for epoch in range(3):
         "@dataclass\nclass State:\n    total: float = 0.0\n    right: int = 0\n    mean: float = None",
         "class State:\n    def __init__(self):\n        self.total, self.right, self.mean = 0.0, 0, None",
         "class Base:\n    mean = None\nclass State(Base):\n    pass",
+        "class Base:\n    def __init__(self):\n        self.total, self.right, self.mean = 0.0, 0, None\n"
+        "class State(Base):\n    pass",
     ],
 )
 def test_numbers_that_are_set_on_an_object_from_outside_are_of_all_ranks_where_they_are_shown(state):

@@ -140,9 +140,11 @@ class Scalars:
 
     def _owners(self, node: cst.Attribute) -> list[cst.ClassDef]:
         """Return the class whose attribute ``node`` is: ``self.loss``, ``model.loss``; none where it is not known."""
-        own = [self.script.class_of(node)] if dotted(node.value) == "self" else self.flow.classes(node.value)
-        return [cls for cls in own if cls is not None and (dotted(node.value) == "self" or (
-            (cls, node.attr.value) in self.script.attributes and not self.kinds.of(node.value)))]  # fmt: skip
+        if dotted(node.value) == "self":
+            own = self.script.class_of(node)
+            return [self.flow.keeper(own, node.attr.value) or own] if own is not None else []
+        keepers = (self.flow.keeper(cls, node.attr.value) for cls in self.flow.classes(node.value))
+        return [cls for cls in dict.fromkeys(keepers) if cls is not None] if not self.kinds.of(node.value) else []
 
     def _of_attribute(self, owner: cst.ClassDef, name: str, depth: int) -> bool:
         key = (id(owner), name)

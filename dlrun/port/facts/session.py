@@ -213,10 +213,7 @@ class SessionGradients(TapeGradients):
 
 def runs_of(facts: ScriptFacts) -> list[cst.Call]:
     """Return all runs of sessions, be they of training or not."""
-    gradients = getattr(facts, "gradients", None)
-    if not isinstance(gradients, SessionGradients):
-        return []
-    return [c for c in facts.script.calls if calls_method(c, "run") and gradients.is_session(c.func.value)]
+    return [call for call in facts.script.calls if runs_alone(facts, call)]
 
 
 def runs_alone(facts: ScriptFacts, node: cst.CSTNode) -> bool:

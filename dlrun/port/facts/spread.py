@@ -12,7 +12,7 @@ import libcst as cst
 from dlrun.port.facts.lists import keys_are_written, turned
 from dlrun.port.facts.tested import is_value, tested
 from dlrun.port.program.flow import Flow
-from dlrun.port.program.script import Binding, added, calls_method, children, dotted, numbered
+from dlrun.port.program.script import Binding, added, calls_method, children, dotted, numbered, table_of
 
 # Methods that put their arguments into the object they are called on.
 _FILLS = {"update", "append", "extend", "add", "insert", "push", "record", "index_add_", "scatter_add_"}
@@ -168,7 +168,7 @@ class Spread:
                     boxes.extend(t.target for t in targets if isinstance(t.target, cst.Subscript))
                 case cst.Call(func=cst.Attribute(value=box, attr=cst.Name(name))) if name in _FILLS:
                     boxes.append(box)
-        return {held for box in boxes if (held := self._held(_whole(box))) is not None}
+        return {held for box in boxes if (held := self._held(table_of(box))) is not None}
 
     def _bound(self, bindings: Iterable[Binding], to: object) -> None:
         for binding in bindings:
@@ -230,9 +230,9 @@ class Spread:
 
     def _kept_in(self, box: cst.CSTNode, values: Iterable[cst.CSTNode]) -> None:
         values = list(values)
-        if (held := self._held(_whole(box))) is not None:
+        if (held := self._held(table_of(box))) is not None:
             self._join(values, held)
-        for b in self.script.bindings_of(_whole(box)):
+        for b in self.script.bindings_of(table_of(box)):
             if b.how == "param" and not isinstance(self.script.parents[box], (cst.AugAssign, cst.AssignTarget)):
                 self._joined_to_arguments(b, values)
             elif b.value is not None and (over := turned(b.value, b.path)) is not None:
@@ -245,7 +245,7 @@ class Spread:
             return
         for call in self.flow.callers(function):
             handed = self.flow.handed(call, function, parameter.name)
-            if handed is not None and (held := self._held(_whole(handed[0]))) is not None:
+            if handed is not None and (held := self._held(table_of(handed[0]))) is not None:
                 self._join(values, held)
 
     def _held(self, node: cst.CSTNode) -> object | None:
@@ -259,7 +259,8 @@ class Spread:
         if isinstance(node, cst.Attribute) and node.attr.value in self._options:  # wherever they are handed on
             return ("options", node.attr.value)
         if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name):  # of an object of a class of its own
-            kept = [cls for cls in self.flow.classes(node.value) if (cls, node.attr.value) in self.script.attributes]
+            keepers = (self.flow.keeper(cls, node.attr.value) for cls in self.flow.classes(node.value))
+            kept = list(dict.fromkeys(cls for cls in keepers if cls is not None))
             return (kept[0], node.attr.value) if len(kept) == 1 else None
         return None
 
@@ -273,18 +274,8 @@ class Spread:
 
     def _kept_by(self, cls: cst.ClassDef, name: str) -> object | None:
         """Return what stands for the attribute ``name`` of ``cls``, or of its local bases: what a property returns."""
-        if (cls, name) in self.script.attributes:
-            return (cls, name)
+        if (keeper := self.flow.keeper(cls, name)) is not None:
+            return (keeper, name)
         getter = self.flow.method(cls, name)
-        if getter is not None and any(dotted(d.decorator) == "property" for d in getter.decorators):
-            return ("returns", getter)
-        bases = (self.flow.definition(base.value) for base in cls.bases)
-        found = (self._kept_by(b, name) for b in bases if isinstance(b, cst.ClassDef) and b is not cls)
-        return next((f for f in found if f is not None), None)
-
-
-def _whole(box: cst.CSTNode) -> cst.CSTNode:
-    """Return ``table`` for its entry ``table[a][b]``."""
-    while isinstance(box, cst.Subscript):
-        box = box.value
-    return box
+        reads = getter is not None and any(dotted(d.decorator) == "property" for d in getter.decorators)
+        return ("returns", getter) if reads else None

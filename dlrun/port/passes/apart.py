@@ -15,7 +15,7 @@ from dlrun.port.insert import statements
 from dlrun.port.passes.counters import runs_inside
 from dlrun.port.passes.steering import trained_by
 from dlrun.port.passes.unseeded import unseeded
-from dlrun.port.program.script import argument, calls_method, dotted, names_in, walk
+from dlrun.port.program.script import argument, calls_method, dotted, names_in, table_of, walk
 
 _SEEDS = ("numpy.random.seed", "random.seed", "torch.manual_seed")
 _OWN_SEEDS = ("initial_seed", "get_worker_info", "get_rank")
@@ -72,7 +72,7 @@ def _slides(facts: Facts) -> Iterator[Doubt]:
             for n in (*slides(facts.flow, loop, again=True), *_by_tables(facts, loop)):
                 if loop not in counted:
                     trained = trained or set(trained_by(facts))
-                name = dotted(_root(n.value))
+                name = dotted(table_of(n.value))
                 if name not in cut and (loop in counted or n in trained):
                     yield Doubt(n, f"{name}: all ranks take the same samples here, one slice after the other", "high",
                                 f"{name} = {facts.alias}.shard({name}) before the loop")  # fmt: skip
@@ -120,22 +120,15 @@ def _by_tables(facts: Facts, loop: cst.For | cst.While) -> Iterator[cst.Subscrip
     targets: list[tuple[cst.CSTNode, cst.CSTNode]]
     targets = [(n.target, n) for n in walk(loop.body) if isinstance(n, cst.AugAssign)]
     targets += [(t.target, n.value) for n in walk(loop.body) if isinstance(n, cst.Assign) for t in n.targets]
-    moved = {root for t, by in targets if isinstance(t, cst.Subscript) and (root := dotted(_root(t)))
+    moved = {root for t, by in targets if isinstance(t, cst.Subscript) and (root := dotted(table_of(t)))
              and mentions(by, {root.split(".")[-1]})}  # fmt: skip
     for n in walk(loop.body) if moved else ():
         bounds = [e for e in n.slice if isinstance(e.slice, cst.Slice)] if isinstance(n, cst.Subscript) else []
-        placed = any(isinstance(m, cst.Subscript) and dotted(_root(m)) in moved for e in bounds for m in walk(e))
+        placed = any(isinstance(m, cst.Subscript) and dotted(table_of(m)) in moved for e in bounds for m in walk(e))
         if placed and isinstance(n, cst.Subscript) and not isinstance(facts.script.parents[n], cst.AssignTarget):
-            of = _root(n.value)
+            of = table_of(n.value)
             if dotted(of) and not any(facts.script.inside(b.node, loop) for b in facts.script.bindings_of(of)):
                 yield n
-
-
-def _root(node: cst.BaseExpression) -> cst.BaseExpression:
-    """Return ``x`` of ``x[k]``."""
-    while isinstance(node, cst.Subscript):
-        node = node.value
-    return node
 
 
 def generators(facts: Facts) -> Iterator[Doubt]:

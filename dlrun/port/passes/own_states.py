@@ -14,7 +14,7 @@ from dlrun.port.passes.counts import is_own
 from dlrun.port.passes.moved import is_buffer, is_same, is_weight, moved, owner_of
 from dlrun.port.passes.played import environments
 from dlrun.port.passes.queues import fills, of_its_own
-from dlrun.port.program.script import dotted, walk
+from dlrun.port.program.script import dotted, table_of, walk
 
 _MAKES = ("zeros", "ones", "rand", "randn", "full", "empty", "tensor", "zeros_like", "randn_like", "Parameter")
 
@@ -47,15 +47,9 @@ def _stores(facts: Facts, state: cst.BaseExpression) -> bool:
     """Tell whether entries of ``state`` are given other values than their own: a replay memory, a rollout."""
     entries = ((t.target, n.value) for n in facts.script.of(cst.Assign) for t in n.targets)
     return any(
-        isinstance(entry, cst.Subscript) and is_same(facts, _root(entry), state)
+        isinstance(entry, cst.Subscript) and is_same(facts, table_of(entry), state)
         and not any(n.deep_equals(entry) for n in walk(value) if isinstance(n, cst.Subscript))
         for entry, value in entries)  # fmt: skip
-
-
-def _root(entry: cst.BaseExpression) -> cst.BaseExpression:
-    while isinstance(entry, cst.Subscript):
-        entry = entry.value
-    return entry
 
 
 def _line(facts: Facts, node: cst.CSTNode, state: cst.BaseExpression, made: str) -> str:

@@ -9,6 +9,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt
 from dlrun.port.facts import ScriptFacts
 from dlrun.port.facts.computed import computed
+from dlrun.port.passes.weighted import over_what_counts
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import argument, calls_method, dotted
 
@@ -29,9 +30,7 @@ def tensorflow(facts: ScriptFacts) -> Iterator[Doubt]:
             made = [f for f in facts.flow.definitions(given) if isinstance(f, cst.FunctionDef)]
             losses += [value for function in made for value in facts.flow.returns(function)]
     odd = [n for n in computed(facts.flow, losses).nodes if _divides_sums(facts.flow, n)]
-    why = "a mean over what counts, not over samples: a rank whose batch has less of it weighs as much"
-    write = f"sum the loss, and divide by {facts.alias}.average() of what counts in a batch"
-    yield from (Doubt(node, why, "low", write) for node in odd[:1])
+    yield from (over_what_counts(facts, node, "low") for node in odd[:1])
 
 
 def _divides_sums(flow: Flow, node: cst.CSTNode) -> bool:

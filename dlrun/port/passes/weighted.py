@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from dlrun.port.edits import Doubt
-from dlrun.port.facts import Facts
+from dlrun.port.edits import Danger, Doubt
+from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.reductions import Reductions
 from dlrun.port.facts.taint import without_gradients
 from dlrun.port.program.script import argument, calls_method, dotted, walk
@@ -27,13 +27,17 @@ def torch(facts: Facts) -> Iterator[Doubt]:
     odd = reduced.odd
     whole = facts.options.batch == "global"
     for node in [*_uneven(facts), *(n for n in odd if _is_ratio(n) or _bounds_sum(n))][:1]:
-        yield Doubt(node, "a mean over what counts, not over samples: a rank whose batch has less of it weighs as much",
-                    "medium" if whole else "low",
-                    f"sum the loss, and divide by {facts.alias}.average() of what counts in a batch")  # fmt: skip
+        yield over_what_counts(facts, node, "medium" if whole else "low")
     for node in [n for n in odd if _is_bent(reduced, n)][:1]:
         mine = "its part of the batch" if whole else "its own batch"
         yield Doubt(node, f"a loss of means over the batch that is no mean itself: each rank's is made of {mine}",
                     "high" if whole else "low", "keep each rank's batch as large as the loss needs")  # fmt: skip
+
+
+def over_what_counts(facts: ScriptFacts, node: cst.CSTNode, danger: Danger) -> Doubt:
+    """Return the doubt about ``node``, at which a loss divides by what counts in a rank's own batch."""
+    why = "a mean over what counts, not over samples: a rank whose batch has less of it weighs as much"
+    return Doubt(node, why, danger, f"sum the loss, and divide by {facts.alias}.average() of what counts in a batch")
 
 
 def _uneven(facts: Facts) -> Iterator[cst.CSTNode]:

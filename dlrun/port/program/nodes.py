@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
 import libcst as cst
+
+Node = TypeVar("Node", bound=cst.CSTNode)
 
 
 @cache
@@ -78,6 +80,14 @@ def argument(call: cst.Call, keyword: str, position: int = -1) -> cst.BaseExpres
     if 0 <= position < len(plain) and not any(a.star for a in call.args[: position + 1]):
         return plain[position].value
     return None
+
+
+def table_of(entry: Node) -> Node | cst.BaseExpression:
+    """Return ``table`` of its entry ``table[a][b]``; what is no entry itself."""
+    table: Node | cst.BaseExpression = entry
+    while isinstance(table, cst.Subscript):
+        table = table.value
+    return table
 
 
 class MethodCall(cst.Call):

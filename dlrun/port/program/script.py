@@ -18,6 +18,7 @@ from dlrun.port.program.nodes import (
     names_in,
     numbered,
     statements,
+    table_of,
     walk,
 )
 from dlrun.port.program.scopes import STARS, Binding, Path, Scope
@@ -25,7 +26,7 @@ from dlrun.port.program.trees import Local, Trees
 
 __all__ = [
     "Binding", "Local", "Path", "Scope", "Script", "added", "argument", "calls_method", "children", "dotted",
-    "names_in", "numbered", "statements", "walk",
+    "names_in", "numbered", "statements", "table_of", "walk",
 ]  # fmt: skip
 
 _RUNS = ("app.run", "fire.Fire", "dispatch_commands")  # without the name of what they run
