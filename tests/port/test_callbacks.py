@@ -66,6 +66,35 @@ def test_methods_that_are_taken_by_name_see_the_trainer_that_calls_them(method):
     assert "print(dl.average(sum(self.losses) / len(self.losses)))" in text
 
 
+def test_a_loop_that_gives_its_batches_to_an_object_goes_through_none_of_its_methods():
+    turn = """for self.x, self.y in DataLoader(data, 8, shuffle=True):
+                self.update()
+            {epoch}
+
+    def update(self):
+        opt.zero_grad()
+        self.out = model(self.x)
+        self.loss = criterion(self.out, self.y)
+        self.loss.backward()
+        opt.step()
+        {batch}
+        self.done += 1
+"""
+    begin, _, end = TRAINER.partition("for self.x")
+    source = begin + turn + end[end.index("\nTrainer([") :]
+    source = source.replace("self.losses = []", "self.losses, self.right, self.seen = [], 0, 0")
+    source = source.replace(
+        "self.losses.append(t.loss.item())",
+        """self.losses.append(t.loss.item())
+        self.right += (t.out.argmax(1) == t.y).sum().item()
+        self.seen += len(t.y)""",
+    ).replace("len(self.losses))", "len(self.losses), self.right / self.seen)")
+    runs = BY_NAME.replace("METHOD", "getattr(callback, event)(self)")
+    text = port(source.format(runs=runs, batch="self('on_batch_end')", epoch="self('on_epoch_end')")).text
+    assert "(dl.serial_steps(t.done) + 1) / 20" in text
+    assert "print(dl.average(sum(self.losses) / len(self.losses)), dl.average(self.right / self.seen))" in text
+
+
 HOOKED = (
     START
     + """

@@ -10,7 +10,7 @@ import libcst as cst
 from dlrun.port.facts.sites import Sites
 from dlrun.port.facts.taint import Taint, leads_back, without_gradients
 from dlrun.port.facts.torch import LOOPS, Gradients
-from dlrun.port.program.script import dotted, names_in, walk
+from dlrun.port.program.script import names_in, walk
 
 # What runs a function of the main module without naming it: main(), or, for Fire, the one that the command line names.
 _MAINS = ("tensorflow.app.run", "tensorflow.compat.v1.app.run", "tensorflow.python.platform.app.run", "absl.app.run")
@@ -180,9 +180,26 @@ class Loops:
 
 
 def runs_each(loop: cst.For, methods: Collection[str]) -> bool:
-    """Tell whether ``loop`` goes through what it calls: ``for hook in hooks: hook(step)``, or own ``methods`` of it."""
-    through = names_in(loop.target)
-    calls = [n.func for n in walk(loop.body) if isinstance(n, cst.Call)]
-    return any(isinstance(f, cst.Name) and f.value in through for f in calls) or any(
-        isinstance(f, cst.Attribute) and f.attr.value in methods and dotted(f.value) in through for f in calls
-    )
+    """Tell whether ``loop`` goes through what it calls: ``for hook in hooks: hook(step)``, or own ``methods`` of it.
+
+    Also by their names, ``getattr(hook, event)(step)``.
+    """
+    through = _bound(loop.target)
+    for call in (n for n in walk(loop.body) if isinstance(n, cst.Call)):
+        match call.func, call.args:
+            case cst.Name("getattr"), [cst.Arg(value=cst.Name(name)), _, *_]:
+                found = name in through
+            case cst.Attribute(value=cst.Name(name), attr=cst.Name(method)), _:
+                found = name in through and method in methods
+            case func, _:
+                found = isinstance(func, cst.Name) and func.value in through
+        if found:
+            return True
+    return False
+
+
+def _bound(target: cst.BaseExpression) -> set[str]:
+    """Return the names that ``target`` binds: none of ``self.x, self.y``."""
+    if isinstance(target, (cst.Tuple, cst.List)):
+        return {name for element in target.elements for name in _bound(element.value)}
+    return {target.value} if isinstance(target, cst.Name) else set()

@@ -10,6 +10,7 @@ import libcst as cst
 from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import computed
 from dlrun.port.facts.entries import Entries
+from dlrun.port.facts.loops import runs_each
 from dlrun.port.passes import counts, returned
 from dlrun.port.passes.bounds import lasts, shrunk
 from dlrun.port.passes.steering import trained_by
@@ -199,8 +200,11 @@ class Sums:
 
     def _around(self, node: cst.CSTNode, parts: set[cst.CSTNode], depth: int) -> list[cst.For | cst.While | None]:
         """Return the innermost loop around ``node``, no part of a step, or those around the calls of its function."""
-        above = [u for u in self.script.above(node) if u not in parts]
-        loop = next((u for u in above if isinstance(u, (cst.For, cst.While, cst.FunctionDef))), None)
+        above = (u for u in self.script.above(node) if isinstance(u, (cst.For, cst.While, cst.FunctionDef)))
+        around = (u for u in above if u not in parts)  # nor one that runs callbacks
+        loop = next(
+            (u for u in around if not isinstance(u, cst.For) or not runs_each(u, self.facts.flow.methods)), None
+        )
         calls = self.facts.flow.callers(loop) if isinstance(loop, cst.FunctionDef) and depth else []
         if isinstance(loop, cst.FunctionDef):
             return [x for call in calls for x in self._around(call, parts, depth - 1)] or [None]
