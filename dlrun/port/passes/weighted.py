@@ -30,8 +30,9 @@ def torch(facts: Facts) -> Iterator[Doubt]:
         yield over_what_counts(facts, node, "medium" if whole else "low")
     for node in [n for n in odd if _is_bent(reduced, n)][:1]:
         mine = "its part of the batch" if whole else "its own batch"
-        yield Doubt(node, f"a loss of means over the batch that is no mean itself: each rank's is made of {mine}",
-                    "high" if whole else "low", "keep each rank's batch as large as the loss needs")  # fmt: skip
+        why = f"a loss of means over the batch that is no mean itself: each rank's is made of {mine}"
+        write = "port with --batch local" if whole else "keep each rank's batch as large as the loss needs"
+        yield Doubt(node, why, "high" if whole else "low", write)
 
 
 def over_what_counts(facts: ScriptFacts, node: cst.CSTNode, danger: Danger) -> Doubt:
