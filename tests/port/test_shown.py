@@ -780,3 +780,15 @@ board = Board()
     text = port(board + SERIAL.replace("(model(x) - y).pow(2).mean().backward()", step)).text
     assert "dl.average(tag)" not in text
     assert "dl.average(value)" in text
+
+
+@pytest.mark.parametrize("log", ["torch.log", "take_log", "math.log"])
+def test_a_logarithm_logs_nothing(log):
+    step = f"""total = torch.exp(model(x)).mean()
+    loss = {log}(total) - model(x).mean()
+    loss.backward()
+    print(loss.item())"""
+    head = "import math\nimport torch\ntake_log = torch.log\n"
+    text = port(head + SERIAL.replace("(model(x) - y).pow(2).mean().backward()", step)).text
+    assert f"    loss = {log}(total) - model(x).mean()\n" in text
+    assert "print(dl.average(loss.item()))" in text

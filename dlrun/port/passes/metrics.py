@@ -23,7 +23,7 @@ from dlrun.port.program.script import added, children, dotted, walk
 
 _RECORDS = ("best", "min_", "max_", "lowest", "highest", "prev", "last_", "thresh")
 _CURVES = ("exp", "log", "sqrt")
-_CURVED = {f"{module}.{curve}" for module in ("math", "numpy", "torch") for curve in _CURVES}
+CURVED = {f"{module}.{curve}" for module in ("math", "numpy", "torch", "tensorflow", "tensorflow.math") for curve in _CURVES}
 
 
 class Metrics:
@@ -177,7 +177,7 @@ class Metrics:
         """Return what ``node`` takes the exponential, the logarithm or the root of: ``loss.sqrt().item()``."""
         if not isinstance(node, cst.Call):
             return None
-        if self.script.name_of(node.func) in _CURVED:
+        if self.script.name_of(node.func) in CURVED:
             return node.args[0].value if node.args else None
         if not isinstance(node.func, cst.Attribute) or node.args:
             return None
@@ -201,7 +201,7 @@ class Metrics:
         """Return what the function that ``value`` comes from takes the exponential (or a root) of, at its one end."""
         made = [o.node for o in self.facts.flow.origins(value)]
         only = made[0] if len(made) == 1 else None
-        if not isinstance(only, cst.Call) or self.script.name_of(only.func) not in _CURVED or not only.args:
+        if not isinstance(only, cst.Call) or self.script.name_of(only.func) not in CURVED or not only.args:
             return None
         function = self.script.function_of(only)
         ends = isinstance(self.script.parents[only], cst.Return) and function is not self.script.function_of(value)

@@ -10,7 +10,7 @@ from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts.formats import numbers
 from dlrun.port.passes import meters
 from dlrun.port.passes.extremes import of_all
-from dlrun.port.passes.metrics import Metrics
+from dlrun.port.passes.metrics import CURVED, Metrics
 from dlrun.port.passes.writes import SAVES, WRITES
 from dlrun.port.program.dicts import pairs
 from dlrun.port.program.script import argument, dotted, walk
@@ -68,8 +68,9 @@ def _handed_on(metrics: Metrics, call: cst.Call, depth: int = 3) -> Iterator[cst
 def _shows(metrics: Metrics, func: cst.BaseExpression) -> bool:
     """Tell whether ``func`` prints, logs or saves, by whatever name: ``say = logger.info``, ``def f(say=print)``."""
     made = [o.node for o in metrics.facts.flow.origins(func)] if isinstance(func, cst.Name) else []
-    logs = any(isinstance(n, cst.Attribute) and n.attr.value in _LOGS for n in (func, *made))
     names = [metrics.script.name_of(n) for n in (func, *made)]
+    logs = any(isinstance(n, cst.Attribute) and n.attr.value in _LOGS and name not in CURVED
+               for n, name in zip((func, *made), names, strict=True))  # fmt: skip
     prints = any(name.endswith(_PRINTS) or name == "tensorflow.print" for name in names)
     saves = any(name in _NAMED or WRITES.search(name) or SAVES.search(name) for name in names)
     return logs or prints or saves or _is_of_visdom(metrics, func)
