@@ -23,7 +23,8 @@ from dlrun.port.program.script import added, children, dotted, walk
 
 _RECORDS = ("best", "min_", "max_", "lowest", "highest", "prev", "last_", "thresh")
 _CURVES = ("exp", "log", "sqrt")
-CURVED = {f"{module}.{curve}" for module in ("math", "numpy", "torch", "tensorflow", "tensorflow.math") for curve in _CURVES}
+_WHERE = ("math", "numpy", "torch", "tensorflow", "tensorflow.math")
+CURVED = {f"{module}.{curve}" for module in _WHERE for curve in _CURVES}
 
 
 class Metrics:
