@@ -413,6 +413,42 @@ def test_a_schedule_that_returns_the_rate_that_is_set_does_not_scale_it_again():
     assert "return K.get_value(model.optimizer.lr)" in text
 
 
+OWN_SCHEDULER = """
+def halved(epoch, lr):
+    return 0.1 * 0.5**epoch if epoch < 9 else lr
+
+class OwnLearningRateScheduler(keras.callbacks.{base}):
+    {method}
+
+model.fit(x, y, callbacks=[OwnLearningRateScheduler({given})])"""
+SETS = """def __init__(self, schedule):
+        self.schedule = schedule
+    def on_epoch_begin(self, epoch, logs=None):
+        {set}"""
+TURNED = """def __init__(self):
+        super().__init__(self.rate)
+    def rate(self, epoch):
+        return 0.2 / (1 + epoch)"""
+
+
+@pytest.mark.parametrize(
+    ("base", "method", "given", "written"),
+    [
+        ("LearningRateScheduler", "pass", "halved", "return dl.lr_scale(0.1 * 0.5**epoch) if epoch < 9 else lr"),
+        ("LearningRateScheduler", TURNED, "", "return dl.lr_scale(0.2 / (1 + epoch))"),
+        ("Callback", SETS.format(set="self.model.optimizer.lr = self.schedule(epoch)"), "lambda epoch: 0.1",
+         "optimizer.lr = dl.lr_scale(self.schedule(epoch))"),
+        ("Callback", SETS.format(set="self.model.optimizer.lr = self.schedule(epoch, self.model.optimizer.lr)"),
+         "halved", "return dl.lr_scale(0.1 * 0.5**epoch) if epoch < 9 else lr"),
+    ],
+)  # fmt: skip
+def test_what_a_scheduler_of_the_scripts_own_sets_is_scaled_once(base, method, given, written):
+    fit = OWN_SCHEDULER.format(base=base, method=method, given=given)
+    text = port(KERAS.replace("model.fit(x, y, epochs=3)", fit)).text
+    assert written in text
+    assert text.count("lr_scale") == 2, "the optimizer's, and what the scheduler sets"
+
+
 def test_optimizers_that_a_star_brings_have_their_rates_scaled():
     source = "from keras.models import *\nfrom keras.optimizers import *\n" + KERAS.replace("keras.optimizers.", "")
     assert "Adam(learning_rate=dl.lr_scale(0.01))" in port(source).text

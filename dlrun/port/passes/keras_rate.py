@@ -63,7 +63,7 @@ def rate(facts: KerasFacts) -> Iterator[Edit | Doubt]:
 
 def constructors(facts: ScriptFacts, optimizers: Iterable[cst.Call]) -> Iterator[Edit | Doubt]:
     """Yield the scaling of the rates that optimizers are made with, or of the schedules behind them."""
-    schedulers = {f for c in facts.script.calls if (f := _schedule(facts, c)) is not None}
+    schedulers = {f for _, given in _schedules(facts) if (f := _schedule(facts, given)) is not None}
     done: set[cst.CSTNode] = set()
     for call in optimizers:
         if schedules.wraps(facts, call):
@@ -192,11 +192,30 @@ def _keras_module(facts: KerasFacts) -> str:
     return ""
 
 
-def _schedule(facts: ScriptFacts, call: cst.Call) -> cst.FunctionDef | None:
-    """Return the function of this script that a LearningRateScheduler calls: by its name, a method, made by another."""
-    if not facts.script.name_of(call.func).endswith("LearningRateScheduler") or not call.args:
-        return None
-    given, flow = call.args[0].value, facts.flow
+def _schedules(facts: ScriptFacts) -> Iterator[tuple[cst.Call, cst.BaseExpression]]:
+    """Yield the calls that hand Keras' LearningRateScheduler a schedule, with it.
+
+    Also through a class that derives from it, where its own ``__init__`` does so: ``super().__init__(self.halved)``.
+    """
+    flow, script = facts.flow, facts.script
+    for call in script.calls:
+        local, own = flow.definition(call.func), script.class_of(call)
+        names = [script.name_of(call.func)]
+        if isinstance(local, cst.ClassDef):
+            names = flow.bases(local) if flow.method(local, "__init__") is None else []
+        elif own is not None and flow.begins_base(call):
+            names = flow.bases(own) if flow.inherited(call.func) is None else []
+        given = argument(call, "schedule", 0)
+        if given is not None and any(name.endswith("LearningRateScheduler") for name in names):
+            yield call, given
+
+
+def _schedule(facts: ScriptFacts, given: cst.BaseExpression) -> cst.FunctionDef | None:
+    """Return the function of this script that ``given`` to a LearningRateScheduler is.
+
+    By its name, a method, or made by another.
+    """
+    flow = facts.flow
     made = [given, *(o.node for o in flow.origins(given))]
     made += [r for n in made if isinstance(n, cst.Call) for t in flow.targets(n) for r in flow.returns(t)]
     found: list[object] = [flow.definition(n) for n in made]
@@ -211,23 +230,21 @@ def _schedule(facts: ScriptFacts, call: cst.Call) -> cst.FunctionDef | None:
 def resets(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
     """Yield the absolute rates that LearningRateScheduler functions return and set_value() sets."""
     script, scale, done = facts.script, schedules.scaling(facts), set[cst.CSTNode]()
+    for call, schedule in _schedules(facts):
+        given = [schedule, *(o.node for o in facts.flow.origins(schedule))]
+        made = next((n for n in given if isinstance(n, cst.Lambda)), None) or _schedule(facts, schedule)
+        if made is None:
+            yield Doubt(call, f"{script.code(schedule)} may return absolute rates, unscaled", "high",
+                        f"return {facts.alias}.lr_scale(...)")  # fmt: skip
+            continue
+        taken = [p.name.value for p in made.params.params if p.name.value != "self"]
+        returned = [made.body] if isinstance(made, cst.Lambda) else facts.flow.returns(made)
+        for value in (part for r in returned for part in absolute(facts, r, taken[1] if len(taken) > 1 else "")):
+            if value not in done:
+                done.add(value)
+                yield Edit(value, RESET, scale)
     for call in script.calls:
-        name = script.name_of(call.func)
-        if name.endswith("LearningRateScheduler") and call.args:
-            schedule = call.args[0].value
-            given = [schedule, *(o.node for o in facts.flow.origins(schedule))]
-            made = next((n for n in given if isinstance(n, cst.Lambda)), None) or _schedule(facts, call)
-            if made is None:
-                yield Doubt(call, f"{script.code(schedule)} may return absolute rates, unscaled", "high",
-                            f"return {facts.alias}.lr_scale(...)")  # fmt: skip
-                continue
-            taken = [p.name.value for p in made.params.params if p.name.value != "self"]
-            returned = [made.body] if isinstance(made, cst.Lambda) else facts.flow.returns(made)
-            for value in (part for r in returned for part in absolute(facts, r, taken[1] if len(taken) > 1 else "")):
-                if value not in done:
-                    done.add(value)
-                    yield Edit(value, RESET, scale)
-        elif name.endswith("backend.set_value") and len(call.args) == 2:
+        if script.name_of(call.func).endswith("backend.set_value") and len(call.args) == 2:
             target = dotted(call.args[0].value)
             for value in absolute(facts, call.args[1].value) if target.endswith((".lr", ".learning_rate")) else ():
                 if value not in done:

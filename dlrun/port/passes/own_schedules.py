@@ -51,21 +51,15 @@ def inner_calls(facts: Facts, call: cst.Call) -> list[cst.Call]:
     """Return the calls in which the class that ``call`` makes an object of makes a scheduler of it."""
     cls = facts.flow.definition(call.func)
     init = facts.flow.method(cls, "__init__") if isinstance(cls, cst.ClassDef) else None
-    return [n for n in walk(init.body) if isinstance(n, cst.Call) and _is_init(facts, n)] if init is not None else []
+    calls = (n for n in walk(init.body) if isinstance(n, cst.Call)) if init is not None else ()
+    return [call for call in calls if facts.flow.begins_base(call)]
 
 
 def names(facts: Facts, call: cst.Call) -> list[str]:
     """Return the names of the classes that ``call`` may make a scheduler of, without their modules."""
     cls = facts.script.class_of(call)
-    bases = facts.flow.bases(cls) if cls is not None and _is_init(facts, call) else facts.kinds.names(call.func)
+    bases = facts.flow.bases(cls) if cls is not None and facts.flow.begins_base(call) else facts.kinds.names(call.func)
     return [name.rsplit(".", 1)[-1] for name in bases] or [""]
-
-
-def _is_init(facts: Facts, call: cst.Call) -> bool:
-    """Tell whether ``call`` is ``super().__init__(optimizer, ...)``."""
-    func = call.func
-    called = isinstance(func, cst.Attribute) and func.attr.value == "__init__" and isinstance(func.value, cst.Call)
-    return called and facts.script.name_of(func.value.func) == "builtins.super"  # type: ignore[attr-defined]
 
 
 def _function(facts: Facts, value: cst.BaseExpression, divided: Collection[cst.CSTNode]) -> Iterator[Edit | Doubt]:

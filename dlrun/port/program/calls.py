@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 
 from dlrun.port.program.dicts import pairs
-from dlrun.port.program.script import Binding, Script
+from dlrun.port.program.script import Binding, Script, calls_method
 
 
 class Calls:
@@ -92,6 +92,12 @@ class Calls:
         bases = [b for base in own.bases if isinstance(b := self.definition(base.value), cst.ClassDef)] if own else []
         found = (self.method(base, func.attr.value) for base in bases if base is not own)  # type: ignore[attr-defined]
         return next((f for f in found if f is not None), None)
+
+    def begins_base(self, call: cst.Call) -> bool:
+        """Tell whether ``call`` is ``super().__init__(...)``."""
+        if not calls_method(call, "__init__") or not isinstance(call.func.value, cst.Call):
+            return False
+        return self.script.name_of(call.func.value.func) == "builtins.super"
 
     def heirs(self, cls: cst.ClassDef) -> list[cst.ClassDef]:
         """Return the local classes that derive from ``cls``, directly or not."""
