@@ -150,3 +150,19 @@ model.fit(np.ones((8, 3)), np.ones(8), epochs=2)
         doubt = next(doubt for doubt in found.doubts if doubt.danger == "high")
         assert "it trains on each rank by itself" in doubt.why
         assert found.script.code(doubt.node).startswith("model.fit(")
+
+
+def test_the_optimizer_of_an_entry_that_may_be_missing_is_its_default() -> None:
+    text = port("""import tensorflow as tf
+def model_fn(features, labels, mode, params):
+    loss = tf.reduce_mean((tf.compat.v1.layers.dense(features, 1) - labels) ** 2)
+    optimizer = params.get("optimizer", tf.compat.v1.train.AdamOptimizer)
+    optimizer = optimizer(params.get("rate", 0.01))
+    train = optimizer.minimize(loss, tf.compat.v1.train.get_global_step())
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train)
+
+model = tf.estimator.Estimator(model_fn, params={"rate": 0.02})
+model.train(lambda: tf.data.Dataset.from_tensor_slices((x, y)).batch(8), steps=100)
+""").text
+    assert 'optimizer = optimizer(dl.lr_scale(params.get("rate", 0.01)))' in text
+    assert "optimizer = dl.DistributedOptimizer(optimizer)" in text

@@ -43,3 +43,39 @@ def test_gradients_are_averaged_before_they_are_clipped_or_measured(lines: list[
     text = port(MODEL.replace("LINES", "\n        ".join(lines))).text
     assert ("grads = dl.gradients(tape.gradient(loss, self.trainable_variables))" in text) is averaged
     assert "dl.distribute(net)" in text
+
+
+HELPED = """import tensorflow as tf
+from tensorflow import keras
+
+class Pair(keras.Model):
+    def compile(self, rate=1e-4, **kwargs):
+        super().compile(**kwargs)
+        self.own_optimizer = keras.optimizers.Adam(rate)
+
+    def train_one(self, x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self(x) ** 2)
+        grads = tape.gradient(loss, self.trainable_variables)
+        self.own_optimizer.apply_gradients(zip(grads, self.trainable_variables))
+        return loss
+
+    def train_step(self, data):
+        return {"loss": self.train_one(data)}
+
+pair = Pair()
+pair.compile()
+pair.fit(data)
+"""
+
+
+def test_updates_in_a_method_that_a_train_step_calls_are_those_of_fit() -> None:
+    text = port(HELPED).text
+    assert "self.own_optimizer = dl.DistributedOptimizer(keras.optimizers.Adam(dl.lr_scale(rate)))" in text
+    assert "dl.distribute(pair)" in text
+
+
+def test_updates_in_a_method_that_a_loop_calls_too_are_not() -> None:
+    text = port(HELPED + "for x in tf.data.Dataset.from_tensor_slices(more).batch(8):\n    pair.train_one(x)\n").text
+    assert "grads = dl.gradients(tape.gradient(loss, self.trainable_variables))" in text
+    assert "in dl.shard(tf.data.Dataset.from_tensor_slices(more).batch(8)):" in text

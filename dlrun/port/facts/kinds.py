@@ -9,7 +9,7 @@ import libcst as cst
 
 from dlrun.port.facts.spread import Spread
 from dlrun.port.program.flow import Flow
-from dlrun.port.program.script import dotted, names_in, walk
+from dlrun.port.program.script import calls_method, dotted, names_in, walk
 
 _OPTIMIZERS = re.compile(
     r"^(torch\.optim\.(?!lr_scheduler|swa_utils)(\w+\.)?[A-Z?]|torch_optimizer\.|apex\.optimizers\.|bitsandbytes\.optim\.|"
@@ -81,6 +81,8 @@ class Kinds:
             if node is func:
                 if isinstance(node, cst.Subscript) and isinstance(node.value, cst.Attribute):
                     found.append(f"{self.script.name_of(node.value.value)}.?")  # models.__dict__[arch](...)
+                elif calls_method(node, "get") and len(node.args) > 1:
+                    found.extend(self.names(node.args[1].value))  # params.get("optimizer", Adam)(...)
             elif isinstance(node, cst.Call):
                 found.extend(self.names(node) if node is not func else [])
             else:

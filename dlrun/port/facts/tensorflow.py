@@ -92,16 +92,18 @@ def _makes(script: Script, call: cst.Call, name: str) -> bool:
     return plain(script.name_of(call.func)) == name
 
 
-def _in_train_step(flow: Flow, call: cst.Call) -> bool:
-    """Tell whether ``call`` stands in a model's ``train_step`` that the script leaves to ``fit()`` to call.
+def _in_train_step(flow: Flow, node: cst.CSTNode, depth: int = 9) -> bool:
+    """Tell whether ``node`` runs only in a model's ``train_step`` that the script leaves to ``fit()`` to call.
 
-    Not in that of a class which derives from nothing.
+    Also in a method that this calls. Not in the ``train_step`` of a class which derives from nothing.
     """
-    function = flow.script.function_of(call)
-    named = isinstance(function, cst.FunctionDef) and function.name.value == "train_step"
-    cls = flow.script.class_of(function) if named and function is not None else None
-    models = cls is not None and any(base != "builtins.object" for base in flow.bases(cls))
-    return models and isinstance(function, cst.FunctionDef) and not flow.callers(function)
+    function = flow.script.function_of(node)
+    if not isinstance(function, cst.FunctionDef) or not depth:
+        return False
+    if callers := flow.callers(function):
+        return all(_in_train_step(flow, call, depth - 1) for call in callers)
+    cls = flow.script.class_of(function) if function.name.value == "train_step" else None
+    return cls is not None and any(base != "builtins.object" for base in flow.bases(cls))
 
 
 def read(script: Script, options: Options) -> TensorFlowFacts:
