@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from dlrun.port.facts import Facts
+from dlrun.port.facts import ScriptFacts
 from dlrun.port.facts.rates import text_of
 from dlrun.port.program.dicts import pairs
 from dlrun.port.program.script import dotted
@@ -15,7 +15,7 @@ def starred(call: cst.Call) -> bool:
     return any(arg.star == "**" for arg in call.args)
 
 
-def keywords(facts: Facts, call: cst.Call) -> list[tuple[str, cst.BaseExpression]]:
+def keywords(facts: ScriptFacts, call: cst.Call) -> list[tuple[str, cst.BaseExpression]]:
     """Return the names and values that ``call`` is given by ``**options``, of a dict or a call of dict().
 
     Of a function that hands its own keyword arguments on, those of its calls: ``SAM(model.parameters(), SGD, lr=0.1)``.
@@ -30,7 +30,7 @@ def keywords(facts: Facts, call: cst.Call) -> list[tuple[str, cst.BaseExpression
     return found
 
 
-def _of_callers(facts: Facts, given: cst.BaseExpression) -> list[cst.Call]:
+def _of_callers(facts: ScriptFacts, given: cst.BaseExpression) -> list[cst.Call]:
     """Return the calls of the function whose own keyword arguments are ``given`` on, and of those that call it so."""
     found: dict[cst.Call, None] = {}
     for value in (todo := [given]):

@@ -10,6 +10,7 @@ import libcst as cst
 from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import ScriptFacts
 from dlrun.port.facts.keras import KerasFacts
+from dlrun.port.facts.keywords import keywords, starred
 from dlrun.port.facts.rates import absolute, is_zero
 from dlrun.port.insert import expression, inside, statements
 from dlrun.port.passes import schedules
@@ -23,7 +24,6 @@ DEFAULTS = {"sgd": ("SGD", "0.01"), "adam": ("Adam", "0.001"), "rmsprop": ("RMSp
             "adamw": ("AdamW", "0.001"), "nadam": ("Nadam", "0.001"), "adamax": ("Adamax", "0.001"),
             "adagrad": ("Adagrad", "0.001"), "adadelta": ("Adadelta", "0.001")}  # fmt: skip
 RESET = "an absolute rate would undo the scaling"
-_RATES = ("lr", "learning_rate")
 
 
 def rate(facts: KerasFacts) -> Iterator[Edit | Doubt]:
@@ -68,13 +68,14 @@ def constructors(facts: ScriptFacts, optimizers: Iterable[cst.Call]) -> Iterator
     for call in optimizers:
         if schedules.wraps(facts, call):
             continue
-        value = schedules.rate_of(facts, call)
-        if value is None:
+        values = schedules.rates_of(facts, call)
+        if not values:
             yield from _default(facts, call)
             continue
-        if any(isinstance(n, cst.Call) and facts.flow.definition(n.func) in schedulers for n in walk(value)):
+        calls = (n for value in values for n in walk(value) if isinstance(n, cst.Call))
+        if any(facts.flow.definition(made.func) in schedulers for made in calls):
             continue  # the schedule's own return value is scaled
-        for rate in (value, schedules.decay_of(facts, call)):
+        for rate in (*values, schedules.decay_of(facts, call)):
             for given in (schedules.rates(facts, rate) or [rate]) if rate is not None else ():
                 if given not in done and not is_zero(given):
                     done.add(given)
@@ -83,7 +84,11 @@ def constructors(facts: ScriptFacts, optimizers: Iterable[cst.Call]) -> Iterator
 
 
 def _default(facts: ScriptFacts, call: cst.Call) -> Iterator[Edit | Doubt]:
-    """Yield the optimizer's own rate, written out and scaled."""
+    """Yield the optimizer's own rate, written out and scaled; a doubt where it may be given out of sight."""
+    if starred(call) and not keywords(facts, call):
+        yield Doubt(call, "the learning rate may be among these keyword arguments, and is not scaled", "high",
+                    f"learning_rate={facts.alias}.lr_scale(...)")  # fmt: skip
+        return
     last = dotted(call.func).rsplit(".", 1)[-1]
     default = DEFAULTS.get(last.lower().removesuffix("optimizer"))  # TensorFlow 1's have the same
     if default is None:
@@ -100,11 +105,11 @@ def assigned(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
         value: cst.BaseExpression | None = None
         if isinstance(node, cst.Assign) and isinstance(node.targets[0].target, cst.Attribute):
             target = node.targets[0].target
-            if target.attr.value in _RATES and facts.kinds.is_optimizer(target.value):
+            if target.attr.value in schedules.RATES and facts.kinds.is_optimizer(target.value):
                 value = node.value
         elif calls_method(node, "assign"):
             held = node.func.value if isinstance(node.func.value, cst.Attribute) else None
-            if held is not None and held.attr.value in _RATES and facts.kinds.is_optimizer(held.value):
+            if held is not None and held.attr.value in schedules.RATES and facts.kinds.is_optimizer(held.value):
                 value = node.args[0].value if node.args else None
         for part in absolute(facts, value) if value is not None else ():
             if not is_zero(part):

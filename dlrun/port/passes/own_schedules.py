@@ -130,7 +130,7 @@ def tensorflow(facts: TensorFlowFacts, divided: Collection[cst.CSTNode]) -> Iter
             opt.lr.assign(0.1 * tf.minimum(1.0, dl.serial_steps(step) / 100))
     """
     script = facts.script
-    given = [value for call in facts.optimizers if (value := schedules.rate_of(facts, call)) is not None]
+    given = [rate for call in facts.optimizers for rate in schedules.rates_of(facts, call)]
     given += [found.node for found in keras_rate.assigned(facts) if isinstance(found.node, cst.BaseExpression)]
     rates = StepRates(facts, steps_so_far(facts), divided, lambda node: schedules.follows_steps(facts, node))
     held = rates.computed(*given).nodes

@@ -10,6 +10,7 @@ import libcst as cst
 
 from dlrun.port.edits import Edit
 from dlrun.port.facts import Facts, ScriptFacts
+from dlrun.port.facts.keywords import keywords
 from dlrun.port.facts.rates import is_zero
 from dlrun.port.insert import expression
 from dlrun.port.passes import decays
@@ -17,6 +18,7 @@ from dlrun.port.passes.changing_rates import FORGETS, compound
 from dlrun.port.passes.counts import all_samples
 from dlrun.port.program.script import argument, dotted, walk
 
+RATES = ("learning_rate", "lr")
 WHY = "n times the batch, n times the rate"
 _COUNTS = "counted in batches: each rank sees 1/n of them"
 _Arguments = tuple[tuple[int, str], ...]
@@ -45,11 +47,12 @@ _MOVING = re.compile(r"^tensorflow\.(compat\.v1\.)?train\.ExponentialMovingAvera
 _DECAY_FIRST = re.compile(r"^tensorflow(_addons\.optimizers\.(\w+\.)?(AdamW|SGDW)|\.contrib\.opt\.\w+WOptimizer)$")
 
 
-def rate_of(facts: ScriptFacts, optimizer: cst.Call) -> cst.BaseExpression | None:
-    """Return the learning rate that an optimizer is made with."""
-    given = (argument(optimizer, name) for name in ("learning_rate", "lr"))
+def rates_of(facts: ScriptFacts, optimizer: cst.Call) -> list[cst.BaseExpression]:
+    """Return the learning rate that an optimizer is made with: several where ``**options`` may be one of some dicts."""
     at = 1 if _DECAY_FIRST.search(facts.script.name_of(optimizer.func)) else 0
-    return next((value for value in given if value is not None), argument(optimizer, "", at))
+    named = (argument(optimizer, name) for name in RATES)
+    found = next((value for value in named if value is not None), argument(optimizer, "", at))
+    return [found] if found is not None else [rate for name, rate in keywords(facts, optimizer) if name in RATES]
 
 
 def decay_of(facts: ScriptFacts, optimizer: cst.Call) -> cst.BaseExpression | None:
@@ -79,8 +82,8 @@ def counts(facts: ScriptFacts, optimizers: Iterable[cst.Call]) -> Iterator[Edit]
     A schedule of the script's own class is left to ``lr_scale``, which scales its steps with its rates.
     """
     optimizers = list(optimizers)
-    given = [(rate_of(facts, call), decay_of(facts, call)) for call in optimizers]
-    values = [value for pair in given for value in pair if value is not None]
+    values = [rate for call in optimizers for rate in rates_of(facts, call)]
+    values += [decay for call in optimizers if (decay := decay_of(facts, call)) is not None]
     found = {id(count): (count, f"{name}, {_COUNTS}") for value in values for count, name in _counts(facts, value)}
     for count, why in found.values():
         yield Edit(count, why, lambda n: expression("torch/steps", {"count": n}, dl=facts.alias))
