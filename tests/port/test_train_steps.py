@@ -79,3 +79,32 @@ def test_updates_in_a_method_that_a_loop_calls_too_are_not() -> None:
     text = port(HELPED + "for x in tf.data.Dataset.from_tensor_slices(more).batch(8):\n    pair.train_one(x)\n").text
     assert "grads = dl.gradients(tape.gradient(loss, self.trainable_variables))" in text
     assert "in dl.shard(tf.data.Dataset.from_tensor_slices(more).batch(8)):" in text
+
+
+OUTSIDE = """import tensorflow as tf
+from tensorflow import keras
+
+class Net(keras.Model):
+    def compile(self, first):
+        super().compile()
+        self.first = first
+
+    def train_step(self, x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self(x) ** 2)
+        grads = tape.gradient(loss, self.trainable_variables)
+        OPTIMIZER.apply_gradients(zip(grads, self.trainable_variables))
+        return {"loss": loss}
+
+outside = keras.optimizers.SGD(0.1)
+net = Net()
+net.compile(outside)
+net.fit(data)
+"""
+AVERAGES = "outside = dl.DistributedOptimizer(keras.optimizers.SGD(dl.lr_scale(0.1)))"
+
+
+def test_an_optimizer_that_a_train_step_finds_outside_of_its_model_averages() -> None:
+    assert AVERAGES in port(OUTSIDE.replace("OPTIMIZER", "outside")).text
+    compiled = OUTSIDE.replace("OPTIMIZER", "outside").replace("compile(outside)", "compile(optimizer=outside)")
+    assert AVERAGES not in port(compiled).text, "distribute() makes it average"

@@ -28,7 +28,7 @@ from dlrun.port.feeds.iterated import Iterated
 from dlrun.port.feeds.positions import moving, of_order, other_length
 from dlrun.port.feeds.wholes import GRAPH
 from dlrun.port.program.flow import Flow
-from dlrun.port.program.script import Script, calls_method, dotted, names_in, walk
+from dlrun.port.program.script import Script, argument, calls_method, dotted, names_in, walk
 from dlrun.port.refusals import main_guard
 from dlrun.port.unshared import moves_over, whole_graph
 
@@ -102,7 +102,7 @@ def read(script: Script, options: Options) -> KerasFacts:
         compiled=tuple((c, receiver(script, c)) for c in compiled if is_trained(script, c, trained)),
         loaded=reused,
         fits=tuple(c for c in trained if calls_method(c, *FITS)),
-        optimizers=tuple(c for c in script.calls if OPTIMIZER.search(plain(script.name_of(c.func)))),
+        optimizers=tuple(c for c in script.calls if _is_optimizer(flow, c)),
         loops=tuple(loop for loop in drawn if not any(script.inside(r, loop) for r in (*dealt, *iterated))),
         dealt=dealt,
         iterated=(*iterated, *made),
@@ -114,16 +114,26 @@ def read(script: Script, options: Options) -> KerasFacts:
     )
 
 
+def _is_optimizer(flow: Flow, call: cst.Call) -> bool:
+    return bool(OPTIMIZER.search(plain(flow.script.name_of(call.func))))
+
+
 def _own_optimizers(flow: Flow, compiled: Iterable[cst.Call]) -> Iterator[cst.BaseExpression]:
     """Yield what models apply gradients with in methods of their own, beside ``self.optimizer``.
 
-    What their compile() or __init__() takes, and what these make.
+    What their compile() or __init__() takes, what these make, and what has a name outside of the model.
     """
+    given = (argument(c, "optimizer", -1 if flow.targets(c) else 0) for c in compiled)
+    averaging = {o.node for value in given if value is not None for o in flow.origins(value)}
     for call in compiled:
         yield from (a.value for a in call.args if a.keyword is not None and _OWN.search(a.keyword.value))
     for call in flow.script.calls:
         held = call.func.value if calls_method(call, "apply_gradients", "minimize") else None
-        if held is None or not re.fullmatch(r"self\.(?!optimizer$)\w+", dotted(held)):
+        if held is None or dotted(held) == "self.optimizer":
+            continue
+        if not re.fullmatch(r"self\.\w+", dotted(held)):
+            behind = (o.node for o in flow.origins(held) if o.node not in averaging)
+            yield from (n for n in behind if isinstance(n, cst.Call) and _is_optimizer(flow, n))
             continue
         for binding in flow.script.kept_bindings(held):
             made, home = binding.written, flow.script.function_of(binding.node)
