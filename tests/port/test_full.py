@@ -616,3 +616,39 @@ for step in range(90):
     assert not any("no mean or sum" in doubt.why for doubt in ported.doubts)
     assert "weight = dl.average(0.9 * weight + 0.1 * (fit / bound).item())" in ported.text
     assert "% (step, *dl.average(history[-1]), weight)" in ported.text
+
+
+LABELLED = """import torch
+
+torch.manual_seed(0)
+x = torch.rand(64, 3)
+y = (x.sum(1, keepdim=True) > 1.5).float()
+model = torch.nn.Sequential(torch.nn.Linear(3, 1), torch.nn.Sigmoid())
+opt = torch.optim.SGD(model.parameters(), lr=0.01)
+cost = torch.nn.BCELoss(reduction="sum")
+for epoch in range(3):
+    loss = cost(model(x), y)
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    with torch.no_grad():
+        again = model(x)
+    hits = ((again > 0.5).float() == y).sum().item()
+    print("%.3f %.3f %d %.4f" % (loss.item(), cost(again, y), hits, hits / len(y)))
+torch.save(model.state_dict(), "last.pt")
+"""
+
+
+def test_labels_by_a_comparison_are_shared_and_sums_and_hits_that_no_loss_is_made_of_are_shown_whole(tmp_path):
+    (tmp_path / "train.py").write_text(LABELLED)
+    (tmp_path / "port.py").write_text(port(LABELLED).text)
+    serial, wanted = ran(tmp_path / "train.py", tmp_path / "serial")
+    shared, found = ran(tmp_path / "port.py", tmp_path / "shared", ranks=2)
+    assert shared == serial
+    assert all(torch.allclose(found[name], wanted[name], atol=1e-6) for name in wanted)
+
+
+@pytest.mark.parametrize("line", ["mean = opt.defaults['lr'] > 1", "mean = int(x.shape[0] > 3)"])
+def test_an_outcome_that_is_one_number_is_no_array_of_samples(line):
+    made = LABELLED.replace("for epoch", f"{line}\nfor epoch").replace("model(x), y)", "model(x), y) * (1 + mean)", 1)
+    assert "x, y = dl.shard((dl.broadcast(x), dl.broadcast(y)), equal=False)" in port(made).text

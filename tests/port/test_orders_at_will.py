@@ -38,6 +38,8 @@ def test_keras_scripts_are_told_of_orders_that_each_process_makes(line, written)
         ("rows = tf.data.TextLineDataset(x).map(parsed, deterministic=False)", ["deterministic=True"]),
         ("rows = files.interleave(tf.data.TFRecordDataset, deterministic=not training)", ["deterministic=True"]),
         ("how = tf.data.Options()\nhow.experimental_deterministic = False", ["how.experimental_deterministic = True"]),
+        ("how = tf.data.Options()\nhow.deterministic = fast", ["how.deterministic = True"]),
+        ("import torch\ntorch.backends.cudnn.deterministic = fast", []),
         ("rows = files.interleave(tf.data.TFRecordDataset, deterministic=True)", []),
         ("rows = files.interleave(tf.data.TFRecordDataset)", []),
     ],

@@ -327,3 +327,20 @@ for x, y in DataLoader(data, shuffle=True):
     agent.learn(x, y)
 """  # fmt: skip
     assert "dl.broadcast(agent.actor, agent.critic, agent.target, agent.opt)" in port(made).text
+
+
+def test_a_model_whose_name_means_something_else_in_the_training_function_is_not_broadcast_there():
+    text = port("""import torch
+from torch.utils.data import DataLoader
+def train(model, opt):
+    for x, y in DataLoader(data, shuffle=True):
+        best, _ = model(x).max(1)
+        (best - y).pow(2).mean().backward()
+        opt.step()
+    return model, 1
+first = torch.nn.Linear(2, 2)
+first, steps = train(first, torch.optim.SGD(first.parameters(), lr=0.1))
+second = torch.nn.Linear(2, 2)
+_, steps = train(second, torch.optim.SGD(second.parameters(), lr=0.1))
+""").text
+    assert "    dl.broadcast(model, opt)  #" in text

@@ -123,7 +123,8 @@ class Tops:
         candidates: list[tuple[str, cst.CSTNode]] = []
         for place in places:
             for name, bindings in place.names.items():
-                if any(name == c for c, _ in candidates) or (place is not scope and name not in used):
+                hidden = name in scope.names or name not in used  # `_, hits = out.max(1)` hides a model called `_`
+                if any(name == c for c, _ in candidates) or (place is not scope and hidden):
                     continue
                 bound = any(b.how == "assign" or script.inside(b.node, loop) for b in bindings)
                 if place is scope and bound and not self._made_before(bindings, loop):

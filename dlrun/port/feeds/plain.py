@@ -8,6 +8,7 @@ from collections.abc import Callable
 import libcst as cst
 
 from dlrun.port.facts.kinds import Kinds
+from dlrun.port.facts.tested import is_value
 from dlrun.port.inputs import made_of
 
 # Names of what is one for each column of the samples, or for all: the domain's bounds, what inputs are scaled by.
@@ -34,7 +35,8 @@ class Plain:
             return True
         for origin in self.flow.origins(name):
             node = origin.node
-            if isinstance(node, _PLAIN) or self._is_number(node):
+            labels = isinstance(node, cst.Comparison) and is_value(self.script, node)  # (x.sum(1) > 0).float()
+            if (isinstance(node, _PLAIN) and not labels) or self._is_number(node):
                 return True
             if isinstance(node, cst.Call):
                 called = self.script.name_of(node.func)

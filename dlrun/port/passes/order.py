@@ -16,7 +16,7 @@ _SORTS = ("builtins.sorted", "natsort.natsorted", "builtins.len", "builtins.max"
 _SPLITS = ("sklearn.model_selection.train_test_split", "sklearn.model_selection.ShuffleSplit",
            "sklearn.model_selection.StratifiedShuffleSplit")  # fmt: skip
 _SEEDS = ("numpy.random.seed", "transformers.set_seed", "lightning.seed_everything")
-_STRICT = ("deterministic", "experimental_deterministic")  # whether a data set keeps its order
+_STRICT = ("deterministic", "experimental_deterministic")  # of tf.data.Options: whether a data set keeps its order
 _FILLS = ("append", "extend", "add", "insert")
 _ALGEBRA = ("difference", "union", "intersection", "symmetric_difference")
 _NUMBERS = ("builtins.enumerate", "builtins.list", "builtins.tuple", "builtins.zip")
@@ -61,8 +61,8 @@ def _at_will(facts: ScriptFacts) -> Iterator[Doubt]:
     """Yield doubts about data sets of TensorFlow that may hand out their elements in another order in each process."""
     for node in facts.script.nodes:
         wanted, write = None, ""
-        if isinstance(node, cst.Assign) and dotted(node.targets[0].target).rsplit(".", 1)[-1] in _STRICT:
-            wanted, write = node.value, f"{facts.script.code(node.targets[0].target)} = True"
+        if isinstance(node, cst.Assign) and _is_option(facts, target := node.targets[0].target):
+            wanted, write = node.value, f"{facts.script.code(target)} = True"
         elif calls_method(node, "map", "interleave"):
             wanted, write = argument(node, "deterministic"), "deterministic=True"
         elif isinstance(node, cst.Call) and facts.script.name_of(node.func).startswith("tensorflow_datasets."):
@@ -72,6 +72,14 @@ def _at_will(facts: ScriptFacts) -> Iterator[Doubt]:
         if wanted is not None and dotted(wanted) not in ("True", "None"):
             yield Doubt(node, "its elements may come in another order in each process: of the same batches some ranks "
                         "take one twice, and none another", "medium", write)  # fmt: skip
+
+
+def _is_option(facts: ScriptFacts, target: cst.BaseExpression) -> bool:
+    """Tell whether ``target`` is an option of TensorFlow's data sets, and not PyTorch's of cuDNN."""
+    if not isinstance(target, cst.Attribute) or target.attr.value not in _STRICT:
+        return False
+    made = [facts.script.name_of(o.node.func) for o in facts.flow.origins(target.value) if isinstance(o.node, cst.Call)]
+    return target.attr.value == _STRICT[1] or any(name.endswith("data.Options") for name in made)
 
 
 def _before_init(facts: ScriptFacts, call: cst.Call) -> bool:

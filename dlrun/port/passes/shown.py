@@ -93,7 +93,7 @@ def _taken(metrics: Metrics, node: cst.CSTNode, parts: list[cst.BaseExpression])
     for value in (v for part in parts for v in metrics.values(part) if v not in counted):
         if (extremes := of_all(metrics, value)) is not None:
             yield from extremes
-        elif metrics.sums.alone(value):
+        elif metrics.sums.alone(value) or metrics.sums.of_whole(value):
             yield Edit(value, "the sum over the ranks, not rank 0's own", metrics.total_of(value))
         elif (curved := metrics.curved(value)) is None:
             yield Edit(value, "the mean over the ranks, not rank 0's own", metrics.wrapped)

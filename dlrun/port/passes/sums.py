@@ -86,6 +86,13 @@ class Sums:
             return self.returned(calls, depth - 1)
         return self.in_training(total) and self._of_a_share(total, total)
 
+    def of_whole(self, total: cst.BaseExpression) -> bool:
+        """Tell whether ``total`` is a sum over this rank's part of a full batch, and of no loss, which is scaled."""
+        hows = dict.fromkeys(f.gathered for f in self.facts.feeds if f.gathered is not None)
+        scaled = {part for how in hows for part in how.sums}
+        levels = [how.of(total) for how in hows]
+        return any(level.sums and not level.means and scaled.isdisjoint(level.sums) for level in levels)
+
     def _is_whole(self, name: cst.Name | cst.Attribute, total: cst.BaseExpression) -> bool:
         """Tell whether ``total`` is all that is added to: the variable ``name``, or the entry of it."""
         if isinstance(name, cst.Attribute):
