@@ -34,6 +34,7 @@ ADD = "for a, g in zip(self.sums, grads):\n            a.assign_add(g)"
         ([GRADS, "grads = [tf.clip_by_norm(g, 1.0) for g in grads]", APPLY], True),
         ([GRADS, EACH], True),
         ([GRADS, "self.norm.update_state(tf.linalg.global_norm(grads))", APPLY], True),
+        (["    " + GRADS, "grads = [tf.clip_by_norm(g, 1.0) for g in grads]", APPLY], True),  # its own tape watches
         ([GRADS, APPLY], False),  # the optimizer averages
         ([GRADS, "self.optimizer.apply(grads, self.trainable_variables)"], False),
         ([GRADS, ADD, APPLY.replace("grads", "self.sums")], False),  # the mean of sums is the sum of means
@@ -108,3 +109,42 @@ def test_an_optimizer_that_a_train_step_finds_outside_of_its_model_averages() ->
     assert AVERAGES in port(OUTSIDE.replace("OPTIMIZER", "outside")).text
     compiled = OUTSIDE.replace("OPTIMIZER", "outside").replace("compile(outside)", "compile(optimizer=outside)")
     assert AVERAGES not in port(compiled).text, "distribute() makes it average"
+
+
+PART = """import tensorflow as tf
+from tensorflow import keras
+
+class Net(keras.Model):
+    def train_step(self, x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self.part(x) ** 2)
+        grads = tape.gradient(loss, self.part.trainable_variables)
+        self.part.optimizer.apply_gradients(zip(grads, self.part.trainable_variables))
+        return {"loss": loss}
+
+net = Net()
+net.part = keras.Sequential([keras.layers.Dense(1)])
+net.part.compile(keras.optimizers.SGD(0.1))
+net.compile()
+net.fit(data)
+"""
+
+
+def test_the_optimizer_of_a_model_within_the_fitted_one_averages() -> None:
+    text = port(PART).text
+    assert "net.part.compile(keras.optimizers.SGD(dl.lr_scale(0.1)))\ndl.distribute(net.part)" in text
+    alone = port(PART.replace("self.part.optimizer", "self.optimizer")).text
+    assert "dl.distribute(net.part)" not in alone
+
+
+TWICE = ["with tf.GradientTape() as outer:", "    with tf.GradientTape() as inner:",
+         "        loss = tf.reduce_mean((self(x) - y) ** 2)",
+         "    first = inner.gradient(loss, self.trainable_variables)",
+         "second = outer.gradient(first, self.trainable_variables)",
+         "grads = [0.9 * a + 0.1 * b for a, b in zip(first, second)]", APPLY]  # fmt: skip
+
+
+def test_gradients_that_another_tape_goes_on_from_are_left_to_the_optimizer() -> None:
+    text = port(MODEL.replace("LINES", "\n        ".join(TWICE))).text
+    assert "first = inner.gradient(loss, self.trainable_variables)" in text
+    assert "second = dl.gradients(outer.gradient(first, self.trainable_variables))" in text

@@ -86,6 +86,7 @@ def read(script: Script, options: Options) -> KerasFacts:
     picked = [loop for loop in drawn if any(script.inside(r, loop) for r in dealt)]
     iterated = tuple(n for loop in drawn if loop not in picked for n in keras_batches.iterated(flow, loop))
     made = tuple(n for loop in drawn if loop not in picked for n in keras_batches.generators(flow, loop))
+    parts = any(dotted(held).endswith(".optimizer") and dotted(held) != "self.optimizer" for held in _applying(script))
     stateful = tuple(arg for call in script.calls for arg in call.args if arg.keyword is not None
                      and arg.keyword.value == "stateful" and dotted(arg.value) != "False")  # fmt: skip
     if stateful and batches:
@@ -99,7 +100,7 @@ def read(script: Script, options: Options) -> KerasFacts:
         options=options,
         guard=main_guard(script, flow, trained),
         uncalled=uncalled(flow, trained),
-        compiled=tuple((c, receiver(script, c)) for c in compiled if is_trained(script, c, trained)),
+        compiled=tuple((c, receiver(script, c)) for c in compiled if parts or is_trained(script, c, trained)),
         loaded=reused,
         fits=tuple(c for c in trained if calls_method(c, *FITS)),
         optimizers=tuple(c for c in script.calls if _is_optimizer(flow, c)),
@@ -118,6 +119,11 @@ def _is_optimizer(flow: Flow, call: cst.Call) -> bool:
     return bool(OPTIMIZER.search(plain(flow.script.name_of(call.func))))
 
 
+def _applying(script: Script) -> list[cst.BaseExpression]:
+    """Return the optimizers with which the script's own methods apply gradients."""
+    return [c.func.value for c in script.calls if calls_method(c, "apply_gradients", "minimize")]
+
+
 def _own_optimizers(flow: Flow, compiled: Iterable[cst.Call]) -> Iterator[cst.BaseExpression]:
     """Yield what models apply gradients with in methods of their own, beside ``self.optimizer``.
 
@@ -127,9 +133,8 @@ def _own_optimizers(flow: Flow, compiled: Iterable[cst.Call]) -> Iterator[cst.Ba
     averaging = {o.node for value in given if value is not None for o in flow.origins(value)}
     for call in compiled:
         yield from (a.value for a in call.args if a.keyword is not None and _OWN.search(a.keyword.value))
-    for call in flow.script.calls:
-        held = call.func.value if calls_method(call, "apply_gradients", "minimize") else None
-        if held is None or dotted(held) == "self.optimizer":
+    for held in _applying(flow.script):
+        if dotted(held) == "self.optimizer":
             continue
         if not re.fullmatch(r"self\.\w+", dotted(held)):
             behind = (o.node for o in flow.origins(held) if o.node not in averaging)

@@ -7,21 +7,32 @@ import libcst as cst
 from dlrun.port.facts.kinds_tensorflow import plain
 from dlrun.port.facts.tape import TapeGradients
 from dlrun.port.program.flow import Flow
-from dlrun.port.program.script import calls_method
+from dlrun.port.program.script import calls_method, dotted
 
 _APPLIES = ("apply_gradients", "apply")
+_TAPE = "tensorflow.GradientTape"
 _PLAIN = ("builtins.zip", "builtins.list")
 
 
 def read(flow: Flow) -> tuple[cst.Call, ...]:
     """Return the calls that compute gradients of updates which are clipped, measured or changed before these.
 
-    They are to be averaged where they are made; what is only handed on, or added up, the optimizer averages.
+    They are to be averaged where they are made; what is only handed on, or added up, the optimizer averages. So it does
+    what another tape goes on from, which follows no exchange with other ranks.
     """
     script = flow.script
-    if not any(plain(script.name_of(c.func)) == "tensorflow.GradientTape" for c in script.calls):
+    if not any(plain(script.name_of(c.func)) == _TAPE for c in script.calls):
         return ()
-    return tuple(call for call in TapeGradients(flow).averages if not _handed_on(flow, call))
+    made = TapeGradients(flow).averages
+    return tuple(call for call in made if not _handed_on(flow, call) and not _watched(flow, call))
+
+
+def _watched(flow: Flow, gradient: cst.Call) -> bool:
+    """Tell whether another tape than its own watches while ``gradient`` is computed."""
+    entered = [item for up in flow.script.above(gradient) if isinstance(up, cst.With) for item in up.items]
+    tapes = [i for i in entered if isinstance(i.item, cst.Call) and plain(flow.script.name_of(i.item.func)) == _TAPE]
+    names = {dotted(tape.asname.name) for tape in tapes if tape.asname is not None}
+    return not names <= {dotted(gradient.func.value)} if isinstance(gradient.func, cst.Attribute) else False
 
 
 def _handed_on(flow: Flow, value: cst.CSTNode) -> bool:
