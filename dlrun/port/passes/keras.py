@@ -17,6 +17,7 @@ from dlrun.port.feeds.iterated import Iterated
 from dlrun.port.insert import expression, statements
 from dlrun.port.passes import (
     alike,
+    callback_rates,
     coupled,
     devices,
     keras_annealing,
@@ -161,6 +162,7 @@ def steps(facts: KerasFacts) -> Iterator[Edit | Doubt]:
             model.train_on_batch(*draw(np.random.randint(9)))
     """
     yield from schedules.counts(facts, facts.optimizers)
+    yield from callback_rates.counts(facts)
     counting = [loop for loop in (_turns(facts, loop) for loop in facts.loops)
                 if isinstance(loop, cst.For) and _bound(facts, loop) is not None]  # fmt: skip
     yield from (told := list(keras_schedules.keras(facts, counting)))

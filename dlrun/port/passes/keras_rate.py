@@ -13,7 +13,7 @@ from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.facts.keywords import keywords, starred
 from dlrun.port.facts.rates import absolute, is_zero
 from dlrun.port.insert import expression, inside, statements
-from dlrun.port.passes import schedules
+from dlrun.port.passes import callback_rates, schedules
 from dlrun.port.passes.rate import suits
 from dlrun.port.passes.schedules import WHY
 from dlrun.port.passes.start import last_import
@@ -56,6 +56,7 @@ def rate(facts: KerasFacts) -> Iterator[Edit | Doubt]:
                     "lr_scale(...)) after this line")  # fmt: skip
     yield from assigned(facts)
     yield from resets(facts)
+    yield from callback_rates.rates(facts)
     texts = [v for call, _ in facts.compiled if isinstance(v := argument(call, "optimizer", 0), cst.SimpleString)]
     if not facts.optimizers:
         yield from suits(facts.options, ((text, str(text.evaluated_value)) for text in texts))
