@@ -265,3 +265,78 @@ for epoch in range(9):
     text = port(source).text
     assert "if dl.average(mean.result()) < best:" in text
     assert "best.assign(dl.average(mean.result()))" in text
+
+
+COLLECTED = """import torch
+from collections import deque
+from torch.utils.data import DataLoader, TensorDataset
+loader = DataLoader(TensorDataset(torch.randn(512, 4), torch.randn(512, 1)), batch_size=8, shuffle=True)
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.01)
+losses, running, recent = [], 0.0, deque(maxlen=50)
+for epoch in range(9):
+    for step, (x, y) in enumerate(loader):
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        {kept}
+        if step % 50 == 49:
+            {mean}
+            torch.save(model.state_dict(), "model.pt")
+"""
+
+
+@pytest.mark.parametrize(
+    ("kept", "mean", "right"),
+    [
+        ("running += loss.item()", "print(running / 50)\n            running = 0.0",
+         "dl.average(running / dl.steps(50))"),
+        ("running += loss.item()", "print(running / 50.0)\n            running = 0.0", "running / dl.steps(50.0)"),
+        ("running += loss.item()", "running /= 50\n            print(running)\n            running = 0.0",
+         "running /= dl.steps(50)"),
+        ("losses.append(loss.item())", "print(sum(losses[-50:]) / 50)",
+         "dl.average(sum(losses[-dl.steps(50):]) / dl.steps(50))"),
+        ("losses.append(loss.item())", "print(sum(losses) / 50)\n            losses = []",
+         "sum(losses) / dl.steps(50)"),
+        ("recent.append(loss.item())", "print(sum(recent) / 50)", "dl.average(sum(recent) / dl.steps(50))"),
+    ],
+)  # fmt: skip
+def test_a_mean_over_the_steps_between_two_saves_is_one_over_as_many_as_a_rank_makes(kept, mean, right) -> None:
+    text = port(COLLECTED.format(kept=kept, mean=mean)).text
+    assert "if step % dl.steps(50) == dl.steps(50) - 1:" in text
+    assert right in text
+    assert ("maxlen=dl.steps(50)" in text) is ("recent" in kept)
+
+
+def test_a_number_that_divides_something_else_stays() -> None:
+    text = port(COLLECTED.format(kept="running += loss.item()", mean='print(f"{step / 50} {running}")')).text
+    assert "{step / 50}" in text
+
+
+def test_a_mean_that_is_only_shown_stays_one_over_as_many_steps() -> None:
+    shown = COLLECTED.replace('            torch.save(model.state_dict(), "model.pt")\n', "")
+    text = port(shown.format(kept="running += loss.item()", mean="print(running / 50)\n            running = 0.0")).text
+    assert "if step % 50 == 49:" in text
+    assert "dl.average(running / 50)" in text
+
+
+def test_a_list_to_which_the_loop_adds_holds_no_samples() -> None:
+    source = """import torch
+data = torch.utils.data.TensorDataset(torch.randn(512, 4), torch.randn(512, 1))
+batches = iter(torch.utils.data.DataLoader(data, batch_size=8, shuffle=True))
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.01)
+losses = []
+for step in range(60):
+    x, y = next(batches)
+    loss = torch.nn.functional.mse_loss(model(x), y)
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    losses.append(loss.item())
+    print(losses[step], max(losses[step - 9 :]))
+"""
+    text = port(source).text
+    assert "for step in range(dl.steps(60)):" in text
+    assert "turns" not in text

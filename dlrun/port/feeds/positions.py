@@ -225,10 +225,13 @@ def gives(flow: Flow, call: cst.Call, names: set[str]) -> bool:
 def keeps(flow: Flow, at: cst.SubscriptElement, body: cst.CSTNode) -> bool:
     """Tell whether ``at`` is where something is kept: ``losses[step] = ...``, or where ``body`` reads that again.
 
-    A slice is where a batch's samples are.
+    A slice is where a batch's samples are, but of a list to which ``body`` adds its own: ``losses[step - 49 :]``.
     """
     box = flow.script.parents[at]
     up = flow.script.parents[box]
+    fills = (n.func.value for n in walk(body) if calls_method(n, "append"))
+    if isinstance(box, cst.Subscript) and any(filled.deep_equals(box.value) for filled in fills):
+        return True
     if isinstance(at.slice, cst.Slice):
         return False
     if isinstance(up, cst.AssignTarget) or (isinstance(up, cst.AugAssign) and up.target is box):

@@ -41,7 +41,7 @@ def all_samples(facts: Facts, node: cst.CSTNode, depth: int = 0) -> bool:
 def _is_whole(facts: Facts, counted: cst.BaseExpression) -> bool:
     """Tell whether every rank holds all of ``counted``: it is dealt out at the loop, or cut out of what is."""
     name = dotted(counted)
-    if any(call.args[0].value is counted for call in facts.lengths):
+    if any(call.args[0].value is counted for call in facts.lengths) or grows(facts, counted):
         return False
     if any(name and name == dotted(f.node) for f in facts.feeds if f.how == "iterable"):
         return True
@@ -54,6 +54,13 @@ def _is_whole(facts: Facts, counted: cst.BaseExpression) -> bool:
     if facts.kinds.of(counted) == "loader":
         return True
     return all(_bound_outside(facts, n) for n in walk(counted) if isinstance(n, cst.Name))
+
+
+def grows(facts: Facts, box: cst.BaseExpression) -> bool:
+    """Tell whether a training loop adds to the list ``box``."""
+    name, loops = dotted(box), set(facts.loops)
+    fills = (c for c in facts.script.calls if name and dotted(c.func) in (f"{name}.append", f"{name}.extend"))
+    return any(up in loops for call in fills for up in facts.script.above(call))
 
 
 def _bound_outside(facts: Facts, name: cst.Name) -> bool:

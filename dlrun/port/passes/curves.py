@@ -10,6 +10,7 @@ import libcst as cst
 
 from dlrun.port.edits import Edit
 from dlrun.port.facts.boxes import contents
+from dlrun.port.facts.summed import is_summed
 from dlrun.port.insert import expression
 from dlrun.port.passes.metrics import Metrics
 from dlrun.port.passes.writes import WRITES
@@ -51,6 +52,8 @@ def torch(metrics: Metrics) -> Iterator[Edit]:
                 for node in _held(arg.value):
                     lists = metrics.listed(node) or (not metrics.facts.flow.targets(call) and (
                         metrics.tabled(node) or _holds_lists(metrics, node)))  # fmt: skip
+                    if is_summed(metrics.script, node):
+                        continue
                     if lists and metrics.trained(node) and not metrics.sums.elsewhere(node):
                         yield Edit(node, _MEANS, metrics.wrapped)
                     elif not lists and (keys := _listed_keys(metrics, node)):

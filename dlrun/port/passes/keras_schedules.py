@@ -12,12 +12,12 @@ from dlrun.port.facts.computed import Tells, reaching
 from dlrun.port.facts.keras import KerasFacts
 from dlrun.port.facts.rates import ORDER, changes, is_zero, reads_rate
 from dlrun.port.insert import expression
-from dlrun.port.passes import keras_rate
+from dlrun.port.passes import keras_rate, windows
 from dlrun.port.passes.bounds import AFTER, compared
 from dlrun.port.passes.changing_rates import compound
 from dlrun.port.passes.conditions import asked
 from dlrun.port.passes.counters import is_one_more
-from dlrun.port.passes.milestones import parts_of_means, saves_or_decides
+from dlrun.port.passes.milestones import saves_or_decides
 from dlrun.port.passes.so_far import bare
 from dlrun.port.passes.step_rates import StepRates, ways
 from dlrun.port.program.script import dotted, walk
@@ -87,7 +87,8 @@ def _stages(facts: KerasFacts, loops: Sequence[cst.For]) -> Iterator[Edit]:
             if saves_or_decides(facts, node.body):
                 stages += [every for count, every in asked(facts.flow, node.test) if dotted(count) == turn
                            and isinstance(facts.script.parents[every], cst.BinaryOperation)]  # fmt: skip
-                stages += [part for every in stages for part in parts_of_means(loop, [node.body], every)]
+                around = [node.test, node.body]
+                stages += [part for every in stages for part in windows.means(facts, loop, around, every)]
             for stage in stages:
                 yield Edit(stage, "it counts batches, and each rank sees 1/n of them",
                            lambda n: expression("torch/steps", {"count": n}, dl=facts.alias))  # fmt: skip

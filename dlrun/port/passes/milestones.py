@@ -10,12 +10,13 @@ from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.computed import computed, leaves
 from dlrun.port.facts.rates import ORDER, changes
 from dlrun.port.facts.taken_over import lowers, takes_over
+from dlrun.port.passes import windows
 from dlrun.port.passes.conditions import asked, divided, goes_on, is_one_less, skipped
 from dlrun.port.passes.counters import Counters, each_update, held, innermost, position_of, tells
 from dlrun.port.passes.counts import all_samples, from_length
 from dlrun.port.passes.so_far import bare, steps_so_far
 from dlrun.port.passes.step_rates import set_by_hand
-from dlrun.port.program.script import Script, calls_method, dotted, names_in, walk
+from dlrun.port.program.script import Script, calls_method, dotted, walk
 
 _SAVES = ("save", "save_weights")  # of models, savers, and managers of checkpoints
 
@@ -111,8 +112,11 @@ def _serial(facts: Facts, bodies: list[cst.CSTNode], number: cst.BaseExpression)
             yield from (n.right for n in parts if isinstance(n.operator, cst.FloorDivide)
                         and n.left.deep_equals(part.left) and n.right.deep_equals(number))  # fmt: skip
         loop = next((up for up in facts.script.above(number) if up in facts.loops), None)
-        yield from parts_of_means(loop, bodies, number) if loop is not None else ()
-        same = [n for part in dict.fromkeys((*([asked] if asked is not None else []), *bodies)) for n in walk(part)
+        places = dict.fromkeys((*([asked] if asked is not None else []), *bodies))
+        if loop is not None:
+            test = next((up.test for up in facts.script.above(number) if isinstance(up, cst.If)), number)
+            yield from windows.means(facts, loop, [test, *bodies], number)
+        same = [n for part in places for n in walk(part)
                 if named and n is not number and _reads(facts.script, n) and facts.script.code(n) == named]  # fmt: skip
         if not any(getattr(facts.script.parents[n], "target", None) is n for n in same):  # counted on in serial steps
             yield from same  # type: ignore[misc]
@@ -125,18 +129,6 @@ def _reads(script: Script, node: cst.CSTNode) -> bool:
         getattr(up, "keyword", None),
         getattr(up, "attr", None),
     )
-
-
-def parts_of_means(
-    loop: cst.CSTNode, bodies: list[cst.CSTNode], number: cst.BaseExpression
-) -> Iterator[cst.BaseExpression]:
-    """Yield ``number`` where each turn adds a part of a mean that ``bodies`` begin anew: ``mean += loss / 200``."""
-    targets = [t.target for body in bodies for n in walk(body) if isinstance(n, cst.Assign) for t in n.targets]
-    begun = {name for target in targets for name in (dotted(target), *names_in(target))} - {""}
-    for n in walk(loop):
-        part = n.value if isinstance(n, cst.AugAssign) and dotted(n.target) in begun else None
-        if isinstance(part, cst.BinaryOperation) and isinstance(part.operator, cst.Divide):
-            yield from [part.right] if part.right.deep_equals(number) else []
 
 
 def _of_all(facts: Facts, number: cst.BaseExpression) -> bool:

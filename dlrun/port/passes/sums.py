@@ -10,7 +10,9 @@ import libcst as cst
 from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import computed
 from dlrun.port.facts.entries import Entries
+from dlrun.port.facts.lists import Lists
 from dlrun.port.facts.loops import runs_each
+from dlrun.port.facts.summed import is_summed, summed
 from dlrun.port.passes import counts, returned
 from dlrun.port.passes.bounds import lasts, shrunk
 from dlrun.port.passes.steering import trained_by
@@ -26,6 +28,7 @@ class Sums:
         self.facts = facts
         self.script = facts.script
         self._entries = Entries(facts.script)
+        self._lists = Lists(facts.flow)
 
     @cached_property
     def trained_by(self) -> frozenset[cst.CSTNode]:
@@ -38,9 +41,9 @@ class Sums:
         return bool(loops) and all(loop in self.facts.loops for loop in loops)
 
     def only(self, total: cst.BaseExpression) -> bool:
-        """Tell whether all that is a rank's own in ``total`` are names that are added to: numbers or arrays."""
+        """Tell whether all that is a rank's own in ``total`` are sums: numbers and arrays, and what lists add up to."""
         own = self._own(total)
-        return bool(own) and all(any(_adds(b) for b in self._bindings(n)) for n in own)
+        return bool(own) and all(map(self._terms, own))
 
     def elsewhere(self, node: cst.CSTNode) -> bool:
         """Tell whether ``node`` is summed up in loops that do not train, over data that every rank sees whole."""
@@ -64,7 +67,9 @@ class Sums:
             return True
         if self.facts.options.batch == "global" and not self._adds_samples(total):
             return False  # each rank goes through all batches, and its terms are means over its part of each
-        if counts.is_length_of_feed(self.facts, count) or self._shrinks(count):
+        made = (n for n in computed(self.facts.flow, [count]).nodes if isinstance(n, (cst.Name, cst.Attribute)))
+        own = any(counts.grows(self.facts, n) for n in made)  # len(losses)
+        if own or counts.is_length_of_feed(self.facts, count) or self._shrinks(count):
             return False
         return counts.all_samples(self.facts, count) or self._of_a_share(total, count)
 
@@ -77,10 +82,11 @@ class Sums:
                 return self.alone(one, depth) and self.alone(other, depth)
         up = self.script.parents[total]
         part = isinstance(up, cst.BinaryOperation) and isinstance(up.operator, (cst.Divide, cst.FloorDivide))
-        name = total.value if isinstance(total, cst.Subscript) else total
+        name = summed(self.script, total) or (total.value if isinstance(total, cst.Subscript) else total)
         if part or not isinstance(name, (cst.Name, cst.Attribute)) or not self._is_whole(name, total):
             return False
-        if any(self._divides(b) for b in self._bindings(name)):
+        terms = [term for n in self._own(total) for term in self._terms(n)]
+        if any(map(_changes, self._bindings(name))) or any(self._divides(node, term) for node, term in terms):
             return False
         if depth and isinstance(name, cst.Name) and (calls := returned.calls(self.facts, name)):
             return self.returned(calls, depth - 1)
@@ -94,7 +100,9 @@ class Sums:
         return any(level.sums and not level.means and scaled.isdisjoint(level.sums) for level in levels)
 
     def _is_whole(self, name: cst.Name | cst.Attribute, total: cst.BaseExpression) -> bool:
-        """Tell whether ``total`` is all that is added to: the variable ``name``, or the entry of it."""
+        """Tell whether ``total`` is all that is added to: the variable ``name``, the entry of it, or their sum."""
+        if total is not name and not isinstance(total, cst.Subscript):
+            return True
         if isinstance(name, cst.Attribute):
             return total is name and bool(self._bindings(name))
         return total in (name, self._entries.around(name))
@@ -143,23 +151,17 @@ class Sums:
                 return of == batch and self.script.code(at) == "0"
         return False
 
-    def _divides(self, binding: Binding) -> bool:
-        """Tell whether the name becomes something else than a sum here: ``total = total / len(loader)``."""
-        grown = added(binding.node)
-        if isinstance(binding.node, cst.AugAssign) and grown is None:
-            return True  # another operator
-        if grown is not None:  # `mean += loss / len(loader)` is a mean, too
-            parts = [n for n in walk(grown[1]) if isinstance(n, cst.BinaryOperation)]
-            shares = [n.right for n in parts if isinstance(n.operator, cst.Divide)]
-            known = self.bounds(binding.node)
-            whole = all(
-                self.text(n) in known
-                or self._is_drawn_from(n)
-                or (counts.all_samples(self.facts, n) and not counts.is_length_of_feed(self.facts, n))
-                for n in shares
-            )
-            return not whole
-        return binding.value is not None and any(isinstance(n, cst.BinaryOperation) for n in walk(binding.value))
+    def _divides(self, node: cst.CSTNode, term: cst.BaseExpression) -> bool:
+        """Tell whether ``term``, added at ``node``, is a part of a mean: ``mean += loss / len(loader)``."""
+        parts = [n for n in walk(term) if isinstance(n, cst.BinaryOperation)]
+        shares = [n.right for n in parts if isinstance(n.operator, cst.Divide)]
+        known = self.bounds(node)
+        return not all(
+            self.text(n) in known
+            or self._is_drawn_from(n)
+            or (counts.all_samples(self.facts, n) and not counts.is_length_of_feed(self.facts, n))
+            for n in shares
+        )
 
     def _is_drawn_from(self, count: cst.BaseExpression) -> bool:
         """Tell whether ``count`` is of all samples, and a loop draws as many batches: ``int(count / size)`` turns."""
@@ -199,11 +201,17 @@ class Sums:
         found: list[tuple[cst.For | cst.While | None, cst.BaseExpression]] = []
         parts = {*self.facts.accumulating, *self.facts.parts}
         for name in self._own(node):
-            for binding in self._bindings(name):
-                if (grown := added(binding.node)) is not None:
-                    inside = isinstance(name, cst.Attribute)  # a method may add to it: stats.update(loss)
-                    found += [(loop, grown[1]) for loop in self._around(binding.node, parts, 3 if inside else 0)]
+            inside = isinstance(name, cst.Attribute)  # a method may add to it: stats.update(loss)
+            for place, term in self._terms(name):
+                found += [(loop, term) for loop in self._around(place, parts, 3 if inside else 0)]
         return found
+
+    def _terms(self, name: cst.Name | cst.Attribute) -> list[tuple[cst.CSTNode, cst.BaseExpression]]:
+        """Return what is added to ``name``, or to the list of that name where its entries are summed up, and where."""
+        if is_summed(self.script, name):
+            return [(call, call.args[0].value) for call in self._lists.filled(name)]
+        grown = [(b.node, added(b.node)) for b in self._bindings(name)]
+        return [(node, found[1]) for node, found in grown if found is not None]
 
     def _around(self, node: cst.CSTNode, parts: set[cst.CSTNode], depth: int) -> list[cst.For | cst.While | None]:
         """Return the innermost loop around ``node``, no part of a step, or those around the calls of its function."""
@@ -219,15 +227,23 @@ class Sums:
 
     def _adds_samples(self, total: cst.CSTNode) -> bool:
         """Tell whether what is added to ``total`` grows with the number of samples: ``loss.item() * len(x)``."""
-        grown = [added(b.node) for n in self._own(total) for b in self._bindings(n)]
-        terms = [found[1] for found in grown if found is not None]
+        terms = [term for n in self._own(total) for _, term in self._terms(n)]
         weighted = [isinstance(v, cst.BinaryOperation) and isinstance(v.operator, cst.Multiply) for v in terms]
         summed = [".sum(" in self.script.code(v) for v in terms]
         return bool(terms) and all(a or b for a, b in zip(weighted, summed, strict=True))
 
     def _own(self, node: cst.CSTNode) -> list[cst.Name | cst.Attribute]:
-        """Return the variables in ``node`` that are a rank's own: names, and attributes that the program sets."""
+        """Return the variables in ``node`` that are a rank's own: names, and attributes that the program sets.
+
+        Of what adds up the entries of a list, also by a name, ``total = sum(losses)``, that list.
+        """
+        if (box := summed(self.script, node)) is not None:
+            return self._own(box)
         if isinstance(node, (cst.Name, cst.Attribute)) and (isinstance(node, cst.Name) or self._bindings(node)):
+            made = self._bindings(node) if isinstance(node, cst.Name) else []
+            value = made[0].written if len(made) == 1 else None
+            if value is not None and summed(self.script, value) is not None:
+                return self._own(value)
             return [node] if self.facts.trained(node) else []
         return [n for child in children(node) for n in self._own(child)]
 
@@ -272,7 +288,7 @@ class Sums:
         """Tell whether ``total`` has grown through the whole of ``loop``, and ``count`` is not what it counts."""
         made = () if count is total else computed(self.facts.flow, [count]).nodes  # max(1, n), be it by a name
         known = [b.node for n in made if isinstance(n, cst.Name) for b in self._bindings(n)]
-        named = [n for n in walk(total) if isinstance(n, (cst.Name, cst.Attribute))]
+        named = [*self._own(total), *(n for n in walk(total) if isinstance(n, (cst.Name, cst.Attribute)))]
         begun = [b.node for n in named for b in self._bindings(n) if not _adds(b)]
         own = count is not total and self.facts.local(count)
         inside = self.script.inside(count, loop) and not self._at_last(count)
@@ -309,3 +325,11 @@ def _factors(node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
 def _adds(binding: Binding) -> bool:
     """Tell whether ``binding`` adds to what the name stands for."""
     return added(binding.node) is not None
+
+
+def _changes(binding: Binding) -> bool:
+    """Tell whether the name becomes something else than a sum at ``binding``: ``total = total / len(loader)``."""
+    if _adds(binding):
+        return False
+    computes = binding.value is not None and any(isinstance(n, cst.BinaryOperation) for n in walk(binding.value))
+    return isinstance(binding.node, cst.AugAssign) or computes  # by another operator
