@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dlrun.verify.runs import Task
     from dlrun.verify.trace import Run
 
-RUNS = 7  # that a verification makes, if all can be made
+RUNS = 9  # that a verification makes, if all can be made
 
 
 class NotJudgedError(DlrunError):

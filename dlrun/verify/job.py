@@ -19,6 +19,7 @@ from dlrun.verify.checks.same import ALONE, same
 from dlrun.verify.checks.sizes import dealt_out, repeats
 from dlrun.verify.compare import SHARDED, compare, ran
 from dlrun.verify.evaluations import FIRST, Evaluations, shared
+from dlrun.verify.frozen import frozen
 from dlrun.verify.longer import to_the_end
 from dlrun.verify.refusals import framework_of, refuse
 from dlrun.verify.resumed import resumed
@@ -40,6 +41,7 @@ class Job:
     """What is to be proved: that ``port`` on ``ranks`` ranks does what ``serial`` does, over ``steps`` optimizer steps.
 
     ``seed`` seeds what the script does not seed itself. ``stall``: seconds without progress that count as a hang.
+    ``shows``: whether what the scripts show of their training is compared, too, in runs of more steps.
     """
 
     serial: Path
@@ -49,6 +51,7 @@ class Job:
     steps: int = 6
     seed: int | None = None
     stall: float = 120.0
+    shows: bool = True
 
 
 def verify(
@@ -89,6 +92,8 @@ def verify(
     add(*to_the_end(runs, serial, sharded, compare(serial, again, identity, replicate, sharded)))
     broken = any(_any(checks, name) for name in ("identity", ranks.STEPS, SHARDED))
     apart = broken or _any(checks, ranks.EQUAL)
+    if job.shows and not apart:
+        add(*(check for check in [frozen(runs, serial, sharded)] if check))
     again_from, more = resumed(runs, serial, sharded) if not apart else (None, [])
     add(*(check for check in (again_from, reached(sharded, more)) if check))
     if by_itself:
@@ -168,6 +173,15 @@ class Runs:
         """Run the serial script once more, for other steps, or beside other files."""
         return self._serial(name, self.cut)
 
+    def frozen_serial(self, steps: int) -> Run:
+        """Run the serial script with each update taken back; an epoch is cut after as many ``steps``, if it may be."""
+        return self._run("frozen-serial", self.job.serial, 1, max(steps, self.cut), {}, steps=steps, frozen=True)
+
+    def frozen(self, steps: int) -> Run:
+        """Run the port so."""
+        more: dict[str, Any] = {"seed_by_rank": True, "frozen": True}
+        return self._run("frozen", self.job.port, self.job.ranks, max(steps, self.cut), {}, steps=steps, **more)
+
     def sharded(self, keeps: bool = False, name: str = "sharded") -> Run:
         """Run the port as it is."""
         return self.port(name, self.job.ranks, seed_by_rank=True, lineage=True, keeps=keeps)
@@ -230,8 +244,12 @@ class Runs:
         """Run the port on n ranks; ``cut``: the steps after which an epoch is cut short, where not as elsewhere."""
         return self._run(name, self.job.port, n, cut or self.cut, env or {}, **more)
 
-    def _run(self, name: str, script: Path, n: int, cut: int, env: dict[str, str], **more: Any) -> Run:
-        given = orders(self.job.steps, cut, seed=self.job.seed, framework=framework_of(self.job.port), **more)
+    def _run(
+        self, name: str, script: Path, n: int, cut: int, env: dict[str, str], steps: int = 0, **more: Any
+    ) -> Run:
+        """Run ``script`` for so many ``steps``, or those of the job."""
+        made = {"seed": self.job.seed, "framework": framework_of(self.job.port), **more}
+        given = orders(steps or self.job.steps, cut, **made)
         env = {"DL_COMM_TIMEOUT_S": str(self.job.stall * 2), **env}
         words, where = self.job.args, self.folder / name
         with self.watch.over(self.folder):

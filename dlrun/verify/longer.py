@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
+from statistics import median
 from typing import TYPE_CHECKING
 
 from dlrun.verify.checks import lengths, ramps, rate
@@ -21,7 +23,7 @@ SECONDS = 30.0  # that these may take
 
 def to_the_end(runs: Runs, serial: Run, sharded: Run, checks: Sequence[Check]) -> list[Check]:
     """Return the checks, that of a rate on a ramp judged by runs of more steps that come to its end."""
-    slowest = max(_seconds(run) / max(1, len(run.root.steps) - 1) for run in (serial, sharded))
+    slowest = max(map(seconds_of_step, (serial, sharded)))
     steps = next((steps for steps in (STEPS, FEWER) if slowest * steps <= SECONDS), 0)
     if runs.job.steps >= steps or not any(_open(check, serial, sharded) for check in checks):
         return list(checks)
@@ -41,6 +43,10 @@ def _open(check: Check, serial: Run, sharded: Run) -> bool:
     return batch_factor(serial, sharded) > 1 and ramps.are_by_hand(serial.root)
 
 
-def _seconds(run: Run) -> float:
+def seconds_of_step(run: Run) -> float:
+    """Return how long an optimizer step of rank 0 mostly takes, with what comes between two; 0 where there are no two.
+
+    The first ones take longer, as where a kernel is chosen, and so may one that waits for other programs.
+    """
     clocks = [event.clock for event in run.root.all("step")]
-    return clocks[-1] - clocks[0] if clocks else 0.0
+    return median(b - a for a, b in pairwise(clocks)) if len(clocks) > 1 else 0.0

@@ -48,6 +48,7 @@ class Orders:
     keeps: bool = False  # write the parameters of each step (see ``replay``)
     follows: str = ""  # the folder of a run that kept them, whose parameters are taken over after each step
     shaken: bool = False  # learn from other outputs
+    frozen: bool = False  # take each update back: all steps are made with the first parameters
     training_shards: tuple[int, ...] | None = None  # calls of dl.shard, by order, that stay replicated: the rest shards
 
     @staticmethod

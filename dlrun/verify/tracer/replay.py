@@ -2,7 +2,8 @@
 
 A run that ``keeps`` writes rank 0's parameters after each step, one that ``follows`` takes them over. One that is
 ``shaken`` learns from other outputs of its models, and draws other random numbers: what it shows all the same is of no
-training.
+training. One that is ``frozen`` takes each update back: what it shows of the same samples is the same, whatever the
+batches.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from dlrun.verify.tracer.recorder import Recorder
 
@@ -79,6 +80,26 @@ def install(recorder: Recorder) -> None:
         register_optimizer_step_post_hook(Replay(recorder).after_step)
     if orders.shaken:
         _shake(recorder)
+    if orders.frozen:
+        _freeze(recorder)
+
+
+def _freeze(recorder: Recorder) -> None:
+    first: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # of each parameter itself and its value
+
+    def before(optimizer: Optimizer, *_: Any) -> None:
+        with recorder.aside():
+            for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+                if id(parameter) not in first:
+                    first[id(parameter)] = (parameter, parameter.detach().clone())
+
+    def after(optimizer: Optimizer, *_: Any) -> None:
+        with recorder.aside(), torch.no_grad():
+            for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+                parameter.copy_(first[id(parameter)][1])
+
+    register_optimizer_step_pre_hook(before)
+    register_optimizer_step_post_hook(after)
 
 
 def _shake(recorder: Recorder) -> None:
