@@ -334,6 +334,38 @@ def test_records_of_tensorflow_are_written_by_rank_0_before_the_others_read_them
     assert "tf.io.TFRecordWriter(path)" in text
 
 
+LISTED = """import os
+import tensorflow as tf
+from tensorflow import keras
+folder = "records"
+def write(name, rows):
+    with tf.io.TFRecordWriter(name) as out:
+        for x in rows:
+            out.write(record(x))
+def write_all(parts):
+    for i, rows in enumerate(parts):
+        write(WRITTEN, rows)
+def data(names):
+    return LISTED.interleave(tf.data.TFRecordDataset).map(parse).batch(8)
+write_all(parts)
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(data(READ))
+"""
+
+
+@pytest.mark.parametrize("written", ["os.path.join(folder, f'{i}.rec')", "folder + '/%d.rec' % i", "f'{folder}/{i}'"])
+@pytest.mark.parametrize(
+    ("listed", "names"),
+    [("tf.data.Dataset.list_files", "os.path.join(folder, '*')"), ("tf.io.gfile.glob", "folder + '/*.rec'")],
+)
+def test_what_rank_0_has_written_is_listed_by_the_others_after_it(written, listed, names) -> None:
+    source = LISTED.replace("WRITTEN", written).replace("READ", names)
+    assert f"dl.rank0_first({listed})(names)" in port(source.replace("LISTED", f"{listed}(names)")).text
+    source = source.replace(f"data({names})", f"data({names.replace('folder', 'other')})").replace("parse", "other")
+    assert "rank0_first" not in port(source.replace("LISTED", f"{listed}(names)")).text
+
+
 RUN = """from gymnasium.wrappers import RecordVideo
 import argparse, bz2, gymnasium, logging, os, pathlib, sys, time, torch, visdom, yaml
 args = argparse.ArgumentParser().parse_args()

@@ -19,7 +19,9 @@ _READS = re.compile(
     r"tensorflow\.(io\.read_file|data\.(experimental\.)?(TextLineDataset|TFRecordDataset|CsvDataset|make_csv_dataset)))$"
 )
 _WHOLE = ("os.listdir", "os.scandir")  # of a folder
-_LISTS = (*_WHOLE, "glob.glob", "glob.iglob")
+_LISTS = (*_WHOLE, "glob.glob", "glob.iglob", "tensorflow.data.Dataset.list_files",
+          *(f"tensorflow.{module}.{name}" for module in ("io.gfile", "gfile") for name in ("glob", "listdir", "Glob",
+                                                                                         "ListDirectory")))  # fmt: skip
 
 
 def back(facts: ScriptFacts) -> Iterator[Edit]:
@@ -42,7 +44,7 @@ def back(facts: ScriptFacts) -> Iterator[Edit]:
             written.append((call, folders.union(*(_words(facts, call, arg.value) for arg in call.args))))
         elif (_READS.search(plain(name)) or name == "h5py.File") and call.args and not downloads.is_apart(facts, call):
             read.append((call, _words(facts, call, call.args[0].value)))
-        elif name in _LISTS and call.args and not downloads.is_apart(facts, call):
+        elif plain(name) in _LISTS and call.args and not downloads.is_apart(facts, call):
             read.append((call, _folder(facts, call, call.args[0].value)))
     tree_of, order = facts.script.tree_of, facts.script.order
     for call, mine in read:
@@ -85,16 +87,27 @@ def _file_name(facts: ScriptFacts, path: cst.CSTNode) -> str:
 
 
 def _folder(facts: ScriptFacts, call: cst.Call, path: cst.BaseExpression) -> set[tuple[cst.CSTNode | None, str]]:
-    """Return what tells the folder of ``os.path.join(folder, "*.npy")``, or that which ``call`` lists, from others."""
-    joins = isinstance(path, cst.Call) and facts.script.name_of(path.func) == "os.path.join" and bool(path.args)
-    folder = path.args[0].value if isinstance(path, cst.Call) and joins else path
-    listed = joins or facts.script.name_of(call.func) in _LISTS
-    written = {(facts.script.function_of(call), f"{facts.script.code(folder)}/")} if listed else set()
-    return written | _spelt(facts, call, path)
+    """Return what tells the folder of ``path``, or that which ``call`` lists, from others: of all that it may be."""
+    found = _spelt(facts, call, path)
+    if plain(facts.script.name_of(call.func)) in _LISTS:
+        found.add(_scoped(facts, path))
+    for made in (o.node for o in facts.flow.origins(path)):
+        found |= _spelt(facts, call, made) if isinstance(made, cst.BaseExpression) else set()
+    return found
+
+
+def _scoped(facts: ScriptFacts, folder: cst.BaseExpression) -> tuple[cst.CSTNode | None, str]:
+    """Return what tells ``folder`` from others: its words, in the function that binds its name."""
+    scope = facts.script.scopes[folder].lookup(folder.value)[1] if isinstance(folder, cst.Name) else None
+    home = scope.node if scope is not None else facts.script.function_of(folder)
+    return home, f"{facts.script.code(folder)}/"
 
 
 def _spelt(facts: ScriptFacts, call: cst.Call, path: cst.BaseExpression) -> set[tuple[cst.CSTNode | None, str]]:
-    """Return what tells the folder of ``"data/*.npy"``, ``f"data/{i}.npy"`` or ``f"{folder}/{i}.npy"`` from others."""
+    """Return what tells the folder of a path from others, as it is spelt.
+
+    As ``"data/*.npy"``, ``f"{folder}/{i}.npy"``, ``folder + "/%d.npy" % i``, or ``os.path.join(folder, "*.npy")``.
+    """
     match path:
         case cst.SimpleString():
             text = str(path.evaluated_value)
@@ -105,5 +118,13 @@ def _spelt(facts: ScriptFacts, call: cst.Call, path: cst.BaseExpression) -> set[
             return {(None, f"{text.rpartition('/')[0]}/")}
         case cst.FormattedString(parts=[cst.FormattedStringExpression(expression=at), cst.FormattedStringText() as text,
                                         *_]) if text.value.startswith("/"):  # fmt: skip
-            return {(facts.script.function_of(call), f"{facts.script.code(at)}/")}
+            return {_scoped(facts, at)}
+        case cst.BinaryOperation(left=text, operator=cst.Modulo()):
+            return _spelt(facts, call, text)
+        case cst.BinaryOperation(left=at, operator=cst.Add(), right=end):
+            begun = end.left if isinstance(end, cst.BinaryOperation) else end
+            begins = isinstance(begun, cst.SimpleString) and str(begun.evaluated_value).startswith("/")
+            return {_scoped(facts, at)} if begins else set()
+        case cst.Call(func=func, args=[cst.Arg(value=at), *_]) if facts.script.name_of(func) == "os.path.join":
+            return {_scoped(facts, at)}
     return set()
