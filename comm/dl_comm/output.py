@@ -9,8 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, ParamSpec, TypeVar, overload
 
+import numpy as np
+
 from dl_comm import CommError, _core
-from dl_comm.ranks import is_rank0, world
+from dl_comm.generators import GENERATORS
+from dl_comm.ranks import VALUES, is_rank0, world
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -80,6 +83,13 @@ class Silence:
 
     def __bool__(self) -> bool:
         return False
+
+
+def is_plain(thing: Any) -> bool:
+    """Tell whether ``thing`` is data, and no tensor or variable: an array, a number, a text, a list of these."""
+    if isinstance(thing, (list, tuple)):
+        return all(map(is_plain, thing))
+    return isinstance(thing, (np.ndarray, Silence, *GENERATORS, *VALUES))
 
 
 def rank0(function: Callable[P, R]) -> Callable[P, R | Any]:

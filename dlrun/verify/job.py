@@ -244,9 +244,7 @@ class Runs:
         """Run the port on n ranks; ``cut``: the steps after which an epoch is cut short, where not as elsewhere."""
         return self._run(name, self.job.port, n, cut or self.cut, env or {}, **more)
 
-    def _run(
-        self, name: str, script: Path, n: int, cut: int, env: dict[str, str], steps: int = 0, **more: Any
-    ) -> Run:
+    def _run(self, name: str, script: Path, n: int, cut: int, env: dict[str, str], steps: int = 0, **more: Any) -> Run:
         """Run ``script`` for so many ``steps``, or those of the job."""
         made = {"seed": self.job.seed, "framework": framework_of(self.job.port), **more}
         given = orders(steps or self.job.steps, cut, **made)

@@ -24,12 +24,39 @@ def doubted(source: str) -> list[str]:
     ("line", "written"),
     [
         ("files = glob.glob('rows/*.npy')", ["sorted(glob.glob('rows/*.npy'))"]),
-        ("numbers = {word: i for i, word in enumerate(set(words))}", ["enumerate(sorted(set(words)))"]),
+        ("def load():\n    return {w: i for i, w in enumerate(set(words))}\nload()", ["enumerate(sorted(set(words)))"]),
+        ("if many:\n    words = list(set(text))\nprint(words)", ["list(sorted(set(text)))"]),
+        ("words = [list(set(line)) for line in lines]", ["list(sorted(set(line)))"]),
         ("files = sorted(glob.glob('rows/*.npy'))", []),
     ],
 )
 def test_keras_scripts_are_told_of_orders_that_each_process_makes(line, written) -> None:
     assert doubted(KERAS.replace("LINE", line)) == written
+
+
+@pytest.mark.parametrize(
+    ("line", "written"),
+    [
+        ("words = list(set(words))\nnumbers = dict(zip(words, range(9)))",
+         "words = dl.broadcast(list(set(words)))\nnumbers = dict(zip(words, range(9)))"),
+        ("words = set(words)\nnumbers = {w: i for i, w in enumerate(words)}", "enumerate(dl.broadcast(list(words)))}"),
+        ("pairs = tuple({a + b for a in x for b in y})", "tuple(dl.broadcast(list({a + b for a in x for b in y})))"),
+        ("numbers = {n: i for i, n in enumerate(sorted(set(words)))}", "enumerate(sorted(set(words)))"),
+    ],
+)  # fmt: skip
+def test_all_ranks_take_rank_0s_order_of_a_set_where_they_meet(line, written) -> None:
+    ported = port(KERAS.replace("LINE", line))
+    assert written in ported.text
+    assert ported.text.count("dl.broadcast(list(") == written.count("dl.broadcast(list(")
+    assert not [d for d in ported.doubts if "order" in d.why]
+
+
+def test_they_do_not_before_they_meet() -> None:
+    source = KERAS.replace("LINE", "words = list(set(text))\nprint(words)").replace(
+        "model =", "def main():\n    model ="
+    )
+    source = source.replace("\nmodel.", "\n    model.") + "if __name__ == '__main__':\n    main()\n"
+    assert doubted(source) == ["list(sorted(set(text)))"]
 
 
 @pytest.mark.parametrize(

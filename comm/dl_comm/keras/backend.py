@@ -9,9 +9,8 @@ import keras
 import numpy as np
 
 from dl_comm import _core
-from dl_comm.generators import GENERATORS
-from dl_comm.output import Silence
-from dl_comm.ranks import VALUES, get_nranks, get_rank, parts, shifted_seed, value_of
+from dl_comm.output import is_plain
+from dl_comm.ranks import get_nranks, get_rank, parts, shifted_seed, value_of
 
 KERAS_3 = not keras.__version__.startswith("2.")
 
@@ -143,11 +142,11 @@ def average_gradients(grads: list[Any]) -> list[Any]:
 def broadcast(what: Any, root: int = 0) -> Any:
     """Give a built model (and its optimizer, where it is built) or a list of variables rank ``root``'s values.
 
-    Of a number, a text, a time or a NumPy array, and of what ``rank0`` returned, rank ``root``'s is returned. A
-    generator of random numbers (NumPy's ``Generator`` and ``RandomState``, ``random.Random``) is returned itself, and
-    goes on as rank ``root``'s.
+    Of a number, a text, a time, a NumPy array or a list of such, and of what ``rank0`` returned, rank ``root``'s is
+    returned. A generator of random numbers (NumPy's ``Generator`` and ``RandomState``, ``random.Random``) is returned
+    itself, and goes on as rank ``root``'s.
     """
-    if isinstance(what, (np.ndarray, Silence, *GENERATORS, *VALUES)):
+    if is_plain(what):
         return value_of(what, root)
     if get_nranks() > 1:
         exchange(variables_of(what), root)

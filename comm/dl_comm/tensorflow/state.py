@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-from dl_comm.generators import GENERATORS
-from dl_comm.output import Silence
-from dl_comm.ranks import VALUES, get_nranks, value_of
+from dl_comm.output import is_plain
+from dl_comm.ranks import get_nranks, value_of
 from dl_comm.tensorflow.op import reduce
 
 
@@ -23,7 +21,7 @@ def broadcast(tensors: Any, root: int = 0) -> Any:
     generator of random numbers (NumPy's ``Generator`` and ``RandomState``, ``random.Random``) comes back itself, and
     goes on as rank ``root``'s.
     """
-    if _is_plain(tensors):
+    if is_plain(tensors):
         return value_of(tensors, root)
     if tf.is_tensor(tensors):
         return broadcast([tensors], root)[0]
@@ -36,13 +34,6 @@ def broadcast(tensors: Any, root: int = 0) -> Any:
         f"broadcast {root}",
         [name or f"tensor {i} of {len(tensors)}" for i, name in enumerate(names)],
     )
-
-
-def _is_plain(thing: Any) -> bool:
-    """Tell whether ``thing`` is data, and no tensor or variable: arrays, numbers, texts, lists of them."""
-    if isinstance(thing, (list, tuple)):
-        return all(map(_is_plain, thing))
-    return isinstance(thing, (np.ndarray, Silence, *GENERATORS, *VALUES))
 
 
 def broadcast_variables(*things: Any, root: int = 0) -> Any:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import libcst as cst
 
-from dlrun.port.edits import Doubt
+from dlrun.port.edits import Doubt, Edit
 from dlrun.port.facts import ScriptFacts
+from dlrun.port.insert import expression
 from dlrun.port.passes.downloads import sorts_out
 from dlrun.port.program.script import argument, calls_method, dotted, walk
 
@@ -20,12 +22,14 @@ _STRICT = ("deterministic", "experimental_deterministic")  # of tf.data.Options:
 _FILLS = ("append", "extend", "add", "insert")
 _ALGEBRA = ("difference", "union", "intersection", "symmetric_difference")
 _NUMBERS = ("builtins.enumerate", "builtins.list", "builtins.tuple", "builtins.zip")
+_BLOCKS = (cst.FunctionDef, cst.ClassDef, cst.Lambda, cst.If, cst.For, cst.While, cst.Try, cst.With)
 
 
-def torch(facts: ScriptFacts) -> Iterator[Doubt]:
-    """Yield a doubt, each kind once, about splits, listings and vocabularies that differ from rank to rank.
+def torch(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
+    """Let all ranks take rank 0's order of a set; yield a doubt, each kind once, where they may not meet.
 
-    What is drawn after init() is one for all ranks, which then draw rank 0's random numbers.
+    And about splits and listings that differ from rank to rank. What is drawn after init() is one for all ranks, which
+    then draw rank 0's random numbers.
     """
     script = facts.script
     yield from list(_at_will(facts))[:1]
@@ -45,7 +49,14 @@ def torch(facts: ScriptFacts) -> Iterator[Doubt]:
             kinds.add("listing")
             yield Doubt(call, "nodes may list files in different orders, and the ranks then share one order of numbers "
                         "but not of samples", "medium", f"sorted({script.code(call)})")  # fmt: skip
-        elif _numbers_a_set(facts, call, name) and "set" not in kinds:
+        elif not _numbers_a_set(facts, call, name):
+            continue
+        elif _meet(facts, call) and ".parameters()" not in script.code(call):
+            if not _is_ordered(facts, call.args[0].value):
+                whole = call if name == "builtins.list" else call.args[0].value
+                yield Edit(whole, "a set has another order in each process: all ranks take rank 0's",
+                           partial(_same, facts.alias, whole is call))  # fmt: skip
+        elif "set" not in kinds:
             kinds.add("set")
             inner = script.code(call.args[0].value)
             if ".parameters()" in inner:
@@ -119,6 +130,31 @@ def _sorts(facts: ScriptFacts, name: str) -> bool:
             and not isinstance(up := script.parents[n], cst.AssignTarget)
             and not (isinstance(up, cst.Attribute) and up.attr is n)]  # fmt: skip
     return 0 < len(uses) == sum(script.name_of(c.func) in _SORTS for c in given)
+
+
+def _same(dl: str, is_list: bool, node: cst.BaseExpression) -> cst.BaseExpression:
+    """Return rank 0's list of what ``node`` holds."""
+    return expression("torch/same", {"value": node if is_list else cst.Call(cst.Name("list"), [cst.Arg(node)])}, dl=dl)
+
+
+def _meet(facts: ScriptFacts, call: cst.Call) -> bool:
+    """Tell whether all ranks come to ``call``, once and together: a line of the script outside of every block.
+
+    Or one of those below its main guard, if it has one, where the ranks meet.
+    """
+    script = facts.script
+    above = list(script.above(call))
+    blocks = [up for up in above if isinstance(up, _BLOCKS) and up is not facts.guard]
+    comprehensions = [up for up in above if isinstance(up, cst.BaseComp)]
+    once = all(script.inside(call, comp.for_in.iter) for comp in comprehensions)
+    met = facts.guard is None or facts.guard in above
+    return met and once and not blocks and script.tree_of(call) is script.module and not _before_init(facts, call)
+
+
+def _is_ordered(facts: ScriptFacts, node: cst.BaseExpression) -> bool:
+    """Tell whether ``node`` is a list of what a set held, of which all ranks took rank 0's order where it was made."""
+    made = _made(facts, node)
+    return isinstance(made, cst.Call) and facts.script.name_of(made.func) in _NUMBERS
 
 
 def _numbers_a_set(facts: ScriptFacts, call: cst.Call, name: str) -> bool:

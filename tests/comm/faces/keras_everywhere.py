@@ -45,6 +45,11 @@ def data_sets_and_sequences_are_divided():
         assert len(set(_core.allgather_bytes(repr(np.random.rand()).encode()))) == (1 if alike else n)
 
 
+def lists_of_texts_and_numbers_come_back_as_rank_0s():
+    assert dl.broadcast(["a", ("b", r)]) == ["a", ("b", 0)]
+    assert dl.broadcast(sorted({"c", "d"}, reverse=r == 1)) == ["c", "d"]
+
+
 def a_sequence_is_shuffled_alike_whatever_its_batches_drew():
     x, y = make_data(2 * n * 4)
     model, epochs = dl.distribute(make_model()), []
