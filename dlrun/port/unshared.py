@@ -92,6 +92,12 @@ def _uncut(feeds: Feeds) -> DlrunError | None:
             "argument that comes out of sight), so each rank would compute with all of it. Nothing was written.",
             f"Hand {name} to the function as an argument, or feed the loop from a DataLoader.",
         )
+    if feeds.sequence is not None:
+        return DlrunError(
+            f"{script.place(feeds.sequence)}: a hidden state is carried from entry to entry of what each step takes "
+            "whole: they are one sequence, and no samples to share. Nothing was written.",
+            "Let a sequence be a sample: feed the loop from a DataLoader of sequences.",
+        )
     if feeds.part is not None:
         part, whole = script.code(feeds.part), script.code(feeds.part.value)
         return DlrunError(

@@ -652,3 +652,39 @@ def test_labels_by_a_comparison_are_shared_and_sums_and_hits_that_no_loss_is_mad
 def test_an_outcome_that_is_one_number_is_no_array_of_samples(line):
     made = LABELLED.replace("for epoch", f"{line}\nfor epoch").replace("model(x), y)", "model(x), y) * (1 + mean)", 1)
     assert "x, y = dl.shard((dl.broadcast(x), dl.broadcast(y)), equal=False)" in port(made).text
+
+
+SEQUENCE = """import torch
+inputs, labels = torch.eye(6), torch.tensor([1, 2, 3, 4, 5, 0])
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = torch.nn.RNNCell(6, 6)
+    def forward(self, x, state):
+        state = self.cell(x.view(1, -1), state)
+        return state, state
+model = Model()
+opt = torch.optim.Adam(model.parameters(), lr=0.1)
+for epoch in range(3):
+    loss = 0
+    state = torch.zeros(1, 6)
+    for x, label in zip(inputs, labels):
+        out, state = model(x, state)
+        loss += torch.nn.functional.cross_entropy(out, label.view(1))
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("loop", "taken"),
+    [("x, label in zip(inputs, labels)", ""), ("i in range(len(inputs))", "x, label = inputs[i], labels[i]")],
+)
+def test_entries_along_which_a_state_is_carried_are_no_samples(loop, taken):
+    source = SEQUENCE.replace("x, label in zip(inputs, labels)", loop).replace(
+        "        out,", f"        {taken}\n        out,"
+    )
+    assert "a hidden state is carried from entry to entry" in refused(source).message
+    anew = source.replace("model(x, state)", "model(x, torch.zeros(1, 6))")
+    assert "dl.shard((inputs, labels)" in port(anew).text

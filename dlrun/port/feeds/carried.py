@@ -10,11 +10,14 @@ import libcst as cst
 from dlrun.port.facts import Feed
 from dlrun.port.facts.kinds import Kinds
 from dlrun.port.facts.loops import Loops
+from dlrun.port.facts.reductions import Reductions
 from dlrun.port.feeds.cursors import generated
 from dlrun.port.feeds.positions import mentions
 from dlrun.port.feeds.readers import read
 from dlrun.port.feeds.streams import Streams, UncutError
 from dlrun.port.program.script import Binding, argument, dotted, names_in, walk
+
+_GONE_THROUGH = ("builtins.zip", "builtins.enumerate", "builtins.list", "tqdm.tqdm")
 
 
 def hands_on(kinds: Kinds, loop: cst.For | cst.While) -> cst.CSTNode | None:
@@ -35,6 +38,18 @@ def hands_on(kinds: Kinds, loop: cst.For | cst.While) -> cst.CSTNode | None:
                 own = [b for b in inside if b.value is not None and mentions(b.value, {name} | got)]
                 if len(inside) < len(bindings) and all(b in own or _at_times(kinds, b, loop) for b in inside):
                     return n
+    return None
+
+
+def along_entries(kinds: Kinds, body: cst.CSTNode, how: Reductions) -> cst.CSTNode | None:
+    """Return what hands a model's state on, in a loop below ``body``, from one entry of a whole array to the next."""
+    for loop in (n for n in walk(body) if isinstance(n, cst.For)):
+        entries = [loop.iter]
+        while any(isinstance(e, cst.Call) and kinds.script.name_of(e.func) in _GONE_THROUGH for e in entries):
+            entries = [a.value for e in entries for a in (e.args if isinstance(e, cst.Call) else [cst.Arg(e)])]
+        named = any(isinstance(e, (cst.Name, cst.Attribute)) and how.of(e).kind == "each" for e in entries)
+        if (named or how.of(loop.iter).kind == "count") and (state := hands_on(kinds, loop)) is not None:
+            return state
     return None
 
 

@@ -14,6 +14,7 @@ from dlrun.port.facts.reductions import Reductions
 from dlrun.port.facts.taint import without_gradients
 from dlrun.port.facts.torch import LOOPS
 from dlrun.port.feeds import graphs
+from dlrun.port.feeds.carried import along_entries
 from dlrun.port.feeds.draws import Draws
 from dlrun.port.feeds.positions import moving, of_order, other_length, takes_part
 from dlrun.port.feeds.renewed import added, draws_at_times, names_behind
@@ -42,6 +43,7 @@ class FullBatches:
     graph: cst.CSTNode | None = None  # data whose samples hang together
     uncut: cst.Name | cst.Attribute | None = None  # data that go into a loss whole, beside others that are dealt out
     part: cst.Subscript | None = None  # what a loss takes of an array: not all of it
+    sequence: cst.CSTNode | None = None  # what hands a state from entry to entry of an array that is taken whole
     moved: cst.CSTNode | None = None  # a loop over slices whose arrays cannot be cut before it, or what is why
     taken: cst.Call | None = None  # what takes samples, or where these lie, out of a queue
     early: cst.CSTNode | None = None  # samples that are drawn anew at times, and the first ones alike on all ranks
@@ -115,6 +117,8 @@ class FullBatches:
         known: dict[cst.CSTNode, str] = {n: dotted(n) for n in held.uses()} if held.arrays else {}
         known |= {n: name for name in wholes.arrays for n in wholes.uses(name) if not self._before(n, wholes)}
         how = Reductions(self.kinds, losses, known.get, counted)
+        bodies = [body(loop), *(f.body for f in self.draws.functions(body(loop)))]
+        self.sequence = self.sequence or next(filter(None, (along_entries(self.kinds, b, how) for b in bodies)), None)
         drawn, sizes, picks = tuple(wholes.drawn), tuple(self._sizes(wholes)), self._picks(wholes)
         before = {name for name in wholes.arrays if not picks and self._is_cut(wholes, name)}
         names = tuple(name for name in wholes.arrays if name not in before)
