@@ -157,7 +157,7 @@ def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
         feeds=tuple(feeds.found.values()),
         states=tuple(feeds.carried.by_loop.values()),
         carries=tuple(feeds.carried.dealt),
-        lengths=tuple(feeds.uses.lengths(feeds.found.values()) if options.batch == "local" else ()),
+        lengths=tuple(dict.fromkeys(feeds.uses.lengths(feeds.found.values())) if options.batch == "local" else ()),
         permutations=tuple(feeds.permutations()),
         orders=tuple(feeds.late_orders()),
         unseen=tuple(feeds.unseen),

@@ -51,6 +51,14 @@ def test_a_share_of_samples_that_decides_is_a_mean_and_its_counts_stay_a_ranks_o
     assert not [doubt for doubt in made_.doubts if "counts this rank's own" in doubt.why]
 
 
+def test_hits_for_each_sample_that_are_only_shown_weigh_no_loss():
+    after = "        right += (y == 1).sum()\n        print(right / seen)\n"
+    made = port(LOOP.replace("    for x, y", "    right, seen = 0, 0\n    for x, y") + after)
+    assert "seen += len(x)\n" in made.text
+    assert "print(dl.average(right / seen))" in made.text
+    assert not [doubt for doubt in made.doubts if "counts this rank's own" in doubt.why]
+
+
 def test_a_loop_that_ends_at_some_samples_ends_at_those_of_all_ranks():
     loop = """it, seen = iter(loader), 0
 while seen < 6400:

@@ -218,6 +218,29 @@ def test_what_each_process_would_order_in_its_own_way_is_doubted(line, doubt, so
     assert doubt not in port(ORDER.format(sound)).report()
 
 
+VOCABULARY = """import torch
+words = "the quick brown fox jumps over the lazy dog and runs to a river of cold grey water".split()
+known = set(words)
+number = {word: i for i, word in enumerate(known)}
+model = torch.nn.Embedding(len(number), 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for word in words:
+        opt.zero_grad()
+        (model(torch.tensor([number[word]])) - len(word)).pow(2).sum().backward()
+        opt.step()
+torch.save(sorted(number, key=number.get), "last.pt")
+"""
+
+
+def test_all_ranks_number_the_words_of_a_set_alike(tmp_path, monkeypatch):
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    whole = port(VOCABULARY).text.replace("dl.save(", "assert dl.broadcast(list(number)) == list(number)\ndl.save(")
+    (tmp_path / "dist.py").write_text(whole)
+    _, order = ran(tmp_path / "dist.py", tmp_path / "two", 2)
+    assert len(order) == 17
+
+
 @pytest.mark.parametrize(("one", "other", "apart"), [
     ("batch_size=4", "batch_size=20", True), ("batch_size=4, shuffle=False", "batch_size=4 * k", True),
     ("batch_size=4", "batch_size=4", False), ("batch_size=4, shuffle=True", "batch_size=20, shuffle=True", False),
@@ -429,3 +452,37 @@ def test_ranks_that_part_or_draw_alike_are_told(line, doubt, sound):
 
     assert doubt in report(line)
     assert doubt not in report(sound)
+
+
+@pytest.mark.parametrize(
+    "line", ["known = set(rows)", "known = Counter(rows)", "known = rows[0]", "known = kinds(rows)", "len(rows)", ""]
+)
+def test_data_of_which_something_else_is_made_are_shared_at_the_loop(line):
+    source = f"""import json
+from collections import Counter
+{HEAD}
+def kinds(rows):
+    return sorted(set(rows))
+rows = json.load(open("rows.json"))
+{line}
+{LOOP.replace("DataLoader(data, shuffle=True)", "rows")}"""
+    text = port(source).text
+    assert ("for x, y in dl.shard(rows):" in text) is ("known" in line)
+    assert ("rows = dl.shard(json.load(open(" in text) is ("known" not in line)
+
+
+def test_the_number_of_batches_of_a_loader_that_two_loops_take_is_of_one_share():
+    loop = """for epoch in range(3):
+    for x, y in loader:
+        (model(x) - y).pow(2).mean().backward()
+        opt.step()
+        print(len(loader))
+    print(right(loader))
+"""
+    source = f"""{HEAD}def right(rows):
+    return sum((model(x) > y).sum() for x, y in rows)
+opt = torch.optim.Adam(model.parameters())
+loader = DataLoader(data, shuffle=True)
+"""
+    text = port(source + loop + loop).text
+    assert text.count("print(len(dl.shard(loader)))") == text.count("for x, y in dl.shard(loader):") == 2

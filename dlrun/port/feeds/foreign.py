@@ -8,14 +8,16 @@ import libcst as cst
 
 from dlrun.port.facts import Feed
 from dlrun.port.facts.kinds import Kinds
+from dlrun.port.feeds.iterated import WRAPPERS
 from dlrun.port.feeds.positions import mentions
 from dlrun.port.feeds.uses import Uses
 from dlrun.port.program.flow import Flow
-from dlrun.port.program.script import Binding, dotted
+from dlrun.port.program.script import Binding, Scope, dotted
 
 _NONE = (".parameters", ".children", ".modules", ".items", ".values", ".keys", "trange")
 COUNTS = ("builtins.", "numpy.arange", "numpy.linspace", "torch.arange", "itertools.count")
 _BATCHES = r"loader|batches|_dl$|_iter$|iterator|dataset|train(ing)?_(data|set|pairs)$|samples$|sentences$|corpus$"
+_GOES_THROUGH = ("len", "next", "zip", *WRAPPERS)
 _ARRAYS = ("numpy.", "torch.", "sklearn.")
 
 
@@ -43,10 +45,31 @@ def where_assigned(flow: Flow, uses: Uses, made: cst.CSTNode, iterated: cst.Base
         return None
     holders: list[Binding] = []
     for scope in {id(s): s for s in script.scopes.values()}.values():
-        holders.extend(b for bs in scope.names.values() for b in bs if b.value is made and b.how == "assign")
+        held = [b for bs in scope.names.values() for b in bs if b.value is made and b.how == "assign"]
+        if any(_is_read(flow, b.name, scope) for b in held):
+            return None  # something else is made of all samples: a vocabulary
+        holders.extend(held)
     if len(holders) == 1 and not holders[0].path:
         return Feed(made, "loader")
     mine = [b for b in holders if len(b.path) == 1 and b.name == dotted(iterated)]
     if len(mine) == 1 and isinstance(mine[0].node, cst.Assign):
         return Feed(mine[0].node, "named", (mine[0].name,))
     return None
+
+
+def _is_read(flow: Flow, name: str, scope: Scope, depth: int = 3) -> bool:
+    """Tell whether something but a loop reads the entries of what ``name`` holds: ``set(words)``, ``words[0]``."""
+    script = flow.script
+    for use in script.names_of(name, scope):
+        up = script.parents[use]
+        call = script.parents[up] if isinstance(up, cst.Arg) else None
+        if isinstance(up, cst.Subscript) and up.value is use:
+            return True
+        if not isinstance(call, cst.Call) or dotted(call.func).rsplit(".", 1)[-1] in _GOES_THROUGH:
+            continue
+        functions = [f for f in flow.targets(call) if isinstance(f, cst.FunctionDef)] if depth else []
+        params = [(p.name.value, f) for f in functions for p in (*f.params.params, *f.params.kwonly_params)
+                  if flow.argument(call, f, p.name.value) is use]  # fmt: skip
+        if not functions or any(_is_read(flow, n, script.scopes[f.body], depth - 1) for n, f in params):
+            return True
+    return False

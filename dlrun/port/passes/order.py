@@ -110,6 +110,8 @@ def _sorted(facts: ScriptFacts, call: cst.Call) -> bool:
     for up in facts.script.above(call):
         if isinstance(up, cst.Call) and facts.script.name_of(up.func) in _SORTS:
             return True
+        if isinstance(up, cst.DictComp):
+            return False  # numbered as they come, whoever sorts the dict
         if isinstance(up, cst.Assign):
             return _sorts(facts, facts.script.code(up.targets[0].target))
         if isinstance(up, (cst.BaseSmallStatement, cst.BaseCompoundStatement)):

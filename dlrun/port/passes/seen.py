@@ -51,6 +51,8 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
         own = any(known(n) or metrics.trained(n) for n in walk(node.left))
         return own and any(map(known, walk(node.right)))
 
+    shown = [v for v in steering if is_mean(up := script.parents[v]) and not metrics.leads_back(up)]
+    steering = [value for value in steering if value not in shown]
     for node, target, size in found:
         reads = tells(facts, set(held(facts, target)))
         followed = [*filter(reads, asked), *computed(facts.flow, steering, reads, is_mean).reads]
