@@ -176,9 +176,9 @@ def weights(facts: Facts) -> Iterator[cst.BaseExpression]:
                 sides = [(node.right, node.left)]
             case cst.AugAssign(operator=cst.MultiplyAssign() | cst.DivideAssign()):
                 sides = [(node.value, node.target)]
-        weighed = [weight for weight, part in sides if facts.local(part) and not _is_number(facts, part)]
-        if weighed and each_update(facts, node, which=any):
-            yield from weighed
+        sides = [(weight, part) for weight, part in sides if facts.local(part)]
+        if sides and each_update(facts, node, which=any):
+            yield from (weight for weight, part in sides if not _is_number(facts, part))
 
 
 def steered(facts: Facts) -> Iterator[cst.BaseExpression]:
