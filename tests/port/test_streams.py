@@ -344,11 +344,12 @@ def test_the_length_of_data_that_must_be_whole_before_is_counted_again():
     assert "this rank's stretch of it\nsteps = (len(text) - 1) // 9\n" in text
 
 
-def test_shuffled_batches_are_dealt_out_with_a_doubt_and_a_list_of_batches_is_cut():
-    loop = "from torch.utils.data import DataLoader\nfor x in DataLoader(text, shuffle=True):\n"
-    ported = port(carried(loop, "x"))
-    assert "in dl.shard(DataLoader(text, shuffle=True)):" in ported.text
-    assert "dealt-out batches are no longer one stream" in ported.report()
+def test_batches_that_may_be_shuffled_are_dealt_out_with_a_doubt_and_a_list_of_batches_is_cut():
+    loop = "from torch.utils.data import DataLoader\nfor x in DataLoader(text, shuffle={}):\n"
+    for shuffle, doubted in (("mixed", True), ("True", False)):  # shuffled ones are no stream in the serial script
+        ported = port(carried(loop.format(shuffle), "x"))
+        assert f"in dl.shard(DataLoader(text, shuffle={shuffle})):" in ported.text
+        assert ("dealt-out batches are no longer one stream" in ported.report()) is doubted
     listed = port(carried("batches = cut(text)\nfor x in batches:\n", "x")).text
     assert "dl.stretch(" in listed
     assert "dl.shard" not in listed

@@ -171,6 +171,6 @@ class Carried:
                     for node in self._trained(loop, given)]  # fmt: skip
         shuffles = argument(feed.node, "shuffle", 2) if isinstance(feed.node, cst.Call) else None
         if shuffles is not None and not (isinstance(shuffles, cst.Name) and shuffles.value == "False"):
-            self.dealt.append(self.by_loop[loop])
+            self.dealt.extend([self.by_loop[loop]] if dotted(shuffles) != "True" else [])  # else: no stream before, too
             return [feed]
         return [replace(feed, how="stretch")] if feed.how != "named" else [replace(feed, how="stretches")]
