@@ -157,7 +157,9 @@ def _under_guard(script: Script, node: cst.CSTNode) -> bool:
 def _trained_with(script: Script, imports: list[str], last: bool = False) -> str:
     """Return the framework among ``imports``; where there is none, an empty string (or, if ``last``, the error)."""
     name, heads = script.name, {target.split(".")[0] for target in imports}
-    if "keras" in heads or any(t.startswith(("tensorflow.keras", "tensorflow.python.keras")) for t in imports):
+    handed_on = heads.isdisjoint(("torch", "tensorflow")) and any(t.endswith(".keras") for t in imports)  # by a library
+    of_keras = any(t.startswith(("tensorflow.keras", "tensorflow.python.keras")) for t in imports)
+    if "keras" in heads or handed_on or of_keras:
         return "torch" if "torch" in heads and _torch_trains(script) else "keras"
     other = not heads.isdisjoint(("tensorflow", "tf_keras"))
     called = {c.func.attr.value for c in script.calls if isinstance(c.func, cst.Attribute)} if other else set()

@@ -78,6 +78,13 @@ def test_so_is_one_of_a_model_that_fit_trains() -> None:
     assert moved("import tensorflow as tf\nimport keras\n" + source) == [EMA]
 
 
+def test_a_queue_of_a_ranks_own_samples_is_said_to_be_one_and_is_not_averaged() -> None:
+    queue = CODEBOOK.format(update="self.book.assign(tf.concat([tf.transpose(z), self.book[:, :-8]], 1))")
+    (doubt,) = [d for d in port(tape(model="Coded()", before=queue)).doubts if "self.book" in d.why]
+    assert doubt.why.startswith("self.book: each rank keeps those of its own samples")
+    assert (doubt.danger, doubt.write) == ("low", "")
+
+
 def test_centers_of_classes_in_a_graph_are_doubted() -> None:
     assert moved(CENTERS) == ["tf.scatter_sub(centers, labels, diff)"]
 

@@ -620,3 +620,16 @@ def test_a_trainer_whose_base_class_runs_the_epochs_of_what_a_configuration_make
     assert "        dl.broadcast(self.model, self.optimizer)  # every rank" in text
     assert "enumerate(dl.shard(self.loader)):" in text and text.count("dl.shard(") == 1
     assert "if i == dl.steps(self.length):" in text
+
+
+def test_keras_and_its_optimizers_may_come_through_a_library() -> None:
+    source = """from anylib.backend import keras, K
+from anylib.optimizers import Adam
+model = keras.models.Sequential([keras.layers.Dense(1)])
+model.compile(loss="mse", optimizer=Adam(2e-5))
+model.fit(x, y)
+"""
+    ported = port(source)
+    assert ported.framework == "keras"
+    assert "optimizer=Adam(dl.lr_scale(2e-5))" in ported.text
+    assert "dl.distribute(model)" in ported.text

@@ -70,8 +70,16 @@ pair.fit(data)
 """
 
 
-def test_updates_in_a_method_that_a_train_step_calls_are_those_of_fit() -> None:
-    text = port(HELPED).text
+TESTED = """return {"loss": self.train_one(data)}
+
+    def test_step(self, data):
+        return {"loss": self.train_one(data)}
+"""
+
+
+@pytest.mark.parametrize("source", [HELPED, HELPED.replace('return {"loss": self.train_one(data)}\n', TESTED)])
+def test_updates_in_a_method_that_a_train_step_calls_are_those_of_fit(source) -> None:
+    text = port(source).text
     assert "self.own_optimizer = dl.DistributedOptimizer(keras.optimizers.Adam(dl.lr_scale(rate)))" in text
     assert "dl.distribute(pair)" in text
 

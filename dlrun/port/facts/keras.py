@@ -116,7 +116,8 @@ def read(script: Script, options: Options) -> KerasFacts:
 
 
 def _is_optimizer(flow: Flow, call: cst.Call) -> bool:
-    return bool(OPTIMIZER.search(plain(flow.script.name_of(call.func))))
+    foreign = not isinstance(flow.definition(call.func), cst.ClassDef)
+    return foreign and bool(OPTIMIZER.search(plain(flow.script.name_of(call.func))))
 
 
 def _applying(script: Script) -> list[cst.BaseExpression]:

@@ -13,7 +13,8 @@ from dlrun.port.program.script import calls_method, dotted
 OPTIMIZER = re.compile(
     r"^((keras|tensorflow|tensorflow_addons|keras_contrib)\.(api\.)?(optimizers|optimizer_v\d)\."
     r"((?!schedules|learning_rate)\w+\.)*(?!get$|serialize|deserialize)\w+|"
-    r"tensorflow\.(contrib\.)?(train|opt|optimizer_v2)\.(experimental\.)?\w*Optimizer\w*)$"
+    r"tensorflow\.(contrib\.)?(train|opt|optimizer_v2)\.(experimental\.)?\w*Optimizer\w*|"
+    r"[\w.]+\.optimizers\.(SGD|RMSprop|Ada(m|mW|max|grad|delta)|Nadam))$"  # which a library hands on
 )
 _DATA = re.compile(
     r"^(tensorflow\.data\.|tensorflow_datasets\.load$|keras\.(utils|preprocessing)\.\w+_dataset_from_directory$)"

@@ -95,14 +95,15 @@ def _makes(script: Script, call: cst.Call, name: str) -> bool:
 def _in_train_step(flow: Flow, node: cst.CSTNode, depth: int = 9) -> bool:
     """Tell whether ``node`` runs only in a model's ``train_step`` that the script leaves to ``fit()`` to call.
 
-    Also in a method that this calls. Not in the ``train_step`` of a class which derives from nothing.
+    Also in a method that this calls, and ``test_step``, if it is told to train. Not in the ``train_step`` of a class
+    which derives from nothing.
     """
     function = flow.script.function_of(node)
     if not isinstance(function, cst.FunctionDef) or not depth:
         return False
     if callers := flow.callers(function):
         return all(_in_train_step(flow, call, depth - 1) for call in callers)
-    cls = flow.script.class_of(function) if function.name.value == "train_step" else None
+    cls = flow.script.class_of(function) if function.name.value in ("train_step", "test_step") else None
     return cls is not None and any(base != "builtins.object" for base in flow.bases(cls))
 
 

@@ -15,6 +15,7 @@ from dlrun.port.facts.taint import Taint
 from dlrun.port.facts.tensorflow import TensorFlowFacts
 from dlrun.port.passes.moved import is_same, moved, tensor_of
 from dlrun.port.passes.own_states import runs_in
+from dlrun.port.passes.queues import fills, of_its_own
 from dlrun.port.program.script import argument, calls_method, dotted, walk
 
 _METHODS = re.compile(r"^(assign(_add|_sub)?|scatter_(nd_)?(add|sub|update|max|min))$")
@@ -57,6 +58,9 @@ class OwnVariables:
             for state, values in self._moves(node):
                 if any(map(self.own, values)) and self._trains(node) and self._read(state):
                     name, dl = self.script.code(state), "dl_comm.tensorflow"
+                    if fills(node):
+                        yield of_its_own(node, name)
+                        return
                     variable = isinstance(node, cst.Call)
                     line = f"{name}.assign({dl}.average({name}))" if variable else f"{name} = {dl}.average({name})"
                     yield Doubt(node, f"{name} moves with this rank's samples: each rank trains with another {name}",
