@@ -258,7 +258,7 @@ model.compile(opt, "mse")
 model.fit(x, y, callbacks=[Finder(1.1)])
 """)
     assert ["of the one before" in d.why for d in ported.doubts if d.danger == "high"] == [True] * (written == "")
-    assert ported.text.count("lr_scale") == 1
+    assert ported.text.count("lr_scale") == 1 + ("+ 0.1" in lines), "what is added is a rate, too"
     assert (written or "") in ported.text and ported.text.count("compound(") == bool(written)
 
 

@@ -413,6 +413,27 @@ def test_a_schedule_that_returns_the_rate_that_is_set_does_not_scale_it_again():
     assert "return K.get_value(model.optimizer.lr)" in text
 
 
+@pytest.mark.parametrize(
+    ("lines", "written"),
+    [
+        ("if epoch > 5:\n        lr = lr * 0.9\n    return lr", ""),
+        ("if epoch > 5:\n        lr *= 0.9\n    return lr", ""),
+        ("new = lr\n    if epoch > 5:\n        new = new / 2\n    return new", ""),
+        ("lr = lr * 0.9\n    return max(lr, 1e-5)", "return max(lr, dl.lr_scale(1e-5))"),
+        ("new = lr * 0.9\n    if epoch == 5:\n        new = 0.01\n    return new", "new = dl.lr_scale(0.01)"),
+        ("return lr + 0.01 * epoch", "return lr + dl.lr_scale(0.01 * epoch)"),
+        ("lr -= 0.01\n    return lr", "lr -= dl.lr_scale(0.01)"),
+        ("lr = 0.1 * 0.9**epoch\n    return lr", "lr = dl.lr_scale(0.1 * 0.9**epoch)"),
+    ],
+)
+def test_of_a_rate_that_a_schedule_makes_of_the_one_before_only_what_is_new_is_scaled(lines, written):
+    fit = f"def rate(epoch, lr):\n    {lines}\n"
+    fit += "model.fit(x, y, callbacks=[keras.callbacks.LearningRateScheduler(rate)])"
+    text = port(KERAS.replace("model.fit(x, y, epochs=3)", fit)).text
+    assert written in text
+    assert text.count("lr_scale") == 1 + bool(written), "the optimizer's, and what is new"
+
+
 OWN_SCHEDULER = """
 def halved(epoch, lr):
     return 0.1 * 0.5**epoch if epoch < 9 else lr

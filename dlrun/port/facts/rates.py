@@ -8,7 +8,8 @@ import libcst as cst
 
 from dlrun.port.facts import Facts, ScriptFacts
 from dlrun.port.facts.computed import computed, reaching
-from dlrun.port.program.script import dotted, names_in, walk
+from dlrun.port.facts.kinds_tensorflow import plain
+from dlrun.port.program.script import Binding, dotted, walk
 
 _RATES = ("lr", "learning_rate")
 # What keeps a rate above one that is given, or below.
@@ -138,10 +139,17 @@ def scaled_already(facts: Facts, value: cst.CSTNode, seen: frozenset[str] = froz
     return False
 
 
-def reads_rate(facts: ScriptFacts, value: cst.BaseExpression) -> tuple[cst.BaseExpression, ...]:
-    """Return where what ``value`` is computed from reads the rate that an optimizer holds, and so is scaled."""
+def reads_rate(
+    facts: ScriptFacts, value: cst.BaseExpression, current: cst.Param | None = None
+) -> tuple[cst.BaseExpression, ...]:
+    """Return where what ``value`` is computed from reads the rate that an optimizer holds, and so is scaled.
+
+    Also by the parameter ``current``, which a function gets it by.
+    """
 
     def held(node: cst.CSTNode) -> bool:
+        if isinstance(node, cst.Name) and current is not None and node.value == current.name.value:
+            return any(b.node is current for b in facts.script.bindings_of(node))
         return isinstance(node, cst.Attribute) and node.attr.value in _RATES and facts.kinds.is_optimizer(node.value)
 
     everywhere = (*facts.script.of(cst.FunctionDef), *facts.script.of(cst.Lambda), *facts.script.of(cst.Module))
@@ -149,22 +157,38 @@ def reads_rate(facts: ScriptFacts, value: cst.BaseExpression) -> tuple[cst.BaseE
 
 
 def absolute(
-    facts: ScriptFacts, value: cst.BaseExpression, current: str = "", depth: int = 4
+    facts: ScriptFacts, value: cst.BaseExpression, current: cst.Param | None = None, depth: int = 9
 ) -> list[cst.BaseExpression]:
     """Return what of a new rate is not made of the ``current`` one, nor of what the optimizer holds.
 
-    All of it; or branches of ``rate if warm else 0.1``, values of a name, and of a function that is given the rate.
+    All of it; or branches of ``rate if warm else 0.1``, the ends of ``max(0.9 * rate, 1e-5)``, what is added to a rate,
+    values of a name, and of a function that is given the rate.
     """
-    if current not in names_in(value) and not reads_rate(facts, value):
+    if not reads_rate(facts, value, current):
         return [value]
-    parts: list[tuple[cst.BaseExpression, str]] = []
-    if isinstance(value, cst.IfExp):
-        parts = [(value.body, current), (value.orelse, current)]
-    elif isinstance(value, cst.Name):
-        loop = next((up for up in facts.script.above(value) if isinstance(up, (cst.For, cst.While))), None)
-        bound = reaching(facts.script, value, facts.script.bindings_of(value))
-        parts = [(b.value, "") for b in bound if b.how == "assign" and not b.path and b.value is not None
-                 and (loop is None or facts.script.inside(b.node, loop))]  # fmt: skip
-    for function in facts.flow.targets(value) if isinstance(value, cst.Call) else ():
-        parts += [(returned, "") for returned in facts.flow.returns(function)]
-    return [p for part, name in parts if depth for p in absolute(facts, part, name, depth - 1)]
+    parts: list[cst.BaseExpression] = []
+    match value:
+        case cst.IfExp():
+            parts = [value.body, value.orelse]
+        case cst.BinaryOperation(operator=cst.Add() | cst.Subtract()):
+            parts = [value.left, value.right]
+        case cst.BinaryOperation(operator=cst.Multiply() | cst.Divide()):
+            parts = [side for side in (value.left, value.right) if reads_rate(facts, side, current)]
+        case cst.Name():
+            parts = [part for binding in reaching(facts.script, value, facts.script.bindings_of(value))
+                     for part in _given(facts, value, binding)]  # fmt: skip
+        case cst.Call() if plain(facts.script.name_of(value.func)) in ENDS:
+            parts = [arg.value for arg in value.args]
+        case cst.Call():
+            parts = [made for function in facts.flow.targets(value) for made in facts.flow.returns(function)]
+    return [p for part in parts if depth for p in absolute(facts, part, current, depth - 1)]
+
+
+def _given(facts: ScriptFacts, name: cst.Name, binding: Binding) -> list[cst.BaseExpression]:
+    """Return what ``binding`` makes of ``name``, a rate, if it is not only multiplied, and not before a loop around."""
+    loop = next((up for up in facts.script.above(name) if isinstance(up, (cst.For, cst.While))), None)
+    if loop is not None and not facts.script.inside(binding.node, loop):
+        return []
+    if isinstance(binding.node, cst.AugAssign):
+        return [binding.node.value] if isinstance(binding.node.operator, (cst.AddAssign, cst.SubtractAssign)) else []
+    return [binding.value] if binding.how == "assign" and not binding.path and binding.value is not None else []

@@ -243,9 +243,9 @@ def resets(facts: ScriptFacts) -> Iterator[Edit | Doubt]:
             yield Doubt(call, f"{script.code(schedule)} may return absolute rates, unscaled", "high",
                         f"return {facts.alias}.lr_scale(...)")  # fmt: skip
             continue
-        taken = [p.name.value for p in made.params.params if p.name.value != "self"]
+        taken = [p for p in made.params.params if p.name.value != "self"]
         returned = [made.body] if isinstance(made, cst.Lambda) else facts.flow.returns(made)
-        for value in (part for r in returned for part in absolute(facts, r, taken[1] if len(taken) > 1 else "")):
+        for value in (part for r in returned for part in absolute(facts, r, taken[1] if len(taken) > 1 else None)):
             if value not in done:
                 done.add(value)
                 yield Edit(value, RESET, scale)
