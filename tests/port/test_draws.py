@@ -661,3 +661,28 @@ def test_what_a_model_makes_of_all_samples_once_an_epoch_is_judged_without_a_dou
     assert not [d for d in port(HEAD + MADE + whole).doubts if "samples alone" in d.why]
     last = JUDGED.format(inside="out = model(x)", given="out.detach().numpy()")
     assert [d for d in port(HEAD + MADE + last).doubts if "samples alone" in d.why]
+
+
+def test_a_name_that_becomes_an_iterator_of_its_own_loader_is_shared_once():
+    text = port("""import torch
+from torch.utils.data import DataLoader
+class Endless:
+    def __init__(self, source):
+        self.source, self.it = source, iter(source)
+    def __next__(self):
+        try:
+            return next(self.it)
+        except StopIteration:
+            self.it = iter(self.source)
+            return next(self.it)
+def train(model, opt, batches):
+    batches = Endless(batches)
+    for step in range(20):
+        x, y = next(batches)
+        (model(x) - y).pow(2).mean().backward()
+        opt.step()
+model = torch.nn.Linear(2, 1)
+train(model, torch.optim.SGD(model.parameters(), lr=0.1), DataLoader(data, batch_size=4, shuffle=True))
+""").text
+    assert "dl.shard(DataLoader(data, batch_size=4, shuffle=True))" in text
+    assert text.count("dl.shard(") == 1

@@ -36,7 +36,7 @@ class Sources:
     numbered: cst.CSTNode | None  # what goes with a batch by its number
     _given: Given
     _generators: list[cst.FunctionDef]  # functions that make the batches of training loops
-    _entered: frozenset[cst.Call] = frozenset()  # calls of generators, whose sources are being noted
+    _entered: frozenset[cst.CSTNode] = frozenset()  # calls of generators and of iterators' classes, being noted
     _at: cst.For | cst.While | None = None  # the loop at hand
 
     def _feed(self, iterated: cst.BaseExpression, drawn: bool = False, innermost: bool = True) -> None:
@@ -65,9 +65,13 @@ class Sources:
                     self.found |= {own: Feed(own, "iterable") for own in owns if own not in self.found}
                     self.unseen.extend([made] if not owns else [])
                     self.evaluated.extend(self.uses.evaluating(list(filter(self._in_comprehension, owns))))
+            elif drawn and made in self._entered:
+                continue  # it = Endless(it): what it asks is being noted
             elif drawn and (inner := self._asked(made)):
+                around, self._entered = self._entered, self._entered | {made}
                 for source in inner:
                     self._feed(source, drawn, innermost)
+                self._entered = around
             elif drawn:
                 batch = self.iterated.advanced(made) is not None  # what a generator yields: a batch, and no loader
                 called = isinstance(made, cst.Call) and origin.whole and not batch
