@@ -73,6 +73,8 @@ class Judge:
             verdict = json.loads(text[text.index("{\n") : text.rindex("}") + 1])
         except ValueError:
             return " ".join(line for line in text.splitlines()[-2:] if "%" not in line)[:300]
+        if verdict.get("error"):
+            return f"no verdict: {verdict['error']}"[:400]
         wrong = [f"{c['name']}: {c['finding']}" for c in verdict["checks"] if c["status"] == "failed"]
         passed = sum(c["status"] == "passed" for c in verdict["checks"])
         return f"proved ({passed} checks)" if verdict["proved"] else f"NOT PROVED: {'; '.join(wrong)}"[:400]
