@@ -114,6 +114,15 @@ def _begun(value: cst.BaseExpression | None, key: str) -> cst.BaseExpression | N
     return value
 
 
+def of_zeros(script: Script, made: cst.CSTNode) -> bool:
+    """Tell whether ``made`` is a dict in which every entry begins at zero: ``Counter()``, ``defaultdict(float)``."""
+    if not isinstance(made, cst.Call):
+        return False
+    name, given = script.name_of(made.func), [dotted(a.value) for a in made.args]
+    counter = name == "collections.Counter" and not given
+    return counter or (name == "collections.defaultdict" and given in (["int"], ["float"]))
+
+
 def written(flow: Flow, box: cst.CSTNode, are: Callable[[cst.BaseExpression], bool]) -> bool:
     """Tell whether ``box`` is a dict or a list of what ``are`` accepts, written out, be it ``[0.0] * 10``."""
     made = [o.node for o in flow.origins(box)]

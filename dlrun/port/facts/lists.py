@@ -21,11 +21,11 @@ class Lists:
         self.flow = flow
         self.script = flow.script
 
-    def filled(self, box: cst.CSTNode) -> list[cst.Call]:
+    def filled(self, box: cst.CSTNode, how: tuple[str, ...] = ("append",)) -> list[cst.Call]:
         """Return the calls that fill the list ``box``, a name, ``self.losses`` or ``kept["loss"]``.
 
-        None where it is not made empty everywhere, or filled in other ways than by ``append``. The empty list itself
-        stands for one of several, ``[[] for _ in nets]``, which loops fill by names of their own.
+        None where it is not made empty everywhere, or filled in other ways than ``how``. The empty list itself stands
+        for one of several, ``[[] for _ in nets]``, which loops fill by names of their own.
         """
         if isinstance(box, cst.List):
             return self._by_others({box})
@@ -36,7 +36,7 @@ class Lists:
         if not isinstance(box, (cst.Name, cst.Attribute, cst.Subscript)):
             return []
         root = box.value if isinstance(box, cst.Subscript) else box
-        bindings, code = self._bindings(root), self.script.code(box)
+        bindings = self._bindings(root)
         keyed = root is not box
         bindings = [b for b in bindings if not self._is_turned(b, box)]
         if any(b.path[:1] == ("each",) for b in bindings) or (keyed and self._numbered(root)):
@@ -45,8 +45,8 @@ class Lists:
             b.how == "assign" and self._is_empty(b.written, box if keyed else None) for b in bindings
         ):
             return []
-        fills = [call for call in self.script.calls if self._into(call, code, keyed, bindings)]
-        plain = all(len(c.args) == 1 and c.func.attr.value == "append" for c in fills)  # type: ignore[attr-defined]
+        fills = [call for call in self.script.calls if self._into(call, box, keyed, bindings)]
+        plain = all(len(c.args) == 1 and c.func.attr.value in how for c in fills)  # type: ignore[attr-defined]
         return fills if plain else []
 
     def _numbered(self, root: cst.CSTNode) -> bool:
@@ -96,13 +96,19 @@ class Lists:
             return None
         return only if isinstance(only, cst.Name) and not any(b.how == "param" for b in self._bindings(only)) else None
 
-    def _into(self, call: cst.Call, code: str, keyed: bool, bindings: list[Binding]) -> bool:
-        """Tell whether ``call`` fills what is called ``code``, and which ``bindings`` make."""
+    def _into(self, call: cst.Call, box: cst.CSTNode, keyed: bool, bindings: list[Binding]) -> bool:
+        """Tell whether ``call`` fills what is called as ``box`` is, and which ``bindings`` make."""
         func = call.func
-        if not isinstance(func, cst.Attribute) or func.attr.value not in _FILLS or self.script.code(func.value) != code:
+        if not isinstance(func, cst.Attribute) or func.attr.value not in _FILLS or not self._alike(func.value, box):
             return False
         root = func.value.value if keyed and isinstance(func.value, cst.Subscript) else func.value
         return all(b in self._bindings(root) for b in bindings)
+
+    def _alike(self, one: cst.CSTNode, other: cst.CSTNode) -> bool:
+        """Tell whether both are called the same, in whatever quotation marks their keys are written."""
+        if isinstance(one, cst.Subscript) and isinstance(other, cst.Subscript) and _text(one) is not None:
+            return _text(one) == _text(other) and self.script.code(one.value) == self.script.code(other.value)
+        return self.script.code(one) == self.script.code(other)
 
     def _bindings(self, node: cst.CSTNode) -> list[Binding]:
         return self.script.bindings_of(node) if isinstance(node, cst.Name) else self.script.kept_bindings(node)

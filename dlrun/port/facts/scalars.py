@@ -8,7 +8,7 @@ from functools import cached_property
 import libcst as cst
 
 from dlrun.port.facts.computed import given
-from dlrun.port.facts.entries import written
+from dlrun.port.facts.entries import of_zeros, written
 from dlrun.port.facts.fetches import entry, fetched, taken
 from dlrun.port.facts.kinds import Kinds, plays
 from dlrun.port.facts.lists import Lists, turned
@@ -76,6 +76,9 @@ class Scalars:
                     return True  # losses[-1]
                 if (values := taken(self.flow, self.runs, node)) is not None:
                     return bool(values) and all(self(v, depth + 1) for v in values)
+                begun = [o.node for o in self.flow.origins(node.value)]
+                if isinstance(at, cst.SimpleString) and begun and all(of_zeros(self.script, m) for m in begun):
+                    return True
                 made = [o.node for o in self.flow.origins(node)]  # sizes["train"]
                 return all(m is not node and self(m, depth + 1) for m in made)
             case cst.Name():

@@ -15,7 +15,8 @@ _SAME = ("item", "float", "double", "cpu", "numpy", "detach")
 def summed(script: Script, node: cst.CSTNode) -> cst.BaseExpression | None:
     """Return the variable whose entries ``node`` adds up, all of them to one number; None where it does not.
 
-    ``sum(losses)``, ``sum(x.item() for x in losses)``, ``np.sum(self.losses)``, ``torch.stack(losses).sum().item()``.
+    ``sum(losses)``, ``sum(x.item() for x in kept["loss"])``, ``np.sum(self.losses)``, ``torch.stack(losses).sum()``. Of
+    two that are compared the first: ``(torch.cat(predicted) == torch.cat(labels)).sum().item()``.
     """
     match node:
         case cst.Call(args=[cst.Arg(value=inner)]) if script.name_of(node.func) in _SUMS:
@@ -34,11 +35,21 @@ def is_summed(script: Script, name: cst.CSTNode) -> bool:
     return any(summed(script, up) is name for up in script.above(name))
 
 
+def length_of(script: Script, node: cst.CSTNode) -> cst.BaseExpression | None:
+    """Return the variable whose entries ``node`` counts: ``len(losses)``, ``len(torch.cat(labels))``."""
+    match node:
+        case cst.Call(args=[cst.Arg(value=inner)]) if script.name_of(node.func) == "builtins.len":
+            return _listed(script, inner)
+    return None
+
+
 def _listed(script: Script, node: cst.CSTNode) -> cst.BaseExpression | None:
     """Return the variable that holds what ``node`` is a list, an array or a generator of."""
     match node:
-        case cst.Name() | cst.Attribute():
+        case cst.Name() | cst.Attribute() | cst.Subscript(value=cst.Name() | cst.Attribute()):
             return node
+        case cst.Comparison(left=inner, comparisons=[_]):
+            return _listed(script, inner)
         case cst.GeneratorExp() | cst.ListComp() if node.for_in.inner_for_in is None and not node.for_in.ifs:
             return _listed(script, node.for_in.iter)
         case cst.Call(args=[cst.Arg(value=inner), *_]) if script.name_of(node.func) in _ARRAYS:

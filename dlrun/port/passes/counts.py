@@ -219,4 +219,6 @@ def _compares(node: cst.CSTNode) -> bool:
     match node:
         case cst.Call(func=cst.Attribute(attr=cst.Name(method), value=value)):
             return method in ("eq", "ne", "gt", "lt", "ge", "le") or (method in _SAME and _compares(value))
+        case cst.BinaryOperation(operator=cst.BitAnd() | cst.BitOr()):  # (y == c) & (predicted == y)
+            return _compares(node.left) or _compares(node.right)
     return isinstance(node, cst.Comparison)

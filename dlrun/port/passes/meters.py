@@ -106,13 +106,15 @@ def _takes_parts(call: cst.CSTNode, arg: cst.Arg) -> bool:
     return len(re.findall(rf"\{{{name}[^\w]", text)) == len(taken)
 
 
-def counts(metrics: Metrics, call: cst.CSTNode) -> Iterator[cst.Name | cst.Attribute]:
-    """Yield the counts of a rank's own samples that ``call`` shows by themselves: of ``seen += len(x)``."""
+def counts(metrics: Metrics, call: cst.CSTNode) -> Iterator[cst.BaseExpression]:
+    """Yield the counts of a rank's own samples that ``call`` shows alone: of ``seen += len(x)``, ``len(hits)``."""
     for node in walk(call):
         parent = metrics.script.parents[node]
         alone = isinstance(parent, (cst.Arg, cst.FormattedStringExpression, cst.Element))
         named = isinstance(node, (cst.Name, cst.Attribute)) and alone and node not in metrics.trained.cuts
         if isinstance(node, (cst.Name, cst.Attribute)) and named and metrics.sums.counted(node):
+            yield node
+        if isinstance(node, cst.Call) and alone and metrics.sums.is_length(node):
             yield node
 
 

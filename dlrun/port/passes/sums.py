@@ -8,11 +8,11 @@ from functools import cached_property
 import libcst as cst
 
 from dlrun.port.facts import Facts
-from dlrun.port.facts.computed import computed
+from dlrun.port.facts.computed import computed, reaching
 from dlrun.port.facts.entries import Entries
 from dlrun.port.facts.lists import Lists
 from dlrun.port.facts.loops import runs_each
-from dlrun.port.facts.summed import is_summed, summed
+from dlrun.port.facts.summed import is_summed, length_of, summed
 from dlrun.port.passes import counts, returned
 from dlrun.port.passes.bounds import lasts, shrunk
 from dlrun.port.passes.steering import trained_by
@@ -82,11 +82,15 @@ class Sums:
                 return self.alone(one, depth) and self.alone(other, depth)
         up = self.script.parents[total]
         part = isinstance(up, cst.BinaryOperation) and isinstance(up.operator, (cst.Divide, cst.FloorDivide))
-        name = summed(self.script, total) or (total.value if isinstance(total, cst.Subscript) else total)
+        name = summed(self.script, total) or total
+        name = name.value if isinstance(name, cst.Subscript) else name
         if part or not isinstance(name, (cst.Name, cst.Attribute)) or not self._is_whole(name, total):
             return False
         terms = [term for n in self._own(total) for term in self._terms(n)]
-        if any(map(_changes, self._bindings(name))) or any(self._divides(node, term) for node, term in terms):
+        bindings = self._bindings(name)
+        if isinstance(name, cst.Name):
+            bindings = reaching(self.script, name, bindings)
+        if any(map(_changes, bindings)) or any(self._divides(node, term) for node, term in terms):
             return False
         if depth and isinstance(name, cst.Name) and (calls := returned.calls(self.facts, name)):
             return self.returned(calls, depth - 1)
@@ -151,6 +155,15 @@ class Sums:
                 return of == batch and self.script.code(at) == "0"
         return False
 
+    def is_length(self, node: cst.CSTNode) -> bool:
+        """Tell whether ``node`` is the length of a list, or of arrays in it, that a loop over a share fills."""
+        box = length_of(self.script, node)
+        fills = self._lists.filled(box, ("append", "extend")) if box is not None else []
+        loops = [loop for call in fills for loop in self._around(call, {*self.facts.parts}, 0)]
+        return bool(loops) and self.facts.options.batch != "global" and all(
+            isinstance(loop, cst.For) and loop in self.facts.loops and self.dealt(loop, loop.iter, True)
+            and not self.script.inside(node, loop) for loop in loops)  # fmt: skip
+
     def _divides(self, node: cst.CSTNode, term: cst.BaseExpression) -> bool:
         """Tell whether ``term``, added at ``node``, is a part of a mean: ``mean += loss / len(loader)``."""
         parts = [n for n in walk(term) if isinstance(n, cst.BinaryOperation)]
@@ -208,8 +221,10 @@ class Sums:
 
     def _terms(self, name: cst.Name | cst.Attribute) -> list[tuple[cst.CSTNode, cst.BaseExpression]]:
         """Return what is added to ``name``, or to the list of that name where its entries are summed up, and where."""
-        if is_summed(self.script, name):
-            return [(call, call.args[0].value) for call in self._lists.filled(name)]
+        entry = self._entries.around(name) if isinstance(name, cst.Name) else None
+        for box in (name, entry):  # losses, or kept["loss"]
+            if box is not None and is_summed(self.script, box):
+                return [(call, call.args[0].value) for call in self._lists.filled(box, ("append", "extend"))]
         grown = [(b.node, added(b.node)) for b in self._bindings(name)]
         return [(node, found[1]) for node, found in grown if found is not None]
 
@@ -238,7 +253,9 @@ class Sums:
         Of what adds up the entries of a list, also by a name, ``total = sum(losses)``, that list.
         """
         if (box := summed(self.script, node)) is not None:
-            return self._own(box)
+            box = box.value if isinstance(box, cst.Subscript) else box
+            kept = isinstance(box, cst.Attribute) and self.facts.trained(box)
+            return [box] if kept and isinstance(box, cst.Attribute) else self._own(box)
         if isinstance(node, (cst.Name, cst.Attribute)) and (isinstance(node, cst.Name) or self._bindings(node)):
             made = self._bindings(node) if isinstance(node, cst.Name) else []
             value = made[0].written if len(made) == 1 else None

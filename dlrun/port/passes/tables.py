@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts.entries import of_zeros
 from dlrun.port.insert import statements
 from dlrun.port.passes import counts, returned
 from dlrun.port.passes.counters import runs_inside
@@ -84,7 +85,9 @@ class _Grown:
         """Tell whether ``name`` is a list or dict in which samples choose no entry to count in: ``sums["a"] += x``."""
         made = [b.written for b in self.script.bindings_of(name) if b.how == "assign" and b.path != ("part",)]
         held = any(v is not None and _holds_zeros(self.script, v) for v in made)
-        return held and not (isinstance(own[0], cst.Integer) and any(map(self._is_own, own[1:])))
+        chosen = isinstance(own[0], cst.Integer) and any(map(self._is_own, own[1:]))
+        counted = isinstance(own[-1], cst.Name) and counts.hits(self.metrics.facts, own[0])  # n[c] += (y == c).sum()
+        return held and not (chosen or counted)
 
     def wanted(self) -> list[str]:
         """Return the names that are to be added up over the ranks behind the loop."""
@@ -204,12 +207,10 @@ def _holds_zeros(script: Script, made: cst.BaseExpression) -> bool:
             return bool(made.elements) and all(_is_written_zero(e.value) for e in made.elements)
         case cst.Call(func=func, args=args):
             name, given = script.name_of(func), [a.value for a in args]
-            if name == "collections.defaultdict":
-                return [dotted(v) for v in given] in (["int"], ["float"])
             if dotted(func) == "dict.fromkeys":
                 return len(given) == 2 and _is_written_zero(given[1])
             made_of = name in ("builtins.list", "builtins.dict") and len(given) == 1
-            return (name == "collections.Counter" and not given) or (made_of and _holds_zeros(script, given[0]))
+            return of_zeros(script, made) or (made_of and _holds_zeros(script, given[0]))
     return False
 
 

@@ -1,0 +1,31 @@
+"""What ranks show of an epoch is what the serial script shows of the same samples, with the same parameters."""
+
+from pathlib import Path
+
+import pytest
+from running import started
+
+from dlrun.port import port
+
+SCRIPTS = ("numbers_of_an_epoch.py", "numbers_from_functions.py")
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_two_ranks_show_the_serial_numbers(script, tmp_path) -> None:
+    source = Path(__file__).with_name(script)
+    (tmp_path / "dist.py").write_text(port(source.read_text()).text)
+    shown, on_ranks = started(tmp_path, [str(source)]), started(tmp_path, ["dist.py"], ranks=2)
+    assert len(shown.splitlines()) > 8
+    for serial, mine in zip(shown.splitlines(), on_ranks.splitlines(), strict=True):
+        assert _rounded(mine) == _rounded(serial)
+
+
+def _rounded(line: str) -> list[object]:
+    """Return the words of a line, its numbers to 3 digits."""
+    found: list[object] = []
+    for word in line.replace("/", " ").split():
+        try:
+            found.append(round(float(word.strip("%[](),")), 3))
+        except ValueError:
+            found.append(word)
+    return found
