@@ -82,6 +82,7 @@ def numbers(metrics: Metrics, histories: bool) -> Iterator[Edit | Doubt]:
         yield from balances.fed(metrics)
         yield from own_numbers.torch(metrics)
     yield from (decided := list(decisions.torch(metrics)))
+    yield from (found for found in totals.torch(metrics) if isinstance(found, Edit))  # below what is decided alike now
     yield from (told := list(shown.torch(metrics)))
     if histories:
         averaged = {found.node for found in told}

@@ -11,8 +11,8 @@ from dlrun.port.facts.rates import ORDER
 from dlrun.port.facts.session import runs_alone
 from dlrun.port.facts.taint import Taint
 from dlrun.port.insert import statements
-from dlrun.port.passes import returned, steering
-from dlrun.port.passes.counters import attributes, counters, tells
+from dlrun.port.passes import returned, steering, totals
+from dlrun.port.passes.counters import attributes, counters, innermost, runs_inside, tells
 from dlrun.port.passes.finish import EXITS
 from dlrun.port.passes.metrics import Metrics, asked_if_finite
 from dlrun.port.program.script import calls_method, dotted, names_in, walk
@@ -86,7 +86,16 @@ def _decides(metrics: Metrics, node: cst.If | cst.While) -> bool:
             return True
         if _sets(n) or (isinstance(n, cst.Expr) and runs_alone(metrics.facts, n.value)):
             return True
-    return _ends_later(metrics, node) or _lasts(metrics, node)
+    return _ends_later(metrics, node) or _lasts(metrics, node) or _shows_sums(metrics, node)
+
+
+def _shows_sums(metrics: Metrics, node: cst.If) -> bool:
+    """Tell whether ``node``, once an epoch, shows something by sums over a rank's share: ``if sum(hits) > 1000:``."""
+    around = innermost(metrics.facts, node)
+    batches = isinstance(around, (cst.For, cst.While)) and not runs_inside(metrics.facts, around.body)
+    sides = [side for n in walk(node.test) if isinstance(n, cst.Comparison) for side in _sides(n)]
+    own = (side for side in sides if metrics.local(side))
+    return not batches and any(_is_sum(metrics, side) or totals.divided(metrics, side) is not None for side in own)
 
 
 def _sets(node: cst.CSTNode) -> bool:
@@ -163,12 +172,12 @@ def _decision(metrics: Metrics, node: cst.CSTNode, test: cst.Comparison) -> Iter
             write = f"{text} = {metrics.facts.alias}.average({text}) where every rank comes by"
             yield Doubt(side, why, "high", write)
         elif isinstance(node, cst.While) or not _is_place(side) or _led_back(metrics, side, anchor):
-            how = metrics.total_of(side) if _is_sum(metrics, side) else metrics.wrapped
-            yield Edit(side, "all ranks must decide alike", how)
+            yield _alike(metrics, side, "all ranks must decide alike")
             kept = [value for n in _kept(metrics, node, test) for value in _parts(metrics, n.value)]
             kept += [n.args[0].value for n in walk(node) if calls_method(n, "assign") and n.args]  # best.assign(mean)
             for value in (v for v in kept if metrics.script.code(v) == text):
-                yield Edit(value, "what is kept is what was compared", metrics.wrapped)
+                yield _alike(metrics, value, "what is kept is what was compared")
+            metrics.decided.add(side)
         elif (metrics.script.function_of(anchor), text) not in metrics.averaged:
             line = _first_use(metrics, metrics.script.line_of(anchor), side)
             alias, summed = metrics.facts.alias, _is_sum(metrics, side)
@@ -177,6 +186,15 @@ def _decision(metrics: Metrics, node: cst.CSTNode, test: cst.Comparison) -> Iter
             metrics.settle(text, line)
             lines = statements(f"torch/{'total' if summed else 'average'}_statement", dl=alias, name=text, trains=told)
             yield Edit(line, f"{text}: all ranks must decide alike", before=lines)
+
+
+def _alike(metrics: Metrics, side: cst.BaseExpression, why: str) -> Edit:
+    """Return what makes ``side`` the same on all ranks: the mean, or of sums over a rank's share the sum."""
+    total = side if _is_sum(metrics, side) else totals.divided(metrics, side)
+    if total is None:
+        return Edit(side, why, metrics.wrapped)
+    metrics.cut([total])
+    return Edit(total, why, metrics.total_of(total))
 
 
 def _parts(metrics: Metrics, value: cst.BaseExpression) -> list[cst.BaseExpression]:
@@ -189,7 +207,9 @@ def _parts(metrics: Metrics, value: cst.BaseExpression) -> list[cst.BaseExpressi
 def _is_sum(metrics: Metrics, side: cst.BaseExpression) -> bool:
     """Tell whether ``side`` is a sum over a rank's own batches, and divided by nothing after the loop over them."""
     script, sums = metrics.script, metrics.sums
-    bound = script.bindings_of(side) if isinstance(side, cst.Name) else []
+    if not isinstance(side, cst.Name):
+        return sums.alone(side)  # sum(hits)
+    bound = script.bindings_of(side)
     loops = [up for b in bound for up in script.above(b.node)
              if up in metrics.facts.loops and not script.inside(side, up)]  # fmt: skip
     uses = [n for n in script.named(dotted(side)) if script.bindings_of(n) == bound]

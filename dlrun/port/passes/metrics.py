@@ -45,6 +45,7 @@ class Metrics:
         self.formatted: set[cst.CSTNode] = set()  # what is shown as a number
         self.gathered = Gathered(facts)
         self.averaged: dict[tuple[cst.CSTNode, str], int] = {}  # the names, and from where on
+        self.decided: set[cst.CSTNode] = set()  # what is compared, and made the same on all ranks there
 
     def wrapped(self, node: cst.BaseExpression) -> cst.BaseExpression:
         """Return the mean of ``node`` over the ranks."""
@@ -96,7 +97,8 @@ class Metrics:
             ):
                 return False  # an episode may be longer on one rank
             if isinstance(up, (cst.If, cst.IfExp)) and any(
-                self.unequal(side) and (function, self.script.code(side)) not in self.averaged
+                self.unequal(side) and side not in self.decided
+                and (function, self.script.code(side)) not in self.averaged
                 for n in walk(up.test)
                 if isinstance(n, cst.Comparison) and not _asks_for_none(n)
                 for side in (n.left, *(c.comparator for c in n.comparisons))
@@ -111,8 +113,11 @@ class Metrics:
         return True
 
     def unequal(self, side: cst.BaseExpression) -> bool:
-        """Tell whether ``side`` may differ between the ranks: not so the steps so far that a session fetched."""
-        if not self.facts.unequal(side):
+        """Tell whether ``side`` may differ between the ranks: not so the steps so far that a session fetched.
+
+        Nor what is made of sums over all ranks, or of averages, by now.
+        """
+        if not self.facts.unequal(side) or (self.facts.local(side) and not self.local(side)):
             return False
         parts = self._unequal_in(side)
         return not parts or not all(map(self.steps, parts))

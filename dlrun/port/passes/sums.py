@@ -92,7 +92,7 @@ class Sums:
             bindings = reaching(self.script, name, bindings)
         if any(map(_changes, bindings)) or any(self._divides(node, term) for node, term in terms):
             return False
-        if depth and isinstance(name, cst.Name) and (calls := returned.calls(self.facts, name)):
+        if depth and total is name and isinstance(name, cst.Name) and (calls := returned.calls(self.facts, name)):
             return self.returned(calls, depth - 1)
         return self.in_training(total) and self._of_a_share(total, total)
 
@@ -348,5 +348,6 @@ def _changes(binding: Binding) -> bool:
     """Tell whether the name becomes something else than a sum at ``binding``: ``total = total / len(loader)``."""
     if _adds(binding):
         return False
-    computes = binding.value is not None and any(isinstance(n, cst.BinaryOperation) for n in walk(binding.value))
+    value = binding.value if binding.written is None else binding.written
+    computes = value is not None and any(isinstance(n, cst.BinaryOperation) for n in walk(value))
     return isinstance(binding.node, cst.AugAssign) or computes  # by another operator

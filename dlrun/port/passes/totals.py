@@ -77,11 +77,24 @@ def _quotients(metrics: Metrics) -> Iterator[tuple[cst.CSTNode, cst.BaseExpressi
                 yield node, target, node.value
 
 
+def divided(metrics: Metrics, node: cst.BaseExpression) -> cst.BaseExpression | None:
+    """Return the sum over this rank's samples that ``node`` divides by the number of all; None where it does not."""
+    for part in walk(node):
+        if isinstance(part, cst.BinaryOperation) and isinstance(part.operator, cst.Divide):
+            return part.left if _sums_all(metrics, part.left, part.right) else None
+    return None
+
+
 def _is_of_all(metrics: Metrics, node: cst.CSTNode, total: cst.BaseExpression, count: cst.BaseExpression) -> bool:
-    """Tell whether ``total`` is a sum over this rank's samples, and ``count`` the number of all."""
-    own = metrics.trained(total) and (metrics.scalar(total) or metrics.sums.only(total))
-    own = own and (metrics.sums.in_training(total) or metrics.sums.handed_on(total))
+    """Tell whether ``node`` divides a sum over this rank's samples by the number of all, where all ranks come to it."""
     made = metrics.script.parents[node]
     if isinstance(made, (cst.DictComp, cst.ListComp, cst.GeneratorExp)):  # {k: v / n for k, v in sums.items()}
         node = made if node in each(metrics, made) else node
-    return own and metrics.sums.over(count, total) and metrics.all_ranks(node)
+    return _sums_all(metrics, total, count) and metrics.all_ranks(node)
+
+
+def _sums_all(metrics: Metrics, total: cst.BaseExpression, count: cst.BaseExpression) -> bool:
+    """Tell whether ``total`` is a sum over this rank's samples, and ``count`` the number of all."""
+    own = metrics.trained(total) and (metrics.scalar(total) or metrics.sums.only(total))
+    own = own and (metrics.sums.in_training(total) or metrics.sums.handed_on(total))
+    return own and metrics.sums.over(count, total)
