@@ -99,7 +99,7 @@ class _Grown:
         wanted = {name for name in self.tables if name in known and self.after(name)}
         for share in self._ratios(known):
             wanted |= names_in(share) & known
-        beside = {m for n in wanted for read in self.after(n) for q in self._shares(read) for m in names_in(q.right)}
+        beside = {m for n in wanted for read in self.after(n) for d in self._divisors(read) for m in names_in(d)}
         graded = any(
             map(self.metrics.has_gradients, (read for n in wanted | (beside & known) for read in self.after(n)))
         )
@@ -132,10 +132,30 @@ class _Grown:
                 if isinstance(up, cst.BinaryOperation) and isinstance(up.operator, cst.Divide)]  # fmt: skip
 
     def _fits(self, read: cst.CSTNode, known: set[str]) -> bool:
-        """Tell whether ``read`` stands for the sum over all samples: not where a count of another kind divides it."""
+        """Tell whether ``read`` stands for the sum over all samples: not where a count of another kind divides it.
+
+        Nor where it divides a sum that stays a rank's own.
+        """
         own = {*self.adds, *self._batch()} - known
-        shares = [share for share in self._shares(read) if self.script.inside(read, share.left)]
-        return not any(self._counts(q.right) or names_in(q.right) & own for q in shares)
+        if any(self._counts(divisor) or names_in(divisor) & own for divisor in self._divisors(read)):
+            return False
+        shares = [share for share in self._shares(read) if self.script.inside(read, share.right)]
+        return not any(names_in(share.left) & own for share in shares) and not any(
+            names_in(turn.iter) & own for turn, _ in self._turns(read))  # fmt: skip
+
+    def _divisors(self, read: cst.CSTNode) -> list[cst.BaseExpression]:
+        """Return what ``read`` is divided by, or its entries one by one: ``[v / seen for v in sums]``."""
+        found = [share.right for share in self._shares(read) if self.script.inside(read, share.left)]
+        turns = ((share, names_in(turn.target)) for turn, share in self._turns(read))
+        return [*found, *(share.right for share, names in turns if names_in(share.left) & names)]
+
+    def _turns(self, read: cst.CSTNode) -> Iterator[tuple[cst.CompFor | cst.For, cst.BinaryOperation]]:
+        """Yield the loops over the entries of ``read``, each with the divisions in it."""
+        for turn in self.script.above(read):
+            if isinstance(turn, (cst.CompFor, cst.For)) and self.script.inside(read, turn.iter):
+                body = turn.body if isinstance(turn, cst.For) else self.script.parents[turn]
+                yield from ((turn, n) for n in walk(body)
+                            if isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Divide))  # fmt: skip
 
     def _counts(self, divisor: cst.BaseExpression) -> bool:
         """Tell whether ``divisor`` is a number of batches or samples: of a rank, or of all, of which totals tell."""
