@@ -465,7 +465,7 @@ torch.save({"each": each}, "last.pt")
 def test_numbers_of_every_batch_are_shown_and_saved_as_means_over_the_ranks_also_in_lists_and_meters(tmp_path):
     text = port(EACH).text
     assert "        meter.update(dl.average(loss.item()), len(x))\n        each.append(round(loss.item(), 5))\n" in text
-    assert 'f"{dl.average(each[-1]):.5f} {max(dl.average(each)):.5f} {means[-1]:.5f} {len(each)}")' in text
+    assert 'f"{dl.average(each[-1]):.5f} {max(dl.average(each)):.5f} {means[-1]:.5f} {dl.total(len(each))}")' in text
     assert "dl.rank0(json.dump)(dl.average(each), file)" in text
     assert "        meter.update(loss.item(), len(x))\n        each.append(loss.item())\n    print(meter, f" in text
     (tmp_path / "train.py").write_text(EACH)

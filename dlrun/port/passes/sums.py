@@ -92,7 +92,8 @@ class Sums:
             bindings = reaching(self.script, name, bindings)
         if any(map(_changes, bindings)) or any(self._divides(node, term) for node, term in terms):
             return False
-        if depth and total is name and isinstance(name, cst.Name) and (calls := returned.calls(self.facts, name)):
+        calls = returned.calls(self.facts, name) if depth and isinstance(name, cst.Name) else []
+        if calls and (total is name or self.returned(calls, depth - 1)):
             return self.returned(calls, depth - 1)
         return self.in_training(total) and self._of_a_share(total, total)
 
