@@ -14,8 +14,9 @@ from dlrun.port.facts.lists import Lists
 from dlrun.port.facts.loops import runs_each
 from dlrun.port.facts.summed import is_summed, summed
 from dlrun.port.passes import counts, returned
-from dlrun.port.passes.bounds import lasts, shrunk
+from dlrun.port.passes.bounds import LAST, bounds, lasts, shrunk
 from dlrun.port.passes.steering import trained_by
+from dlrun.port.passes.takes import takes
 from dlrun.port.program.script import Binding, added, children, walk
 
 _DEALT = ("loader", "named", "iterable")
@@ -248,10 +249,8 @@ class Sums:
         return [n for child in children(node) for n in self._own(child)]
 
     def _bindings(self, name: cst.Name | cst.Attribute) -> list[Binding]:
-        if isinstance(name, cst.Attribute):
-            keepers = (self.facts.flow.keeper(cls, name.attr.value) for cls in self.facts.flow.classes(name.value))
-            return [b for cls in dict.fromkeys(keepers) if cls for b in self.script.attributes[cls, name.attr.value]]
-        return self._entries.bindings(name) or self.script.bindings_of(name)
+        entries = self._entries.bindings(name) if isinstance(name, cst.Name) else None
+        return entries or self.facts.flow.bindings(name)
 
     def dealt(self, loop: cst.For, count: cst.BaseExpression, alone: bool) -> bool:
         """Tell whether this rank makes 1/n of the turns of ``loop``, and ``count`` (not ``alone``) stays the same."""
@@ -260,8 +259,14 @@ class Sums:
         calls = [call for other, call in self.facts.counted if other is loop and isinstance(call, cst.Call)]
         if alone:
             return bool(calls) and not self.facts.keeps_steps
-        bounds = {self.text(n) for call in calls for n in _ends(call)}
-        return any(not self._shrinks(n) and self.text(n) in bounds for n in _factors(count))
+        taken = [bound for other, bound in self._taken if other is loop]
+        known = {self.text(n) for n in (*taken, *(n for call in calls for n in _ends(call)))}
+        return any(not self._shrinks(n) and self.text(n) in known for n in _factors(count))
+
+    @cached_property
+    def _taken(self) -> list[tuple[cst.For, cst.BaseExpression]]:
+        """The loops that take some of the batches that are dealt out, each with how many."""
+        return [] if self.facts.keeps_steps else list(takes(self.facts))
 
     @cached_property
     def _divided(self) -> set[cst.CSTNode]:
@@ -287,9 +292,10 @@ class Sums:
     def _after(self, loop: cst.For, count: cst.BaseExpression, total: cst.CSTNode) -> bool:
         """Tell whether ``total`` has grown through the whole of ``loop``, and ``count`` is not what it counts."""
         made = () if count is total else computed(self.facts.flow, [count]).nodes  # max(1, n), be it by a name
-        known = [b.node for n in made if isinstance(n, cst.Name) for b in self._bindings(n)]
+        known = [b.node for n in made if isinstance(n, (cst.Name, cst.Attribute)) for b in self._bindings(n)]
         named = [*self._own(total), *(n for n in walk(total) if isinstance(n, (cst.Name, cst.Attribute)))]
         begun = [b.node for n in named for b in self._bindings(n) if not _adds(b)]
+        begun = [n for n in begun if not (isinstance(n, cst.AugAssign) and n.value is count)]  # total /= count
         own = count is not total and self.facts.local(count)
         inside = self.script.inside(count, loop) and not self._at_last(count)
         return not own and not inside and not any(self.script.inside(n, loop) for n in (*known, *begun))
@@ -297,8 +303,9 @@ class Sums:
     def _at_last(self, count: cst.CSTNode) -> bool:
         """Tell whether ``count`` stands where that many batches are through: below ``if i == n - 1:``."""
         tests = [up.test for up in self.script.above(count) if isinstance(up, cst.If)]
+        asked = (*lasts(self.facts), *(n for n, why in bounds(self.facts) if why == LAST))
         return any(self.script.code(n) == self.script.code(count) and self.script.inside(n, test)
-                   for n in lasts(self.facts) for test in tests)  # fmt: skip
+                   for n in asked for test in tests)  # fmt: skip
 
 
 def _ends(call: cst.Call) -> Iterator[cst.BaseExpression]:

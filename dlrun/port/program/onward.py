@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 
 import libcst as cst
 
@@ -22,7 +23,7 @@ WRAPPERS = {
     "builtins.reversed", "itertools.islice", "builtins.sorted", "rich.progress.track", "tqdm.std.tqdm",
 }  # fmt: skip
 # What keeps its keyword arguments as attributes.
-_KEEPERS = ("types.SimpleNamespace", "argparse.Namespace", "tensorflow.train.Checkpoint",
+KEEPERS = ("types.SimpleNamespace", "argparse.Namespace", "tensorflow.train.Checkpoint",
             "tensorflow.compat.v1.train.Checkpoint")  # fmt: skip
 
 _DICTS = ("dict", "OrderedDict", "collections.OrderedDict", "defaultdict", "collections.defaultdict")
@@ -49,9 +50,30 @@ class Onward(Filling, ABC):
     def origins(self, node: cst.CSTNode, path: Path = ()) -> tuple[Origin, ...]:
         """Return the expressions that the value of ``node`` (or its part ``path``) may come from."""
 
+    @abstractmethod
+    def drawn(self, node: cst.CSTNode) -> list[cst.FunctionDef]:
+        """Return the generators that ``node`` draws from."""
+
+    @cached_property
+    def _yields(self) -> dict[cst.CSTNode, list[cst.Yield]]:
+        """Where each function yields."""
+        found: dict[cst.CSTNode, list[cst.Yield]] = {}
+        for node in self.script.of(cst.Yield):
+            found.setdefault(self.script.function_of(node), []).append(node)
+        return found
+
+    def yields(self, function: cst.CSTNode) -> list[cst.Yield]:
+        """Return where ``function`` yields; nothing of what is no generator."""
+        return self._yields.get(function, [])
+
+    def yielded(self, function: cst.CSTNode, path: Path) -> list[State]:
+        """Return what ``function`` yields, each with its part in the entry ``path``, and what it hands on, with all."""
+        values = [node.value for node in self.yields(function)]
+        return [(v.item, path) if isinstance(v, cst.From) else (v, path[1:]) for v in values if v is not None]
+
     def classes(self, node: cst.CSTNode) -> list[cst.ClassDef]:
         """Return the local classes that the value of ``node`` may be an instance of."""
-        if isinstance(node, cst.Name) and node.value == "self":
+        if isinstance(node, cst.Name) and node.value in ("self", "cls"):
             own = self.script.class_of(node)
             return [own, *self.heirs(own)] if own is not None else []
         found = []
@@ -66,7 +88,7 @@ class Onward(Filling, ABC):
     def kept(self, node: cst.CSTNode) -> list[tuple[str, cst.BaseExpression]]:
         """Return the attributes that ``node`` got as keywords, ``Checkpoint(model=net).model`` is ``net``, or later."""
         made = [o.node for o in self.origins(node) if isinstance(o.node, cst.Call) and o.whole]
-        keeps = [call for call in made if self.script.name_of(call.func) in _KEEPERS]
+        keeps = [call for call in made if self.script.name_of(call.func) in KEEPERS]
         given = [(a.keyword.value, a.value) for call in keeps for a in call.args if a.keyword is not None]
         return [*given, *(pair for call in made for pair in (*self.fields(call), *self.given_later(call)))]
 
@@ -205,6 +227,8 @@ class Onward(Filling, ABC):
             if name == "builtins.enumerate":
                 return [(first, ("each", *path[2:]))] if path[:2] == ("each", 1) else [] if path else [(first, path)]
             return [(first, path)] if name.startswith(("tqdm", "builtins", "itertools")) or path else []
+        if first is not None and self.drawn(node):  # step, loss = next(train(model))
+            return [(first, ("each", *path))]
         if name == "builtins.zip" and path[:1] == ("each",) and len(path) > 1 and isinstance(path[1], int):
             return [(node.args[path[1]].value, ("each", *path[2:]))] if path[1] < len(node.args) else []
         if method == "get" and isinstance(func, cst.Attribute) and first is not None and not own:
@@ -219,7 +243,8 @@ class Onward(Filling, ABC):
         table = self._in_table(func) if not local and not functions else []
         functions += [f for f in table if isinstance(f, cst.FunctionDef)]
         lambdas: list[State] = [(f.body, path) for f in table if isinstance(f, cst.Lambda)]
-        return [*lambdas, *((r, path) for f in functions for r in self.returns(f))]
+        yielded = [s for f in functions for s in self.yielded(f, path)] if path else []
+        return [*lambdas, *(yielded or ((r, path) for f in functions for r in self.returns(f)))]
 
     def _held(self, box: cst.CSTNode) -> list[cst.BaseExpression]:
         """Return the values of a dict: those written in it, and those that are put into an empty one."""
