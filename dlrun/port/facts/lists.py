@@ -152,7 +152,7 @@ def keys_are_written(flow: Flow, items: cst.CSTNode) -> bool:
     code = flow.script.code(box) if box is not None else ""
     entries = [t.target for n in flow.script.of(cst.Assign) for t in n.targets if isinstance(t.target, cst.Subscript)]
     filled = [entry for entry in entries if flow.script.code(entry.value) == code]
-    dicts = bool(made) and all(isinstance(n, cst.Dict) for n in made)
+    dicts = bool(made) and all(isinstance(n, cst.Dict) or flow.keyworded(n) for n in made)
     return (
         dicts and all(isinstance(key, cst.SimpleString) for key in begun) and all(_text(e) is not None for e in filled)
     )

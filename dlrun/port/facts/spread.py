@@ -227,6 +227,9 @@ class Spread:
             for param in (*target.params.params, *target.params.kwonly_params):
                 if (handed := self.flow.handed(call, target, param.name.value)) is not None:
                     self._join([handed[0]], (self.script.scopes[target.body], param.name.value))
+            if (options := target.params.star_kwarg) is not None:
+                named = [value for _, value in self.flow.keyworded(options)]
+                self._join(named, (self.script.scopes[target.body], options.name.value))
         if calls_method(call, *_FILLS):
             begins = 2 if call.func.attr.value.endswith("_add_") else 0  # dim, index, what is added
             self._kept_in(call.func.value, [a.value for a in call.args[begins:]])

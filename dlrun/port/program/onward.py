@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import cached_property
 
 import libcst as cst
 
 from dlrun.port.program.dicts import pairs
-from dlrun.port.program.filling import Filling
+from dlrun.port.program.handed import Handed
 from dlrun.port.program.script import Binding, Path, dotted
 
 # Methods that give back the object they are called on (or one that stands for it).
@@ -41,10 +40,8 @@ class Origin:
 State = tuple[cst.CSTNode, Path]
 
 
-class Onward(Filling, ABC):
+class Onward(Handed, ABC):
     """Leads from an expression, or a part of its value, to those that it may be."""
-
-    _callers: dict[cst.CSTNode, list[cst.Call]] | None = None  # the calls that may run a function, once all are known
 
     @abstractmethod
     def origins(self, node: cst.CSTNode, path: Path = ()) -> tuple[Origin, ...]:
@@ -53,23 +50,6 @@ class Onward(Filling, ABC):
     @abstractmethod
     def drawn(self, node: cst.CSTNode) -> list[cst.FunctionDef]:
         """Return the generators that ``node`` draws from."""
-
-    @cached_property
-    def _yields(self) -> dict[cst.CSTNode, list[cst.Yield]]:
-        """Where each function yields."""
-        found: dict[cst.CSTNode, list[cst.Yield]] = {}
-        for node in self.script.of(cst.Yield):
-            found.setdefault(self.script.function_of(node), []).append(node)
-        return found
-
-    def yields(self, function: cst.CSTNode) -> list[cst.Yield]:
-        """Return where ``function`` yields; nothing of what is no generator."""
-        return self._yields.get(function, [])
-
-    def yielded(self, function: cst.CSTNode, path: Path) -> list[State]:
-        """Return what ``function`` yields, each with its part in the entry ``path``, and what it hands on, with all."""
-        values = [node.value for node in self.yields(function)]
-        return [(v.item, path) if isinstance(v, cst.From) else (v, path[1:]) for v in values if v is not None]
 
     def classes(self, node: cst.CSTNode) -> list[cst.ClassDef]:
         """Return the local classes that the value of ``node`` may be an instance of."""
@@ -199,18 +179,6 @@ class Onward(Filling, ABC):
         empty = isinstance(box, cst.Dict) or (isinstance(box, cst.Call) and dotted(box.func) in _DICTS)
         return self.stored(box) if empty else []
 
-    def _of_keyword(self, options: cst.BaseExpression, key: cst.BaseExpression | None) -> list[cst.BaseExpression]:
-        """Return what ``options[key]`` may be where ``options`` are a function's ``**kwargs``."""
-        found: list[cst.BaseExpression] = []
-        name = key.evaluated_value if isinstance(key, cst.SimpleString) else None
-        for binding in self.script.bindings_of(options) if name is not None else ():
-            function = self.script.scopes[binding.node].node if binding.how == "param" else None
-            if isinstance(function, cst.FunctionDef) and function.params.star_kwarg is binding.node:
-                known = self._callers.get(function, []) if self._callers is not None else self.named_calls(function)
-                found += [a.value for call in known for a in call.args
-                          if a.keyword is not None and a.keyword.value == name]  # fmt: skip
-        return found
-
     def _of_call(self, node: cst.Call, path: Path) -> list[State]:
         func = node.func
         if path and isinstance(path[0], int) and (fields := self.fields(node)):  # train, test = Data(a, b)
@@ -250,7 +218,7 @@ class Onward(Filling, ABC):
         """Return the values of a dict: those written in it, and those that are put into an empty one."""
         if isinstance(box, cst.DictComp):
             return [box.value]
-        written = [value for key, value in pairs(box) if key is not None]
+        written = [value for key, value in pairs(box) if key is not None] or [v for _, v in self.keyworded(box)]
         return written or [value for _, value in self.stored(box)]
 
 
