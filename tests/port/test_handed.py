@@ -1,4 +1,4 @@
-"""Numbers that go into functions as ``**numbers``, into rows of tables, and into data frames."""
+"""Numbers that functions are given, keep or return: as ``**numbers``, in rows of tables, from a step of its own."""
 
 import pytest
 
@@ -81,3 +81,61 @@ def test_rows_that_hold_texts_beside_numbers_are_averaged_too() -> None:
 def test_rows_of_what_may_be_anything_stay_as_they_are() -> None:
     each = "records.append({'out': model(a), 'loss': loss.item()})"
     assert "pd.DataFrame(records)" in ported(each, "pd.DataFrame(records).to_csv('log.csv')")
+
+
+PARTS = """import torch
+from torch.utils.data import DataLoader, TensorDataset
+x = torch.randn(256, 4)
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=8, shuffle=True)
+held = DataLoader(TensorDataset(x, x), batch_size=8)
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.01)
+kept = []
+
+def losses(a, b):
+    out = model(a)
+    loss = (out - b).pow(2).mean()
+    kept.append(loss.item())
+    return loss, {"mae": (out - b).abs().mean().item()}
+
+def tell(step, loss, parts):
+    print(step, f"{loss.item():.3f} {parts['mae']:.3f}")
+
+for epoch in range(3):
+    for step, (a, b) in enumerate(loader):
+        loss, parts = losses(a, b)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        tell(step, loss, parts)
+    HELD
+torch.save(kept, "kept.pt")
+"""
+
+
+def test_what_a_function_makes_of_training_batches_alone_is_averaged_wherever_it_is_shown_or_kept() -> None:
+    text = port(PARTS.replace("    HELD\n", "")).text
+    assert "{dl.average(loss.item()):.3f} {dl.average(parts['mae']):.3f}" in text
+    assert 'dl.save(dl.average(kept), "kept.pt")' in text
+
+
+def test_so_are_losses_that_an_object_keeps_up_to_the_end_of_the_epoch() -> None:
+    module = """class Task:
+    def __init__(self):
+        self.outputs = []
+
+    def step(self, a, b):
+        loss = (model(a) - b).pow(2).mean()
+        self.outputs.append(loss.detach())
+        return loss
+
+    def end(self):
+        print(torch.stack(self.outputs).mean().item())
+        self.outputs.clear()
+
+task = Task()
+"""
+    source = PARTS[: PARTS.index("def losses")] + module + PARTS[PARTS.index("for epoch") :]
+    source = source.replace("loss, parts = losses(a, b)", "loss = task.step(a, b)").replace("HELD", "task.end()")
+    text = port(source.replace("        tell(step, loss, parts)\n", "")).text
+    assert "print(dl.average(torch.stack(self.outputs).mean().item()))" in text

@@ -145,13 +145,15 @@ class Loops:
         up = self.script.parents[use]
         return isinstance(up, cst.Attribute) and up.attr is use and self.script.member(up) is None
 
-    def in_training(self, node: cst.CSTNode) -> bool:
-        """Tell whether ``node`` runs in a loop, or a function, that also makes gradients."""
+    def in_training(self, node: cst.CSTNode, depth: int = 3) -> bool:
+        """Tell whether ``node`` runs in a loop, or a function, that also makes gradients; or that only such call."""
         for up in self.script.above(node):
             if isinstance(up, LOOPS) and up not in self.accumulating and up not in self.parts:
                 return up in self.turning
             if isinstance(up, cst.FunctionDef):
-                return up in self.gradients.leads_to_backward
+                calls = self.flow.callers(up) if depth and up not in self.gradients.leads_to_backward else []
+                return up in self.gradients.leads_to_backward or (
+                    bool(calls) and all(self.in_training(call, depth - 1) for call in calls))  # fmt: skip
         return False
 
     @cached_property
