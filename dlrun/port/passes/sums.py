@@ -66,10 +66,16 @@ class Sums(Turns):
         if self.facts.options.batch == "global" and not self._adds_samples(total):
             return False  # each rank goes through all batches, and its terms are means over its part of each
         made = (n for n in computed(self.facts.flow, [count]).nodes if isinstance(n, (cst.Name, cst.Attribute)))
-        own = any(counts.grows(self.facts, n) for n in made)  # len(losses)
+        own = any(counts.grows(self.facts, n) or self._is_filled(n) for n in made)  # len(losses)
         if own or counts.is_length_of_feed(self.facts, count) or self._shrinks(count):
             return False
         return counts.all_samples(self.facts, count) or self._of_a_share(total, count)
+
+    def _is_filled(self, box: cst.Name | cst.Attribute) -> bool:
+        """Tell whether the turns of training loops fill the list ``box``, be it in a method: ``log.add(loss)``."""
+        parts = {*self.facts.accumulating, *self.facts.parts}
+        around = (loop for call in self._lists.filled(box) for loop in self._around(call, parts, 3))
+        return any(loop in self.facts.loops for loop in around)
 
     def alone(self, total: cst.BaseExpression, depth: int = 3) -> bool:
         """Tell whether ``total`` is a sum over this rank's share, divided by nothing: a name, or ``-(a + b)``."""
