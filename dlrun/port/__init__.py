@@ -167,7 +167,7 @@ def gather(loops: Loops, feeds: Feeds, options: Options) -> Facts:
         ahead=() if feeds.full_batch else tuple(drawn_ahead(feeds)),
         seeds=() if feeds.episodes else tuple(feeds.orders.seeds()),
         optimizers=loops.gradients.constructors(),
-        loops=tuple(loops.training),
+        loops=tuple(loops.turning),
         accumulating=tuple(loops.accumulating),
         parts=tuple(loops.parts),
         counted=feeds.ranges(),

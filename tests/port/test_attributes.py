@@ -42,6 +42,8 @@ for epoch in range(3):
         "class Base:\n    mean = None\nclass State(Base):\n    pass",
         "class Base:\n    def __init__(self):\n        self.total, self.right, self.mean = 0.0, 0, None\n"
         "class State(Base):\n    pass",
+        "from types import SimpleNamespace\ndef State():\n    return SimpleNamespace(total=0.0, right=0, mean=None)",
+        "class State:\n    total, right, mean = 0.0, 0, None",
     ],
 )
 def test_numbers_that_are_set_on_an_object_from_outside_are_of_all_ranks_where_they_are_shown(state):
@@ -196,3 +198,86 @@ for epoch in range(3):
         state = replace(state, step=state.step + 1)
 """).text  # fmt: skip
     assert "(dl.serial_steps(state.step) + 1) / 20" in text
+
+
+KEPT = (
+    START
+    + """
+{made}
+for epoch in range(3):
+    {kept}.total, {kept}.count = 0.0, 0
+    for x, y in loader:
+        opt.zero_grad()
+        loss = criterion(model(x), y)
+        loss.backward()
+        opt.step()
+        {kept}.total += loss.item() * len(x)
+        {kept}.count += len(x)
+        {kept}.losses.append(loss.item())
+    print({kept}.total / {kept}.count, {kept}.losses[-1])
+torch.save({kept}.losses, "losses.pt")
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("made", "kept"),
+    [
+        ("from types import SimpleNamespace\nlog = SimpleNamespace(losses=[])", "log"),
+        ("import types\nlog = types.SimpleNamespace()\nlog.losses = []", "log"),
+        ("class Log:\n    losses = []", "Log"),
+        ("class Log:\n    def __init__(self):\n        self.losses, self.total = [], 0.0\n\nlog = Log()", "log"),
+        ("def log():\n    return log.total\n\nlog.losses = []", "log"),
+    ],
+)
+def test_sums_counts_and_lists_of_namespaces_classes_and_functions_are_of_all_ranks(made, kept):
+    text = port(KEPT.format(made=made, kept=kept)).text
+    assert f"print(dl.average({kept}.total / {kept}.count), dl.average({kept}.losses[-1]))" in text
+    assert f'dl.save(dl.average({kept}.losses), "losses.pt")' in text
+
+
+def test_what_methods_of_a_class_itself_keep_is_of_all_ranks():
+    text = port(START + """
+class Log:
+    losses = []
+
+    @classmethod
+    def begin(cls):
+        cls.total = 0.0
+
+    @staticmethod
+    def add(loss):
+        Log.total += loss
+        Log.losses.append(loss)
+
+for epoch in range(3):
+    Log.begin()
+    for x, y in loader:
+        opt.zero_grad()
+        loss = criterion(model(x), y)
+        loss.backward()
+        opt.step()
+        Log.add(loss.item())
+    print(Log.total / len(loader), Log.losses[-1])
+""").text  # fmt: skip
+    assert "print(dl.average(Log.total / len(loader)), dl.average(Log.losses[-1]))" in text
+
+
+def test_numbers_that_a_module_holds_for_others_are_of_all_ranks(tmp_path):
+    (tmp_path / "log.py").write_text("total, losses = 0.0, []\n")
+    script = START + """
+import log
+for epoch in range(3):
+    log.total = 0.0
+    for x, y in loader:
+        opt.zero_grad()
+        loss = criterion(model(x), y)
+        loss.backward()
+        opt.step()
+        log.total += loss.item()
+        log.losses.append(loss.item())
+    print(log.total / len(loader), log.losses[-1])
+"""  # fmt: skip
+    (tmp_path / "train.py").write_text(script)
+    text = port(script, path=tmp_path / "train.py").text
+    assert "print(dl.average(log.total / len(loader)), dl.average(log.losses[-1]))" in text

@@ -340,3 +340,35 @@ for step in range(60):
     text = port(source).text
     assert "for step in range(dl.steps(60)):" in text
     assert "turns" not in text
+
+
+TORCH = """import torch
+from itertools import cycle, islice
+from torch.utils.data import DataLoader, TensorDataset
+x = torch.randn(256, 4)
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=8, shuffle=True)
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.01)
+batches = cycle(loader)
+turns, every = 400, 100
+"""
+STEP = """    opt.zero_grad()
+    loss = (model(a) - b).pow(2).mean()
+    loss.backward()
+    opt.step()
+    total += loss.item()
+"""
+
+
+def test_a_mean_over_all_steps_that_is_made_in_the_last_is_over_those_of_all_ranks() -> None:
+    end = "    if it == turns - 1:\n        total /= turns\n        print(total)\n"
+    text = port(f"{TORCH}total = 0.0\nfor it in range(turns):\n    a, b = next(batches)\n{STEP}{end}").text
+    assert "if it == dl.steps(turns) - 1:\n        total = dl.total(total)" in text
+    assert "        total /= turns\n        print(total)" in text
+
+
+def test_a_mean_over_batches_that_are_taken_by_number_is_over_those_of_all_ranks() -> None:
+    loop = f"for epoch in range(3):\n    total = 0.0\n    for a, b in islice(batches, 100):\n{STEP}"
+    text = port(TORCH + loop.replace(STEP, STEP.replace("    ", "        ")) + "    print(total / 100)\n").text
+    assert "islice(batches, dl.steps(100))" in text
+    assert "print(dl.total(total) / 100)" in text

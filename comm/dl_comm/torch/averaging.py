@@ -144,8 +144,8 @@ def average(value: Any) -> Any:
 
 def _average(value: Any, name: str) -> Any:
     if type(value) is list and len(value) > 1 and all(type(entry) in (int, float) for entry in value):
-        array = np.array(value, dtype=np.float64)
-        return _average(array, name).tolist() if get_nranks() > 1 else list(value)
+        means = _average(np.array(value, dtype=np.float64), name).tolist() if get_nranks() > 1 else value
+        return [own if type(own) is int and own == mean else mean for own, mean in zip(value, means, strict=True)]
     if type(value) in (tuple, list):
         return type(value)(_average(entry, name) for entry in value)
     if isinstance(value, dict):  # by name: the ranks may have filled it in different orders

@@ -79,7 +79,7 @@ def _onward(
             if id(function) not in followed:
                 followed.add(id(function))
                 yield from of_function(flow, function, around)
-    bindings = script.kept_bindings(node) or script.bindings_of(node)
+    bindings = script.kept_bindings(node) or flow.bindings(node)
     for binding in (b for b in bindings if id(b) not in followed):
         followed.add(id(binding))
         yield from given(flow, binding)

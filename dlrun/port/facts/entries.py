@@ -126,7 +126,7 @@ def of_zeros(script: Script, made: cst.CSTNode) -> bool:
 def written(flow: Flow, box: cst.CSTNode, are: Callable[[cst.BaseExpression], bool]) -> bool:
     """Tell whether ``box`` is a dict or a list of what ``are`` accepts, written out, be it ``[0.0] * 10``."""
     made = [o.node for o in flow.origins(box)]
-    held = [list(_written(m)) for m in made]
+    held = [list(_written(m)) or [v for _, v in flow.keyworded(m)] for m in made]
     return bool(made) and all(each and all(value is not None and are(value) for value in each) for each in held)
 
 

@@ -30,14 +30,13 @@ class Lists:
         if isinstance(box, cst.List):
             return self._by_others({box})
         passed: list[cst.CSTNode] = []
-        while (other := self._returned(box) or self._inside(box)) is not None and other not in passed:
+        while (other := self._returned(box)) is not None and other not in passed:
             passed.append(other)
             box = other
         if not isinstance(box, (cst.Name, cst.Attribute, cst.Subscript)):
             return []
         root = box.value if isinstance(box, cst.Subscript) else box
-        bindings = self._bindings(root)
-        keyed = root is not box
+        bindings, keyed = self._bindings(root), root is not box
         bindings = [b for b in bindings if not self._is_turned(b, box)]
         if any(b.path[:1] == ("each",) for b in bindings) or (keyed and self._numbered(root)):
             return self._by_others({o.node for o in self.flow.origins(box)})
@@ -45,7 +44,7 @@ class Lists:
             b.how == "assign" and self._is_empty(b.written, box if keyed else None) for b in bindings
         ):
             return []
-        fills = [call for call in self.script.calls if self._into(call, box, keyed, bindings)]
+        fills = [call for call in self.script.calls if self._into(call, box, bindings)]
         plain = all(len(c.args) == 1 and c.func.attr.value in how for c in fills)  # type: ignore[attr-defined]
         return fills if plain else []
 
@@ -67,22 +66,6 @@ class Lists:
         fills = self.filled(box)
         return bool(fills) and all(are(call.args[0].value) for call in fills)
 
-    def _inside(self, box: cst.CSTNode) -> cst.BaseExpression | None:
-        """Return ``self.losses`` in the methods of the class, if ``box`` is that of an object: ``net.losses``.
-
-        And of ``net.history["loss"]`` the entry ``self.history["loss"]``.
-        """
-        if isinstance(box, cst.Subscript) and (whole := self._inside(box.value)) is not None:
-            owner = self.script.class_of(whole)
-            return next((n for n in self.script.of(cst.Subscript)
-                         if dotted(n.value) == dotted(whole) and self.script.class_of(n) is owner
-                         and _text(n) is not None and _text(n) == _text(box)), None)  # fmt: skip
-        if not isinstance(box, cst.Attribute) or dotted(box.value) in ("", "self"):
-            return None
-        own, classes = f"self.{box.attr.value}", self.flow.classes(box.value)
-        return next((n for n in self.script.of(cst.Attribute)
-                     if dotted(n) == own and classes == [self.script.class_of(n)]), None)  # fmt: skip
-
     def _returned(self, box: cst.CSTNode) -> cst.Name | None:
         """Return the name of the list that a function of the script returns, if ``box`` is what it returned."""
         bindings = self._bindings(box)
@@ -96,13 +79,18 @@ class Lists:
             return None
         return only if isinstance(only, cst.Name) and not any(b.how == "param" for b in self._bindings(only)) else None
 
-    def _into(self, call: cst.Call, box: cst.CSTNode, keyed: bool, bindings: list[Binding]) -> bool:
-        """Tell whether ``call`` fills what is called as ``box`` is, and which ``bindings`` make."""
+    def _into(self, call: cst.Call, box: cst.Name | cst.Attribute | cst.Subscript, bindings: list[Binding]) -> bool:
+        """Tell whether ``call`` fills ``box``, which ``bindings`` make; an attribute also by another name before it."""
         func = call.func
-        if not isinstance(func, cst.Attribute) or func.attr.value not in _FILLS or not self._alike(func.value, box):
+        if not isinstance(func, cst.Attribute) or func.attr.value not in _FILLS:
             return False
-        root = func.value.value if keyed and isinstance(func.value, cst.Subscript) else func.value
-        return all(b in self._bindings(root) for b in bindings)
+        other, keyed = func.value, isinstance(box, cst.Subscript)
+        roots = [n.value if keyed and isinstance(n, cst.Subscript) else n for n in (other, box)]
+        same = self._alike(other, box)
+        if not same and all(isinstance(n, cst.Attribute) for n in roots):
+            entry = not keyed or (isinstance(other, cst.Subscript) and _text(other) == _text(box) is not None)  # type: ignore[arg-type]
+            same = entry and len({n.attr.value for n in roots if isinstance(n, cst.Attribute)}) == 1
+        return same and all(b in self._bindings(roots[0]) for b in bindings)
 
     def _alike(self, one: cst.CSTNode, other: cst.CSTNode) -> bool:
         """Tell whether both are called the same, in whatever quotation marks their keys are written."""
@@ -111,7 +99,7 @@ class Lists:
         return self.script.code(one) == self.script.code(other)
 
     def _bindings(self, node: cst.CSTNode) -> list[Binding]:
-        return self.script.bindings_of(node) if isinstance(node, cst.Name) else self.script.kept_bindings(node)
+        return self.script.kept_bindings(node) or self.flow.bindings(node)
 
     def _is_turned(self, binding: Binding, box: cst.CSTNode) -> bool:
         """Tell whether ``binding``, after ``box`` or around it, makes an array of the list: ``x = np.array(x)``."""
@@ -170,7 +158,7 @@ def keys_are_written(flow: Flow, items: cst.CSTNode) -> bool:
     code = flow.script.code(box) if box is not None else ""
     entries = [t.target for n in flow.script.of(cst.Assign) for t in n.targets if isinstance(t.target, cst.Subscript)]
     filled = [entry for entry in entries if flow.script.code(entry.value) == code]
-    dicts = bool(made) and all(isinstance(n, cst.Dict) for n in made)
+    dicts = bool(made) and all(isinstance(n, cst.Dict) or flow.keyworded(n) for n in made)
     return (
         dicts and all(isinstance(key, cst.SimpleString) for key in begun) and all(_text(e) is not None for e in filled)
     )

@@ -43,16 +43,48 @@ class Loops:
         """
         loops = [n for n in self.script.nodes if isinstance(n, LOOPS) and self.gradients.runs_step(n.body)]
         loops = [n for n in loops if not self.gradients.backwards or self.gradients.runs_backward(n.body)]
+        passed = self._passed
+        return [n for n in loops if passed is None or any(self.script.inside(each, n) for each in passed)]
+
+    @cached_property
+    def _passed(self) -> set[cst.CSTNode] | None:
+        """What is passed on the ways to the updates; None where there are too many to tell."""
         ways = [self.ways(end) for end in self.ends]
         if any(len(each) == _MOST_WAYS for each in ways):
-            return loops
-        passed = {n for each in ways for way in each for n in way}
-        return [n for n in loops if any(self.script.inside(each, n) for each in passed)]
+            return None
+        return {n for each in ways for way in each for n in way}
+
+    @cached_property
+    def drawing(self) -> list[cst.For | cst.While]:
+        """Return the loops that train by what they draw from: ``for loss in train(model):``, where train() yields.
+
+        They make the turns of the loop that yields, be it over batches or epochs.
+        """
+        loops = [n for n in self.script.nodes if isinstance(n, LOOPS) and not self.gradients.runs_step(n.body)]
+        turns = {n: (b for b in self.flow.bodies(n.body, drawn=True) if b is not n.body) for n in loops}
+        loops = [n for n in loops if any(map(self.gradients.runs_step, turns[n]))]
+        return [n for n in loops if not isinstance(n, cst.For) or self._draws_updates(n)]
+
+    def _draws_updates(self, loop: cst.For) -> bool:
+        """Tell whether what ``loop`` runs over, if that is a generator, is called so that it updates."""
+        made = {m for n in walk(loop.iter) if isinstance(n, (cst.Name, cst.Call)) for m in self.flow.through(n)}
+        return self._passed is None or not self.flow.drawn(loop) or not self._passed.isdisjoint(made)
+
+    @cached_property
+    def asking(self) -> list[cst.For | cst.While]:
+        """Return the loops each turn of which is a step that they ask for with ``next()``, of what they draw from."""
+        bodies = {n: self.flow.bodies(n.body, drawn=True) for n in self.drawing if not self.flow.drawn(n)}
+        return [n for n in bodies if not any(self.script.inside(t, b) for t in self.turning for b in bodies[n])]
+
+    @cached_property
+    def turning(self) -> list[cst.For | cst.While]:
+        """Return the loops that train, by what they do or by what they draw from, in source order."""
+        return sorted((*self.training, *self.drawing), key=lambda loop: self.script.order[loop])
 
     @cached_property
     def accumulating(self) -> list[cst.For | cst.While]:
         """Return the loops that add up gradients for an update that comes after them."""
-        loops = [n for n in self.script.nodes if isinstance(n, LOOPS) and n not in self.training]
+        loops = [n for n in self.script.nodes if isinstance(n, LOOPS) and n not in self.turning]
         return [n for n in loops if self.gradients.runs_backward(n.body)]
 
     @cached_property
@@ -61,11 +93,11 @@ class Loops:
 
         ``for t in range(length): loss = loss + criterion(cell(x[t]), y[t])``, and ``loss.backward()`` after it.
         """
-        inner = [n for n in self.script.nodes if isinstance(n, LOOPS) and n not in self.training]
+        inner = [n for n in self.script.nodes if isinstance(n, LOOPS) and n not in self.turning]
         return [n for n in inner if n not in self.accumulating and self._is_within(n) and self._leads_back(n)]
 
     def _is_within(self, loop: cst.CSTNode) -> bool:
-        return any(up in self.training or up in self.gradients.leads_to_backward for up in self.script.above(loop))
+        return any(up in self.turning or up in self.gradients.leads_to_backward for up in self.script.above(loop))
 
     def _leads_back(self, loop: cst.For | cst.While) -> bool:
         """Tell whether gradients go back through what models compute in ``loop``."""
@@ -113,13 +145,15 @@ class Loops:
         up = self.script.parents[use]
         return isinstance(up, cst.Attribute) and up.attr is use and self.script.member(up) is None
 
-    def in_training(self, node: cst.CSTNode) -> bool:
-        """Tell whether ``node`` runs in a loop, or a function, that also makes gradients."""
+    def in_training(self, node: cst.CSTNode, depth: int = 3) -> bool:
+        """Tell whether ``node`` runs in a loop, or a function, that also makes gradients; or that only such call."""
         for up in self.script.above(node):
             if isinstance(up, LOOPS) and up not in self.accumulating and up not in self.parts:
-                return up in self.training
+                return up in self.turning
             if isinstance(up, cst.FunctionDef):
-                return up in self.gradients.leads_to_backward
+                calls = self.flow.callers(up) if depth and up not in self.gradients.leads_to_backward else []
+                return up in self.gradients.leads_to_backward or (
+                    bool(calls) and all(self.in_training(call, depth - 1) for call in calls))  # fmt: skip
         return False
 
     @cached_property
@@ -131,7 +165,7 @@ class Loops:
     def _goes_on_with_the_batch(self, inner: cst.For | cst.While) -> bool:
         """Tell whether ``inner`` is in a training loop, and reads the samples that it takes: ``range(len(y))``."""
         around = next((up for up in self.script.above(inner) if isinstance(up, LOOPS)), None)
-        if inner in self.training or around not in self.training or not isinstance(around, cst.For):
+        if inner in self.turning or around not in self.turning or not isinstance(around, cst.For):
             return False
         if isinstance(inner, cst.For) and runs_each(inner, self.flow.methods):
             return False

@@ -55,6 +55,8 @@ class Scalars:
             case cst.Attribute():
                 if node.attr.value in _NUMBERS or self._is_option(node):
                     return True
+                if there := self.script.member(node):
+                    return self._of_variable(there[1], node.attr.value, there[0], depth + 1)
                 if owners := self._owners(node):
                     return all(self._of_attribute(owner, node.attr.value, depth + 1) for owner in owners)
                 same = node.attr.value in _SAME and self(node.value, depth + 1)
@@ -141,21 +143,22 @@ class Scalars:
         values = [value for b in bindings for value in given(self.flow, b)]
         return bool(values) and all(self(value, depth) for value in values)
 
-    def _owners(self, node: cst.Attribute) -> list[cst.ClassDef]:
-        """Return the class whose attribute ``node`` is: ``self.loss``, ``model.loss``; none where it is not known."""
+    def _owners(self, node: cst.Attribute) -> list[cst.CSTNode]:
+        """Return what sets the attribute ``node``, ``self.loss``, ``state.loss``; none where it is not known."""
         if dotted(node.value) == "self":
             own = self.script.class_of(node)
             return [self.flow.keeper(own, node.attr.value) or own] if own is not None else []
-        keepers = (self.flow.keeper(cls, node.attr.value) for cls in self.flow.classes(node.value))
-        return [cls for cls in dict.fromkeys(keepers) if cls is not None] if not self.kinds.of(node.value) else []
+        return self.flow.keepers(node) if not self.kinds.of(node.value) else []
 
-    def _of_attribute(self, owner: cst.ClassDef, name: str, depth: int) -> bool:
+    def _of_attribute(self, owner: cst.CSTNode, name: str, depth: int) -> bool:
+        return self._of_variable(owner, name, self.script.attributes.get((owner, name), []), depth)
+
+    def _of_variable(self, owner: object, name: str, bindings: list[Binding], depth: int) -> bool:
         key = (id(owner), name)
         if key in self._busy:
             return True
         self._busy.add(key)
         try:
-            bindings = self.script.attributes.get((owner, name), ())
             kept = [b for b in bindings if b.written is None or dotted(b.written) != "None"]  # none as yet
             return bool(kept) and all(self._of_binding(b, depth) for b in kept)
         finally:
@@ -248,6 +251,8 @@ class Scalars:
 
     def _of_binding(self, binding: Binding, depth: int) -> bool:
         value = binding.value
+        if value is not None and (yielded := self.flow.entries(value, binding.path)):
+            return all(self(v, depth) for v in yielded)
         if isinstance(binding.node, (cst.For, cst.CompFor)):
             made = self.flow.through(value) if value is not None else ()
             counts = any(isinstance(m, cst.Call) and self.script.name_of(m.func) in ("builtins.range",

@@ -45,8 +45,9 @@ class Spread:
             match node:
                 case cst.Call():
                     self._handed_on(node)
-                case cst.Return() if node.value is not None:
-                    self._join([node.value], ("returns", self.script.function_of(node)))
+                case cst.Return(value=value) | cst.Yield(value=value) if value is not None:
+                    handed = value.item if isinstance(value, cst.From) else value
+                    self._join([handed], ("returns", self.script.function_of(node)))
                 case cst.Assign(targets=[cst.AssignTarget(target=cst.Subscript() as target), *_]):
                     self._kept_in(target.value, [node.value, *target.slice])  # right[out.argmax(1) == y] = 1
                 case cst.Assign(targets=[cst.AssignTarget(cst.Attribute() as place)]):
@@ -179,6 +180,8 @@ class Spread:
         value = self._value(binding)
         if value is None:
             return []
+        if binding.value is not None and (yielded := self.flow.entries(binding.value, binding.path)):
+            return [*yielded]
         at = binding.path[0] if binding.path else None
         return [value, *(each.elements[at].value for each in self._unpacked(value) if isinstance(at, int))]
 
@@ -224,6 +227,9 @@ class Spread:
             for param in (*target.params.params, *target.params.kwonly_params):
                 if (handed := self.flow.handed(call, target, param.name.value)) is not None:
                     self._join([handed[0]], (self.script.scopes[target.body], param.name.value))
+            if (options := target.params.star_kwarg) is not None:
+                named = [value for _, value in self.flow.keyworded(options)]
+                self._join(named, (self.script.scopes[target.body], options.name.value))
         if calls_method(call, *_FILLS):
             begins = 2 if call.func.attr.value.endswith("_add_") else 0  # dim, index, what is added
             self._kept_in(call.func.value, [a.value for a in call.args[begins:]])
@@ -258,9 +264,10 @@ class Spread:
             return self._kept_by(owner, node.attr.value) or (owner, node.attr.value) if owner is not None else None
         if isinstance(node, cst.Attribute) and node.attr.value in self._options:  # wherever they are handed on
             return ("options", node.attr.value)
-        if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name):  # of an object of a class of its own
-            keepers = (self.flow.keeper(cls, node.attr.value) for cls in self.flow.classes(node.value))
-            kept = list(dict.fromkeys(cls for cls in keepers if cls is not None))
+        if isinstance(node, cst.Attribute) and (there := self.script.member(node)) is not None:  # of a module
+            return (there[1], node.attr.value)
+        if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name):
+            kept = self.flow.keepers(node)
             return (kept[0], node.attr.value) if len(kept) == 1 else None
         return None
 

@@ -190,7 +190,7 @@ def gather(
         paced=tuple(feeds.paced) if feeds is not None else (),
         seeds=tuple(feeds.orders.seeds()) if feeds is not None and not feeds.episodes else (),
         optimizers=tuple(c for c in script.calls if c in optimizers or kinds.of_call(c) == "optimizer"),
-        loops=tuple(loops.training) if loops is not None else (),
+        loops=tuple(loops.turning) if loops is not None else (),
         accumulating=tuple(loops.accumulating) if loops is not None else (),
         counted=feeds.ranges() if feeds is not None else (),
         full_batch=feeds.full_batch if feeds is not None else False,

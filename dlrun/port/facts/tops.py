@@ -139,7 +139,7 @@ class Tops:
             for (cls, attribute), bindings in script.attributes.items():
                 before = cls is owner and not all(script.inside(b.node, loop) for b in bindings)
                 if before and bindings[0].value is not None:
-                    made = self._use_of(cls, attribute) or bindings[0].value
+                    made = self._use_of(owner, attribute) or bindings[0].value
                     candidates.append((f"self.{attribute}", made))
                     candidates.extend(self._parts(f"self.{attribute}", made, inner))
         candidates.extend(held(self.gradients, candidates))
@@ -179,8 +179,8 @@ class Tops:
                 continue  # a module is in sight itself
             for (cls, attribute), bindings in self.script.attributes.items():
                 inside = all(self.script.function_of(b.node) in functions for b in bindings)  # made further in
-                made = self._use_of(cls, attribute) if cls is owner and not inside else None
-                if made is not None and (owner in owners or attribute in self._copied(cls)):
+                made = self._use_of(owner, attribute) if cls is owner and not inside else None
+                if made is not None and (owner in owners or attribute in self._copied(owner)):
                     yield f"{name}.{attribute}", made
 
     def _copied(self, cls: cst.ClassDef) -> set[str]:

@@ -99,7 +99,8 @@ class Feeds(Sources, FullBatches):
 
     def ranges(self) -> tuple[tuple[cst.CSTNode, cst.BaseExpression | None], ...]:
         """Return the loops that draw a batch a turn, with what those with ``for`` count."""
-        return tuple((x, self.iterated.of(x) if isinstance(x, cst.For) else None) for x in self.counted)
+        counted = (*self.counted, *self.loops.asking)
+        return tuple((x, self.iterated.of(x) if isinstance(x, cst.For) else None) for x in counted)
 
     # -- loops over something -----------------------------------------------------------------------------------
 

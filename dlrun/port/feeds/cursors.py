@@ -143,7 +143,7 @@ def generated(flow: Flow, made: cst.CSTNode) -> list[tuple[cst.BaseExpression, i
     empty list where it takes no slices of what it is given.
     """
     for function in flow.targets(made) if isinstance(made, cst.Call) else ():
-        if any(isinstance(n, cst.Yield) and flow.script.function_of(n) is function for n in walk(function)):
+        if flow.yields(function):
             found: dict[str, tuple[cst.BaseExpression, int, tuple[cst.Call, ...]]] = {}
             loops = [n for n in walk(function.body) if isinstance(n, cst.For)]
             turns = {m.value for loop in loops for m in walk(loop.target) if isinstance(m, cst.Name)}

@@ -120,7 +120,7 @@ class Draws:
 
     def _generating(self, made: cst.CSTNode) -> Iterator[tuple[cst.Call, cst.FunctionDef]]:
         for function in self.flow.targets(made) if isinstance(made, cst.Call) else ():
-            if any(isinstance(n, cst.Yield) and self.script.function_of(n) is function for n in walk(function)):
+            if self.flow.yields(function):
                 yield made, function  # type: ignore[misc]
 
     def keeps_its_place(self, call: cst.Call) -> bool:

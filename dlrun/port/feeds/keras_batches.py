@@ -52,7 +52,7 @@ def ends_by_itself(flow: Flow, node: cst.BaseExpression) -> bool:
 
 
 def _generates(flow: Flow, call: cst.Call) -> bool:
-    return any(isinstance(n, cst.Yield) for target in flow.targets(call) for n in walk(target))
+    return any(map(flow.yields, flow.targets(call)))
 
 
 def is_unseen(flow: Flow, node: cst.BaseExpression) -> bool:

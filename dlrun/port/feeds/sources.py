@@ -184,9 +184,12 @@ class Sources:
         ends = [n for c in walk(function.body) if (n := self.iterated.advanced(c)) is not None]
         made = [o.node for n in ends for o in self.flow.origins(n) if isinstance(o.node, cst.BaseExpression)]
         moved = [self.flow.argument(call, function, dotted(n)) or n for n in map(self.iterated.source, made)]
-        if any(isinstance(o.node, cst.Call) and self.kinds.of_call(o.node) == "loader"
-               for n in inner for o in self.flow.origins(n)):  # fmt: skip
-            return False
+        own = [n for n in inner if any(isinstance(o.node, cst.Call) and self.kinds.of_call(o.node) == "loader"
+                                       for o in self.flow.origins(n))]  # fmt: skip
+        for loader in own:
+            self._feed(loader, innermost=innermost)
+        if own:
+            return True
         if moved and all(self.kinds.of(n) == "loader" for n in moved):
             for loader in moved:
                 self._feed(loader, drawn=True)

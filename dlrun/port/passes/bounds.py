@@ -28,6 +28,7 @@ from dlrun.port.passes.so_far import bare, steps_so_far
 from dlrun.port.passes.takes import but_one, takes
 from dlrun.port.program.script import Scope, Script, argument, calls_method, children, dotted, names_in, walk
 
+LAST = "the last step is the last of these"
 FILLED = "an entry for each of these turns: a rank's own"
 _MAKES = re.compile(r"^(numpy|torch|tensorflow)\.(zeros|ones|empty|full)$")
 _DIVIDES = (cst.Divide, cst.FloorDivide)
@@ -46,7 +47,7 @@ def bounds(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
                 spans = list(_span(facts, loop, [a.value for a in plain[:2]])) or [bound]
                 yield from ((node, why) for node in spans)
                 yield from ((node, FILLED) for node in tables(facts, loop, plain[0].value if len(plain) == 1 else None))
-                yield from ((node, "the last step is the last of these") for node in _asked(facts, loop, bound))
+                yield from ((node, LAST) for node in _asked(facts, loop, bound))
         elif isinstance(loop, cst.While) and isinstance(loop.test, cst.Comparison) and len(loop.test.comparisons) == 1:
             target = loop.test.comparisons[0]
             left = loop.test.left
@@ -57,10 +58,10 @@ def bounds(facts: Facts) -> Iterator[tuple[cst.BaseExpression, str]]:
     for loop in (n for n in facts.loops if isinstance(n, cst.For) and position_of(facts, n) is not None):
         ends = [a.value for a in loop.iter.args] if isinstance(loop.iter, cst.Call) else []
         last = but_one(ends[-1]) if len(ends) in (1, 2) else loop.iter  # without a stride
-        yield from ((node, "the last step is the last of these") for node in _asked(facts, loop, last))
+        yield from ((node, LAST) for node in _asked(facts, loop, last))
     for loop, taken in takes(facts):
         yield taken, why
-        yield from ((node, "the last step is the last of these") for node in _asked(facts, loop, taken))
+        yield from ((node, LAST) for node in _asked(facts, loop, taken))
     for bound in _ends(facts):
         yield bound, why
     yield from ((last, "the last of a rank's batches, of 1/n of all") for last in lasts(facts)
@@ -194,7 +195,7 @@ def of_epochs(facts: Facts, own: Callable[[cst.BaseExpression], bool]) -> Iterat
     ``own`` tells which numbers of an epoch's steps are a rank's.
     """
     for loop in facts.loops:
-        if isinstance(loop, cst.For) and runs_inside(facts, loop.body):
+        if isinstance(loop, cst.For) and runs_inside(facts, loop.body) and not facts.flow.drawn(loop):
             for node in computed(facts.flow, [loop.iter]).nodes:
                 divides = isinstance(node, cst.BinaryOperation) and isinstance(node.operator, _DIVIDES)
                 if divides and own(node.right) and not own(node.left):  # type: ignore[attr-defined]

@@ -98,7 +98,7 @@ def _sometimes(facts: Facts, node: cst.CSTNode, depth: int = _DEPTH) -> bool:
 
 def _updates(facts: Facts, node: cst.CSTNode) -> bool:
     """Tell whether running ``node`` may make an update."""
-    bodies = facts.flow.bodies(node)
+    bodies = facts.flow.bodies(node, drawn=True)
     return any(facts.script.inside(step.node, body) for step in facts.steps for body in bodies)
 
 
@@ -140,7 +140,7 @@ def feeds_of(facts: Facts, loop: cst.For) -> list[Feed]:
 
 def runs_inside(facts: ScriptFacts, body: cst.CSTNode) -> bool:
     """Tell whether running ``body`` runs another training loop: then its turns are epochs, not batches."""
-    return any(facts.script.inside(loop, b) for loop in facts.loops for b in facts.flow.bodies(body))
+    return any(facts.script.inside(loop, b) for loop in facts.loops for b in facts.flow.bodies(body, drawn=True))
 
 
 def takes_batches(facts: Facts, loop: cst.For | cst.While) -> bool:

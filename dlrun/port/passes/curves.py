@@ -18,7 +18,7 @@ from dlrun.port.program.dicts import pairs
 from dlrun.port.program.script import dotted, walk
 
 _PLOTS = re.compile(r"(^|\.)(plot|scatter|semilog[xy]|loglog|fill_between|lineplot)$")
-_TAKES = re.compile(r"^(torch\.save|numpy\.(array|asarray|stack)|pandas\.(DataFrame|Series))$")
+_TAKES = re.compile(r"^(torch\.save|numpy\.(array|asarray|stack)|pandas\.(DataFrame|Series))$|(^|\.)writerows$")
 # What a function of the script is called that shows or saves what it is given.
 _SHOWS = re.compile(r"plot|show|draw|save|write|log|visuali", re.IGNORECASE)
 _MEANS = "of every batch the mean over the ranks, not rank 0's own"
@@ -88,6 +88,10 @@ def _holds_lists(metrics: Metrics, node: cst.BaseExpression) -> bool:
     if len(made) != 1 or not isinstance(made[0], (cst.Dict, cst.Call)):
         return False
     used = _by_key(metrics, node)
+    if len(used) == 1 and all(
+        isinstance(n.slice[0].slice, cst.Index) and isinstance(n.slice[0].slice.value, cst.Name) for n in used.values()
+    ):  # rows[name].append(value)
+        return all(map(metrics.listed, used.values()))
     if metrics.script.name_of(getattr(made[0], "func", made[0])) == "collections.defaultdict":
         return bool(used) and all(map(metrics.listed, used.values()))
     begun = {_text(metrics, key): value for key, value in pairs(made[0])}
@@ -130,6 +134,11 @@ def _held(node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
         case cst.Dict() | cst.Call(func=cst.Name("dict")):  # dict(history), of a defaultdict(list)
             for _, value in pairs(node):
                 yield from _held(value)
+        case cst.Call(func=cst.Name("zip" | "list"), args=parts):  # zip(*rows.values())
+            for part in parts:
+                yield from _held(part.value)
+        case cst.Call(func=cst.Attribute(value=table, attr=cst.Name("values" | "items")), args=[]):
+            yield table
         case cst.List() | cst.Tuple():
             for element in node.elements:
                 yield from _held(element.value)

@@ -63,4 +63,4 @@ def _is_as_long(metrics: Metrics, made: cst.CSTNode, depth: int) -> bool:
             return depth > 0 and bool(each(metrics, made, depth - 1))
         case cst.BinaryOperation(left=cst.List(), operator=cst.Multiply()):  # [0.0] * 10
             return not metrics.facts.unequal(made)
-    return isinstance(made, cst.SimpleString) or bool(pairs(made))
+    return isinstance(made, cst.SimpleString) or bool(pairs(made) or metrics.facts.flow.keyworded(made))

@@ -77,7 +77,7 @@ def _has_length(facts: Facts, feed: Feed) -> bool:
     if isinstance(feed.node, cst.Call):
         return _counts(feed.node)
     made = [facts.flow.definition(o.node.func) for o in facts.flow.origins(feed.node) if isinstance(o.node, cst.Call)]
-    yields = any(isinstance(n, cst.Yield) for f in made if isinstance(f, cst.FunctionDef) for n in walk(f.body))
+    yields = any(f is not None and facts.flow.yields(f) for f in made)
     return feed.how in ("iterable", "indices") and not yields
 
 

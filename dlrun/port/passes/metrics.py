@@ -19,6 +19,7 @@ from dlrun.port.passes.each import each
 from dlrun.port.passes.gathered import Gathered, of_one_list
 from dlrun.port.passes.so_far import steps_so_far
 from dlrun.port.passes.sums import Sums
+from dlrun.port.program.dicts import pairs
 from dlrun.port.program.script import added, children, dotted, walk
 
 _RECORDS = ("best", "min_", "max_", "lowest", "highest", "prev", "last_", "thresh")
@@ -212,10 +213,12 @@ class Metrics:
         return self.scalar.lists.of(node, self.scalar) and all(map(self.all_ranks, self.scalar.lists.filled(node)))
 
     def tabled(self, node: cst.CSTNode) -> bool:
-        """Tell whether ``node`` is a list of rows, ``[step, loss.item()]``, to which all ranks add together."""
+        """Tell whether ``node`` is a list of rows, ``[step, loss.item()]`` or dicts, that all ranks fill together."""
 
         def is_row(entry: cst.BaseExpression) -> bool:
-            return isinstance(entry, (cst.List, cst.Tuple)) and all(self.scalar(e.value) for e in entry.elements)
+            values = [v for _, v in pairs(entry) if not isinstance(v, (cst.SimpleString, cst.FormattedString))]
+            values += [e.value for e in entry.elements] if isinstance(entry, (cst.List, cst.Tuple)) else []
+            return bool(values) and all(map(self.scalar, values))
 
         return self.scalar.lists.of(node, is_row) and all(map(self.all_ranks, self.scalar.lists.filled(node)))
 

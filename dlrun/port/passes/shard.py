@@ -110,7 +110,7 @@ def _is_tuple(facts: Facts, node: cst.CSTNode) -> bool:
     """Tell whether what is iterated is a tuple of batches: shard() would take it for arrays to be cut alike."""
     made = [*facts.flow.through(node), *(o.node for o in facts.flow.origins(node))]
     calls = [n for n in made if isinstance(n, cst.Call)]
-    if any(isinstance(n, cst.Yield) for c in calls for f in facts.flow.targets(c) for n in walk(f.body)):
+    if any(facts.flow.yields(f) for c in calls for f in facts.flow.targets(c)):
         return False  # a generator, which may have no end
     tuples = any(isinstance(n, cst.Tuple) for n in made) or any(dotted(c.func) == "tuple" for c in calls)
     return tuples or any(calls_method(c, *_TUPLES) for c in calls)

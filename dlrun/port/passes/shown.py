@@ -113,6 +113,8 @@ def texts(metrics: Metrics, given: list[cst.BaseExpression]) -> Iterator[cst.Bas
             added = isinstance(binding.node, cst.AugAssign)  # line += f" {loss}"
             value = binding.value if added else binding.written if binding.how == "assign" else None
             values.extend([value] if isinstance(value, cst.BaseExpression) else [])
+            if binding.value is not None and binding.path:
+                values += metrics.facts.flow.entries(binding.value, binding.path)
         returned = [r for v in (node, *values) if isinstance(v, cst.Call) for r in _returned(metrics, v)]
         for made in (*values, *returned):
             known = _is_text(made) or metrics.entries.numbers(made, metrics.scalar)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cached_property
 
 import libcst as cst
@@ -14,19 +13,18 @@ from dlrun.port.facts.lists import Lists
 from dlrun.port.facts.loops import runs_each
 from dlrun.port.facts.summed import is_summed, length_of, summed
 from dlrun.port.passes import counts, returned
-from dlrun.port.passes.bounds import lasts, shrunk
 from dlrun.port.passes.steering import trained_by
+from dlrun.port.passes.turns import Turns
 from dlrun.port.program.script import Binding, added, children, walk
 
 _DEALT = ("loader", "named", "iterable")
 
 
-class Sums:
+class Sums(Turns):
     """Knows in which loops numbers are summed up, and which counts are of all samples and not of this rank's."""
 
     def __init__(self, facts: Facts) -> None:
-        self.facts = facts
-        self.script = facts.script
+        super().__init__(facts)
         self._entries = Entries(facts.script)
         self._lists = Lists(facts.flow)
 
@@ -68,10 +66,16 @@ class Sums:
         if self.facts.options.batch == "global" and not self._adds_samples(total):
             return False  # each rank goes through all batches, and its terms are means over its part of each
         made = (n for n in computed(self.facts.flow, [count]).nodes if isinstance(n, (cst.Name, cst.Attribute)))
-        own = any(counts.grows(self.facts, n) for n in made)  # len(losses)
+        own = any(counts.grows(self.facts, n) or self._is_filled(n) for n in made)  # len(losses)
         if own or counts.is_length_of_feed(self.facts, count) or self._shrinks(count):
             return False
         return counts.all_samples(self.facts, count) or self._of_a_share(total, count)
+
+    def _is_filled(self, box: cst.Name | cst.Attribute) -> bool:
+        """Tell whether the turns of training loops fill the list ``box``, be it in a method: ``log.add(loss)``."""
+        parts = {*self.facts.accumulating, *self.facts.parts}
+        around = (loop for call in self._lists.filled(box) for loop in self._around(call, parts, 3))
+        return any(loop in self.facts.loops for loop in around)
 
     def alone(self, total: cst.BaseExpression, depth: int = 3) -> bool:
         """Tell whether ``total`` is a sum over this rank's share, divided by nothing: a name, or ``-(a + b)``."""
@@ -137,24 +141,13 @@ class Sums:
         """Tell whether ``node`` adds a number of samples of what the loop around it takes from a shared loader."""
         loop = next((u for u in self.script.above(node) if isinstance(u, (cst.For, cst.While))), None)
         dealt = isinstance(loop, cst.For) and loop in self.facts.loops and any(
-            self._runs_over(loop, f.node, f.names) for f in self.facts.feeds if f.how in _DEALT)  # fmt: skip
+            self.runs_over(loop, f.node, f.names) for f in self.facts.feeds if f.how in _DEALT)  # fmt: skip
         if not dealt or not isinstance(loop, cst.For) or self.facts.options.batch == "global":
             return False
         size = (added(node) or (node, node))[1]
         return counts.hits(self.facts, size) or any(
             self.is_size(size, n.value) for n in walk(loop.target) if isinstance(n, cst.Name)
         )
-
-    def is_size(self, node: cst.CSTNode, batch: str) -> bool:
-        """Tell whether ``node`` is the number of samples in what ``batch`` names."""
-        match node:
-            case cst.Call(func=cst.Name(value="len"), args=[cst.Arg(value=cst.Name(value=of))]):
-                return of == batch
-            case cst.Call(func=cst.Attribute(cst.Name(of), cst.Name("size")), args=[cst.Arg(value=at)]):
-                return of == batch and self.script.code(at) == "0"
-            case cst.Subscript(value=cst.Attribute(cst.Name(of), cst.Name("shape")), slice=[at]):
-                return of == batch and self.script.code(at) == "0"
-        return False
 
     def is_length(self, node: cst.CSTNode) -> bool:
         """Tell whether ``node`` is the length of a list, or of arrays in it, that a loop over a share fills."""
@@ -172,29 +165,10 @@ class Sums:
         known = self.bounds(node)
         return not all(
             self.text(n) in known
-            or self._is_drawn_from(n)
+            or self.is_drawn_from(n)
             or (counts.all_samples(self.facts, n) and not counts.is_length_of_feed(self.facts, n))
             for n in shares
         )
-
-    def _is_drawn_from(self, count: cst.BaseExpression) -> bool:
-        """Tell whether ``count`` is of all samples, and a loop draws as many batches: ``int(count / size)`` turns."""
-        calls = [call for _, call in self.facts.counted if isinstance(call, cst.Call)]
-        made = [n for call in calls for n in computed(self.facts.flow, [a.value for a in call.args]).nodes]
-        return not self.facts.keeps_steps and any(
-            isinstance(n, cst.BinaryOperation) and isinstance(n.operator, (cst.Divide, cst.FloorDivide))
-            and self.text(n.left) == self.text(count) for n in made)  # fmt: skip
-
-    def bounds(self, node: cst.CSTNode) -> set[str]:
-        """Return the texts of what the dealt ranges around ``node`` count up to: all batches, and not this rank's."""
-        dealt = [feed.node for feed in self.facts.feeds if feed.how in ("positions", "indices")]
-        loops = [up for up in self.script.above(node) if isinstance(up, cst.For)]
-        calls = [c for c in dealt if any(self.script.inside(c, loop.iter) for loop in loops)]
-        return {self.text(c.args[0].value) for c in calls if isinstance(c, cst.Call) and len(c.args) == 1}
-
-    def text(self, node: cst.BaseExpression) -> str:
-        """Return the source of ``node``, without parentheses around it."""
-        return self.script.code(node.with_changes(lpar=(), rpar=()))
 
     def _of_a_share(self, total: cst.BaseExpression, count: cst.BaseExpression) -> bool:
         if self.facts.options.batch == "global" and not self._adds_samples(total):
@@ -266,78 +240,19 @@ class Sums:
         return [n for child in children(node) for n in self._own(child)]
 
     def _bindings(self, name: cst.Name | cst.Attribute) -> list[Binding]:
-        if isinstance(name, cst.Attribute):
-            keepers = (self.facts.flow.keeper(cls, name.attr.value) for cls in self.facts.flow.classes(name.value))
-            return [b for cls in dict.fromkeys(keepers) if cls for b in self.script.attributes[cls, name.attr.value]]
-        return self._entries.bindings(name) or self.script.bindings_of(name)
-
-    def dealt(self, loop: cst.For, count: cst.BaseExpression, alone: bool) -> bool:
-        """Tell whether this rank makes 1/n of the turns of ``loop``, and ``count`` (not ``alone``) stays the same."""
-        if any(self._runs_over(loop, feed.node, feed.names) for feed in self.facts.feeds if feed.how != "arrays"):
-            return True
-        calls = [call for other, call in self.facts.counted if other is loop and isinstance(call, cst.Call)]
-        if alone:
-            return bool(calls) and not self.facts.keeps_steps
-        bounds = {self.text(n) for call in calls for n in _ends(call)}
-        return any(not self._shrinks(n) and self.text(n) in bounds for n in _factors(count))
-
-    @cached_property
-    def _divided(self) -> set[cst.CSTNode]:
-        """The numbers of serial steps that shrink where they are written."""
-        return set() if self.facts.keeps_steps else shrunk(self.facts)
-
-    def _shrinks(self, count: cst.BaseExpression) -> bool:
-        """Tell whether ``count`` is made of a number of serial steps that shrinks where it is written."""
-        return bool(self._divided) and not self._divided.isdisjoint(computed(self.facts.flow, [count]).nodes)
-
-    def _runs_over(self, loop: cst.For, feed: cst.CSTNode, names: tuple[str, ...]) -> bool:
-        if self.script.inside(feed, loop.iter):
-            return True
-        parts: list[cst.BaseExpression] = []
-        parts += [n for n in walk(loop.iter) if isinstance(n, (cst.Name, cst.Attribute, cst.Call))]
-        made = [n for part in parts for n in self.facts.flow.through(part) if isinstance(n, cst.Call)]
-        parts += [a.value for n in made if self.script.name_of(n.func) == "builtins.zip" for a in n.args]
-        return any(
-            (isinstance(part, cst.Name) and part.value in names) or feed in self.facts.flow.through(part)
-            for part in parts
-        )
+        entries = self._entries.bindings(name) if isinstance(name, cst.Name) else None
+        return entries or self.facts.flow.bindings(name)
 
     def _after(self, loop: cst.For, count: cst.BaseExpression, total: cst.CSTNode) -> bool:
         """Tell whether ``total`` has grown through the whole of ``loop``, and ``count`` is not what it counts."""
         made = () if count is total else computed(self.facts.flow, [count]).nodes  # max(1, n), be it by a name
-        known = [b.node for n in made if isinstance(n, cst.Name) for b in self._bindings(n)]
+        known = [b.node for n in made if isinstance(n, (cst.Name, cst.Attribute)) for b in self._bindings(n)]
         named = [*self._own(total), *(n for n in walk(total) if isinstance(n, (cst.Name, cst.Attribute)))]
         begun = [b.node for n in named for b in self._bindings(n) if not _adds(b)]
+        begun = [n for n in begun if not (isinstance(n, cst.AugAssign) and n.value is count)]  # total /= count
         own = count is not total and self.facts.local(count)
-        inside = self.script.inside(count, loop) and not self._at_last(count)
+        inside = self.script.inside(count, loop) and not self.at_last(count)
         return not own and not inside and not any(self.script.inside(n, loop) for n in (*known, *begun))
-
-    def _at_last(self, count: cst.CSTNode) -> bool:
-        """Tell whether ``count`` stands where that many batches are through: below ``if i == n - 1:``."""
-        tests = [up.test for up in self.script.above(count) if isinstance(up, cst.If)]
-        return any(self.script.code(n) == self.script.code(count) and self.script.inside(n, test)
-                   for n in lasts(self.facts) for test in tests)  # fmt: skip
-
-
-def _ends(call: cst.Call) -> Iterator[cst.BaseExpression]:
-    """Yield what ``call`` is given, and up to which number ``range(1, n + 1)`` counts."""
-    yield from (a.value for a in call.args)
-    first, *others = (a.value for a in call.args) if call.args else (call,)
-    one = isinstance(first, cst.Integer) and first.value == "1"
-    match others:
-        case [cst.BinaryOperation(operator=cst.Add(), left=end, right=cst.Integer("1"))] if one:
-            yield end
-        case [cst.BinaryOperation(operator=cst.Add(), left=cst.Integer("1"), right=end)] if one:
-            yield end
-
-
-def _factors(node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
-    """Yield ``iterations`` and ``critics`` of ``iterations * critics``."""
-    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Multiply):
-        yield from _factors(node.left)
-        yield from _factors(node.right)
-    else:
-        yield node
 
 
 def _adds(binding: Binding) -> bool:

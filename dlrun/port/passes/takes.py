@@ -25,7 +25,7 @@ def takes(facts: Facts) -> Iterator[tuple[cst.For, cst.BaseExpression]]:
     for loop in facts.loops:
         if not isinstance(loop, cst.For) or not takes_batches(facts, loop):
             continue
-        if not feeds_of(facts, loop) and not _generates(facts, loop.iter):
+        if not feeds_of(facts, loop) and not _generates(facts, loop):
             continue
         names = [n for n in walk(loop.iter) if isinstance(n, cst.Name)]
         bound = [b.value for n in names for b in facts.script.bindings_of(n) if b.how == "assign"]
@@ -52,10 +52,10 @@ def _reads(facts: Facts, node: cst.CSTNode, counts: Tells) -> Iterator[cst.BaseE
             yield from _reads(facts, child, counts)
 
 
-def _generates(facts: Facts, over: cst.BaseExpression) -> bool:
-    """Tell whether ``over`` calls a generator of the script, which makes the batches or hands on those of a loader."""
-    called = (function for n in walk(over) if isinstance(n, cst.Call) for function in facts.flow.targets(n))
-    return any(isinstance(n, cst.Yield) for function in called for n in walk(function.body))
+def _generates(facts: Facts, loop: cst.For) -> bool:
+    """Tell whether ``loop`` draws from a generator of the script, which makes the batches or hands on a loader's."""
+    called = (function for n in walk(loop.iter) if isinstance(n, cst.Call) for function in facts.flow.targets(n))
+    return bool(facts.flow.drawn(loop)) or any(map(facts.flow.yields, called))
 
 
 def _taken(facts: Facts, call: cst.Call) -> Iterator[cst.BaseExpression]:

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 
 from dlrun.port.program.dicts import pairs
-from dlrun.port.program.script import Binding, Script, calls_method
+from dlrun.port.program.script import Binding, Script, calls_method, dotted
+
+_BOUND = ("classmethod", "staticmethod")
 
 
 class Calls:
@@ -52,6 +54,10 @@ class Calls:
             tables = (b.value for b in self.script.bindings_of(node.value) if not b.path)
             entries = (value for table in tables if table is not None for _, value in pairs(table))
             yield from (d for entry in entries for d in self.definitions(entry))
+        elif isinstance(node, cst.Attribute):  # Log.add(loss), of a class itself
+            owners = [d for d in self.definitions(node.value) if isinstance(d, cst.ClassDef)]
+            methods = [m for cls in owners if (m := self.method(cls, node.attr.value)) is not None]
+            yield from (m for m in methods if any(dotted(d.decorator) in _BOUND for d in m.decorators))
         for binding in self.script.bindings_of(node):
             if isinstance(binding.node, (cst.ClassDef, cst.FunctionDef)):
                 yield binding.node

@@ -7,14 +7,15 @@ import re
 import libcst as cst
 
 from dlrun.port.program.calls import fits
-from dlrun.port.program.onward import Onward, Origin, State
-from dlrun.port.program.script import Path, Script, walk
+from dlrun.port.program.onward import Origin, State
+from dlrun.port.program.runs import Runs
+from dlrun.port.program.script import Path, Script
 
 _FAR = 1000  # deeper than any question
 _MANY = 1000  # questions on the way to one answer, from which on what was found before is taken as it is
 
 
-class Flow(Onward):
+class Flow(Runs):
     """Answers questions about values over one Script; every answer is a set of possibilities, in source order."""
 
     def __init__(self, script: Script) -> None:
@@ -25,28 +26,9 @@ class Flow(Onward):
         self._busy: dict[object, int] = {}  # the variables that are being followed, each with its depth
         self._lowest = _FAR  # the depth of the outermost of them that an answer was cut short at
         self._targets: dict[cst.Call, list[cst.FunctionDef]] = {}
-        self._bodies: dict[tuple[cst.CSTNode, int], tuple[cst.CSTNode, ...]] = {}
         self._partial: dict[State, tuple[Origin, ...]] = {}  # what was found on the way, and may lack what is busy
         self._asked = 0
-        self._note_attributes()
-
-    def _note_attributes(self) -> None:
-        """Note among the attributes of the classes of ``script`` what is set from outside: ``state.step += 1``."""
-        for target, binding in self.script.outside:
-            named = [d for d in self.definitions(target.value) if isinstance(d, cst.ClassDef)]
-            for cls in self.classes(target.value) or named:
-                known = self.script.attributes.setdefault((self.keeper(cls, binding.name) or cls, binding.name), [])
-                if not any(other is binding for other in known):
-                    known.append(binding)
-                    known.sort(key=lambda other: self.script.order[other.node])
-
-    def keeper(self, cls: cst.ClassDef, name: str) -> cst.ClassDef | None:
-        """Return which of ``cls`` and its local bases sets its attribute ``name``; None if none does."""
-        if (cls, name) in self.script.attributes:
-            return cls
-        bases = (self.definition(base.value) for base in cls.bases)
-        found = (self.keeper(base, name) for base in bases if isinstance(base, cst.ClassDef) and base is not cls)
-        return next((base for base in found if base is not None), None)
+        self.note_attributes()
 
     # -- calls --------------------------------------------------------------------------------------------------
 
@@ -98,25 +80,6 @@ class Flow(Onward):
             owners = self.classes(made.args[0].value) if known else ()
             found |= {f: None for cls in owners for name in known if (f := self.method(cls, name)) is not None}
         return list(found)
-
-    def bodies(self, node: cst.CSTNode, depth: int = 4) -> tuple[cst.CSTNode, ...]:
-        """Return ``node``, and the body, once, of each function that running it may call, through ``depth`` calls."""
-        known = self._bodies.get((node, depth))
-        if known is not None:
-            return known
-        found, last = {node: None}, [node]
-        for _ in range(depth):  # each function at its least depth
-            calls = [n for body in last for n in walk(body) if isinstance(n, cst.Call)]
-            last = list(dict.fromkeys(body for c in calls for body in self._run_by(c) if body not in found))
-            found |= dict.fromkeys(last)
-        if self._callers is not None and not self._busy:  # else targets may grow
-            self._bodies[node, depth] = tuple(found)
-        return tuple(found)
-
-    def _run_by(self, call: cst.Call) -> list[cst.CSTNode]:
-        """Return the bodies of the functions of this module, or of the lambdas, that ``call`` may run."""
-        bodies: list[cst.CSTNode] = [t.body for t in self.targets(call)]
-        return bodies or [f.body for f in self._in_table(call.func) if isinstance(f, cst.Lambda)]
 
     def _closure(self, call: cst.Call, given: cst.BaseExpression) -> cst.FunctionDef | None:
         """Return the function of this module that ``call`` hands to an optimizer, which runs it: ``opt.step(loss)``."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from dlrun.port.program.dicts import pairs
-from dlrun.port.program.filling import Filling
+from dlrun.port.program.handed import Handed
 from dlrun.port.program.script import Binding, Path, dotted
 
 # Methods that give back the object they are called on (or one that stands for it).
@@ -22,7 +22,7 @@ WRAPPERS = {
     "builtins.reversed", "itertools.islice", "builtins.sorted", "rich.progress.track", "tqdm.std.tqdm",
 }  # fmt: skip
 # What keeps its keyword arguments as attributes.
-_KEEPERS = ("types.SimpleNamespace", "argparse.Namespace", "tensorflow.train.Checkpoint",
+KEEPERS = ("types.SimpleNamespace", "argparse.Namespace", "tensorflow.train.Checkpoint",
             "tensorflow.compat.v1.train.Checkpoint")  # fmt: skip
 
 _DICTS = ("dict", "OrderedDict", "collections.OrderedDict", "defaultdict", "collections.defaultdict")
@@ -40,18 +40,20 @@ class Origin:
 State = tuple[cst.CSTNode, Path]
 
 
-class Onward(Filling, ABC):
+class Onward(Handed, ABC):
     """Leads from an expression, or a part of its value, to those that it may be."""
-
-    _callers: dict[cst.CSTNode, list[cst.Call]] | None = None  # the calls that may run a function, once all are known
 
     @abstractmethod
     def origins(self, node: cst.CSTNode, path: Path = ()) -> tuple[Origin, ...]:
         """Return the expressions that the value of ``node`` (or its part ``path``) may come from."""
 
+    @abstractmethod
+    def drawn(self, node: cst.CSTNode) -> list[cst.FunctionDef]:
+        """Return the generators that ``node`` draws from."""
+
     def classes(self, node: cst.CSTNode) -> list[cst.ClassDef]:
         """Return the local classes that the value of ``node`` may be an instance of."""
-        if isinstance(node, cst.Name) and node.value == "self":
+        if isinstance(node, cst.Name) and node.value in ("self", "cls"):
             own = self.script.class_of(node)
             return [own, *self.heirs(own)] if own is not None else []
         found = []
@@ -66,7 +68,7 @@ class Onward(Filling, ABC):
     def kept(self, node: cst.CSTNode) -> list[tuple[str, cst.BaseExpression]]:
         """Return the attributes that ``node`` got as keywords, ``Checkpoint(model=net).model`` is ``net``, or later."""
         made = [o.node for o in self.origins(node) if isinstance(o.node, cst.Call) and o.whole]
-        keeps = [call for call in made if self.script.name_of(call.func) in _KEEPERS]
+        keeps = [call for call in made if self.script.name_of(call.func) in KEEPERS]
         given = [(a.keyword.value, a.value) for call in keeps for a in call.args if a.keyword is not None]
         return [*given, *(pair for call in made for pair in (*self.fields(call), *self.given_later(call)))]
 
@@ -177,18 +179,6 @@ class Onward(Filling, ABC):
         empty = isinstance(box, cst.Dict) or (isinstance(box, cst.Call) and dotted(box.func) in _DICTS)
         return self.stored(box) if empty else []
 
-    def _of_keyword(self, options: cst.BaseExpression, key: cst.BaseExpression | None) -> list[cst.BaseExpression]:
-        """Return what ``options[key]`` may be where ``options`` are a function's ``**kwargs``."""
-        found: list[cst.BaseExpression] = []
-        name = key.evaluated_value if isinstance(key, cst.SimpleString) else None
-        for binding in self.script.bindings_of(options) if name is not None else ():
-            function = self.script.scopes[binding.node].node if binding.how == "param" else None
-            if isinstance(function, cst.FunctionDef) and function.params.star_kwarg is binding.node:
-                known = self._callers.get(function, []) if self._callers is not None else self.named_calls(function)
-                found += [a.value for call in known for a in call.args
-                          if a.keyword is not None and a.keyword.value == name]  # fmt: skip
-        return found
-
     def _of_call(self, node: cst.Call, path: Path) -> list[State]:
         func = node.func
         if path and isinstance(path[0], int) and (fields := self.fields(node)):  # train, test = Data(a, b)
@@ -205,6 +195,8 @@ class Onward(Filling, ABC):
             if name == "builtins.enumerate":
                 return [(first, ("each", *path[2:]))] if path[:2] == ("each", 1) else [] if path else [(first, path)]
             return [(first, path)] if name.startswith(("tqdm", "builtins", "itertools")) or path else []
+        if first is not None and self.drawn(node):  # step, loss = next(train(model))
+            return [(first, ("each", *path))]
         if name == "builtins.zip" and path[:1] == ("each",) and len(path) > 1 and isinstance(path[1], int):
             return [(node.args[path[1]].value, ("each", *path[2:]))] if path[1] < len(node.args) else []
         if method == "get" and isinstance(func, cst.Attribute) and first is not None and not own:
@@ -219,13 +211,14 @@ class Onward(Filling, ABC):
         table = self._in_table(func) if not local and not functions else []
         functions += [f for f in table if isinstance(f, cst.FunctionDef)]
         lambdas: list[State] = [(f.body, path) for f in table if isinstance(f, cst.Lambda)]
-        return [*lambdas, *((r, path) for f in functions for r in self.returns(f))]
+        yielded = [s for f in functions for s in self.yielded(f, path)] if path else []
+        return [*lambdas, *(yielded or ((r, path) for f in functions for r in self.returns(f)))]
 
     def _held(self, box: cst.CSTNode) -> list[cst.BaseExpression]:
         """Return the values of a dict: those written in it, and those that are put into an empty one."""
         if isinstance(box, cst.DictComp):
             return [box.value]
-        written = [value for key, value in pairs(box) if key is not None]
+        written = [value for key, value in pairs(box) if key is not None] or [v for _, v in self.keyworded(box)]
         return written or [value for _, value in self.stored(box)]
 
 

@@ -54,7 +54,7 @@ class Trees:
         self.scopes: dict[cst.CSTNode, Scope] = {}
         self.around: dict[cst.CSTNode, Function] = {}  # the function (or the module) around each node
         self.nodes: list[cst.CSTNode] = []
-        self.attributes: dict[tuple[cst.ClassDef, str], list[Binding]] = {}
+        self.attributes: dict[tuple[cst.CSTNode, str], list[Binding]] = {}
         self.outside: list[tuple[cst.Attribute, Binding]] = []  # attributes of objects other than self
         self.files: dict[cst.Module, str] = {}  # the trees: first the script's own, then those of its modules
         self.seen: dict[cst.Call, set[str]] = {}  # what a run showed to happen at which call

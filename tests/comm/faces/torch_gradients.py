@@ -287,6 +287,7 @@ def averages_keep_the_kind_of_their_argument():
     assert dl.average(_r) == mean
     assert (type(dl.average(2 + (_r == 0))), type(dl.average(23)), type(dl.average(23.0))) == (float, int, float)
     assert dl.average((float(_r), _r)) == (mean, mean)
+    assert [type(entry) for entry in dl.average([23, 23.0, 2 + (_r == 0)])] == [int, float, float]
     assert dl.average({"loss": float(_r), "split": "val", "best": None}) == {"loss": mean, "split": "val", "best": None}
     lists = defaultdict(list, loss=[float(_r), 2.0])
     assert dl.average(lists) == {"loss": [mean, 2.0]} and type(dl.average(lists)) is defaultdict
