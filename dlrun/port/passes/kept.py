@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts.bends import bent
 from dlrun.port.insert import statements
 from dlrun.port.passes import shown
 from dlrun.port.passes.counters import runs_inside
@@ -62,7 +63,7 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
             if alone and binding.value is not None:
                 yield Edit(binding.value, _SUM, metrics.total_of(value))
             elif not binding.path and binding.value is not None:
-                yield Edit(metrics.bent(binding.value) or binding.value, why, metrics.wrapped)
+                yield Edit(bent(script, binding.value) or binding.value, why, metrics.wrapped)
             else:
                 lines = statements("torch/average_kept", dl=metrics.facts.alias, name=script.code(value))
                 yield Edit(script.line_of(binding.node), why, after=lines)

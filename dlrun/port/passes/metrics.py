@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 import libcst as cst
 
 from dlrun.port.facts import Facts
+from dlrun.port.facts.bends import CURVED, bend_of, bent
 from dlrun.port.facts.computed import nothing
 from dlrun.port.facts.entries import Entries
 from dlrun.port.facts.kinds import ends, to_an_end
@@ -23,9 +24,6 @@ from dlrun.port.program.dicts import pairs
 from dlrun.port.program.script import added, children, dotted, walk
 
 _RECORDS = ("best", "min_", "max_", "lowest", "highest", "prev", "last_", "thresh")
-_CURVES = ("exp", "log", "log2", "log10", "log1p", "sqrt")
-_WHERE = ("math", "numpy", "torch", "tensorflow", "tensorflow.math")
-CURVED = {f"{module}.{curve}" for module in _WHERE for curve in _CURVES}
 
 
 class Metrics:
@@ -159,9 +157,9 @@ class Metrics:
             return []
         if isinstance(node, cst.Call) and self.script.name_of(node.func) in ("builtins.round", "builtins.int"):
             return self.values(node.args[0].value) if node.args else []  # the mean is rounded, not the parts
-        if (curve := self._beside_numbers(node)) is not None:
+        if (curve := bend_of(self.script, node)) is not None:
             return self.values(curve)
-        if (inner := self.bent(node)) is not None:
+        if (inner := bent(self.script, node)) is not None:
             self.formatted.update([inner] if node in self.formatted else [])
             return self.values(inner)  # perplexity is that of the mean loss
         if isinstance(node, cst.Call) and of_one_list(self.script, node) and self.listed(node.args[0].value):
@@ -181,32 +179,6 @@ class Metrics:
         if isinstance(node, (cst.Arg, cst.Attribute, cst.Subscript)):
             return self.values(node.value)  # the name of a keyword or an attribute is no value, nor is an index
         return [value for child in children(node) for value in self.values(child)]
-
-    def bent(self, node: cst.CSTNode) -> cst.BaseExpression | None:
-        """Return what ``node`` takes the exponential, the logarithm or the root of: ``loss.sqrt().item()``."""
-        if not isinstance(node, cst.Call):
-            return None
-        if self.script.name_of(node.func) in CURVED:
-            return node.args[0].value if node.args else None
-        if not isinstance(node.func, cst.Attribute) or node.args:
-            return None
-        if node.func.attr.value == "item":
-            return self.bent(node.func.value)
-        return node.func.value if node.func.attr.value in _CURVES else None
-
-    def _beside_numbers(self, node: cst.CSTNode) -> cst.BaseExpression | None:
-        """Return the one call of ``-10 * math.log10(mse)`` that bends what it is given; None of what is none."""
-        match node:
-            case cst.UnaryOperation(operator=cst.Minus(), expression=inner):
-                parts = [inner]
-            case cst.BinaryOperation(left=one, right=other):
-                parts = [one, other]
-            case _:
-                return None
-        varied = [part for part in parts if not isinstance(part, (cst.Integer, cst.Float))]
-        if len(varied) != 1:
-            return None
-        return varied[0] if self.bent(varied[0]) is not None else self._beside_numbers(varied[0])
 
     def listed(self, node: cst.CSTNode) -> bool:
         """Tell whether ``node`` is a list of numbers to which all ranks add together."""

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
+from dlrun.port.facts.bends import CURVED
 from dlrun.port.facts.formats import numbers
 from dlrun.port.passes import meters
 from dlrun.port.passes.extremes import of_all
-from dlrun.port.passes.metrics import CURVED, Metrics
+from dlrun.port.passes.metrics import Metrics
 from dlrun.port.passes.writes import SAVES, WRITES
 from dlrun.port.program.dicts import pairs
 from dlrun.port.program.script import argument, dotted, walk
