@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from functools import cached_property
 
 import libcst as cst
@@ -167,7 +166,7 @@ class Loops:
         around = next((up for up in self.script.above(inner) if isinstance(up, LOOPS)), None)
         if inner in self.turning or around not in self.turning or not isinstance(around, cst.For):
             return False
-        if isinstance(inner, cst.For) and runs_each(inner, self.flow.methods):
+        if isinstance(inner, cst.For) and self.flow.runs_each(inner):
             return False
         target: cst.BaseExpression = around.target
         called = self.script.name_of(around.iter.func) if isinstance(around.iter, cst.Call) else ""
@@ -211,29 +210,3 @@ class Loops:
         runs = (n for n in steps if isinstance(n, cst.Call) and (self.gradients.is_search(n) or any(
             self.gradients.runs_backward(f.body) for f in self.flow.targets(n))))  # fmt: skip
         return list(dict.fromkeys(self.script.line_of(self.script.statement_of(n)) for n in runs))
-
-
-def runs_each(loop: cst.For, methods: Collection[str]) -> bool:
-    """Tell whether ``loop`` goes through what it calls: ``for hook in hooks: hook(step)``, or own ``methods`` of it.
-
-    Also by their names, ``getattr(hook, event)(step)``.
-    """
-    through = _bound(loop.target)
-    for call in (n for n in walk(loop.body) if isinstance(n, cst.Call)):
-        match call.func, call.args:
-            case cst.Name("getattr"), [cst.Arg(value=cst.Name(name)), _, *_]:
-                found = name in through
-            case cst.Attribute(value=cst.Name(name), attr=cst.Name(method)), _:
-                found = name in through and method in methods
-            case func, _:
-                found = isinstance(func, cst.Name) and func.value in through
-        if found:
-            return True
-    return False
-
-
-def _bound(target: cst.BaseExpression) -> set[str]:
-    """Return the names that ``target`` binds: none of ``self.x, self.y``."""
-    if isinstance(target, (cst.Tuple, cst.List)):
-        return {name for element in target.elements for name in _bound(element.value)}
-    return {target.value} if isinstance(target, cst.Name) else set()

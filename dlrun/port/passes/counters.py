@@ -8,7 +8,6 @@ import libcst as cst
 
 from dlrun.port.facts import Facts, Feed, ScriptFacts
 from dlrun.port.facts.computed import Tells
-from dlrun.port.facts.loops import runs_each
 from dlrun.port.feeds.iterated import BARS
 from dlrun.port.program.script import added, calls_method, dotted, names_in, numbered, walk
 
@@ -167,9 +166,7 @@ def each_update(
     Of the calls of the function ``all`` are there, or, for ``any``, one is.
     """
     around = innermost(facts, node)
-    while isinstance(around, cst.For) and runs_each(
-        around, facts.flow.methods
-    ):  # for handler in handlers: handler(step)
+    while isinstance(around, cst.For) and facts.flow.runs_each(around):  # for handler in handlers: handler(step)
         around = innermost(facts, around)
     if isinstance(around, (cst.For, cst.While)):
         return around in facts.loops and takes_batches(facts, around)

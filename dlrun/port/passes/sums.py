@@ -10,7 +10,6 @@ from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import computed, reaching
 from dlrun.port.facts.entries import Entries
 from dlrun.port.facts.lists import Lists
-from dlrun.port.facts.loops import runs_each
 from dlrun.port.facts.summed import is_summed, length_of, summed
 from dlrun.port.passes import counts, returned
 from dlrun.port.passes.steering import trained_by
@@ -208,7 +207,7 @@ class Sums(Turns):
         above = (u for u in self.script.above(node) if isinstance(u, (cst.For, cst.While, cst.FunctionDef)))
         around = (u for u in above if u not in parts)  # nor one that runs callbacks
         loop = next(
-            (u for u in around if not isinstance(u, cst.For) or not runs_each(u, self.facts.flow.methods)), None
+            (u for u in around if not isinstance(u, cst.For) or not self.facts.flow.runs_each(u)), None
         )
         calls = self.facts.flow.callers(loop) if isinstance(loop, cst.FunctionDef) and depth else []
         if isinstance(loop, cst.FunctionDef):

@@ -30,6 +30,32 @@ class Runs(Attributes, ABC):
         """The nodes of which is being asked what they draw from."""
         return set()
 
+    @cached_property
+    def _each(self) -> dict[cst.For, bool]:
+        """The answers of ``runs_each``."""
+        return {}
+
+    def runs_each(self, loop: cst.For) -> bool:
+        """Tell whether ``loop`` goes through what it calls: ``for hook in hooks: hook(step)``, or own methods of it.
+
+        Also by their names, ``getattr(hook, event)(step)``.
+        """
+        if loop not in self._each:
+            calls = (n for n in walk(loop.body) if isinstance(n, cst.Call))
+            self._each[loop] = any(self._is_of(call, _bound(loop.target)) for call in calls)
+        return self._each[loop]
+
+    def _is_of(self, call: cst.Call, names: set[str]) -> bool:
+        """Tell whether ``call`` runs one of ``names``, or an own method of it."""
+        match call.func, call.args:
+            case cst.Name("getattr"), [cst.Arg(value=cst.Name(name)), _, *_]:
+                return name in names
+            case cst.Attribute(value=cst.Name(name), attr=cst.Name(method)), _:
+                return name in names and method in self.methods
+            case func, _:
+                return isinstance(func, cst.Name) and func.value in names
+        return False
+
     @abstractmethod
     def targets(self, call: cst.Call) -> list[cst.FunctionDef]:
         """Return the functions of this program that ``call`` may run."""
@@ -135,3 +161,10 @@ def _at(value: cst.CSTNode, path: Path) -> cst.BaseExpression:
     while path and isinstance(value, cst.Tuple) and isinstance(at := path[0], int) and at < len(value.elements):
         value, path = value.elements[at].value, path[1:]
     return value  # type: ignore[return-value]
+
+
+def _bound(target: cst.BaseExpression) -> set[str]:
+    """Return the names that ``target`` binds: none of ``self.x, self.y``."""
+    if isinstance(target, (cst.Tuple, cst.List)):
+        return {name for element in target.elements for name in _bound(element.value)}
+    return {target.value} if isinstance(target, cst.Name) else set()
