@@ -12,7 +12,7 @@ from dlrun.port.program.runs import Runs
 from dlrun.port.program.script import Path, Script
 
 _FAR = 1000  # deeper than any question
-_MANY = 1000  # questions on the way to one answer, from which on what was found before is taken as it is
+_MANY = 100  # questions on the way to one answer, from which on what was found before is taken as it is
 
 
 class Flow(Runs):
