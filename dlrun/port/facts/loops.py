@@ -151,9 +151,15 @@ class Loops:
                 return up in self.turning
             if isinstance(up, cst.FunctionDef):
                 calls = self.flow.callers(up) if depth and up not in self.gradients.leads_to_backward else []
-                return up in self.gradients.leads_to_backward or (
-                    bool(calls) and all(self.in_training(call, depth - 1) for call in calls))  # fmt: skip
+                trains = (self.in_training(call, depth - 1) and not self._beside(call) for call in calls)
+                return up in self.gradients.leads_to_backward or (bool(calls) and all(trains))
         return False
+
+    def _beside(self, call: cst.CSTNode) -> bool:
+        """Tell whether ``call`` stands in a loop through epochs beside that through batches, and may evaluate."""
+        around = next((up for up in self.script.above(call) if isinstance(up, (*LOOPS, cst.FunctionDef))), None)
+        bodies = self.flow.bodies(around.body, 3) if isinstance(around, LOOPS) else ()
+        return any(n in self.turning for body in bodies for n in walk(body))
 
     @cached_property
     def parts(self) -> list[cst.For | cst.While]:
