@@ -192,9 +192,20 @@ class Gpu:
         self.driver.fake_fail(function.encode(), nth, code)
 
     def calls(self) -> list[str]:
-        """The names of the driver's functions that were called since ``forget``."""
+        """The names of the driver's functions that were called since ``forget``; none of a real one's."""
+        if not self.is_fake:
+            return []
         self.driver.fake_log.restype = ctypes.c_char_p
         return self.driver.fake_log().decode().split()
 
     def forget(self) -> None:
-        self.driver.fake_forget()
+        if self.is_fake:
+            self.driver.fake_forget()
+
+    def threads(self) -> int:
+        """How many threads have called the driver; 0 of a real one."""
+        return int(self.driver.fake_threads()) if self.is_fake else 0
+
+    @property
+    def is_fake(self) -> bool:
+        return hasattr(self.driver, "fake_log")

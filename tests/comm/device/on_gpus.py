@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 
 from gpus import HERE
@@ -29,3 +30,9 @@ def launched(n: int, *arguments: str | Path, **variables: str) -> str:
         env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, "TMPDIR": folder, **variables}
         done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=800, check=False)
     return done.stdout + done.stderr[-6000:]
+
+
+@cache
+def said_on_a_real_gpu(n: int, path: str, *files: str) -> str:
+    """What the checks in these files of this folder say on n ranks that share a real GPU, on the way ``path``."""
+    return launched(n, FACES / "run_checks.py", *(HERE / file for file in files), DL_COMM_GPU_PATH=path)

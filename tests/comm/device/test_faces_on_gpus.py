@@ -6,6 +6,8 @@ import re
 
 import pytest
 from gpu_programs import ONE, START, failing
+from gpus import HERE, real_driver
+from on_gpus import checks_in, said_on_a_real_gpu
 
 ALONE = (
     START
@@ -181,3 +183,15 @@ def test_no_thread_but_the_frameworks_calls_cuda_and_none_waits_for_it(fake_rank
              "cuStreamIsCapturing", "cuStreamWaitEvent", "cuStreamWaitValue32_v2",
              "cuStreamWriteValue32_v2"]  # fmt: skip
     assert ended.lines("rank") == [f"rank {r} did not wait: [True] on 1 thread {calls}" for r in (0, 1)], ended.output
+
+
+CUPY = "cupy_on_real_gpu.py"
+
+
+@pytest.mark.parametrize(("n", "path"), [(1, "auto"), (2, "auto"), (3, "staged")])
+@pytest.mark.parametrize("check", checks_in(HERE, (CUPY,)))
+def test_arrays_of_cupys_on_a_real_gpu(check, n, path):
+    real_driver()
+    pytest.importorskip("cupy")
+    said = said_on_a_real_gpu(n, path, CUPY)
+    assert f"passed {check}" in said.splitlines(), said[-8000:]

@@ -1,9 +1,13 @@
-"""Sums that are formed on the GPUs, on real ranks over the fake driver: NCCL, CUDA IPC, and the host between nodes."""
+"""Sums that are formed on the GPUs, on real ranks over the fake driver: NCCL, CUDA IPC, and the host between nodes.
+
+With a real GPU those ways, too, that ranks can go who share it.
+"""
 
 from __future__ import annotations
 
 import pytest
 from gpu_programs import ONE, START, failing
+from gpus import real_driver
 
 TOGETHER = (
     START
@@ -76,7 +80,7 @@ TOGETHER = (
         returned.set()
     session.follow_on_gpu(ticket, stream)
     returned.set()
-    calls, threads = gpu.calls(), gpu.driver.fake_threads()
+    calls, threads = gpu.calls(), gpu.threads()
     right = np.mean([values(r, 30_000, "float32").astype("f8") for r in range(n)], axis=0)
     assert np.allclose(gpu.read(array), right, atol=1e-5)
     waited = f"it did not wait: {in_time} on {threads} thread{'s' * (threads > 1)},"
@@ -115,6 +119,24 @@ def test_every_way_gives_the_right_numbers_and_waits_for_no_gpu(fake_ranks, n, v
         start = f"rank {rank} is right by {path}; it did not wait: [True] on 1 thread, "
         assert line.startswith(start), line
         assert set(line.removeprefix(start).split()) == calls
+
+
+@pytest.mark.parametrize(
+    ("n", "variables", "path"),
+    [(2, {}, "CUDA IPC"), (3, {}, "CUDA IPC"), (4, TWO_NODES, f"CUDA IPC {WITHIN}"),
+     (3, {"DL_COMM_GPU_PATH": "staged"}, "the host, as DL_COMM_GPU_PATH says")],
+)  # fmt: skip
+@pytest.mark.parametrize("chunk", ["1", "256"])
+def test_ranks_that_share_a_real_gpu_get_the_right_numbers_and_do_not_wait(
+    job, any_mpi, programs, n, variables, path, chunk
+):
+    more = {"DL_COMM_CUDA_LIBRARY": real_driver(), "DL_COMM_PIPELINE_CHUNK_KB": chunk, **variables, **programs}
+    ended = job(any_mpi, n, TOGETHER, **more)
+    lines = ended.lines("rank")
+    assert len(lines) == n, ended.output
+    why = "" if path.startswith("the host") else f", {SHARED}"
+    for rank, line in enumerate(lines):
+        assert line.startswith(f"rank {rank} is right by {path}{why}; it did not wait: [True]"), line
 
 
 MPI = {"cuEventQuery", "MPI_Isend_of_a_GPU", "MPI_Irecv_of_a_GPU"}

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 from gpus import HERE, aware_mpi, real_driver
 from mpis import first_mpi
-from on_gpus import FACES, checks_in, launched
+from on_gpus import FACES, checks_in, launched, said_on_a_real_gpu
 
 HOOKS = "torch_hooks_on_gpu.py"
 # What runs which way over the fake: two ranks share a GPU and go through the host, or have one each, or a node each.
@@ -78,11 +78,6 @@ def test_tensors_of_rocm_are_copied_to_the_host(monkeypatch):
     assert len(copied) == 1
 
 
-@cache
-def said_on_a_real_gpu(n: int, path: str) -> str:
-    return launched(n, FACES / "run_checks.py", *(HERE / file for file in ON_A_REAL_GPU), DL_COMM_GPU_PATH=path)
-
-
 @pytest.mark.parametrize(("n", "path"), [(1, "auto"), (2, "auto"), (4, "auto"), (2, "staged"), (4, "staged")])
 @pytest.mark.parametrize("check", checks_in(HERE, ON_A_REAL_GPU))
 def test_on_a_real_gpu(check, n, path):
@@ -90,5 +85,5 @@ def test_on_a_real_gpu(check, n, path):
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("this torch was built without CUDA")
-    said = said_on_a_real_gpu(n, path)
+    said = said_on_a_real_gpu(n, path, *ON_A_REAL_GPU)
     assert f"passed {check}" in said.splitlines(), said[-8000:]
