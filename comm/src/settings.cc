@@ -60,7 +60,7 @@ Settings read_settings(const Look& look) {
   s.wire_ranks = static_cast<int>(number(look, "DL_COMM_WIRE_RANKS", s.wire_ranks, 0, 1 << 20, true));
   s.host = text(look, "DL_COMM_HOST");
   s.mpi_library = text(look, "DL_COMM_MPI_LIBRARY");
-  s.gpu_path = choice(look, "DL_COMM_GPU_PATH", s.gpu_path, {"auto", "nccl", "staged", "mpi"});
+  s.gpu_path = choice(look, "DL_COMM_GPU_PATH", s.gpu_path, {"auto", "nccl", "ipc", "mpi", "staged"});
   s.cuda_library = text(look, "DL_COMM_CUDA_LIBRARY");
   s.nccl_library = text(look, "DL_COMM_NCCL_LIBRARY");
   s.check = number(look, "DL_COMM_CHECK", s.check, 0, 1, false);

@@ -24,7 +24,7 @@ struct Settings {
   int wire_ranks = 0;                    // DL_COMM_WIRE_RANKS: how many ranks of a node talk to other nodes; 0: all
   std::string host;                      // DL_COMM_HOST: the name of this rank's node; empty: host name and boot id
   std::string mpi_library;               // DL_COMM_MPI_LIBRARY: the libmpi to load
-  std::string gpu_path = "auto";         // DL_COMM_GPU_PATH: how arrays on GPUs go: auto, nccl (over all ranks), mpi (between nodes), staged (through the host)
+  std::string gpu_path = "auto";         // DL_COMM_GPU_PATH: how arrays on GPUs go: auto, nccl (over all ranks), ipc (within nodes), mpi (between nodes), staged (through the host)
   std::string cuda_library;              // DL_COMM_CUDA_LIBRARY: CUDA's driver; empty: libcuda.so.1
   std::string nccl_library;              // DL_COMM_NCCL_LIBRARY: NCCL; empty: the framework's, or the system's
   std::string prefix;                    // the Python environment, in which libraries are looked for; no variable

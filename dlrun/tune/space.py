@@ -84,7 +84,7 @@ VARIABLES = {
     "DL_COMM_WIRE": ("*:doubling", "*:halving", "*:ring", "*:mpi"),
     "DL_COMM_BUCKET_MB": ("4", "64"),
     "DL_COMM_NUM_CUDA_STREAMS": ("2", "4"),
-    "DL_COMM_GPU_PATH": ("staged", "nccl", "mpi"),
+    "DL_COMM_GPU_PATH": ("staged", "nccl", "ipc", "mpi"),
 }
 
 

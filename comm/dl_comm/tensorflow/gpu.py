@@ -45,7 +45,7 @@ def in_use() -> bool:
         with tf.init_scope():
             _combine([_copy(tf.ones([1]))], [[1]], "mean", ["a trial of TensorFlow's memory"])
     except CommError as error:
-        if os.environ.get("DL_COMM_GPU_PATH") in ("nccl", "mpi"):
+        if os.environ.get("DL_COMM_GPU_PATH") in ("nccl", "ipc", "mpi"):
             raise
         _say(error.message)
         return False

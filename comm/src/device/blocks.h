@@ -8,6 +8,7 @@
 // Two blocks of scratch memory serve, one for the even and one for the odd blocks.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <deque>
 #include <functional>
@@ -47,7 +48,7 @@ class Blocks {
   void finish(Cuda::Stream stream, const Block& block, double divisor);
 
  private:
-  static std::size_t block_bytes(const Settings& settings) { return settings.pipeline_chunk_kb * 1024 * 32; }
+  static std::size_t block_bytes(const Settings& settings) { return std::min<std::size_t>(settings.pipeline_chunk_kb * 32, 32 * 1024) * 1024; }
 
   Copier copier_;
   Neighbours& neighbours_;

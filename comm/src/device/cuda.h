@@ -64,6 +64,7 @@ class Cuda {
   F<Event, Stream> event_record{*this, "cuEventRecord"};
   F<Event> event_query{*this, "cuEventQuery"};  // 0, or not_ready
   static constexpr int not_ready = 600;         // CUDA_ERROR_NOT_READY
+  F<float*, Event, Event> event_elapsed{*this, "cuEventElapsedTime"};  // milliseconds; of events that are timed
 
   F<void**, std::size_t, unsigned> host_allocate{*this, "cuMemHostAlloc"};
   F<void*, std::size_t, unsigned> host_register{*this, "cuMemHostRegister_v2"};

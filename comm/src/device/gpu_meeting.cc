@@ -122,8 +122,9 @@ GpuTeam::Shared GpuTeam::shared(const std::string& what, std::size_t bytes) {
   return made;
 }
 
-// Says why a way cannot be gone, the same on all ranks; "": it can.
-std::string GpuTeam::open(Way way) {
+// Says "failed: ..." where a way cannot be gone, or that it is slow, the same on all ranks; "": it can.
+std::string GpuTeam::open(const GpuPath& path) {
+  const Way way = path.way;
   if (way == Way::host) return "";
   std::string trouble = ask("memory on the ranks' GPUs", [&] {
     if (way != Way::mpi && !pipelines_.front()->in_stream())
@@ -135,6 +136,8 @@ std::string GpuTeam::open(Way way) {
   const bool by_nccl = way == Way::nccl || way == Way::nccl_node;
   if (trouble.empty()) trouble = by_nccl ? join_nccl(way == Way::nccl) : join_ipc(way == Way::mpi);
   if (trouble.empty()) trouble = try_out();
+  if (!trouble.empty()) trouble = "failed: " + trouble;
+  else if (path.only_if_soon) trouble = try_meetings();
   if (trouble.empty()) return "";
   if (neighbours_) neighbours_->let_go(work_);
   blocks_.reset();

@@ -31,9 +31,9 @@ GpuTeam::GpuTeam(Team& team, Arena& arena, const Layout& layout, const Settings&
   for (const GpuPath& path : all) {
     const bool has_reason = path.why.find(", since ") != std::string::npos;
     path_ = {path.way, path.why + (failed.empty() ? "" : (has_reason ? ", and " : ", since ") + failed), path.hint};
-    const std::string trouble = open(path.way);
+    const std::string trouble = open(path);
     if (trouble.empty()) return;
-    failed += (failed.empty() ? "" : ", and ") + path.why.substr(0, path.why.find(", since ")) + " failed: " + trouble;
+    failed += (failed.empty() ? "" : ", and ") + path.why.substr(0, path.why.find(", since ")) + " " + trouble;
   }
   throw CommError("DL_COMM_GPU_PATH is " + settings_.gpu_path + ", but " + failed, "leave it out, and another way is taken");
 }

@@ -74,10 +74,12 @@ class GpuTeam {
   Shared shared(const std::string& what, std::size_t bytes);
   std::vector<GpuPath> ways(const void* address, Cuda::Stream stream);
   void pin_memory();
-  std::string open(Way way);
+  std::string open(const GpuPath& path);
   std::string join_nccl(bool all_ranks);
   std::string join_ipc(bool by_hosts);
   std::string try_out();  // gpu_trial.cc
+  std::string try_meetings();
+  Flat trial_numbers() const;
   std::string on_the_lane(const std::function<void()>& enqueue);
   std::size_t after_trial() const;
   // Looks until `is_so` on all ranks, and they know it; "": it is. Else who failed, or the time is up.

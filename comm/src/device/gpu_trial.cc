@@ -1,6 +1,7 @@
 // Known numbers are averaged over a GpuTeam's ranks before any gradient is: a driver, a link, an NCCL or an MPI that does
 // not do what it says must not be met in training.
 #include <algorithm>
+#include <cmath>
 
 #include "device/gpu_team.h"
 #include "error.h"
@@ -9,6 +10,11 @@ namespace dl {
 namespace {
 
 constexpr std::size_t numbers = 1024;
+constexpr unsigned timed = 0;  // CU_EVENT_DEFAULT
+constexpr int rounds = 4;
+
+// Two ranks on one H200 take 750 us for a sum where they have it in turns, and 42 us under NVIDIA's MPS.
+constexpr double soon_us = 300;
 
 float of_rank(int rank, std::size_t i) { return static_cast<float>(rank % 8 + 1 + static_cast<int>(i % 8)); }
 
@@ -17,6 +23,13 @@ float of_rank(int rank, std::size_t i) { return static_cast<float>(rank % 8 + 1 
 // The scratch memory: two blocks, the trial's numbers, and what arrives from other nodes.
 std::size_t GpuTeam::after_trial() const { return Blocks::footprint(settings_) + numbers * sizeof(float); }
 
+// They lie in the scratch memory.
+Flat GpuTeam::trial_numbers() const {
+  const Cuda::Pointer trial = scratch_ + Blocks::footprint(settings_);
+  const std::size_t n = std::min(numbers, Pipeline::footprint(settings_) / sizeof(float));
+  return Flat({{reinterpret_cast<char*>(static_cast<std::uintptr_t>(trial)), n, Dtype::float32}});
+}
+
 // "": the ranks that sum among themselves got the right mean.
 std::string GpuTeam::try_out() {
   const Cuda& cuda = gpu_->cuda;
@@ -24,8 +37,8 @@ std::string GpuTeam::try_out() {
   const int me = by_hosts_ ? rank_ : neighbours_->rank();
   const Cuda::Pointer trial = scratch_ + Blocks::footprint(settings_);
   auto* const host = reinterpret_cast<float*>(pinned_);
-  const std::size_t n = std::min(numbers, Pipeline::footprint(settings_) / sizeof(float));
-  const Flat flat({{reinterpret_cast<char*>(static_cast<std::uintptr_t>(trial)), n, Dtype::float32}});
+  const Flat flat = trial_numbers();
+  const std::size_t n = flat.size();
   const auto enqueue = [&] {
     for (std::size_t i = 0; i < n; ++i) host[i] = of_rank(me, i);
     cuda.copy_to_device(trial, host, n * sizeof(float), work_);
@@ -49,6 +62,40 @@ std::string GpuTeam::try_out() {
     }
     return "";
   }).trouble;
+}
+
+// "": the ranks' streams meet soon. Ranks that share a GPU have it in turns, unless NVIDIA's MPS lets them run at once; each
+// meeting then waits for a turn, of milliseconds where they compute, too. What goes through the host waits for none.
+std::string GpuTeam::try_meetings() {
+  const Cuda& cuda = gpu_->cuda;
+  const Flat flat = trial_numbers();
+  Cuda::Event marks[rounds + 1] = {};
+  std::string trouble = ask("the time of a trial", [&] {
+    for (Cuda::Event& mark : marks) cuda.event_create(&mark, timed);
+    cuda.event_record(marks[0], work_);
+    for (int round = 1; round <= rounds; ++round) {
+      sum_blocks(work_, flat, 0, 1);
+      cuda.event_record(marks[round], work_);
+    }
+    return "";
+  }).trouble;
+  const auto ended = [&] { return cuda.event_query.allowing(Cuda::not_ready, marks[rounds]) == 0; };
+  if (trouble.empty()) trouble = until_all("a trial has ended", std::min(settings_.timeout_s, 60.0), ended);
+  if (!trouble.empty()) return "failed: " + trouble;
+  const Answers answers = ask("how long a trial took", [&] {
+    float least = 0;  // the first waits for a rank that comes later
+    for (int round = 1; round <= rounds; ++round) {
+      float ms = 0;
+      cuda.event_elapsed(&ms, marks[round - 1], marks[round]);
+      least = round == 1 ? ms : std::min(least, ms);
+    }
+    return std::to_string(std::lround(1000 * least));
+  });
+  if (!answers.trouble.empty()) return "failed: " + answers.trouble;
+  long us = 0;
+  for (const std::string& answer : answers.all) us = std::max(us, std::stol(answer));
+  if (us <= soon_us) return "";
+  return "is slow: a sum takes " + std::to_string(us) + " us where ranks have a GPU in turns; NVIDIA's MPS ends that";
 }
 
 // Where the ranks' hosts meet on the way, or MPI does not answer, all of them end in an error, and the team is lost.

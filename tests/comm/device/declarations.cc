@@ -25,6 +25,7 @@ CHECK(launch_host, cuLaunchHostFunc);
 CHECK(event_create, cuEventCreate);
 CHECK(event_record, cuEventRecord);
 CHECK(event_query, cuEventQuery);
+CHECK(event_elapsed, cuEventElapsedTime);
 CHECK(host_allocate, cuMemHostAlloc);
 CHECK(host_register, cuMemHostRegister);
 CHECK(host_pointer, cuMemHostGetDevicePointer);

@@ -380,7 +380,7 @@ int cuLaunchHostFunc(CUstream stream, void (*run)(void*), void* data) {
 
 // ---- events: each record has a number, and a wait is for the latest at its call ----
 
-struct Event { unsigned recorded, done; struct Event* before; };
+struct Event { unsigned recorded, done, timed; struct Event* before; };
 static struct Event* events;  // all there are: nothing is lost for a sanitizer
 typedef struct { struct Event* event; unsigned number; } Moment;
 static void do_record(void* data) {
@@ -401,6 +401,7 @@ int cuEventCreate(struct Event** event, unsigned flags) {
   const int code = fake_called("cuEventCreate", 1);
   if (code || flags > 3) return code ? code : INVALID_VALUE;
   struct Event* const made = calloc(1, sizeof *made);
+  made->timed = !(flags & 2);
   pthread_mutex_lock(&guard);
   made->before = events;
   *event = events = made;
@@ -413,6 +414,16 @@ int cuEventQuery(struct Event* event) {
   const int done = event->done >= event->recorded;
   pthread_mutex_unlock(&guard);
   return code ? code : done ? 0 : NOT_READY;
+}
+// Both have happened; the fake's GPUs are as quick as FAKE_CUDA_ELAPSED_US says.
+int cuEventElapsedTime(float* milliseconds, struct Event* start, struct Event* end) {
+  const int code = fake_called("cuEventElapsedTime", 1);
+  if (code || !start->timed || !end->timed) return code ? code : INVALID_VALUE;
+  pthread_mutex_lock(&guard);
+  const int ready = start->done && start->done >= start->recorded && end->done && end->done >= end->recorded;
+  pthread_mutex_unlock(&guard);
+  *milliseconds = (float)setting("FAKE_CUDA_ELAPSED_US", 20) / 1000;
+  return ready ? 0 : NOT_READY;
 }
 static unsigned latest(struct Event* event, unsigned more) {
   pthread_mutex_lock(&guard);
