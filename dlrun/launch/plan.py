@@ -26,7 +26,8 @@ class LaunchPlan:
 
     ``program`` is the script and its arguments; ``module`` says that it is a module's name, as in ``python -m``.
     ``native`` are words for the launcher itself. ``per_node``, ``cores`` and ``gpus`` count ranks per node, and cores
-    and GPUs per rank; ``share_gpus`` lets more ranks than GPUs start on this machine. ``show`` are the ranks whose
+    and GPUs per rank; ``share_gpus`` lets more ranks than GPUs start on this machine, and ``mps``
+    has them run on a GPU at once (rank/mps.py). ``show`` are the ranks whose
     output is shown (None: all), ``torchrun`` gives the ranks what torchrun would, ``origins`` say where variables of
     ``env`` come from, where that is not the command line. ``cwd`` is where the job runs ("": here); a script that runs
     ``apart`` has a folder of its own that looks like that one, ``run_dir/files``, in which what it wrote is left.
@@ -49,6 +50,7 @@ class LaunchPlan:
     cores: int | None = None
     gpus: int | None = None
     share_gpus: bool = True
+    mps: bool = True
     bind: bool = True
     env: tuple[tuple[str, str], ...] = ()
     origins: tuple[tuple[str, str], ...] = ()

@@ -41,7 +41,8 @@ def warnings(facts: Sequence[Mapping[str, Any]], nodes: int = 1) -> list[str]:
                          "give the container more (docker run --shm-size=1g)")  # fmt: skip
         gpus = set().union(*(rank["gpus"] for rank in ranks))
         if gpus and len(gpus) < len(ranks):
-            found.append(f"{host}: {len(ranks)} ranks share {len(gpus)} GPUs; one rank for each is faster")
+            shared = f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''}"
+            found.append(f"{host}: {len(ranks)} ranks share {shared}; one rank for each is faster")
         if len(ranks) > 1 and len(gpus) == len(ranks) and all(len(rank["gpus"]) == 1 for rank in ranks):
             found.append(f"{host}: each rank sees its own GPU alone, so neighbours cannot map each other's memory; "
                          "ask the batch system for GPUs by the node, not by the task")  # fmt: skip

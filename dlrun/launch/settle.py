@@ -59,8 +59,9 @@ def settle(plan: LaunchPlan, site: Site) -> LaunchPlan:
     program = plan.program
     if kind == "command" and "/" not in program[0] and Path(plan.cwd, program[0]).is_file():
         program = (f"./{program[0]}", *program[1:])  # as a script is: that of this folder, before any on PATH
+    mps = plan.mps and site.env.get("DLRUN_MPS", "1") != "0"
     return replace(plan, program=program, ranks=ranks, launcher=launcher, pmi=pmi, nodes=nodes, per_node=per_node,
-                   kind=kind, show=show, local=local, notes=plan.notes + notes)  # fmt: skip
+                   mps=mps, kind=kind, show=show, local=local, notes=plan.notes + notes)  # fmt: skip
 
 
 def _check_placement(plan: LaunchPlan, site: Site, ranks: int, backend: str, local: bool) -> None:

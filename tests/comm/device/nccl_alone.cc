@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -31,7 +32,7 @@ bool closes_groups(dl::NcclTeam& team, const char* library, dl::Cuda::Stream str
   }
 }
 
-int run(const char* cuda_library, const char* nccl_library, const char* prefix) {
+int run(const std::string& cuda_library, const std::string& nccl_library, const std::string& prefix) {
   const dl::Cuda& cuda = dl::Cuda::load(cuda_library);
   int device = 0;
   dl::Cuda::Context context;
@@ -73,7 +74,7 @@ int run(const char* cuda_library, const char* nccl_library, const char* prefix) 
   dl::wait_for(cuda, end);
   for (std::size_t i = 0; i < count; ++i)
     if (numbers[i] != static_cast<float>(i) / 4) return std::printf("number %zu is %g\n", i, static_cast<double>(numbers[i])), 1;
-  if (!closes_groups(team, nccl_library, stream, flat)) return std::puts("a group is left open"), 1;
+  if (!closes_groups(team, nccl_library.c_str(), stream, flat)) return std::puts("a group is left open"), 1;
   return std::printf("right by NCCL %d\n", nccl.version()), 0;
 }
 
