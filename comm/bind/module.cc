@@ -136,11 +136,11 @@ std::vector<Session*> local_sessions(int n, const Names& hosts, double timeout_s
         settings.timeout_s = timeout_s;
         settings.shared_memory = shared_memory;
         settings.stage_kb = static_cast<std::size_t>(stage_kb);
-        settings.default_nthreads = threads;
+        settings.default_nthreads = settings.gpu_nthreads = threads;
         settings.wire = dl::wire_table(wire);
         settings.wire_dtype = wire_dtype;
         settings.wire_ranks = wire_ranks;
-        settings.pipeline_chunk_kb = static_cast<std::size_t>(pipeline_chunk_kb);
+        settings.pipeline_chunk_kb = settings.gpu_chunk_kb = static_cast<std::size_t>(pipeline_chunk_kb);
         settings.check = check;
         settings.gpu_path = gpu_path;
         settings.cuda_library = cuda_library;

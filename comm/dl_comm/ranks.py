@@ -102,7 +102,7 @@ def own_team() -> int:
     team = next(_own_teams, None)
     if team is None:
         raise dl_comm.CommError("no team of threads is left: the functions of dl_comm's faces have taken 399")
-    _core.create_team(team, int(os.environ.get("DL_COMM_DEFAULT_NTHREADS", "2")))
+    _core.create_team(team, settings.threads(os.environ))
     return team
 
 

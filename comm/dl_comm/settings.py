@@ -21,6 +21,11 @@ def number(environment: Mapping[str, str], variable: str, default: float, *, who
     return value
 
 
+def threads(environment: Mapping[str, str]) -> int:
+    """Return how many threads a team gets that nobody gave a number: as ``default_nthreads`` in ``src/settings.h``."""
+    return int(number(environment, "DL_COMM_DEFAULT_NTHREADS", 4, whole=True))
+
+
 def flag(environment: Mapping[str, str], variable: str) -> bool:
     """Return whether a variable is 1 rather than 0 or missing. Raises CommError that names it and what it holds."""
     text = environment.get(variable, "")

@@ -50,7 +50,9 @@ Settings read_settings(const Look& look) {
   s.timeout_s = number(look, "DL_COMM_TIMEOUT_S", s.timeout_s, 0, 1e9, false);
   if (s.timeout_s == 0) throw CommError("DL_COMM_TIMEOUT_S is 0", "it takes a number of seconds above 0");
   s.default_nthreads = static_cast<int>(number(look, "DL_COMM_DEFAULT_NTHREADS", s.default_nthreads, 1, 64, true));
+  if (!text(look, "DL_COMM_DEFAULT_NTHREADS").empty()) s.gpu_nthreads = s.default_nthreads;
   s.pipeline_chunk_kb = static_cast<std::size_t>(number(look, "DL_COMM_PIPELINE_CHUNK_KB", 256, 1, 1 << 20, true));
+  if (!text(look, "DL_COMM_PIPELINE_CHUNK_KB").empty()) s.gpu_chunk_kb = s.pipeline_chunk_kb;
   s.num_cuda_streams = static_cast<int>(number(look, "DL_COMM_NUM_CUDA_STREAMS", s.num_cuda_streams, 1, 64, true));
   s.default_prec_level = static_cast<int>(number(look, "DL_COMM_DEFAULT_PREC_LEVEL", s.default_prec_level, 0, 1, true));
   s.stage_kb = static_cast<std::size_t>(number(look, "DL_COMM_STAGE_KB", 256, 4, 1 << 20, true));

@@ -13,8 +13,10 @@ namespace dl {
 
 struct Settings {
   double timeout_s = 300;                // DL_COMM_TIMEOUT_S: how long a rank waits for another before it gives up
-  int default_nthreads = 2;              // DL_COMM_DEFAULT_NTHREADS: threads of a team not created explicitly
-  std::size_t pipeline_chunk_kb = 256;   // DL_COMM_PIPELINE_CHUNK_KB: chunk between host and GPU, and node and wire
+  int default_nthreads = 4;              // DL_COMM_DEFAULT_NTHREADS: threads of a team not created explicitly
+  int gpu_nthreads = 2;                  // the same variable: threads of any team that serve a GPU, at most
+  std::size_t pipeline_chunk_kb = 256;   // DL_COMM_PIPELINE_CHUNK_KB: chunk between node and wire
+  std::size_t gpu_chunk_kb = 4096;       // the same variable: chunk between host and GPU
   int num_cuda_streams = 1;              // DL_COMM_NUM_CUDA_STREAMS: CUDA streams per thread for these transfers
   int default_prec_level = 0;            // DL_COMM_DEFAULT_PREC_LEVEL: 0 sums floats as they are (halves in float32), 1 in double
   std::size_t stage_kb = 256;            // DL_COMM_STAGE_KB: chunk in which private arrays pass through shared memory

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 @click.option("--gpus", type=int, help="GPUs for each rank; one unless said.")
 @click.option("--share-gpus", is_flag=True, envvar="DLRUN_SHARE_GPUS", help="Start more ranks than there are GPUs.")
 @click.option(
-    "--mps/--no-mps",
-    default=True,
-    help="Ranks that share a GPU run on it at once, through NVIDIA's MPS (the default), or in turns.",
+    "--mps",
+    is_flag=True,
+    help="Ranks that share a GPU run on it at once, by NVIDIA's multi-process service, and not in turns.",
 )
 @click.option("--bind/--no-bind", default=True, help="Give each rank cores of its own (the default), or bind none.")
 @click.option(

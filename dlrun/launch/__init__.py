@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from dlrun.apart.run import Apart
 from dlrun.errors import DlrunError
 from dlrun.launch.commands import command, spec
+from dlrun.launch.mps import served
 from dlrun.launch.plan import Command, Host, LaunchPlan
 from dlrun.launch.profile import with_profile
 from dlrun.launch.settle import settle as _settle
@@ -66,18 +67,31 @@ def launch(
     every rank writes is in ``run_dir/rank-R.log``.
     Raises :class:`DlrunError` where nothing could be started. Call it from the main thread: it handles signals.
     """
-    from dlrun.launch.process import Run
-
     settled, line = prepare(plan)
     assert settled.launcher
     if settled.missing:
         raise DlrunError(settled.missing, settled.hint)
-    if on_note:
-        for note in settled.notes:
-            on_note(note)
+    say = on_note or (lambda text: None)
+    for note in settled.notes:
+        say(note)
+    with served(settled, look(os.environ), say) as variables:
+        return _run(settled, line, variables, on_line, on_note)
+
+
+def _run(
+    settled: LaunchPlan,
+    line: Command,
+    variables: dict[str, str],
+    on_line: Callable[[int, str, str], None] | None,
+    on_note: Callable[[str], None] | None,
+) -> Result:
+    """Run the command; the ranks get these variables besides."""
+    from dlrun.launch.process import Run
+
     run_dir = Path(settled.cwd, settled.run_dir)
     run = Run(settled, on_line, on_note)
     details = spec(settled, look(os.environ), run.home.addresses, run.home.token)
+    details["env"] |= variables
     file = Path(settled.cwd, settled.spec_file)
     try:
         run_dir.mkdir(parents=True, exist_ok=True)

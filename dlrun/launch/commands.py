@@ -59,7 +59,6 @@ def spec(plan: LaunchPlan, site: Site, home: Sequence[tuple[str, int]], token: s
             "cores": plan.cores,
             "gpus": plan.gpus,
             "by_number": plan.torchrun,
-            "mps": plan.mps,
         },
         "inherit": inherit(plan, site),
         "env": library(plan.launcher, site) | dict(plan.env),

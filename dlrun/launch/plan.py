@@ -26,11 +26,11 @@ class LaunchPlan:
 
     ``program`` is the script and its arguments; ``module`` says that it is a module's name, as in ``python -m``.
     ``native`` are words for the launcher itself. ``per_node``, ``cores`` and ``gpus`` count ranks per node, and cores
-    and GPUs per rank; ``share_gpus`` lets more ranks than GPUs start on this machine, and ``mps``
-    has them run on a GPU at once (rank/mps.py). ``show`` are the ranks whose
-    output is shown (None: all), ``torchrun`` gives the ranks what torchrun would, ``origins`` say where variables of
-    ``env`` come from, where that is not the command line. ``cwd`` is where the job runs ("": here); a script that runs
-    ``apart`` has a folder of its own that looks like that one, ``run_dir/files``, in which what it wrote is left.
+    and GPUs per rank; ``share_gpus`` lets more ranks than GPUs start on this machine, and ``mps`` has them run on it at
+    once (mps.py). ``show`` are the ranks whose output is shown (None: all), ``torchrun`` gives the ranks what torchrun
+    would, ``origins`` say where variables of ``env`` come from, where that is not the command line. ``cwd`` is where
+    the job runs ("": here); a script that runs ``apart`` has a folder of its own that looks like that one,
+    ``run_dir/files``, in which what it wrote is left.
     Seconds: ``grace`` between a signal and SIGKILL, ``save_time`` to save and stop in, ``start_timeout`` for all ranks
     to start (None: two minutes, more for many), ``stall_timeout`` without progress until ``on_stall`` ("report" or
     "abort"; less than dl_comm's DL_COMM_TIMEOUT_S, 300, that it is told who waits where before dl_comm gives up),
@@ -50,7 +50,7 @@ class LaunchPlan:
     cores: int | None = None
     gpus: int | None = None
     share_gpus: bool = True
-    mps: bool = True
+    mps: bool = False
     bind: bool = True
     env: tuple[tuple[str, str], ...] = ()
     origins: tuple[tuple[str, str], ...] = ()

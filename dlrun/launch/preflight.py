@@ -25,8 +25,11 @@ def refusals(facts: Sequence[Mapping[str, Any]]) -> list[str]:
     return found
 
 
-def warnings(facts: Sequence[Mapping[str, Any]], nodes: int = 1) -> list[str]:
-    """Return what will be slow, or fail later, one line for each host and reason; ``nodes`` are to run the ranks."""
+def warnings(facts: Sequence[Mapping[str, Any]], nodes: int = 1, local: bool = False) -> list[str]:
+    """Return what will be slow, or fail later, one line for each host and reason; ``nodes`` are to run the ranks.
+
+    Of the GPUs of this machine alone (``local``) it was told before the start.
+    """
     found = []
     hosts: dict[str, list[Mapping[str, Any]]] = {}
     for fact in facts:
@@ -40,7 +43,7 @@ def warnings(facts: Sequence[Mapping[str, Any]], nodes: int = 1) -> list[str]:
             found.append(f"{host}: /dev/shm has {free >> 20} MB free, and gradients are exchanged through it; "
                          "give the container more (docker run --shm-size=1g)")  # fmt: skip
         gpus = set().union(*(rank["gpus"] for rank in ranks))
-        if gpus and len(gpus) < len(ranks):
+        if gpus and len(gpus) < len(ranks) and not local:
             shared = f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''}"
             found.append(f"{host}: {len(ranks)} ranks share {shared}; one rank for each is faster")
         if len(ranks) > 1 and len(gpus) == len(ranks) and all(len(rank["gpus"]) == 1 for rank in ranks):

@@ -173,9 +173,8 @@ class Run:
         elif not self.home.missing() and not self.home.complete:
             facts = [self.home.calls[rank].facts for rank in range(self.ranks)]
             keep(self.run_dir / "ranks.json", json.dumps(facts, indent=1) + "\n")
-            for line in warnings(facts, self.plan.nodes):
-                if line.partition(": ")[2] not in self.plan.notes:  # told before the start
-                    self.on_note(line)
+            for line in warnings(facts, self.plan.nodes, self.plan.local):
+                self.on_note(line)
             if refused := refusals(facts):
                 self._refuse(refused[0])
             else:

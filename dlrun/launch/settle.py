@@ -50,7 +50,9 @@ def settle(plan: LaunchPlan, site: Site) -> LaunchPlan:
     if local and plan.gpus and not site.gpus:
         notes += (f"--gpus {plan.gpus}: dlrun sees no GPU on {site.host}, and gives the ranks none",)
     if local and not plan.gpus and 0 < site.gpus < ranks:
-        notes += (f"{ranks} ranks share {_gpus(site)}; one rank for each is faster",)
+        served = plan.mps or "CUDA_MPS_PIPE_DIRECTORY" in site.env
+        turns = "" if served else " and have it in turns: --mps lets them run on it at once"
+        notes += (f"{ranks} ranks share {_gpus(site)}{turns}; one rank for each is faster",)
     known = local or in_job or plan.hosts
     if not known and not plan.per_node:
         notes += (f"how many ranks a node takes is not said (--per-node): {launcher.backend} decides",)
@@ -59,9 +61,8 @@ def settle(plan: LaunchPlan, site: Site) -> LaunchPlan:
     program = plan.program
     if kind == "command" and "/" not in program[0] and Path(plan.cwd, program[0]).is_file():
         program = (f"./{program[0]}", *program[1:])  # as a script is: that of this folder, before any on PATH
-    mps = plan.mps and site.env.get("DLRUN_MPS", "1") != "0"
     return replace(plan, program=program, ranks=ranks, launcher=launcher, pmi=pmi, nodes=nodes, per_node=per_node,
-                   mps=mps, kind=kind, show=show, local=local, notes=plan.notes + notes)  # fmt: skip
+                   kind=kind, show=show, local=local, notes=plan.notes + notes)  # fmt: skip
 
 
 def _check_placement(plan: LaunchPlan, site: Site, ranks: int, backend: str, local: bool) -> None:

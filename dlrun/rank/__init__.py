@@ -8,7 +8,7 @@ there is somebody left who knows which rank it was, tells ``dlrun launch``, and 
 identity.py     which rank this is, from the launcher's variables: one table, the launcher used first
 place.py        GPU mask, core affinity and thread count, set before MPI or CUDA wake up
 gpus.py         the GPUs of the node, which of them is near, and the variable that masks them
-mps.py          NVIDIA's service that lets ranks share a GPU at once
+mps.py          NVIDIA's service for GPUs in exclusive mode that ranks share
 torchrun.py     what torchrun would set, where that is asked for
 wire.py         the messages between a watcher and ``dlrun launch``
 proc.py         what the kernel says of a process: its children, the signals it handles

@@ -66,7 +66,7 @@ def main(argv: list[str]) -> int:
         return start(me.rank, argv[3:], spec, home)
     finally:
         if ours:
-            mps.end(os.environ, spec["token"])
+            mps.end(os.environ)
 
 
 def at_start(environ: Mapping[str, str]) -> dict[str, str]:

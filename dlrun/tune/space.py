@@ -78,9 +78,9 @@ def axis_from_text(text: str, kind: str) -> Axis:
 # What dl_comm reads and what can change its speed; comm/src/settings.h says what each means. The default of each is
 # tried anyway, so it does not stand here.
 VARIABLES = {
-    "DL_COMM_DEFAULT_NTHREADS": ("1", "4"),
+    "DL_COMM_DEFAULT_NTHREADS": ("1", "2", "8"),
     "DL_COMM_STAGE_KB": ("32", "64", "128", "512", "1024"),
-    "DL_COMM_PIPELINE_CHUNK_KB": ("64", "1024", "4096"),
+    "DL_COMM_PIPELINE_CHUNK_KB": ("64", "1024", "2048", "8192"),
     "DL_COMM_WIRE": ("*:doubling", "*:halving", "*:ring", "*:mpi"),
     "DL_COMM_BUCKET_MB": ("4", "64"),
     "DL_COMM_NUM_CUDA_STREAMS": ("2", "4"),

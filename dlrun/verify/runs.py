@@ -118,7 +118,7 @@ def _command(task: Task, words: list[str]) -> list[str]:
     if task.ranks == 1:
         return [sys.executable, *words]
     launch = [sys.executable, "-m", "dlrun", "launch", "-n", str(task.ranks), "--log-dir", str(task.folder / "launch")]
-    return [*launch, "--", *words]
+    return [*launch, "--share-gpus", "--", *words]  # few steps: where GPUs are fewer than ranks, they take turns
 
 
 def _wait(process: subprocess.Popen[bytes], task: Task) -> bool:

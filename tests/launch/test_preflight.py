@@ -36,6 +36,8 @@ def test_a_small_shared_memory_is_told_with_the_number():
 def test_more_ranks_than_gpus_are_told():
     ranks = [fact(i, gpus=["GPU-a", "GPU-b"]) for i in range(3)]
     assert warnings(ranks) == ["n1: 3 ranks share 2 GPUs; one rank for each is faster"]
+    assert warnings([*ranks[:2], fact(2, gpus=["GPU-b", "GPU-a"])], local=True) == []  # told before the start
+    assert "2 ranks share 1 GPU;" in warnings([fact(i, gpus=["GPU-a"]) for i in range(2)])[0]
 
 
 def test_ranks_that_see_one_gpu_alone_are_told():

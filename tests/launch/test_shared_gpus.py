@@ -45,8 +45,10 @@ def test_the_command_line_asks_for_it_by_an_option_or_a_variable(monkeypatch):
 
 
 def test_ranks_that_share_gpus_are_told_so():
-    assert "4 ranks share 2 GPUs" in notes(4, None)
-    assert "3 ranks share 1 GPU;" in notes(3, None, replace(SITE, gpus=1))
+    assert "4 ranks share 2 GPUs and have it in turns: --mps lets them run on it at once; one rank" in notes(4, None)
+    assert "3 ranks share 1 GPU and have it" in notes(3, None, replace(SITE, gpus=1))
+    served = replace(SITE, gpus=1, env={**SITE.env, "CUDA_MPS_PIPE_DIRECTORY": "/run/mps"})
+    assert "3 ranks share 1 GPU; one rank for each is faster" in notes(3, None, served)
 
 
 def test_gpus_that_are_asked_for_and_not_there_are_told():

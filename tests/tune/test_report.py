@@ -108,7 +108,7 @@ def test_only_settings_that_dl_comm_reads_are_swept() -> None:
 
 def test_a_way_between_nodes_is_tried_where_there_are_several() -> None:
     paths = [{axis.name: axis.values for axis in plugin_axes(n, False, gpu=True)}["DL_COMM_GPU_PATH"] for n in (1, 2)]
-    assert paths == [("staged", "nccl"), ("staged", "nccl", "mpi")]
+    assert paths == [("staged", "nccl", "ipc"), ("staged", "nccl", "ipc", "mpi")]
 
 
 def test_axes_are_chosen_by_name_or_with_values() -> None:

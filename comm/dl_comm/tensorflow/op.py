@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import tensorflow as tf
 
-from dl_comm import CommError, _core, averaging
+from dl_comm import CommError, _core, averaging, settings
 from dl_comm.tensorflow import gpu
 from dl_comm.tensorflow.pipelined import pipelined
 
@@ -97,7 +97,7 @@ def _own_team(graph: Any) -> int:
     team = _FIRST + place
     if team not in _teams:
         _teams.add(team)
-        _core.create_team(team, int(os.environ.get("DL_COMM_DEFAULT_NTHREADS", "2")))
+        _core.create_team(team, settings.threads(os.environ))
     return team
 
 

@@ -48,7 +48,8 @@ class Blocks {
   void finish(Cuda::Stream stream, const Block& block, double divisor);
 
  private:
-  static std::size_t block_bytes(const Settings& settings) { return std::min<std::size_t>(settings.pipeline_chunk_kb * 32, 32 * 1024) * 1024; }
+  // Enough of it that the ranks meet seldom, and little beside the memory of a GPU.
+  static std::size_t block_bytes(const Settings& settings) { return std::min<std::size_t>(32 * settings.gpu_chunk_kb, 32 << 10) << 10; }
 
   Copier copier_;
   Neighbours& neighbours_;

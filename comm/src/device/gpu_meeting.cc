@@ -94,7 +94,8 @@ std::vector<GpuPath> GpuTeam::ways(const void* address, Cuda::Stream stream) {
 
 // A part of the node's shared memory for each rank, which its GPU copies to and the others' threads combine in place.
 void GpuTeam::pin_memory() {
-  const std::size_t each = Pipeline::footprint(settings_), threads = static_cast<std::size_t>(team_.threads());
+  const std::size_t each = Pipeline::footprint(settings_);
+  const auto threads = static_cast<std::size_t>(std::min(team_.threads(), settings_.gpu_nthreads));
   const std::size_t bytes = up(each * threads);
   const auto segment = shared("memory for the ranks' GPUs", bytes * layout_.locals.size());
   const Answers pinned = ask("the ranks' pinned memory", [&] {

@@ -30,7 +30,7 @@ class Pipeline {
  public:
   // Bytes of pinned memory for one pipeline, and of one chunk.
   static std::size_t footprint(const Settings& settings);
-  static std::size_t chunk_bytes(const Settings& settings) { return settings.pipeline_chunk_kb * 1024; }
+  static std::size_t chunk_bytes(const Settings& settings) { return settings.gpu_chunk_kb * 1024; }
 
   // Its memory begins `offset` bytes into what begins at `pinned`. The GPU's context is current, here and in the calls of
   // the framework's side.

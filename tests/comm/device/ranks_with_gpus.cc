@@ -114,7 +114,7 @@ int wrong_with_gpus() {
         // NCCL takes no two ranks on one GPU, and only nodes tell the fake's GPUs apart. CUDA IPC takes no threads.
         const bool apart = path == std::string("nccl") || path == std::string("mpi");
         settings.host = apart ? "ab"[i] : 'a';
-        settings.pipeline_chunk_kb = 1;
+        settings.pipeline_chunk_kb = settings.gpu_chunk_kb = 1;
         settings.num_cuda_streams = 2;
         settings.gpu_path = path;
         settings.cuda_library = settings.nccl_library = FAKE_GPU;

@@ -83,6 +83,20 @@ NO_NCCL = {"DL_COMM_NCCL_LIBRARY": "/none.so"}
     [
         ({"OWN_GPU": "1", "DL_COMM_GPU_PATH": "staged"}, "is right by the host, as DL_COMM_GPU_PATH says"),
         ({}, "is right by CUDA IPC, since ranks 0 and 1 share a GPU"),
+        (
+            {"FAKE_CUDA_ELAPSED_US": "745"},
+            "is right by the host, since ranks 0 and 1 share a GPU, and CUDA IPC is slow: a "
+            "sum takes 745 us where ranks have a GPU in turns; NVIDIA's MPS ends that",
+        ),
+        ({"FAKE_CUDA_ELAPSED_US": "745", "DL_COMM_GPU_PATH": "ipc"}, "is right by CUDA IPC"),
+        (
+            {"FAKE_CUDA_ELAPSED_US": "745", "OWN_GPU": "1", "DL_COMM_NCCL_LIBRARY": "/none.so"},
+            "is right by CUDA IPC, since",
+        ),
+        (
+            {"HOSTS": "a,b", "DL_COMM_GPU_PATH": "ipc"},
+            "got: DL_COMM_GPU_PATH is ipc, but every node has one rank; leave",
+        ),
         ({"HOSTS": "a,b"}, "the host, since every node has one rank; DL_COMM_GPU_PATH=nccl takes NCCL 2.21.5 over"),
         ({"OWN_GPU": "1", "HOSTS": "a,b", "DL_COMM_GPU_PATH": "nccl"}, "is right by NCCL 2.21.5"),
         ({"OWN_GPU": "1", "DL_COMM_CHECK": "1e-3"}, "the host, since DL_COMM_CHECK compares what the host reduces"),

@@ -39,7 +39,7 @@ TOGETHER = (
             terms = [wide(values(r, size, dtype), dtype) for r in range(n)]
             right, largest = np.mean(terms, axis=0), np.max(np.abs(terms), axis=0)
             assert np.all(np.abs(there - right) <= allowed * np.abs(right) + 3e-7 * largest), (dtype, size)
-            if path().startswith("CUDA IPC, "):  # one node: the host's very bits
+            if path() == "CUDA IPC" or path().startswith("CUDA IPC, "):  # one node: the host's very bits
                 host = values(rank, size, dtype)
                 session.allreduce([(host.ctypes.data, size, dtype)], "mean")
                 assert np.array_equal(there, wide(host, dtype)), (dtype, size)
@@ -123,9 +123,13 @@ def test_every_way_gives_the_right_numbers_and_waits_for_no_gpu(fake_ranks, n, v
 
 @pytest.mark.parametrize(
     ("n", "variables", "path"),
-    [(2, {}, "CUDA IPC"), (3, {}, "CUDA IPC"), (4, TWO_NODES, f"CUDA IPC {WITHIN}"),
-     (3, {"DL_COMM_GPU_PATH": "staged"}, "the host, as DL_COMM_GPU_PATH says")],
-)  # fmt: skip
+    [
+        (2, {"DL_COMM_GPU_PATH": "ipc"}, "CUDA IPC"),
+        (3, {"DL_COMM_GPU_PATH": "ipc"}, "CUDA IPC"),
+        (4, {"DL_COMM_GPU_PATH": "ipc", **TWO_NODES}, f"CUDA IPC {WITHIN}"),
+        (3, {"DL_COMM_GPU_PATH": "staged"}, "the host, as DL_COMM_GPU_PATH says"),
+    ],
+)
 @pytest.mark.parametrize("chunk", ["1", "256"])
 def test_ranks_that_share_a_real_gpu_get_the_right_numbers_and_do_not_wait(
     job, any_mpi, programs, n, variables, path, chunk
@@ -134,9 +138,8 @@ def test_ranks_that_share_a_real_gpu_get_the_right_numbers_and_do_not_wait(
     ended = job(any_mpi, n, TOGETHER, **more)
     lines = ended.lines("rank")
     assert len(lines) == n, ended.output
-    why = "" if path.startswith("the host") else f", {SHARED}"
     for rank, line in enumerate(lines):
-        assert line.startswith(f"rank {rank} is right by {path}{why}; it did not wait: [True]"), line
+        assert line.startswith(f"rank {rank} is right by {path}; it did not wait: [True]"), line
 
 
 MPI = {"cuEventQuery", "MPI_Isend_of_a_GPU", "MPI_Irecv_of_a_GPU"}
@@ -200,6 +203,12 @@ WRONG, IS_WRONG = {"FAKE_NCCL_WRONG": "1"}, "a trial gave 2.500000 where 1.50000
 def test_what_fails_on_one_rank_is_left_by_all_who_say_why(fake_ranks, fails, variables, path):
     lines = fake_ranks(2, failing(*fails, 2), **variables).lines("rank")
     assert lines == [f"rank {r} is right by {path.format(fails[0])}" for r in range(2)]
+
+
+def test_a_gpu_that_does_not_tell_how_long_a_trial_took_is_left_for_the_host(fake_ranks):
+    lines = fake_ranks(2, failing("cuEventElapsedTime", 2, 700)).lines("rank")
+    why = f"{SHARED}, and CUDA IPC failed: rank 1: CUDA's driver refused cuEventElapsedTime: CUDA_ERROR_OTHER (another)"
+    assert lines == [f"rank {r} is right by the host, {why}" for r in range(2)]
 
 
 def test_an_nccl_that_joins_nobody_is_left_by_all_once_the_first_has_waited_long_enough(fake_ranks):
