@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.option(
     "--mps",
     is_flag=True,
-    help="Ranks that share a GPU run on it at once, by NVIDIA's multi-process service, and not in turns.",
+    help="The same, and they run on a GPU at once, by NVIDIA's multi-process service, and not in turns.",
 )
 @click.option("--bind/--no-bind", default=True, help="Give each rank cores of its own (the default), or bind none.")
 @click.option(

@@ -72,7 +72,7 @@ def _check_placement(plan: LaunchPlan, site: Site, ranks: int, backend: str, loc
     if plan.gpus and local and site.gpus and plan.gpus * ranks > site.gpus:
         raise DlrunError(f"--gpus {plan.gpus} for {ranks} ranks needs {plan.gpus * ranks} GPUs; {site.host} has "
                          f"{site.gpus}", "give --share-gpus in place of --gpus, and the ranks share them")  # fmt: skip
-    if local and not plan.gpus and not plan.share_gpus and 0 < site.gpus < ranks:
+    if local and not plan.gpus and not (plan.share_gpus or plan.mps) and 0 < site.gpus < ranks:
         raise DlrunError(f"{ranks} ranks, and {site.host} has {_gpus(site)}", f"give -n {site.gpus}, or --share-gpus: "
                          "ranks then share a GPU and its memory, or use none")  # fmt: skip
     if plan.hosts and backend == "jsrun":

@@ -33,6 +33,7 @@ def test_more_ranks_than_gpus_are_refused_unless_they_are_to_share():
         settle(replace(alone, ranks=4), SITE)
     assert "give -n 2, or --share-gpus" in str(refused.value.hint)
     settle(replace(alone, ranks=2), SITE)
+    settle(replace(alone, ranks=4, mps=True), SITE)
     settle(replace(alone, ranks=4), replace(SITE, gpus=0))
 
 

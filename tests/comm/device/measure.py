@@ -26,7 +26,7 @@ from dlrun.bench.result import from_json
 
 ROOT = HERE.parents[2]
 DLRUN = (sys.executable, "-m", "dlrun")
-CHUNKS, STREAMS = (256, 1024, 4096), (1, 2, 4)
+CHUNKS, STREAMS = (1024, 4096, 16384), (1, 2)
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,13 @@ def steps(rehearsed: bool) -> list[Step]:
     every = ("--sizes", "4,80KB", "--models", "cnn") if rehearsed else ("--sizes", "4:256MB", "--models", "resnet50")
     small = ("--size", "16", "--batch-size", "2", "--classes", "10", "--turns", "2", "--steps", "1")
     large = ("--model", "resnet50", "--size", "224", "--device", "cuda", "--turns", "13", "--steps", "10")
-    launched = ("launch", "-n", "2", "--share-gpus", compare, *(small if rehearsed else large))
+    trained = ("--share-gpus", compare, *(small if rehearsed else large))
     pytest = ("pytest", "-q", "-ra", "-p", "no:cacheprovider", tests, "-k", "fake and float32" if rehearsed else "real")
     found = [
         Step("what is here", (*DLRUN, "doctor")),
         Step("right numbers for every type, on each way, 2 and 4 ranks; no host synchronisation in the hooks",
              (sys.executable, "-m", *pytest)),
-        bench("ranks that share the GPU, the best way (CUDA IPC)", "auto", every, seconds),
+        bench("ranks that share the GPU, by CUDA IPC", "ipc", every, seconds, DL_COMM_GPU_PATH="ipc"),
         bench("the same through the host", "staged", every, seconds, DL_COMM_GPU_PATH="staged"),
     ]  # fmt: skip
     for chunk in CHUNKS[: 1 if rehearsed else None]:
@@ -71,7 +71,9 @@ def steps(rehearsed: bool) -> list[Step]:
             cases, name = ("--sizes", one, "--models", "none"), f"staged-{chunk}KB-{streams}"
             asked = f"the host in chunks of {chunk} KB over {streams} streams"
             found.append(bench(asked, name, cases, seconds, DL_COMM_GPU_PATH="staged", **more))
-    return [*found, Step("ResNet-50 on 2 ranks beside DistributedDataParallel with gloo", (*DLRUN, *launched))]
+    two, peers = (*DLRUN, "launch", "-n", "2"), "beside DistributedDataParallel with gloo"
+    found.append(Step(f"ResNet-50 on 2 ranks that have the GPU in turns, {peers}", (*two, *trained)))
+    return [*found, Step("the same on 2 ranks at once", (*two, "--mps", *trained))]
 
 
 def cells(file: Path) -> list[str]:

@@ -74,7 +74,8 @@ def test_one_command_measures_all_that_needs_a_gpu(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
     asked, commands = done.stdout.splitlines()[::2], done.stdout.splitlines()[1::2]
     assert all(line.startswith("# ") for line in asked)
-    for step in ("-k real", "DL_COMM_GPU_PATH=staged", "DL_COMM_NUM_CUDA_STREAMS=4", "--model resnet50 --size 224"):
+    steps = ("-k real", "DL_COMM_GPU_PATH=staged", "DL_COMM_NUM_CUDA_STREAMS=2", "--mps", "--model resnet50 --size 224")
+    for step in steps:
         assert any(step in command for command in commands), done.stdout
     files = [word for command in commands for word in shlex.split(command) if word.startswith(str(HERE.parents[2]))]
     assert {Path(file).name for file in files if file.endswith(".py")} == {"compare.py"}
@@ -95,10 +96,10 @@ def test_a_rehearsal_takes_tests_that_run_without_a_gpu():
 def test_chunks_and_streams_reach_the_speed_of_pinned_copies_on_a_real_gpu(any_mpi, tmp_path):
     real_driver()
     ratios = {}
-    for chunk in (256, 1024, 4096):
-        for streams in (1, 2, 4):
+    for chunk in (1024, 4096):
+        for streams in (1, 2):
             more = {"DL_COMM_PIPELINE_CHUNK_KB": str(chunk), "DL_COMM_NUM_CUDA_STREAMS": str(streams)}
-            words = ("--sizes", "64MB", "--models", "none")
+            words = ("--sizes", "256MB", "--models", "none")
             done = dlrun(tmp_path, *BENCH, *words, DL_COMM_GPU_PATH="staged", **more)
             assert done.returncode == 0, done.stderr
             cells = {c.way: c.best for c in from_json(json.loads(done.stdout), "stdout").cells}
