@@ -8,7 +8,7 @@ import libcst as cst
 
 from dlrun.port.program.dicts import pairs
 from dlrun.port.program.flow import Flow
-from dlrun.port.program.script import Binding, Path, calls_method, dotted
+from dlrun.port.program.script import Binding, Path, argument, calls_method, dotted
 
 _FILLS = ("append", "extend", "insert")
 _ARRAYS = ("numpy.array", "numpy.asarray", "numpy.stack", "torch.tensor", "torch.Tensor")
@@ -121,6 +121,9 @@ class Lists:
                 return all(map(self._is_empty, own))
             case cst.Call():
                 name = self.script.name_of(made.func)
+                if name == "dataclasses.field":
+                    factory = argument(made, "default_factory")
+                    return dotted(factory) == "list" and entry is None
                 of_lists = [dotted(a.value) for a in made.args] == ["list"] and name == "collections.defaultdict"
                 return of_lists if entry is not None else name == "builtins.list" and not made.args
         return False

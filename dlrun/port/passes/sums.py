@@ -98,7 +98,9 @@ class Sums(Turns):
         calls = returned.calls(self.facts, name) if depth and isinstance(name, cst.Name) else []
         if calls and (total is name or self.returned(calls, depth - 1)):
             return self.returned(calls, depth - 1)
-        return self.in_training(total) and self._of_a_share(total, total)
+        if self.in_training(total) and self._of_a_share(total, total):
+            return True
+        return bool(depth and terms) and all(self.alone(term, depth - 1) for _, term in terms)  # grand += running
 
     def of_whole(self, total: cst.BaseExpression) -> bool:
         """Tell whether ``total`` is a sum over this rank's part of a full batch, and of no loss, which is scaled."""

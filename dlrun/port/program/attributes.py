@@ -18,9 +18,10 @@ class Attributes(Onward, ABC):
         for call in (c for c in self.script.calls if self.script.name_of(c.func) in KEEPERS):
             for name, arg in ((a.keyword.value, a) for a in call.args if a.keyword is not None):
                 self.script.attributes[call, name] = [Binding(name, "assign", arg, arg.value)]
-        for cls in self.script.of(cst.ClassDef):  # lists that all its objects share
+        for cls in self.script.of(cst.ClassDef):  # lists that all its objects share, or each begins with
             for name, bound in self.script.scopes[cls.body].names.items():
-                if all(b.how == "assign" and isinstance(b.value, (cst.List, cst.Dict)) for b in bound):
+                if all(b.how == "assign" and (isinstance(b.value, (cst.List, cst.Dict)) or self._is_field(b.value))
+                       for b in bound):  # fmt: skip
                     self.script.attributes.setdefault((cls, name), list(bound))
         for target, binding in self.script.outside:
             for module in self.script.local_modules(target.value):
@@ -32,6 +33,10 @@ class Attributes(Onward, ABC):
                 if not any(other is binding for other in known):
                     known.append(binding)
                     known.sort(key=lambda other: self.script.order[other.node])
+
+    def _is_field(self, made: cst.CSTNode | None) -> bool:
+        """Tell whether each object of a dataclass begins with its own ``made``: ``field(default_factory=list)``."""
+        return isinstance(made, cst.Call) and self.script.name_of(made.func) == "dataclasses.field"
 
     def _owners(self, node: cst.BaseExpression) -> list[cst.CSTNode]:
         """Return what has the attributes of ``node``: classes, also by their names, functions, calls of namespaces."""
