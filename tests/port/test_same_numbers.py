@@ -7,7 +7,7 @@ from running import started
 
 from dlrun.port import port
 
-SCRIPTS = ("numbers_of_an_epoch.py", "numbers_from_functions.py", "numbers_that_decide.py")
+SCRIPTS = ("numbers_of_an_epoch.py", "numbers_from_functions.py", "numbers_that_decide.py", "numbers_that_are_kept.py")
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

@@ -13,7 +13,7 @@ from dlrun.port.passes import shown
 from dlrun.port.passes.counters import runs_inside
 from dlrun.port.passes.metrics import Metrics
 from dlrun.port.program.dicts import pairs
-from dlrun.port.program.script import Binding, calls_method, dotted
+from dlrun.port.program.script import Binding, calls_method, dotted, walk
 
 _SUM = "kept over the epochs: the sum over the ranks, not rank 0's"
 _KEEPS = ("append", "extend", "update", "writerow", "setdefault")
@@ -77,13 +77,11 @@ def _sinks(metrics: Metrics) -> Iterator[cst.BaseExpression]:
     outer = {loop for loop in loops if runs_inside(metrics.facts, loop.body)}
     for node in script.nodes:
         values: list[cst.BaseExpression] = []
-        if calls_method(node, *_KEEPS):
-            values = [a.value for a in node.args]
-        elif isinstance(node, cst.Assign) and (
-            isinstance(node.targets[0].target, cst.Subscript)
-            or isinstance(node.value, (cst.List, cst.Dict))
-            or pairs(node.value)
-        ):
+        if _keeps(node):
+            values = _put(node)
+        elif isinstance(node, cst.Call):
+            values = list(_handed_on(metrics, node))
+        elif isinstance(node, cst.Assign) and (isinstance(node.value, (cst.List, cst.Dict)) or pairs(node.value)):
             values = [node.value]  # row = [epoch, loss, accuracy]
         elif isinstance(node, cst.AugAssign):  # all_losses += losses
             written = isinstance(node.value, (cst.List, cst.Tuple))  # kept["loss"] += [loss]
@@ -95,6 +93,35 @@ def _sinks(metrics: Metrics) -> Iterator[cst.BaseExpression]:
                 loop = next((u for u in script.above(loop) if isinstance(u, (cst.For, cst.While))), None)
             if loop in outer and metrics.all_ranks(node):
                 yield from (value for value in values if not metrics.has_gradients(value))
+
+
+def _keeps(node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` puts something into a list, under a key, or into a table."""
+    under = isinstance(node, cst.Assign) and isinstance(node.targets[0].target, cst.Subscript)
+    return under or calls_method(node, *_KEEPS)
+
+
+def _put(node: cst.CSTNode) -> list[cst.BaseExpression]:
+    """Return what it puts there."""
+    return [node.value] if isinstance(node, cst.Assign) else [a.value for a in node.args]  # type: ignore[attr-defined]
+
+
+def _handed_on(metrics: Metrics, call: cst.Call) -> Iterator[cst.BaseExpression]:
+    """Yield what ``call`` gives a function of the program that keeps it: ``def add(self, x): self.kept.append(x)``."""
+    flow = metrics.facts.flow
+    for function in flow.targets(call):
+        put = [value for node in walk(function.body) if _keeps(node) for value in _put(node)]
+        if not put or function in metrics.facts.parts:
+            continue
+        nodes = [n for value in put for n in walk(value) if isinstance(n, cst.Name)]
+        turned = [b.value for n in nodes for b in metrics.script.bindings_of(n) if b.path[:1] == ("each",)]
+        nodes += [n for value in turned if value is not None for n in walk(value) if isinstance(n, cst.Name)]
+        bound = {b.node for n in nodes for b in metrics.script.bindings_of(n) if b.how == "param"}
+        named = {p.name.value for p in bound if isinstance(p, cst.Param) and p is not function.params.star_kwarg}
+        given = (flow.argument(call, function, name) for name in named)
+        yield from (value for value in given if value is not None)
+        if function.params.star_kwarg in bound:
+            yield from flow.keyworded_by(call, function)
 
 
 def _listed(metrics: Metrics, loop: cst.For, value: cst.BaseExpression) -> list[cst.BaseExpression]:

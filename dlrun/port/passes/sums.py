@@ -65,6 +65,8 @@ class Sums(Turns):
         if self.facts.options.batch == "global" and not self._adds_samples(total):
             return False  # each rank goes through all batches, and its terms are means over its part of each
         made = (n for n in computed(self.facts.flow, [count]).nodes if isinstance(n, (cst.Name, cst.Attribute)))
+        if self._of_sums(total) and {*self._loops(total)} == {*self._loops(count)}:
+            return True  # grand / epochs
         own = any(counts.grows(self.facts, n) or self._is_filled(n) for n in made)  # len(losses)
         if own or counts.is_length_of_feed(self.facts, count) or self._shrinks(count):
             return False
@@ -98,9 +100,13 @@ class Sums(Turns):
         calls = returned.calls(self.facts, name) if depth and isinstance(name, cst.Name) else []
         if calls and (total is name or self.returned(calls, depth - 1)):
             return self.returned(calls, depth - 1)
-        if self.in_training(total) and self._of_a_share(total, total):
-            return True
-        return bool(depth and terms) and all(self.alone(term, depth - 1) for _, term in terms)  # grand += running
+        whole = self.in_training(total) and self._of_a_share(total, total)
+        return whole or (depth > 0 and self._of_sums(total, depth - 1))
+
+    def _of_sums(self, total: cst.BaseExpression, depth: int = 2) -> bool:
+        """Tell whether ``total`` adds up sums over this rank's share: ``grand += running``, once an epoch."""
+        terms = [term for n in self._own(total) for _, term in self._terms(n)]
+        return bool(terms) and all(self.alone(term, depth) for term in terms)
 
     def of_whole(self, total: cst.BaseExpression) -> bool:
         """Tell whether ``total`` is a sum over this rank's part of a full batch, and of no loss, which is scaled."""

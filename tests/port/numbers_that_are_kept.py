@@ -1,0 +1,94 @@
+"""Numbers of an epoch that are added up over the epochs, and handed to objects that keep them; a rate of 0."""
+
+# ruff: noqa
+
+import json
+import torch
+from collections import defaultdict
+from dataclasses import dataclass, field
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(96, 4), torch.randint(0, 3, (96,)))
+loader = DataLoader(data, batch_size=8, shuffle=True)
+model = torch.nn.Linear(4, 3)
+opt = torch.optim.SGD(model.parameters(), lr=0.0)
+criterion = torch.nn.CrossEntropyLoss()
+
+
+@dataclass
+class Stats:
+    losses: list = field(default_factory=list)
+    seen: int = 0
+
+
+class Log:
+    def __init__(self):
+        self.rows = []
+        self.by_name = {}
+        self.losses = []
+
+    def add(self, **row):
+        self.rows.append(row)
+
+    def push(self, epoch, loss, right):
+        self.rows.append({"epoch": epoch, "loss": loss, "right": right})
+
+    def put(self, name, value):
+        self.by_name.setdefault(name, []).append(value)
+
+    def keep(self, loss):
+        self.losses.append(loss)
+
+    def all(self, values):
+        for name, value in values.items():
+            self.by_name.setdefault(name, []).append(value)
+
+    def text(self):
+        return json.dumps([self.rows, self.by_name, self.losses])
+
+
+def step(x, y):
+    opt.zero_grad()
+    out = model(x)
+    loss = criterion(out, y)
+    loss.backward()
+    opt.step()
+    return loss.item(), (out.argmax(1) == y).sum().item()
+
+
+named, pushed, put, given = Log(), Log(), Log(), Log()
+grand, hits = 0.0, 0
+totals = defaultdict(float)
+tally = {"loss": 0.0, "right": 0}
+for epoch in range(2):
+    running, right, losses = 0.0, 0, []
+    stats = Stats()
+    for x, y in loader:
+        loss, ok = step(x, y)
+        running += loss * len(x)
+        right += ok
+        losses.append(loss)
+        stats.losses.append(loss * len(x))
+        stats.seen += len(x)
+    print("stats", sum(stats.losses) / stats.seen, sum(stats.losses), len(stats.losses))
+    grand += running
+    hits += right
+    totals["loss"] += running
+    totals["right"] += right
+    totals["epochs"] += 1
+    tally["loss"] += running / len(data)
+    tally["right"] += right
+    print("grand", grand, hits)
+    print("totals", totals["loss"], totals["right"], totals["right"] / totals["epochs"])
+    print("tally", tally["loss"], tally["right"])
+    mean = sum(losses) / len(losses)
+    named.add(epoch=epoch, loss=mean, right=right)
+    pushed.push(epoch, mean, right)
+    put.put("loss", mean)
+    put.put("right", right)
+    put.keep(mean)
+    given.all({"loss": mean, "right": right})
+print("share", grand / 2 / len(data), hits / (2 * len(data)))
+for log in (named, pushed, put, given):
+    print(log.text())
