@@ -4,7 +4,7 @@
 
 import json
 import torch
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -54,7 +54,7 @@ def step(x, y):
     loss = criterion(out, y)
     loss.backward()
     opt.step()
-    return loss.item(), (out.argmax(1) == y).sum().item()
+    return loss.item(), (out.argmax(1) == y).sum().item(), out.argmax(1)
 
 
 named, pushed, put, given = Log(), Log(), Log(), Log()
@@ -64,14 +64,20 @@ tally = {"loss": 0.0, "right": 0}
 for epoch in range(2):
     running, right, losses = 0.0, 0, []
     stats = Stats()
+    counter, predicted, labels = Counter(), [], []
     for x, y in loader:
-        loss, ok = step(x, y)
+        loss, ok, found = step(x, y)
         running += loss * len(x)
         right += ok
         losses.append(loss)
+        counter.update(y.tolist())
+        predicted.append(found)
+        labels.append(y)
         stats.losses.append(loss * len(x))
         stats.seen += len(x)
     print("stats", sum(stats.losses) / stats.seen, sum(stats.losses), len(stats.losses))
+    p, t = torch.cat(predicted), torch.cat(labels)
+    print("arrays", len(p), t.shape[0], (p == t).sum().item(), sorted(counter.items()), counter.most_common(1))
     grand += running
     hits += right
     totals["loss"] += running

@@ -12,6 +12,7 @@ from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import computed
 from dlrun.port.facts.scalars import Scalars
 from dlrun.port.facts.scalars_called import ALL
+from dlrun.port.facts.summed import listed_by
 from dlrun.port.passes.counters import innermost, runs_inside
 from dlrun.port.passes.returned import gets_shares
 from dlrun.port.passes.writes import METHODS, WRITES
@@ -23,7 +24,8 @@ _SHOWS = re.compile(r"plot|show|draw|save|write|log|print|display|visuali", re.I
 _JUDGES = ("sklearn.metrics.", "scipy.stats.", "seqeval.metrics.", "torchmetrics.functional.",
            "torcheval.metrics.functional.")  # fmt: skip
 # What no mean over the ranks gives, of NumPy, PyTorch and Python.
-_SPREADS = ("percentile", "quantile", "median", "std", "var", "stdev", "histogram", "sorted", "sort")
+_SPREADS = ("percentile", "quantile", "median", "std", "var", "stdev", "histogram", "histc", "bincount", "unique",
+            "sorted", "sort", "argsort", "topk")  # fmt: skip
 _LISTS = ("tolist", "numpy", "ravel", "flatten")  # what makes numbers of a tensor, one of each sample
 
 
@@ -39,7 +41,9 @@ class Gathered:
                        if not runs_inside(facts, loop.body)}  # fmt: skip
 
     def __call__(self, node: cst.CSTNode) -> bool:
-        """Tell whether ``node`` is such a list, read after the loop that fills it."""
+        """Tell whether ``node`` is such a list, read after the loop that fills it, or by a name the array of one."""
+        if isinstance(node, cst.Name) and (box := listed_by(self.script, node)) is not None:
+            return self(box)
         loop = self._loops.get((self.script.function_of(node), dotted(node)))
         return loop is not None and not self.script.inside(node, loop)
 

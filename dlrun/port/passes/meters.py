@@ -114,7 +114,7 @@ def counts(metrics: Metrics, call: cst.CSTNode) -> Iterator[cst.BaseExpression]:
         named = isinstance(node, (cst.Name, cst.Attribute)) and alone and node not in metrics.trained.cuts
         if isinstance(node, (cst.Name, cst.Attribute)) and named and metrics.sums.counted(node):
             yield node
-        if isinstance(node, cst.Call) and alone and metrics.sums.is_length(node):
+        if isinstance(node, (cst.Call, cst.Subscript)) and alone and metrics.sums.is_length(node):
             yield node
 
 

@@ -259,6 +259,10 @@ def _adds(script: Script, node: cst.CSTNode) -> tuple[cst.Name, list[cst.BaseExp
     match node:
         case cst.Call(func=cst.Attribute(value=cst.Name() as name, attr=cst.Name(how)), args=args) if how in _ADDS:
             return name, [a.value for a in args]
+        case cst.Call(func=cst.Attribute(value=cst.Name() as name, attr=cst.Name("update")), args=[arg]):
+            made = [b.written for b in script.bindings_of(name)]  # counter.update(labels)
+            counts = all(isinstance(m, cst.Call) and script.name_of(m.func) == "collections.Counter" for m in made)
+            return (name, [cst.Integer("1"), arg.value]) if made and counts else None
         case cst.Call(args=[cst.Arg(value=cst.Name() as name), *rest]) if script.name_of(node.func) == "numpy.add.at":
             return name, [a.value for a in rest]
     return None
