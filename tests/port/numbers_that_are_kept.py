@@ -77,7 +77,7 @@ for epoch in range(2):
         stats.seen += len(x)
     print("stats", sum(stats.losses) / stats.seen, sum(stats.losses), len(stats.losses))
     p, t = torch.cat(predicted), torch.cat(labels)
-    print("arrays", len(p), t.shape[0], (p == t).sum().item(), sorted(counter.items()), counter.most_common(1))
+    print("arrays", len(p), t.shape[0], (p == t).sum().item(), sorted(counter.items()), counter.most_common(1)[0][1])
     grand += running
     hits += right
     totals["loss"] += running
