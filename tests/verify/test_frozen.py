@@ -42,6 +42,16 @@ def test_twice_a_loss_is_told_be_it_shown_less_often() -> None:
     assert "3.1 is 2 times 1.5" in finding
 
 
+def test_what_ranks_count_of_their_own_is_half_on_average() -> None:
+    mine, other = (shown([f"right {n}" for n in own], 4) for own in ((76, 81), (72, 67)))
+    other = [event("shown", e.at, **e.facts) if e.kind == "print" else e for e in other]
+    found = folds(run(shown(["right 148", "right 148"], 4)), run(mine, other))
+    assert found is not None
+    assert found.fault == "shown-in-part"
+    assert "76 is 1 / 2 of 148" in found.finding
+    assert folds(run(shown(["right 148", "right 148"], 4)), run(mine, shown([], 1))) is None  # 4 % more than half
+
+
 @pytest.mark.parametrize(
     ("serial", "port"),
     [

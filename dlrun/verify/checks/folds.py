@@ -15,8 +15,8 @@ from dlrun.verify.verdict import Check, failed
 EXACT, NEAR = 0.03, 0.25  # how far from n the means of all, and most of the single numbers, may be, relative
 MOSTLY = 0.75  # the part of the lines from which on a number rises
 TODO = {
-    "shown-in-part": "a sum over one rank's samples or steps is divided by a number of all: dl.total() of the sum, or "
-    "dl.steps(N) of the number of steps",
+    "shown-in-part": "a sum over one rank's samples or steps is shown alone, or divided by a number of all: dl.total() "
+    "of the sum, or dl.steps(N) of the number of steps",
     "shown-n-fold": "a mean is summed over the ranks, or a sum of all divided by one rank's count: dl.average() of it",
 }
 
@@ -35,16 +35,6 @@ class Series:
         """The numbers as such."""
         return [float(number) for number in self.numbers]
 
-    def counts(self) -> bool:
-        """Whether these count something: whole numbers are the steps so far, or mostly rise from line to line.
-
-        So do parts of an epoch. What is measured with parameters that stay does not rise.
-        """
-        values, whole = self.values, all(value.is_integer() for value in self.values)
-        steps = whole and all(abs(value - made) <= 1 for value, made in zip(values, self.made, strict=True))
-        rises = [b > a for a, b in pairwise(values)]
-        return steps or (len(values) > (1 if whole else 2) and sum(rises) >= MOSTLY * len(rises))
-
 
 def folds(serial: Run, run: Run) -> Check | None:
     """Return a check that failed because of such numbers, in runs whose updates were all taken back; else None.
@@ -54,20 +44,41 @@ def folds(serial: Run, run: Run) -> Check | None:
     """
     n = len(run.traces)
     theirs, sizes = _by_words(run.root), _sizes(serial.root)
+    rest = [_by_words(trace, "shown") for trace in run.traces[1:]]
     for words, mine in _by_words(serial.root).items():
-        for one, other in zip(mine, theirs.get(words, ()), strict=False):
+        for place, (one, other) in enumerate(zip(mine, theirs.get(words, ()), strict=False)):
             rates = [{f"{lr:.3g}" for step in r.root.steps for lr in step.lr} for r in (serial, run)]
             pairs = list(zip(one.values, other.values, strict=False))
             named = any(f"{a:.3g}" in rates[0] and f"{b:.3g}" in rates[1] for a, b in pairs)
-            if named or one.counts() or other.counts() or sizes.issuperset(one.values):
+            shown_by_all = _over_ranks(other, place, [found.get(words, []) for found in rest])
+            counted = _counts(one.values, one.made) or _counts(shown_by_all, other.made)
+            if named or counted or sizes.issuperset(one.values):
                 continue
             for fold, fault in ((1 / n, "shown-in-part"), (n, "shown-n-fold")):
-                if _is_fold(one.values, other.values, fold):
+                if _is_fold(one.values, shown_by_all, fold):
                     said = "1 / {n} of" if fold < 1 else "{n} times"
                     finding = f"{other.text[:70]!r}, where the serial script with the same parameters shows "
                     finding += f"{one.text[:70]!r}: {other.numbers[0]} is {said.format(n=n)} {one.numbers[0]}"
                     return failed(NAME, finding, TODO[fault], fault, where=other.at)
     return None
+
+
+def _over_ranks(root: Series, place: int, rest: Sequence[Sequence[Series]]) -> list[float]:
+    """Return the numbers as all ranks have them, on average, where each would show as many: rank 0's may be its own."""
+    others = [found[place].values for found in rest if place < len(found)]
+    alike = len(others) == len(rest) and all(len(values) == len(root.numbers) for values in others)
+    return [math.fsum(each) / len(each) for each in zip(root.values, *(others if alike else ()), strict=True)]
+
+
+def _counts(values: Sequence[float], made: Sequence[int]) -> bool:
+    """Whether these count something: whole numbers are the steps so far, ``made``, or mostly rise from line to line.
+
+    So do parts of an epoch. What is measured with parameters that stay does not rise.
+    """
+    whole = all(value.is_integer() for value in values)
+    steps = whole and all(abs(value - before) <= 1 for value, before in zip(values, made, strict=True))
+    rises = [b > a for a, b in pairwise(values)]
+    return steps or (len(values) > (1 if whole else 2) and sum(rises) >= MOSTLY * len(rises))
 
 
 def _is_fold(one: Sequence[float], other: Sequence[float], fold: float) -> bool:
@@ -79,13 +90,16 @@ def _is_fold(one: Sequence[float], other: Sequence[float], fold: float) -> bool:
     return math.isclose(theirs, fold * mean, rel_tol=EXACT) and 2 * near > len(other)
 
 
-def _by_words(trace: Trace) -> dict[str, list[Series]]:
-    """Return the numbers that are printed, by the words around them: a series for each place in a line."""
+def _by_words(trace: Trace, kind: str = "print") -> dict[str, list[Series]]:
+    """Return the numbers that are printed, by the words around them: a series for each place in a line.
+
+    Of ranks that do not print what they would show (``kind``).
+    """
     lines: dict[str, list[tuple[Event, int]]] = {}
     made = 0
     for event in trace.events:
         made += event.kind == "step"
-        if event.kind == "print" and NUMBER.search(text := shown(event["text"])):
+        if event.kind == kind and NUMBER.search(text := shown(event["text"])):
             lines.setdefault(NUMBER.sub("#", text).strip(), []).append((event, made))
     return {words: list(_series(events)) for words, events in lines.items()}
 
