@@ -34,7 +34,7 @@ def served(plan: LaunchPlan, site: Site, trial: tuple[str, ...] = WORKS) -> tupl
     with mps.served(plan, site, said.append, trial) as variables:
         for folder in variables.values():
             assert Path(folder).stat().st_mode & 0o777 == 0o700
-    assert not any(Path(folder).exists() for folder in variables.values())
+    assert not any(Path(folder).parent.exists() for folder in variables.values())
     return variables, said
 
 
@@ -48,7 +48,6 @@ def test_it_is_started_before_the_ranks_and_ended_after_them(site, tmp_path):
     assert set(variables) == {"CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"}
     assert said == []
     assert told(tmp_path) == ["-d", "quit"]
-    assert served(PLAN, site)[0] == variables  # the folders were free again
 
 
 def test_one_that_does_not_serve_is_ended_and_the_ranks_take_turns(site, tmp_path):
