@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from dlrun.verify.checks.data import batch_factor
 from dlrun.verify.checks.folds import folds
+from dlrun.verify.checks.whole import is_eager
 from dlrun.verify.longer import seconds_of_step
-from dlrun.verify.refusals import framework_of
 from dlrun.verify.trace import Run
 from dlrun.verify.verdict import Check
 
@@ -22,11 +22,12 @@ def frozen(runs: Runs, serial: Run, sharded: Run) -> Check | None:
     """Return a check that failed because numbers that are shown are n times, or 1/n of, the serial ones; else None.
 
     With the same parameters at all steps, a number of an epoch, or of so many batches, follows from its samples alone,
-    and n ranks go through the same ones. Not where something else than an optimizer of PyTorch updates.
+    and n ranks go through the same ones. Not where something else than an optimizer of PyTorch or Keras updates, or a
+    session does.
     """
     n = len(sharded.traces)
     by_hand = any(event["type"] == "by hand" for event in serial.root.all("optimizer"))
-    if framework_of(runs.job.port) != "torch" or by_hand or n < 2:
+    if by_hand or n < 2 or not is_eager(serial):
         return None
     affordable = SECONDS / max(seconds_of_step(serial), seconds_of_step(sharded), 1e-9)
     fewer = n if batch_factor(serial, sharded) > 1 else 1  # so many serial steps are one of the ranks

@@ -15,10 +15,10 @@ SESSION = (SCRIPTS / "session_dist.py").read_text()
 CLIP = "    grads, _ = tf.clip_by_global_norm(grads, 0.1)\n"
 
 
-def run(folder: Path, text: str, ranks: int):
-    """Return what a port did in six steps."""
+def run(folder: Path, text: str, ranks: int, steps: int = 6, of_an_epoch: int = 3, **more: object):
+    """Return what a port did in so many steps."""
     folder.mkdir()
     script = folder / "train_dist.py"
     script.write_text(text)
-    given = orders(6, 3, framework="tensorflow", lineage=ranks > 1)
+    given = orders(steps, of_an_epoch, framework="tensorflow", lineage=ranks > 1, **more)
     return execute(Task("run", script, (), ranks, folder / "run", given, {}, 60.0))

@@ -13,6 +13,7 @@ if find_spec("tensorflow") is None:
 from tensorflow_ports import CLIP, FIT, KERAS_2, TAPE, run
 
 from dlrun.verify.checks.data import global_batch, shards
+from dlrun.verify.checks.folds import folds
 from dlrun.verify.checks.metrics import evaluated_whole
 from dlrun.verify.checks.rate import learning_rate
 from dlrun.verify.evaluations import shared
@@ -115,6 +116,23 @@ def test_ranks_that_share_the_batches_of_fit_train_alike(text, status, validatio
     assert (evaluation.fault if evaluation else "") == ("evaluates-less" if validation else "")
     assert ("with dropout off" if status == "passed" else "random numbers are drawn") in check.finding
     assert "a loss that is a sum" not in check.finding
+
+
+@pytest.mark.parametrize(("shown", "fault"), [("dl.total(ones)", ""), ("ones", "shown-in-part")])
+def test_what_ranks_show_of_their_own_samples_is_found_by_steps_that_are_taken_back(shown, fault, tmp_path) -> None:
+    counts = (
+        "    ones = 0\n    for x, y in dl.shard(train):\n        ones += int(np.sum(y))\n        train_step(x, y)\n"
+    )
+    text = TAPE.replace("    for x, y in dl.shard(train):\n        train_step(x, y)\n", counts)
+    text = text.replace('print(f"epoch {epoch}: loss {sum(losses) / 12:.5f}")', f"print('ones', {shown})")
+    # The serial script's 6 batches are 3 steps of 2 ranks, twice.
+    one, two = (run(tmp_path / f"{n}", text, n, steps=12 // n, of_an_epoch=6, frozen=True) for n in (1, 2))
+    assert one.whole and two.whole, one.log + two.log
+    assert len(one.root.steps) == 12
+    assert len({event["params"][0]["hash"] for event in one.root.all("step")}) == 1
+    assert any(one.root.all("print"))
+    found = folds(one, two)
+    assert (found.fault if found else "") == fault
 
 
 @pytest.mark.skipif(KERAS_2, reason="Keras 3 is not installed: nox -s keras3 runs this")

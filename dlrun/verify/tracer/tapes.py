@@ -42,6 +42,13 @@ class Tapes:
         self._made: dict[int, tuple[int, Any]] = {}  # gradient -> its variable's number
         self.computed: dict[int, Any] = {}  # by variable: its gradient, as the last tape computed it
         self._latest: list[tuple[int, Any]] = []  # the variables of the last tape, each with its number
+        self._first: dict[int, tuple[Any, Any]] = {}  # variables with their values before the first update
+
+    def _take_back(self, variables: list[Any]) -> None:
+        """Give variables the values that they had before the first update (see ``replay``)."""
+        with self.recorder.aside():
+            for variable in variables:
+                variable.assign(self._first[id(native(variable))][1])
 
     def number(self, variable: Any) -> int:
         """Return a small number for a variable, the same one each time."""
@@ -134,10 +141,15 @@ class Tapes:
             self.trained |= {id(native(v)) for v in variables}
             rates, used = [rate_of(optimizer)], [array_note(g) for g in gradients]
             self.ops.paused = True
+            if self.recorder.orders.frozen:
+                for variable in variables:
+                    self._first.setdefault(id(native(variable)), (variable, variable.numpy()))
             result = apply()
         finally:
             self.stepping -= 1
             self.ops.paused = False
+        if self.recorder.orders.frozen:
+            self._take_back(variables)
         self._made.clear()
         self.recorder.steps += 1
         self._rounds[number] = self._rounds.get(number, 0) + 1
