@@ -53,6 +53,8 @@ def settle(plan: LaunchPlan, site: Site) -> LaunchPlan:
         served = plan.mps or "CUDA_MPS_PIPE_DIRECTORY" in site.env
         turns = "" if served else " and have it in turns: --mps lets them run on it at once"
         notes += (f"{ranks} ranks share {_gpus(site)}{turns}; one rank for each is faster",)
+    if plan.mps and (why := _against_mps(plan, site, ranks, local)):
+        notes += (f"--mps is left out: {why}",)
     known = local or in_job or plan.hosts
     if not known and not plan.per_node:
         notes += (f"how many ranks a node takes is not said (--per-node): {launcher.backend} decides",)
@@ -63,6 +65,15 @@ def settle(plan: LaunchPlan, site: Site) -> LaunchPlan:
         program = (f"./{program[0]}", *program[1:])  # as a script is: that of this folder, before any on PATH
     return replace(plan, program=program, ranks=ranks, launcher=launcher, pmi=pmi, nodes=nodes, per_node=per_node,
                    kind=kind, show=show, local=local, notes=plan.notes + notes)  # fmt: skip
+
+
+def _against_mps(plan: LaunchPlan, site: Site, ranks: int, local: bool) -> str:
+    """Return why no service of NVIDIA's is started for these ranks; "" where one is to be."""
+    if not local:
+        return "dlrun starts NVIDIA's service for ranks of this machine alone; a batch job's is the site's"
+    if not site.gpus:
+        return f"dlrun sees no GPU on {site.host}"
+    return "" if site.gpus < ranks * (plan.gpus or 1) else "every rank has a GPU of its own"
 
 
 def _check_placement(plan: LaunchPlan, site: Site, ranks: int, backend: str, local: bool) -> None:

@@ -52,6 +52,21 @@ def test_ranks_that_share_gpus_are_told_so():
     assert "3 ranks share 1 GPU; one rank for each is faster" in notes(3, None, served)
 
 
+@pytest.mark.parametrize(
+    ("ranks", "gpus", "backend", "said"),
+    [
+        (4, 2, "mpich", ""),
+        (2, 2, "mpich", "every rank has a GPU of its own"),
+        (2, 0, "mpich", "dlrun sees no GPU on n1"),
+        (4, 2, "srun", "dlrun starts NVIDIA's service for ranks of this machine alone"),
+    ],
+)
+def test_a_service_for_shared_gpus_that_is_not_started_is_told_with_the_reason(ranks, gpus, backend, said):
+    plan = replace(PLAN, ranks=ranks, backend=backend, mps=True)
+    told = [note for note in settle(plan, replace(SITE, gpus=gpus)).notes if note.startswith("--mps")]
+    assert [note.partition(": ")[2].startswith(said) for note in told] == ([True] if said else [])
+
+
 def test_gpus_that_are_asked_for_and_not_there_are_told():
     assert "dlrun sees no GPU on n1, and gives the ranks none" in notes(4, 1, replace(SITE, gpus=0))
 
