@@ -123,7 +123,7 @@ class Lists:
                 name = self.script.name_of(made.func)
                 if name == "dataclasses.field":
                     factory = argument(made, "default_factory")
-                    return dotted(factory) == "list" and entry is None
+                    return factory is not None and dotted(factory) == "list" and entry is None
                 of_lists = [dotted(a.value) for a in made.args] == ["list"] and name == "collections.defaultdict"
                 return of_lists if entry is not None else name == "builtins.list" and not made.args
         return False
