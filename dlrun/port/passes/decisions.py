@@ -86,16 +86,15 @@ def _decides(metrics: Metrics, node: cst.If | cst.While) -> bool:
             return True
         if _sets(n) or (isinstance(n, cst.Expr) and runs_alone(metrics.facts, n.value)):
             return True
-    return _ends_later(metrics, node) or _lasts(metrics, node) or _shows_sums(metrics, node)
+    return _ends_later(metrics, node) or _lasts(metrics, node) or _of_an_epoch(metrics, node)
 
 
-def _shows_sums(metrics: Metrics, node: cst.If) -> bool:
-    """Tell whether ``node``, once an epoch, shows something by sums over a rank's share: ``if sum(hits) > 1000:``."""
+def _of_an_epoch(metrics: Metrics, node: cst.If) -> bool:
+    """Tell whether ``node`` goes, once an epoch, by numbers of a rank's share: ``if sum(hits) > 1000:``."""
     around = innermost(metrics.facts, node)
     batches = isinstance(around, (cst.For, cst.While)) and not runs_inside(metrics.facts, around.body)
     sides = [side for n in walk(node.test) if isinstance(n, cst.Comparison) for side in _sides(n)]
-    own = (side for side in sides if metrics.local(side))
-    return not batches and any(_is_sum(metrics, side) or totals.divided(metrics, side) is not None for side in own)
+    return not batches and any(metrics.local(side) and metrics.scalar(side) for side in sides)
 
 
 def _sets(node: cst.CSTNode) -> bool:
@@ -171,7 +170,8 @@ def _decision(metrics: Metrics, node: cst.CSTNode, test: cst.Comparison) -> Iter
             why = f"{text}: ranks may decide differently, below a condition that differs too"
             write = f"{text} = {metrics.facts.alias}.average({text}) where every rank comes by"
             yield Doubt(side, why, "high", write)
-        elif isinstance(node, cst.While) or not _is_place(side) or _led_back(metrics, side, anchor):
+        elif isinstance(node, cst.While) or not _is_place(side) or _led_back(metrics, side, anchor) or (
+                _is_summed_here(metrics, side, anchor)):  # fmt: skip
             yield _alike(metrics, side, "all ranks must decide alike")
             kept = [value for n in _kept(metrics, node, test) for value in _parts(metrics, n.value)]
             kept += [n.args[0].value for n in walk(node) if calls_method(n, "assign") and n.args]  # best.assign(mean)
@@ -190,7 +190,8 @@ def _decision(metrics: Metrics, node: cst.CSTNode, test: cst.Comparison) -> Iter
 
 def _alike(metrics: Metrics, side: cst.BaseExpression, why: str) -> Edit:
     """Return what makes ``side`` the same on all ranks: the mean, or of sums over a rank's share the sum."""
-    total = side if _is_sum(metrics, side) else totals.divided(metrics, side)
+    summed = _is_sum(metrics, side) or metrics.sums.alone(side)
+    total = side if summed else totals.divided(metrics, side)
     if total is None:
         return Edit(side, why, metrics.wrapped)
     metrics.cut([total])
@@ -216,6 +217,12 @@ def _is_sum(metrics: Metrics, side: cst.BaseExpression) -> bool:
     kept = any(n in metrics.trained.cuts for n in uses)  # and summed up there: the sum of equal means is the sum, too
     return bool(bound) and not kept and all(
         sums.alone(n) for n in uses if not any(script.inside(n, loop) for loop in loops))  # fmt: skip
+
+
+def _is_summed_here(metrics: Metrics, side: cst.BaseExpression, anchor: cst.CSTNode) -> bool:
+    """Tell whether ``side`` is a sum over this rank's batches, which other lines divide, or sum up themselves."""
+    known = (metrics.script.function_of(anchor), metrics.script.code(side)) in metrics.averaged
+    return not known and isinstance(side, cst.Name) and metrics.sums.alone(side) and not _is_sum(metrics, side)
 
 
 def _led_back(metrics: Metrics, value: cst.BaseExpression, anchor: cst.CSTNode) -> bool:

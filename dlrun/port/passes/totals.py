@@ -97,4 +97,13 @@ def _sums_all(metrics: Metrics, total: cst.BaseExpression, count: cst.BaseExpres
     """Tell whether ``total`` is a sum over this rank's samples, and ``count`` the number of all."""
     own = metrics.trained(total) and (metrics.scalar(total) or metrics.sums.only(total))
     own = own and (metrics.sums.in_training(total) or metrics.sums.handed_on(total))
-    return own and metrics.sums.over(count, total)
+    return own and all(metrics.sums.over(each, total) for each in (count, *_further(metrics, total)))
+
+
+def _further(metrics: Metrics, total: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """Yield by what else ``total`` is divided around its first division: ``seen`` of ``total / 2 / seen``."""
+    for up in metrics.script.above(metrics.script.parents[total]):
+        if not isinstance(up, cst.BinaryOperation):
+            break
+        if isinstance(up.operator, cst.Divide) and metrics.script.inside(total, up.left):
+            yield up.right
