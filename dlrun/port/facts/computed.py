@@ -110,6 +110,18 @@ def reaching(script: Script, use: cst.Name, bindings: list[Binding]) -> list[Bin
     return [b for b in above if order[b.node] >= max(sure)] if sure else bindings
 
 
+def in_turn(script: Script, use: cst.CSTNode, bindings: list[Binding]) -> list[Binding]:
+    """Return of ``bindings`` that of the innermost loop around ``use`` which binds it anew, if nothing else in it does.
+
+    ``value`` in ``for name, value in sums.items(): print(name, value)``, whatever other loops call so.
+    """
+    loops = {b.node: b for b in bindings if isinstance(b.node, (cst.For, cst.CompFor))}
+    loop = next((up for up in script.above(use) if up in loops), None)
+    inside = [b for b in bindings if loop is not None and b.node is not loop and script.inside(b.node, loop)]
+    within = isinstance(loop, cst.For) and script.inside(use, loop.body) and not inside
+    return [loops[loop]] if within else bindings  # type: ignore[index]
+
+
 def of_function(
     flow: Flow, function: cst.FunctionDef | cst.Lambda, around: Collection[cst.CSTNode] = ()
 ) -> Iterator[cst.BaseExpression]:

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import libcst as cst
 
+from dlrun.port.facts.computed import in_turn
 from dlrun.port.program.dicts import pairs
 from dlrun.port.program.flow import Flow
 from dlrun.port.program.script import Binding, Script, added, dotted
@@ -55,7 +56,7 @@ class Entries:
 
     def _table(self, name: cst.Name) -> cst.Name | None:
         """Return the dict of whose entries ``name`` is each in turn: ``for key, value in sums.items()``."""
-        made = self.script.bindings_of(name)
+        made = in_turn(self.script, name, self.script.bindings_of(name))
         match made[0].value if len(made) == 1 else None:
             case cst.Call(func=cst.Attribute(value=cst.Name() as table, attr=cst.Name("items" | "values" as part))):
                 return table if made[0].path == (("each", 1) if part == "items" else ("each",)) else None
@@ -137,7 +138,7 @@ def _written(made: cst.CSTNode) -> Iterator[cst.BaseExpression | None]:
             yield from _written(box)
         case cst.List(elements=elements) | cst.Tuple(elements=elements):
             yield from (None if isinstance(e, cst.StarredElement) else e.value for e in elements)
-        case cst.ListComp(elt=each):
+        case cst.ListComp(elt=each) | cst.DictComp(value=each):
             yield each
         case _:
             yield from (None if key is None else value for key, value in pairs(made))

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import libcst as cst
 
-from dlrun.port.facts.computed import given
+from dlrun.port.facts.computed import given, in_turn
 from dlrun.port.facts.entries import of_zeros, written
 from dlrun.port.facts.fetches import entry, fetched, taken
 from dlrun.port.facts.kinds import Kinds, plays
@@ -108,7 +108,7 @@ class Scalars:
 
     def _of_name(self, node: cst.Name, depth: int) -> bool:
         bindings, scope = self.script.scopes[node].lookup(node.value)
-        key = (id(scope), node.value)
+        bindings, key = in_turn(self.script, node, bindings), (id(scope), node.value)
         if key in self._busy:
             return True  # total = total / count: the other bindings tell
         if bindings and all(b.how == "param" for b in bindings):
@@ -258,7 +258,8 @@ class Scalars:
             counts = any(isinstance(m, cst.Call) and self.script.name_of(m.func) in ("builtins.range",
                          "builtins.enumerate") for m in made)  # fmt: skip
             over = turned(value, binding.path) if value is not None else None
-            if over is not None and written(self.flow, over, lambda entry: self(entry, depth)):
+            numbers = over is not None and written(self.flow, over, lambda entry: self(entry, depth))
+            if over is not None and numbers and not self._gives_keys(over):
                 return True
             return counts and binding.path in (("each",), ("each", 0))
         if binding.how != "assign" or value is None:
@@ -270,6 +271,12 @@ class Scalars:
         if isinstance(binding.node, cst.AugAssign) and _is_named(value):
             return True  # what it is added to tells: total += losses["total"]
         return binding.path in ((), ("part",)) and self(value, depth)
+
+    def _gives_keys(self, over: cst.BaseExpression) -> bool:
+        """Tell whether a loop over ``over`` goes through the keys of a dict: ``for name in sums``."""
+        listed = all(isinstance(o.node, (cst.List, cst.Tuple, cst.ListComp, cst.BinaryOperation))
+                     for o in self.flow.origins(over))  # fmt: skip
+        return not listed and not isinstance(self.script.parents[over], cst.Attribute)  # sums.values()
 
     def _part(self, value: cst.BaseExpression, at: int, depth: int) -> bool:
         """Tell whether element ``at`` of a tuple is one number: of a literal one, or of what a function returns."""

@@ -15,6 +15,7 @@ from dlrun.port.program.script import argument, dotted, walk
 
 _WHY = "a sum over this rank's samples, divided by the number of all samples"
 _TWICE = "where n does not divide the samples, up to n - 1 are dealt out twice an epoch, and counted twice here"
+_PLAIN = (cst.Call, cst.Arg, cst.BinaryOperation, cst.FormattedString, cst.FormattedStringExpression)
 _LEFT = "drop_last leaves out up to a batch of each rank at the end of an epoch, and these samples are counted here"
 
 
@@ -87,9 +88,11 @@ def divided(metrics: Metrics, node: cst.BaseExpression) -> cst.BaseExpression | 
 
 def _is_of_all(metrics: Metrics, node: cst.CSTNode, total: cst.BaseExpression, count: cst.BaseExpression) -> bool:
     """Tell whether ``node`` divides a sum over this rank's samples by the number of all, where all ranks come to it."""
-    made = metrics.script.parents[node]
-    if isinstance(made, (cst.DictComp, cst.ListComp, cst.GeneratorExp)):  # {k: v / n for k, v in sums.items()}
-        node = made if node in each(metrics, made) else node
+    way = [node, *metrics.script.above(node)]
+    at = next((i for i, up in enumerate(way) if isinstance(up, (cst.DictComp, cst.ListComp, cst.GeneratorExp))), 0)
+    made, plain = way[at], all(isinstance(up, _PLAIN) for up in way[:at])
+    if isinstance(made, (cst.DictComp, cst.ListComp, cst.GeneratorExp)):  # {k: round(v / n, 3) for k, v in sums.items()}
+        node = made if plain and way[at - 1] in each(metrics, made) else node
     return _sums_all(metrics, total, count) and metrics.all_ranks(node)
 
 
