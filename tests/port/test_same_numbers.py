@@ -7,7 +7,8 @@ from running import started
 
 from dlrun.port import port
 
-SCRIPTS = ("numbers_of_an_epoch.py", "numbers_from_functions.py", "numbers_that_decide.py", "numbers_that_are_kept.py")
+SCRIPTS = ("numbers_of_an_epoch.py", "numbers_from_functions.py", "numbers_that_decide.py", "numbers_that_are_kept.py",
+           "numbers_of_parts.py")  # fmt: skip
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -25,7 +26,7 @@ def _rounded(line: str) -> list[object]:
     found: list[object] = []
     for word in line.replace("/", " ").split():
         try:
-            found.append(round(float(word.strip("%[](),")), 3))
+            found.append(round(float(word.strip("%[](){},")), 3))
         except ValueError:
             found.append(word)
     return found

@@ -198,6 +198,8 @@ BY_NAME = """        seen += len(x)
         ('{"a": 0.0, "b": 0.0}', 'print(parts["a"] / len(data))', 'print(dl.total(parts["a"]) / len(data))'),
         ('{k: 0.0 for k in "ab"}', "for k, v in parts.items(): print(k, v / len(loader.dataset))",
          "print(k, dl.total(v) / len(loader.dataset))"),
+        ('{k: 0.0 for k in "ab"}', 'print([f"{parts[k] / len(data):.3f}" for k in parts])',
+         'print([f"{dl.total(parts[k]) / len(data):.3f}" for k in parts])'),
     ],
 )  # fmt: skip
 def test_sums_by_name_that_a_loop_within_the_batch_adds_up_are_of_all_ranks(begun, shown, written) -> None:
@@ -209,7 +211,7 @@ def test_sums_by_name_that_a_loop_within_the_batch_adds_up_are_of_all_ranks(begu
 @pytest.mark.parametrize(
     ("shown", "write"),
     [
-        ('print([f"{parts[k] / len(data):.3f}" for k in parts])', "dl.total(parts[k])"),
+        ('print([f"{parts[k] / len(data):.3f}" for k in open("names")])', "dl.total(parts[k])"),
         ("print({k: v / seen for k, v in parts.items()})", ""),  # a rank's own samples
     ],
 )

@@ -22,28 +22,29 @@ class Entries:
     def __init__(self, script: Script) -> None:
         self.script = script
 
-    def around(self, name: cst.Name) -> cst.Subscript | None:
-        """Return the entry of which ``name`` is the dict or list: ``sums["loss"]`` around ``sums``."""
+    def around(self, name: cst.Name | cst.Attribute) -> cst.Subscript | None:
+        """Return the entry of which ``name`` is the dict or list: ``sums["loss"]`` around ``sums``, ``self.sums``."""
         up = self.script.parents.get(name)
         return up if isinstance(up, cst.Subscript) and up.value is name and _key(up) is not None else None
 
-    def bindings(self, name: cst.Name) -> list[Binding] | None:
+    def bindings(self, name: cst.Name | cst.Attribute) -> list[Binding] | None:
         """Return what gives the entry around ``name`` its value, beginning with the dict; None where there is none."""
         entry = self.around(name)
         key = _key(entry) if entry is not None else None
-        if key is None and (table := self._table(name)) is not None:
+        if key is None and isinstance(name, cst.Name) and (table := self._table(name)) is not None:
             name, key = table, _ANY
-        if key is None:
+        place = self._place(name)
+        if key is None or place is None:
             return None
-        made, scope = self.script.scopes[name].lookup(name.value)
+        made = self.script.bindings_of(name) or self.script.kept_bindings(name)
         begun = [replace(b, value=_begun(b.value, key)) if b.how == "assign" and not b.path else b for b in made]
-        there = self._set.get((id(scope), name.value), {})
+        there = self._set.get(place, {})
         return begun + [b for other, found in there.items() if key in (other, _ANY) or other == _ANY for b in found]
 
     def numbers(self, name: cst.CSTNode, are: Callable[[cst.BaseExpression], bool]) -> bool:
         """Tell whether ``name`` is a dict filled with what ``are`` accepts, and not with sums that nothing divides."""
-        made, scope = self.script.scopes[name].lookup(name.value) if isinstance(name, cst.Name) else ([], None)
-        there = self._set.get((id(scope), dotted(name)), {})
+        made = self.script.bindings_of(name) if isinstance(name, cst.Name) else []
+        there = self._set.get(self._place(name), {}) if made else {}
         begun = [value for b in made if b.value is not None and b.how == "assign" and not b.path
                  for value in _all_begun(b.value)]  # fmt: skip
         given = [b for found in there.values() for b in found]
@@ -63,18 +64,25 @@ class Entries:
         return None
 
     @cached_property
-    def _set(self) -> dict[tuple[int, str], dict[str, list[Binding]]]:
-        found: dict[tuple[int, str], dict[str, list[Binding]]] = {}
+    def _set(self) -> dict[tuple[int, str] | None, dict[str, list[Binding]]]:
+        found: dict[tuple[int, str] | None, dict[str, list[Binding]]] = {}
         nodes: list[cst.AugAssign | cst.Assign] = [*self.script.of(cst.AugAssign), *self.script.of(cst.Assign)]
         for node in nodes:
             for target in [t.target for t in node.targets] if isinstance(node, cst.Assign) else [node.target]:
                 key = _key(target)
-                if isinstance(target, cst.Subscript) and isinstance(target.value, cst.Name) and key is not None:
-                    name = target.value.value
-                    there = found.setdefault((id(self.script.scopes[target.value].lookup(name)[1]), name), {})
+                place = self._place(target.value) if isinstance(target, cst.Subscript) else None
+                if place is not None and key is not None:
+                    there = found.setdefault(place, {})
                     path = () if isinstance(node, cst.Assign) else ("part",)
-                    there.setdefault(key, []).append(Binding(name, "assign", node, node.value, path))
+                    there.setdefault(key, []).append(Binding(place[1], "assign", node, node.value, path))
         return found
+
+    def _place(self, box: cst.CSTNode) -> tuple[int, str] | None:
+        """Return what stands for the variable ``box``, or for the attribute ``self.box`` of a class."""
+        if isinstance(box, cst.Name):
+            return id(self.script.scopes[box].lookup(box.value)[1]), box.value
+        kept = isinstance(box, cst.Attribute) and bool(self.script.kept_bindings(box))
+        return (id(self.script.class_of(box)), box.attr.value) if kept else None  # type: ignore[attr-defined]
 
 
 def _key(node: cst.CSTNode) -> str | None:
@@ -127,7 +135,7 @@ def of_zeros(script: Script, made: cst.CSTNode) -> bool:
 def written(flow: Flow, box: cst.CSTNode, are: Callable[[cst.BaseExpression], bool]) -> bool:
     """Tell whether ``box`` is a dict or a list of what ``are`` accepts, written out, be it ``[0.0] * 10``."""
     made = [o.node for o in flow.origins(box)]
-    held = [list(_written(m)) or [v for _, v in flow.keyworded(m)] for m in made]
+    held = [list(_written(m)) or [v for _, v in flow.keyworded(m)] for m in made if not of_zeros(flow.script, m)]
     return bool(made) and all(each and all(value is not None and are(value) for value in each) for each in held)
 
 

@@ -272,7 +272,7 @@ class Scalars:
             return True  # what it is added to tells: total += losses["total"]
         return binding.path in ((), ("part",)) and self(value, depth)
 
-    def _gives_keys(self, over: cst.BaseExpression) -> bool:
+    def _gives_keys(self, over: cst.CSTNode) -> bool:
         """Tell whether a loop over ``over`` goes through the keys of a dict: ``for name in sums``."""
         listed = all(isinstance(o.node, (cst.List, cst.Tuple, cst.ListComp, cst.BinaryOperation))
                      for o in self.flow.origins(over))  # fmt: skip

@@ -38,13 +38,17 @@ def each(
 
 
 def _fill_together(metrics: Metrics, box: cst.BaseExpression) -> bool:
-    """Tell whether all ranks fill the entries of the dict ``box`` together: ``logs[key].append(loss)``."""
+    """Tell whether all ranks fill the entries of the dict ``box`` together: ``logs[key].append(loss)``, ``+= loss``."""
     bound = metrics.script.bindings_of(box) if isinstance(box, cst.Name) else []
     named = (n for n in metrics.script.named(dotted(box)) if bound and metrics.script.bindings_of(n) == bound)
     entries = [up for n in named if isinstance(up := metrics.script.parents[n], cst.Subscript) and up.value is n]
-    fills = [up for entry in entries for up in metrics.script.above(entry)
-             if calls_method(up, "append", "extend") and up.func.value is entry]  # fmt: skip
-    return bool(fills) and all(metrics.all_ranks(_around(metrics, fill)) for fill in fills)
+    fills = [(up, entry) for entry in entries for up in metrics.script.above(entry)
+             if (calls_method(up, "append", "extend") and up.func.value is entry)
+             or (isinstance(up, cst.AugAssign) and isinstance(up.operator, cst.AddAssign) and up.target is entry)
+             ]  # fmt: skip
+    keys = [n for _, entry in fills for n in walk(entry.slice[0])]
+    alike = not any(map(metrics.facts.unequal, keys))  # not hits[label] += 1
+    return bool(fills) and alike and all(metrics.all_ranks(_around(metrics, fill)) for fill, _ in fills)
 
 
 def _around(metrics: Metrics, fill: cst.CSTNode) -> cst.CSTNode:

@@ -9,7 +9,7 @@ import libcst as cst
 from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import computed, reaching
 from dlrun.port.facts.entries import Entries
-from dlrun.port.facts.lists import Lists
+from dlrun.port.facts.lists import Lists, keys_are_written
 from dlrun.port.facts.summed import is_summed, length_of, summed
 from dlrun.port.passes import counts, returned
 from dlrun.port.passes.steering import trained_by
@@ -119,8 +119,8 @@ class Sums(Turns):
         """Tell whether ``total`` is all that is added to: the variable ``name``, the entry of it, or their sum."""
         if total is not name and not isinstance(total, cst.Subscript):
             return True
-        if isinstance(name, cst.Attribute):
-            return total is name and bool(self._bindings(name))
+        if isinstance(name, cst.Attribute) and total is name:
+            return bool(self._bindings(name))
         return total in (name, self._entries.around(name))
 
     def returned(self, calls: list[returned.Returned], depth: int = 2) -> bool:
@@ -203,7 +203,7 @@ class Sums(Turns):
 
     def _terms(self, name: cst.Name | cst.Attribute) -> list[tuple[cst.CSTNode, cst.BaseExpression]]:
         """Return what is added to ``name``, or to the list of that name where its entries are summed up, and where."""
-        entry = self._entries.around(name) if isinstance(name, cst.Name) else None
+        entry = self._entries.around(name)
         for box in (name, entry):  # losses, or kept["loss"]
             if box is not None and is_summed(self.script, box):
                 return [(call, call.args[0].value) for call in self._lists.filled(box, ("append", "extend"))]
@@ -213,10 +213,9 @@ class Sums(Turns):
     def _around(self, node: cst.CSTNode, parts: set[cst.CSTNode], depth: int) -> list[cst.For | cst.While | None]:
         """Return the innermost loop around ``node``, no part of a step, or those around the calls of its function."""
         above = (u for u in self.script.above(node) if isinstance(u, (cst.For, cst.While, cst.FunctionDef)))
-        around = (u for u in above if u not in parts)  # nor one that runs callbacks
-        loop = next(
-            (u for u in around if not isinstance(u, cst.For) or not self.facts.flow.runs_each(u)), None
-        )
+        around = (u for u in above if u not in parts)  # nor one that runs callbacks, or names the parts of a loss
+        loop = next((u for u in around if not isinstance(u, cst.For) or not (
+            self.facts.flow.runs_each(u) or keys_are_written(self.facts.flow, u.iter))), None)  # fmt: skip
         calls = self.facts.flow.callers(loop) if isinstance(loop, cst.FunctionDef) and depth else []
         if isinstance(loop, cst.FunctionDef):
             return [x for call in calls for x in self._around(call, parts, depth - 1)] or [None]
@@ -244,11 +243,11 @@ class Sums(Turns):
             if value is not None and summed(self.script, value) is not None:
                 return self._own(value)
             return [node] if self.facts.trained(node) else []
-        return [n for child in children(node) for n in self._own(child)]
+        parts = [node.value] if isinstance(node, cst.Subscript) else children(node)  # and not by what it is chosen
+        return [n for part in parts for n in self._own(part)]
 
     def _bindings(self, name: cst.Name | cst.Attribute) -> list[Binding]:
-        entries = self._entries.bindings(name) if isinstance(name, cst.Name) else None
-        return entries or self.facts.flow.bindings(name)
+        return self._entries.bindings(name) or self.facts.flow.bindings(name)
 
     def _after(self, loop: cst.For, count: cst.BaseExpression, total: cst.CSTNode) -> bool:
         """Tell whether ``total`` has grown through the whole of ``loop``, and ``count`` is not what it counts."""

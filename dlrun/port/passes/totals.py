@@ -42,7 +42,8 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
             yield Edit(script.line_of(node), _WHY, before=lines)
     if found:
         yield _inexact(metrics, found[0][0])
-        metrics.cut(total for node, total in found if isinstance(node, cst.BinaryOperation))
+        metrics.cut(total for node, total in found
+                    if isinstance(node, cst.BinaryOperation) or not isinstance(total, cst.Name))  # fmt: skip
 
 
 def _parts(metrics: Metrics) -> dict[tuple[cst.CSTNode, str], set[str]]:
@@ -72,10 +73,10 @@ def _quotients(metrics: Metrics) -> Iterator[tuple[cst.CSTNode, cst.BaseExpressi
         match node:
             case cst.BinaryOperation(operator=cst.Divide()):
                 yield node, node.left, node.right
-            case cst.AugAssign(operator=cst.DivideAssign(), target=(cst.Name() | cst.Attribute()) as target):
-                yield node, target, node.value
-            case cst.AugAssign(operator=cst.DivideAssign(), target=cst.Subscript(value=cst.Name()) as target):
-                yield node, target, node.value
+            case cst.AugAssign(operator=cst.DivideAssign(), target=target):
+                named = target.value if isinstance(target, cst.Subscript) else target
+                if isinstance(named, (cst.Name, cst.Attribute)):
+                    yield node, target, node.value
 
 
 def divided(metrics: Metrics, node: cst.BaseExpression) -> cst.BaseExpression | None:
@@ -91,7 +92,7 @@ def _is_of_all(metrics: Metrics, node: cst.CSTNode, total: cst.BaseExpression, c
     way = [node, *metrics.script.above(node)]
     at = next((i for i, up in enumerate(way) if isinstance(up, (cst.DictComp, cst.ListComp, cst.GeneratorExp))), 0)
     made, plain = way[at], all(isinstance(up, _PLAIN) for up in way[:at])
-    if isinstance(made, (cst.DictComp, cst.ListComp, cst.GeneratorExp)):  # {k: round(v / n, 3) for k, v in sums.items()}
+    if isinstance(made, (cst.DictComp, cst.ListComp, cst.GeneratorExp)):  # {k: round(v / n) for k, v in sums.items()}
         node = made if plain and way[at - 1] in each(metrics, made) else node
     return _sums_all(metrics, total, count) and metrics.all_ranks(node)
 
@@ -100,7 +101,16 @@ def _sums_all(metrics: Metrics, total: cst.BaseExpression, count: cst.BaseExpres
     """Tell whether ``total`` is a sum over this rank's samples, and ``count`` the number of all."""
     own = metrics.trained(total) and (metrics.scalar(total) or metrics.sums.only(total))
     own = own and (metrics.sums.in_training(total) or metrics.sums.handed_on(total))
-    return own and all(metrics.sums.over(each, total) for each in (count, *_further(metrics, total)))
+    parts = [n for n in walk(total) if isinstance(n, cst.BinaryOperation)]
+    divided = [n.right for n in parts if isinstance(n.operator, cst.Divide)]
+    further = list(_further(metrics, total))
+    if not all(map(_is_written, divided)) or (further and _is_written(count)):
+        return False  # the sum of loss / batches is no sum; of total / 2 / len(data) the whole is
+    return own and all(metrics.sums.over(each, total) for each in (count, *further))
+
+
+def _is_written(count: cst.BaseExpression) -> bool:
+    return isinstance(count, (cst.Integer, cst.Float))
 
 
 def _further(metrics: Metrics, total: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
