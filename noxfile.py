@@ -17,6 +17,7 @@ TENSORFLOW_GPU_TESTS = "tests/comm/device/test_tensorflow_on_gpus.py"
 KERAS_TESTS = "tests/comm/faces/test_keras_on_ranks.py"
 FIRST_STEPS_TEST = "tests/comm/faces/test_first_steps.py"
 FAULT_TESTS = ("tests/verify/test_tensorflow_faults.py", "tests/verify/test_tensorflow_shares.py")
+NUMBERS_TEST = "tests/port/test_same_numbers_tensorflow.py"
 EXAMPLE_TEST = "tests/examples/test_training.py::test_digits_are_learned_alone_and_on_two_ranks"
 COMPARISON_TEST = "tests/examples/test_training.py::test_tensorflows_own_strategy_is_compared_and_agrees"
 TEST_TOOLS = ("scikit-learn>=1.3", "pytest>=8.4", "pytest-timeout>=2.3", "pytest-xdist>=3.6")
@@ -66,7 +67,7 @@ def tests(session: nox.Session) -> None:
     """The main tests, with PyTorch, and Keras 3 on PyTorch and jax; then mypy --strict, which needs PyTorch's types."""
     session.install(wheel(session, "test"), "keras>=3", "jax>=0.4.35", "mypy>=1.11", "types-PyYAML")
     session.env["DLRUN_TEST_MPIEXEC"] = open_mpi(session)
-    files = (SANITIZER_TESTS, TENSORFLOW_TESTS, TENSORFLOW_GPU_TESTS, FIRST_STEPS_TEST, *FAULT_TESTS)
+    files = (SANITIZER_TESTS, TENSORFLOW_TESTS, TENSORFLOW_GPU_TESTS, FIRST_STEPS_TEST, NUMBERS_TEST, *FAULT_TESTS)
     elsewhere = [f"--ignore={file}" for file in files]
     run_pytest(session, *THREE_FILES, "tests", *elsewhere)
     session.run("mypy")
@@ -92,7 +93,7 @@ def keras3(session: nox.Session) -> None:
     """dl_comm with TensorFlow 2.21 and Keras 3."""
     # TensorFlow 2.15 brings TensorBoard, for Keras's callback of that name; 2.21 leaves it to the user.
     session.install("tensorflow-cpu==2.21.0", "tensorboard==2.21.0", wheel(session, "mpi"), *TEST_TOOLS)
-    faces = (TENSORFLOW_TESTS, TENSORFLOW_GPU_TESTS, KERAS_TESTS, FIRST_STEPS_TEST)
+    faces = (TENSORFLOW_TESTS, TENSORFLOW_GPU_TESTS, KERAS_TESTS, FIRST_STEPS_TEST, NUMBERS_TEST)
     run_pytest(session, *THREE_FILES, *faces, *FAULT_TESTS, f"{EXAMPLE_TEST}[tf2_mnist]")
 
 

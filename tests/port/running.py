@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import torch
-
 QUICK = Path(__file__).with_name("quick")
 
 
@@ -23,5 +21,18 @@ def started(folder, words, ranks=0, **env):
 
 def ran(script, folder, ranks=0, **env):
     """Run ``script`` in the new ``folder``; return what was printed and what ``last.pt`` holds."""
+    import torch
+
     folder.mkdir()
     return started(folder, [str(script)], ranks, **env), torch.load(folder / "last.pt")
+
+
+def rounded(line):
+    """Return the words of a line, its numbers to 3 digits."""
+    found = []
+    for word in line.replace("/", " ").split():
+        try:
+            found.append(round(float(word.strip("%[](){},")), 3))
+        except ValueError:
+            found.append(word)
+    return found

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from running import started
+from running import rounded, started
 
 from dlrun.port import port
 
@@ -18,15 +18,4 @@ def test_two_ranks_show_the_serial_numbers(script, tmp_path) -> None:
     shown, on_ranks = started(tmp_path, [str(source)]), started(tmp_path, ["dist.py"], ranks=2)
     assert len(shown.splitlines()) > 8
     for serial, mine in zip(shown.splitlines(), on_ranks.splitlines(), strict=True):
-        assert _rounded(mine) == _rounded(serial)
-
-
-def _rounded(line: str) -> list[object]:
-    """Return the words of a line, its numbers to 3 digits."""
-    found: list[object] = []
-    for word in line.replace("/", " ").split():
-        try:
-            found.append(round(float(word.strip("%[](){},")), 3))
-        except ValueError:
-            found.append(word)
-    return found
+        assert rounded(mine) == rounded(serial)

@@ -19,7 +19,7 @@ for a ``fit`` that somebody else calls.
 from __future__ import annotations
 
 from dl_comm.dealing import turns
-from dl_comm.keras.backend import average, broadcast, gradients, init, reseed
+from dl_comm.keras.backend import average, broadcast, gradients, init, reseed, total
 from dl_comm.keras.callbacks import Broadcast, Decay, ScaleRate, WarmUp
 from dl_comm.keras.data import shard
 from dl_comm.keras.lars import lars
@@ -63,5 +63,6 @@ __all__ = [
     "shard",
     "steps",
     "stretch",
+    "total",
     "turns",
 ]

@@ -9,8 +9,10 @@ import keras
 import numpy as np
 
 from dl_comm import _core
+from dl_comm.entrywise import has_entries, total_of_entries
 from dl_comm.output import is_plain
 from dl_comm.ranks import get_nranks, get_rank, parts, shifted_seed, value_of
+from dl_comm.shares import check_fits
 
 KERAS_3 = not keras.__version__.startswith("2.")
 
@@ -117,6 +119,25 @@ def average(value: Any, name: str = "average") -> Any:
         array = array.astype(np.float64)
     _core.allreduce([(array.ctypes.data, array.size, array.dtype.name)], "mean", 0, [f"{name} {array.shape}"])
     return array if isinstance(value, np.ndarray) else array.item()
+
+
+def total(value: Any) -> Any:
+    """Return the sum over the ranks of a number or an array, or of each number in a list or a dict. Its kind stays.
+
+    On one rank, and where all repeat the serial run (``DL_COMM_REPLICATE``), ``value`` itself comes back. Raises
+    ``dl_comm.CommError`` where a sum of integers does not fit their kind.
+    """
+    if parts() == 1:
+        return value
+    if has_entries(value):
+        return total_of_entries(value)
+    given = np.asarray(value)
+    array = given.astype(np.float64)
+    _core.allreduce([(array.ctypes.data, array.size, "float64")], "sum", 0, [f"total {array.shape}"])
+    if given.dtype.kind in "iu":
+        check_fits(array, given.dtype.name)
+    made = array.astype(np.int64 if given.dtype.kind == "b" else given.dtype)
+    return made if isinstance(value, np.ndarray) else made[()] if isinstance(value, np.generic) else made.item()
 
 
 def average_gradients(grads: list[Any]) -> list[Any]:

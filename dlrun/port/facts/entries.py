@@ -36,6 +36,13 @@ class Entries:
         place = self._place(name)
         if key is None or place is None:
             return None
+        return self._bound(name, place, key)
+
+    def all(self, name: cst.Name) -> list[Binding]:
+        """Return what gives the entries of the dict ``name`` their values, beginning with the dict."""
+        return self._bound(name, self._place(name), _ANY)
+
+    def _bound(self, name: cst.Name | cst.Attribute, place: tuple[int, str] | None, key: str) -> list[Binding]:
         made = self.script.bindings_of(name) or self.script.kept_bindings(name)
         begun = [replace(b, value=_begun(b.value, key)) if b.how == "assign" and not b.path else b for b in made]
         there = self._set.get(place, {})
@@ -150,3 +157,27 @@ def _written(made: cst.CSTNode) -> Iterator[cst.BaseExpression | None]:
             yield each
         case _:
             yield from (None if key is None else value for key, value in pairs(made))
+
+
+def holds_zeros(script: Script, made: cst.BaseExpression) -> bool:
+    """Tell whether ``made`` is a list or dict of zeros: ``[0] * 10``, ``{"cat": 0, "dog": 0}``, ``Counter()``."""
+    match made:
+        case cst.List(elements=elements) | cst.Tuple(elements=elements):
+            return bool(elements) and all(_is_zero(e.value) for e in elements)
+        case cst.BinaryOperation(left=cst.List() as left, operator=cst.Multiply()):
+            return holds_zeros(script, left)
+        case cst.ListComp(elt=each) | cst.GeneratorExp(elt=each) | cst.DictComp(value=each):
+            return _is_zero(each)
+        case cst.Dict():
+            return bool(made.elements) and all(_is_zero(e.value) for e in made.elements)
+        case cst.Call(func=func, args=args):
+            name, given = script.name_of(func), [a.value for a in args]
+            if dotted(func) == "dict.fromkeys":
+                return len(given) == 2 and _is_zero(given[1])
+            made_of = name in ("builtins.list", "builtins.dict") and len(given) == 1
+            return of_zeros(script, made) or (made_of and holds_zeros(script, given[0]))
+    return False
+
+
+def _is_zero(node: cst.BaseExpression) -> bool:
+    return isinstance(node, (cst.Integer, cst.Float)) and node.evaluated_value == 0

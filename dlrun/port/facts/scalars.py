@@ -79,7 +79,8 @@ class Scalars:
                 if (values := taken(self.flow, self.runs, node)) is not None:
                     return bool(values) and all(self(v, depth + 1) for v in values)
                 begun = [o.node for o in self.flow.origins(node.value)]
-                if isinstance(at, cst.SimpleString) and begun and all(of_zeros(self.script, m) for m in begun):
+                named = isinstance(at, (cst.SimpleString, cst.Name))
+                if named and begun and all(of_zeros(self.script, m) for m in begun):
                     return True
                 made = [o.node for o in self.flow.origins(node)]  # sizes["train"]
                 return all(m is not node and self(m, depth + 1) for m in made)

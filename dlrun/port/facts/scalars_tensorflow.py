@@ -8,6 +8,7 @@ from collections.abc import Callable
 import libcst as cst
 
 from dlrun.port.facts.kinds_tensorflow import plain
+from dlrun.port.facts.lists import Lists
 from dlrun.port.program.flow import Flow
 
 # Functions of TensorFlow that make one number of single numbers, and those that make one number of anything.
@@ -27,6 +28,8 @@ def of_tensorflow(flow: Flow, call: cst.Call, name: str, is_number: Callable[[cs
     given = [arg.value for arg in call.args if arg.keyword is None]
     if _ADDS.search(plain(name)):
         made = [o.node for o in flow.origins(given[0])] if given else []
+        if given and Lists(flow).of(given[0], is_number):
+            return True
         return bool(made) and all(_is_losses(flow, n) or (_each(n) and all(map(is_number, _each(n)))) for n in made)
     if _NORM.search(plain(name)):
         return len(call.args) == 1

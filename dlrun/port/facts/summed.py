@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import libcst as cst
 
-from dlrun.port.program.script import Script, walk
+from dlrun.port.program.flow import Flow
+from dlrun.port.program.script import Script, calls_method, walk
 
-_SUMS = ("builtins.sum", "math.fsum", "numpy.sum", "torch.sum")
+_SUMS = ("builtins.sum", "math.fsum", "numpy.sum", "torch.sum", "tensorflow.reduce_sum", "tensorflow.math.reduce_sum",
+         "tensorflow.add_n", "tensorflow.math.add_n")  # fmt: skip
 _ARRAYS = ("numpy.array", "numpy.asarray", "numpy.stack", "numpy.concatenate", "torch.tensor", "torch.stack",
-           "torch.cat", "torch.Tensor", "torch.as_tensor", "builtins.list")  # fmt: skip
+           "torch.cat", "torch.Tensor", "torch.as_tensor", "builtins.list", "tensorflow.stack", "tensorflow.concat",
+           "tensorflow.convert_to_tensor", "tensorflow.constant")  # fmt: skip
+_COUNTS = ("TruePositives", "TrueNegatives", "FalsePositives", "FalseNegatives")
+_ADDING = tuple(f"metrics.{name}" for name in ("Sum", *_COUNTS))
 _SAME = ("item", "float", "double", "cpu", "numpy", "detach")
 
 
@@ -23,11 +28,52 @@ def summed(script: Script, node: cst.CSTNode) -> cst.BaseExpression | None:
             return _listed(script, inner)
         case cst.Call(func=cst.Attribute(value=inner, attr=cst.Name("sum")), args=[]):
             return _listed(script, inner)
+    plain = plain_of(node)
+    return summed(script, plain) if plain is not None else None
+
+
+def plain_of(node: cst.CSTNode) -> cst.BaseExpression | None:
+    """Return what ``node`` makes a plain number of: ``total`` of ``total.item()``, ``float(total)``; else None."""
+    match node:
         case cst.Call(func=cst.Attribute(value=inner, attr=cst.Name(name)), args=[]) if name in _SAME:
-            return summed(script, inner)
+            return inner
         case cst.Call(func=cst.Name("float" | "int"), args=[cst.Arg(value=inner)]):
-            return summed(script, inner)
+            return inner
     return None
+
+
+def is_divided(script: Script, number: cst.CSTNode) -> bool:
+    """Tell whether ``number`` is a part of a quotient, be it as a plain number: ``float(total) / n``."""
+    for up in script.above(number):
+        if plain_of(up) is number:
+            number = up
+        elif not isinstance(up, (cst.Arg, cst.Attribute)):
+            return isinstance(up, cst.BinaryOperation) and isinstance(up.operator, (cst.Divide, cst.FloorDivide))
+    return False
+
+
+def adds_by_itself(flow: Flow, total: cst.CSTNode) -> bool:
+    """Tell whether ``total`` is what a metric of Keras adds up: ``added.result()`` of a ``Sum()``."""
+    if not calls_method(total, "result") or not isinstance(total.func, cst.Attribute):
+        return False
+    made = [o.node for o in flow.origins(total.func.value)]
+    return bool(made) and all(isinstance(n, cst.Call) and flow.script.name_of(n.func).endswith(_ADDING) for n in made)
+
+
+def is_plain(script: Script, node: cst.CSTNode, depth: int = 4) -> bool:
+    """Tell whether ``node`` is surely a number of Python's or NumPy's, and no tensor: ``loss.item() * len(x)``."""
+    match node:
+        case cst.Integer() | cst.Float() | cst.Subscript(value=cst.Attribute(attr=cst.Name("shape"))):
+            return True
+        case cst.Call(func=cst.Name("float" | "int" | "len")) | cst.Call(
+                func=cst.Attribute(attr=cst.Name("item" | "numpy")), args=[]):  # fmt: skip
+            return True
+        case cst.BinaryOperation(left=left, right=right):
+            return is_plain(script, left, depth) and is_plain(script, right, depth)
+        case cst.Name() if depth:
+            made = [b.written for b in script.bindings_of(node)]
+            return bool(made) and all(value is not None and is_plain(script, value, depth - 1) for value in made)
+    return False
 
 
 def is_summed(script: Script, name: cst.CSTNode) -> bool:

@@ -66,6 +66,7 @@ GRID: Mapping[str, Mapping[str, Pass]] = {
         "shard": keras.shard,
         "rate": keras_rate.rate,
         "steps": keras.steps,
+        "metrics": keras.metrics,
         "output": keras_output.keras,
         "finish": keras.finish,
     },

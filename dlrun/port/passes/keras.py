@@ -23,6 +23,7 @@ from dlrun.port.passes import (
     keras_annealing,
     keras_doubts,
     keras_schedules,
+    keras_sums,
     moving,
     order,
     own_variables,
@@ -35,7 +36,8 @@ from dlrun.port.passes import shard as torch_shard
 from dlrun.port.passes import start as torch_start
 from dlrun.port.passes.apart import own_generators
 from dlrun.port.passes.bounds import sources
-from dlrun.port.program.script import dotted, walk
+from dlrun.port.passes.keras_loops import bound, turns
+from dlrun.port.program.script import walk
 
 
 def start(facts: KerasFacts) -> Iterator[Edit | Doubt]:
@@ -163,8 +165,8 @@ def steps(facts: KerasFacts) -> Iterator[Edit | Doubt]:
     """
     yield from schedules.counts(facts, facts.optimizers)
     yield from callback_rates.counts(facts)
-    counting = [loop for loop in (_turns(facts, loop) for loop in facts.loops)
-                if isinstance(loop, cst.For) and _bound(facts, loop) is not None]  # fmt: skip
+    counting = [loop for loop in (turns(facts, loop) for loop in facts.loops)
+                if isinstance(loop, cst.For) and bound(facts, loop) is not None]  # fmt: skip
     yield from (told := list(keras_schedules.keras(facts, counting)))
     followed = {edit.node for edit in told if isinstance(edit, Edit)}
     yield from keras_annealing.keras(facts, keras_schedules.batches(facts, counting), followed)
@@ -176,67 +178,34 @@ def steps(facts: KerasFacts) -> Iterator[Edit | Doubt]:
                        lambda n: expression("torch/steps", {"count": n}, dl=facts.alias))  # fmt: skip
     done: set[cst.CSTNode] = set()
     for loop in facts.loops:
-        turns = _turns(facts, loop)
-        bound = _bound(facts, turns) if isinstance(turns, (cst.For, cst.CompFor)) else None
-        for node in sources(facts, bound) if bound is not None else ():
+        inner = turns(facts, loop)
+        count = bound(facts, inner) if isinstance(inner, (cst.For, cst.CompFor)) else None
+        for node in sources(facts, count) if count is not None else ():
             if node not in done:
                 done.add(node)
                 yield Edit(node, "the loop counts steps: n ranks make n batches",
                            lambda n: expression("torch/steps", {"count": n}, dl=facts.alias))  # fmt: skip
-        if bound is None and not any(plays(facts.kinds, n) for n in walk(loop.body)):
-            yield Doubt(turns, "each rank makes the serial run's steps, on samples that it draws itself: together they "
+        if count is None and not any(plays(facts.kinds, n) for n in walk(loop.body)):
+            yield Doubt(inner, "each rank makes the serial run's steps, on samples that it draws itself: together they "
                         "take n times as many", "medium", "let it end after 1/n of the steps")  # fmt: skip
-        elif bound is not None and bound in done and isinstance(turns, cst.For):
-            yield from _means(facts, turns, facts.script.code(bound))
-    for loop in facts.dealt:
-        if (bound := _bound(facts, loop)) is not None:
-            yield from _means(facts, loop, facts.script.code(bound))
-    for node in facts.iterated:
-        over = next((up for up in facts.script.above(node) if isinstance(up, cst.For)), None)
-        if over is not None and facts.script.inside(node, over.iter):
-            yield from _means(facts, over, f"len({facts.script.code(node)})")
 
 
-def _bound(facts: KerasFacts, loop: cst.For | cst.CompFor) -> cst.BaseExpression | None:
-    """Return the number up to which ``loop`` counts."""
-    known = Iterated(facts.flow)
-    call = known.of(loop)
-    args = call.args if isinstance(call, cst.Call) and known.counts(call) else ()
-    plain = [a.value for a in args if a.keyword is None and not a.star]
-    return plain[min(1, len(plain) - 1)] if plain else None
+def metrics(facts: KerasFacts) -> Iterator[Edit | Doubt]:
+    """Add up over the ranks what loops around train_on_batch() add up; fit() averages its metrics by itself.
 
+    Before:
+        model.compile(opt)
+        for step in range(len(x) // 8):
+            total += model.train_on_batch(x[step * 8 : step * 8 + 8], y[step * 8 : step * 8 + 8])
+        print(total, total / (len(x) // 8))
 
-def _means(facts: KerasFacts, loop: cst.For | cst.While, count: str) -> Iterator[Edit]:
-    """Yield ``count``, all turns of ``loop``, where it divides what has been summed up in a rank's own turns."""
-    grown = {dotted(n.target) for n in walk(loop.body) if isinstance(n, cst.AugAssign)}
-    for node in walk(facts.script.function_of(loop)):
-        sides: tuple[cst.BaseExpression, ...] = ()
-        if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Divide):
-            sides = (node.left, node.right)
-        elif isinstance(node, cst.AugAssign) and isinstance(node.operator, cst.DivideAssign):
-            sides = (node.target, node.value)
-        if sides and facts.script.code(sides[1].with_changes(lpar=(), rpar=())) == count and any(
-                dotted(n) in grown for n in walk(sides[0])):  # fmt: skip
-            yield Edit(sides[1], "a mean over a rank's own turns, whose losses are the means over the ranks",
-                       lambda n: expression("torch/steps", {"count": n}, dl=facts.alias))  # fmt: skip
-
-
-def _turns(facts: KerasFacts, loop: cst.For | cst.While) -> cst.For | cst.While | cst.CompFor:
-    """Return the loop that counts steps: the innermost, but for one that trains only a part, as a GAN's critic.
-
-    Or the turns of a list that holds all of its losses.
+    After:
+        model.compile(opt)
+        for step in range(len(x) // 8):
+            total += model.train_on_batch(x[step * 8 : step * 8 + 8], y[step * 8 : step * 8 + 8])
+        print(dl.total(total), total / dl.steps(len(x) // 8))
     """
-    lists = [n for n in walk(loop.body) if isinstance(n, (cst.ListComp, cst.GeneratorExp))]
-    for each in (n for n in lists if facts.script.code(n).count("train_on_batch(") == _trains(facts, loop)):
-        return each.for_in
-    inner = [n for n in walk(loop.body) if isinstance(n, (cst.For, cst.While)) and _trains(facts, n)]
-    only = next((n for n in inner if _trains(facts, n) == _trains(facts, loop)), None)
-    return _turns(facts, only) if only is not None else loop
-
-
-def _trains(facts: KerasFacts, loop: cst.For | cst.While) -> int:
-    """Return how many calls of train_on_batch() stand in ``loop``."""
-    return facts.script.code(loop.body).count("train_on_batch(")
+    yield from keras_sums.keras(facts)
 
 
 def finish(facts: KerasFacts) -> Iterator[Edit | Doubt]:

@@ -169,7 +169,7 @@ class Metrics:
                           or self.entries.numbers(node, self.scalar) or self.gathered.extreme(node)
                           or (isinstance(node, cst.Subscript) and self.tabled(node.value)))  # fmt: skip
         number = mine and (node in self.formatted or known)
-        number = number or (mine and self.listed(node))
+        number = number or (mine and (self.listed(node) or self.sums.table(node)))
         if isinstance(node, cst.BaseExpression) and number:
             return [] if self.sums.elsewhere(node) or self.is_averaged(node) else [node]
         if isinstance(node, (cst.ListComp, cst.GeneratorExp, cst.DictComp)):

@@ -8,9 +8,9 @@ import libcst as cst
 
 from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import computed, reaching
-from dlrun.port.facts.entries import Entries
+from dlrun.port.facts.entries import Entries, holds_zeros
 from dlrun.port.facts.lists import Lists, keys_are_written
-from dlrun.port.facts.summed import is_summed, length_of, summed
+from dlrun.port.facts.summed import adds_by_itself, is_divided, is_plain, is_summed, length_of, plain_of, summed
 from dlrun.port.passes import counts, returned
 from dlrun.port.passes.steering import trained_by
 from dlrun.port.passes.turns import Turns
@@ -80,13 +80,16 @@ class Sums(Turns):
 
     def alone(self, total: cst.BaseExpression, depth: int = 3) -> bool:
         """Tell whether ``total`` is a sum over this rank's share, divided by nothing: a name, or ``-(a + b)``."""
+        if self.table(total) or (adds_by_itself(self.facts.flow, total) and self.facts.options.batch != "global"):
+            return not is_divided(self.script, total)
         match total:
             case cst.UnaryOperation(operator=cst.Minus(), expression=inner):
                 return self.alone(inner, depth)
             case cst.BinaryOperation(operator=cst.Add() | cst.Subtract(), left=one, right=other):
                 return self.alone(one, depth) and self.alone(other, depth)
-        up = self.script.parents[total]
-        part = isinstance(up, cst.BinaryOperation) and isinstance(up.operator, (cst.Divide, cst.FloorDivide))
+        if summed(self.script, total) is None and (held := plain_of(total)) is not None:
+            return self.alone(held, depth)
+        part = is_divided(self.script, total)
         name = summed(self.script, total) or total
         name = name.value if isinstance(name, cst.Subscript) else name
         if part or not isinstance(name, (cst.Name, cst.Attribute)) or not self._is_whole(name, total):
@@ -102,6 +105,21 @@ class Sums(Turns):
             return self.returned(calls, depth - 1)
         whole = self.in_training(total) and self._of_a_share(total, total)
         return whole or (depth > 0 and self._of_sums(total, depth - 1))
+
+    def table(self, name: cst.CSTNode) -> bool:
+        """Tell whether ``name`` is a dict of plain numbers that all add up over this rank's share: ``print(sums)``."""
+        if not isinstance(name, cst.Name) or self.facts.options.batch == "global":
+            return False
+        bindings, made = self._entries.all(name), self._bindings(name)
+        adds = [b.node for b in bindings if _adds(b)]
+        zeros = [b.written for b in made if b.written is not None and holds_zeros(self.script, b.written)]
+        if not adds or len(zeros) < len(made) or len(adds) + len(made) < len(bindings):
+            return False
+        parts = {*self.facts.accumulating, *self.facts.parts}
+        loops = [self._through(loop, name) for node in adds for loop in self._around(node, parts, 0)]
+        return all(is_plain(self.script, added(node)[1]) for node in adds) and all(  # type: ignore[index]
+            isinstance(loop, cst.For) and loop in self.facts.loops and self.dealt(loop, name, True)
+            and not self.script.inside(name, loop) for loop in loops)  # fmt: skip
 
     def _of_sums(self, total: cst.BaseExpression, depth: int = 2) -> bool:
         """Tell whether ``total`` adds up sums over this rank's share: ``grand += running``, once an epoch."""
@@ -198,8 +216,22 @@ class Sums(Turns):
         for name in self._own(node):
             inside = isinstance(name, cst.Attribute)  # a method may add to it: stats.update(loss)
             for place, term in self._terms(name):
-                found += [(loop, term) for loop in self._around(place, parts, 3 if inside else 0)]
+                loops = self._around(place, parts, 3 if inside else 0)
+                found += [(self._through(loop, name), term) for loop in loops]
         return found
+
+    def _through(self, loop: cst.For | cst.While | None, name: cst.CSTNode) -> cst.For | cst.While | None:
+        """Return the training loop around ``loop`` that ``name`` grows through: ``for k in logs: sums[k] += logs[k]``.
+
+        That is ``loop`` itself if it trains, or if ``name`` begins anew in each turn of the training loop.
+        """
+        if loop is None or loop in self.facts.loops:
+            return loop
+        around = next((up for up in self.script.above(loop) if up in self.facts.loops), None)
+        named = isinstance(name, (cst.Name, cst.Attribute))
+        begun = [b.node for b in self._bindings(name) if not _adds(b)] if named else []  # type: ignore[arg-type]
+        anew = around is None or not begun or any(self.script.inside(n, around) for n in begun)
+        return loop if anew or not isinstance(around, (cst.For, cst.While)) else around
 
     def _terms(self, name: cst.Name | cst.Attribute) -> list[tuple[cst.CSTNode, cst.BaseExpression]]:
         """Return what is added to ``name``, or to the list of that name where its entries are summed up, and where."""

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import libcst as cst
 
 from dlrun.port.edits import Doubt, Edit
-from dlrun.port.facts.entries import of_zeros
+from dlrun.port.facts.entries import holds_zeros
 from dlrun.port.insert import statements
 from dlrun.port.passes import counts, returned
 from dlrun.port.passes.counters import runs_inside
 from dlrun.port.passes.metrics import Metrics
-from dlrun.port.program.script import Script, added, dotted, names_in, walk
+from dlrun.port.program.script import Script, added, names_in, walk
 
 _ZEROS = ("numpy.zeros", "torch.zeros", "tensorflow.zeros")
 _ADDS = ("index_add_", "scatter_add_", "index_put_")
@@ -84,7 +84,7 @@ class _Grown:
     def _is_of_others(self, name: cst.Name, own: list[cst.BaseExpression]) -> bool:
         """Tell whether ``name`` is a list or dict in which samples choose no entry to count in: ``sums["a"] += x``."""
         made = [b.written for b in self.script.bindings_of(name) if b.how == "assign" and b.path != ("part",)]
-        held = any(v is not None and _holds_zeros(self.script, v) for v in made)
+        held = any(v is not None and holds_zeros(self.script, v) for v in made)
         chosen = isinstance(own[0], cst.Integer) and any(map(self._is_own, own[1:]))
         counted = isinstance(own[-1], cst.Name) and counts.hits(self.metrics.facts, own[0])  # n[c] += (y == c).sum()
         return held and not (chosen or counted)
@@ -196,14 +196,14 @@ class _Grown:
         if isinstance(made, (cst.Integer, cst.Float)):
             return made.evaluated_value == 0
         arrays = isinstance(made, cst.Call) and self.script.name_of(made.func) in _ZEROS
-        return arrays or (made is not None and _holds_zeros(self.script, made))
+        return arrays or (made is not None and holds_zeros(self.script, made))
 
     def _is_array(self, name: cst.Name) -> bool:
         """Tell whether ``name`` begins as an array of zeros each time."""
         made = [b.written for b in self.script.bindings_of(name)
                 if b.how == "assign" and b.path != ("part",) and added(b.node) is None]  # fmt: skip
         return bool(made) and all(
-            v is not None and self._is_zero(v) and (_holds_zeros(self.script, v) or (
+            v is not None and self._is_zero(v) and (holds_zeros(self.script, v) or (
                 isinstance(v, cst.Call) and bool(v.args) and not self.metrics.scalar(v))) for v in made
         )  # fmt: skip
 
@@ -212,30 +212,6 @@ class _Grown:
         own = self.adds[name]
         return any(self.script.inside(n, self.loop) and not any(self.script.inside(n, add) for add in own)
                    for n in self.script.named(name))  # fmt: skip
-
-
-def _holds_zeros(script: Script, made: cst.BaseExpression) -> bool:
-    """Tell whether ``made`` is a list or dict of zeros: ``[0] * 10``, ``{"cat": 0, "dog": 0}``, ``Counter()``."""
-    match made:
-        case cst.List(elements=elements) | cst.Tuple(elements=elements):
-            return bool(elements) and all(_is_written_zero(e.value) for e in elements)
-        case cst.BinaryOperation(left=cst.List() as left, operator=cst.Multiply()):
-            return _holds_zeros(script, left)
-        case cst.ListComp(elt=each) | cst.GeneratorExp(elt=each) | cst.DictComp(value=each):
-            return _is_written_zero(each)
-        case cst.Dict():
-            return bool(made.elements) and all(_is_written_zero(e.value) for e in made.elements)
-        case cst.Call(func=func, args=args):
-            name, given = script.name_of(func), [a.value for a in args]
-            if dotted(func) == "dict.fromkeys":
-                return len(given) == 2 and _is_written_zero(given[1])
-            made_of = name in ("builtins.list", "builtins.dict") and len(given) == 1
-            return of_zeros(script, made) or (made_of and _holds_zeros(script, given[0]))
-    return False
-
-
-def _is_written_zero(node: cst.BaseExpression) -> bool:
-    return isinstance(node, (cst.Integer, cst.Float)) and node.evaluated_value == 0
 
 
 def _empties(script: Script, line: cst.SimpleStatementLine) -> str:

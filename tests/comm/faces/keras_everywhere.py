@@ -8,6 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import dl_comm
 import dl_comm.keras as dl
 import keras
 import numpy as np
@@ -148,6 +149,21 @@ def metrics_of_batches_are_averaged_where_a_callback_of_any_rank_looks_at_them()
     if backend() == "tensorflow":
         kept = [keras.callbacks.TensorBoard(tempfile.mkdtemp(), update_freq="batch")] if r == 0 else []
         model.fit(x, y, 4, callbacks=kept, verbose=0)  # on the other ranks nothing looks
+
+
+def totals_keep_the_kind_of_what_they_add_up():
+    alike = n * (n + 1) // 2
+    assert (dl.total(r + 1), type(dl.total(r + 1))) == (alike, int)
+    assert dl.total(0.5) == n / 2
+    assert dl.total(np.float32(r + 1)).dtype == np.float32
+    assert dl.total(np.array([r + 1, 2])).tolist() == [alike, 2 * n]
+    assert dl.total({"right": r + 1, "loss": 0.5}) == {"right": alike, "loss": n / 2}
+    try:
+        dl.total(np.int8(127))
+    except dl_comm.CommError as error:
+        assert "int8 goes from -128 to 127" in str(error)
+    else:
+        raise AssertionError("no error")
 
 
 def validation_data_are_split_off_first_and_not_divided():

@@ -1,0 +1,67 @@
+"""Numbers of an epoch as fit(), its callbacks and loops around train_on_batch() come by them; a rate of 0."""
+
+# ruff: noqa
+
+import json
+import keras
+import numpy as np
+
+keras.utils.set_random_seed(0)
+xs, ys = np.random.randn(96, 4).astype("float32"), np.random.randint(0, 3, 96)
+held, labels = np.random.randn(24, 4).astype("float32"), np.random.randint(0, 3, 24)
+model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(3, activation="softmax")])
+model.compile(optimizer=keras.optimizers.SGD(0.0), loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+SIZE = 8
+
+
+class Log(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.rows, self.best = [], 1e9
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.losses = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.losses.append(logs["loss"])
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.rows.append({"epoch": epoch, **{k: float(v) for k, v in logs.items()}})
+        print("epoch", epoch, logs["loss"], logs["accuracy"], logs["val_loss"], float(self.losses[-1]))
+        right = (self.model.predict(xs, verbose=0).argmax(1) == ys).sum()
+        print("predicted", right, right / len(xs), self.model.evaluate(xs, ys, verbose=0)[1])
+        if logs["loss"] < self.best:
+            self.best = logs["loss"]
+
+
+log = Log()
+history = model.fit(xs, ys, batch_size=8, epochs=2, validation_data=(held, labels), verbose=0,
+                    callbacks=[log, keras.callbacks.CSVLogger("log.csv")])
+print("fitted", {k: [float(v) for v in vs] for k, vs in history.history.items()}, log.best)
+print(json.dumps(log.rows))
+print(open("log.csv").read().replace(",", " "))
+means, accuracies = [], []
+for epoch in range(2):
+    total, hits, right, seen, losses = 0.0, 0.0, 0, 0, []
+    sums = {"loss": 0.0, "accuracy": 0.0}
+    for start in range(0, len(xs), SIZE):
+        x, y = xs[start : start + SIZE], ys[start : start + SIZE]
+        loss, accuracy = model.train_on_batch(x, y)
+        model.reset_metrics()
+        predicted = model.predict_on_batch(x).argmax(1)
+        total += loss
+        hits += accuracy * len(x)
+        right += (predicted == y).sum()
+        seen += SIZE
+        losses.append(loss)
+        sums["loss"] += loss
+        sums["accuracy"] += accuracy
+    print("sums", float(total), float(hits), right, seen, float(sum(losses)), float(np.sum(losses)))
+    print("means", total / (len(xs) // SIZE), total / 12, np.mean(losses), total / len(losses), sum(losses) / len(losses))
+    print("shares", hits / len(xs), right / len(xs), right / seen, hits / seen)
+    print("table", json.dumps({k: float(v) for k, v in sums.items()}), sums["accuracy"] / 12)
+    means.append(float(np.mean(losses)))
+    accuracies.append(float(hits / len(xs)))
+    total /= 12
+    print("mean", total)
+print(means, accuracies)
