@@ -8,7 +8,7 @@ from running import rounded, started
 from dlrun.port import port
 
 SCRIPTS = ("numbers_of_an_epoch.py", "numbers_from_functions.py", "numbers_that_decide.py", "numbers_that_are_kept.py",
-           "numbers_of_parts.py")  # fmt: skip
+           "numbers_of_parts.py", "numbers_in_objects.py")  # fmt: skip
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

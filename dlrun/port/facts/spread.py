@@ -266,7 +266,7 @@ class Spread:
             return ("options", node.attr.value)
         if isinstance(node, cst.Attribute) and (there := self.script.member(node)) is not None:  # of a module
             return (there[1], node.attr.value)
-        if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name):
+        if isinstance(node, cst.Attribute) and isinstance(node.value, (cst.Name, cst.Attribute)):
             kept = self.flow.keepers(node)
             return (kept[0], node.attr.value) if len(kept) == 1 else None
         return None

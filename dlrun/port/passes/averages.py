@@ -15,6 +15,7 @@ from dlrun.port.passes import (
     doubts,
     excepted,
     guards,
+    in_objects,
     in_passing,
     kept,
     meters,
@@ -74,6 +75,7 @@ def numbers(metrics: Metrics, histories: bool) -> Iterator[Edit | Doubt]:
     """Yield what sums, decides and is shown, in the order in which each needs the others; ``histories``: kept, too."""
     yield from seen.torch(metrics)
     yield from tables.torch(metrics)
+    yield from in_objects.torch(metrics)
     yield from totals.torch(metrics)
     if histories:
         yield from meters.fed(metrics)

@@ -170,7 +170,7 @@ def _decision(metrics: Metrics, node: cst.CSTNode, test: cst.Comparison) -> Iter
             why = f"{text}: ranks may decide differently, below a condition that differs too"
             write = f"{text} = {metrics.facts.alias}.average({text}) where every rank comes by"
             yield Doubt(side, why, "high", write)
-        elif isinstance(node, cst.While) or not _is_place(side) or _led_back(metrics, side, anchor) or (
+        elif isinstance(node, cst.While) or not _is_place(metrics, side) or _led_back(metrics, side, anchor) or (
                 _is_summed_here(metrics, side, anchor)):  # fmt: skip
             yield _alike(metrics, side, "all ranks must decide alike")
             kept = [value for n in _kept(metrics, node, test) for value in _parts(metrics, n.value)]
@@ -269,9 +269,12 @@ def _clock(metrics: Metrics) -> Taint:
     return Taint(metrics.script, metrics.facts.kinds, seeds)
 
 
-def _is_place(node: cst.BaseExpression) -> bool:
-    """Tell whether a value can be assigned to ``node``: a name, an attribute, an entry under a text."""
+def _is_place(metrics: Metrics, node: cst.BaseExpression) -> bool:
+    """Tell whether a value can be assigned to ``node``: a name, an attribute, an entry under a text; no property."""
     if isinstance(node, cst.Subscript) and isinstance(node.value, cst.Name) and len(node.slice) == 1:
         index = node.slice[0].slice
         return isinstance(index, cst.Index) and isinstance(index.value, cst.SimpleString)
-    return isinstance(node, (cst.Name, cst.Attribute))
+    if isinstance(node, cst.Attribute):
+        flow = metrics.facts.flow
+        return not any(flow.method(cls, node.attr.value) for cls in flow.classes(node.value))
+    return isinstance(node, cst.Name)

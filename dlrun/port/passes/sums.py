@@ -164,15 +164,18 @@ class Sums(Turns):
 
     def _adds_a_batch(self, node: cst.CSTNode) -> bool:
         """Tell whether ``node`` adds a number of samples of what the loop around it takes from a shared loader."""
-        loop = next((u for u in self.script.above(node) if isinstance(u, (cst.For, cst.While))), None)
-        dealt = isinstance(loop, cst.For) and loop in self.facts.loops and any(
-            self.runs_over(loop, f.node, f.names) for f in self.facts.feeds if f.how in _DEALT)  # fmt: skip
-        if not dealt or not isinstance(loop, cst.For) or self.facts.options.batch == "global":
+        loops = self._around(node, {*self.facts.parts}, 3)
+        feeds = [f for f in self.facts.feeds if f.how in _DEALT]
+        dealt = all(isinstance(loop, cst.For) and loop in self.facts.loops
+                    and any(self.runs_over(loop, f.node, f.names) for f in feeds) for loop in loops)  # fmt: skip
+        if not dealt or self.facts.options.batch == "global":
             return False
-        size = (added(node) or (node, node))[1]
-        return counts.hits(self.facts, size) or any(
-            self.is_size(size, n.value) for n in walk(loop.target) if isinstance(n, cst.Name)
-        )
+        size, function = (added(node) or (node, node))[1], self.script.function_of(node)
+        targets = [loop.target for loop in loops if isinstance(loop, cst.For)]
+        batches = [n.value for target in targets for n in walk(target) if isinstance(n, cst.Name)]
+        if isinstance(function, cst.FunctionDef):  # def tick(self, x): self.samples += len(x)
+            batches += [p.name.value for p in function.params.params]
+        return counts.hits(self.facts, size) or any(self.is_size(size, name) for name in batches)
 
     def is_length(self, node: cst.CSTNode) -> bool:
         """Tell whether ``node`` is the length of a list, or of arrays in it, that a loop over a share fills."""

@@ -99,11 +99,10 @@ class _Grown:
         wanted = {name for name in self.tables if name in known and self.after(name)}
         for share in self._ratios(known):
             wanted |= names_in(share) & known
-        beside = {m for n in wanted for read in self.after(n) for d in self._divisors(read) for m in names_in(d)}
-        graded = any(
-            map(self.metrics.has_gradients, (read for n in wanted | (beside & known) for read in self.after(n)))
-        )
-        return [name for name in self.adds if name in wanted | (beside & known) and not graded]
+        while beside := {m for n in wanted for read in self.after(n) for m in self._beside(read)} & known - wanted:
+            wanted |= beside
+        graded = any(map(self.metrics.has_gradients, (read for n in wanted for read in self.after(n))))
+        return [name for name in self.adds if name in wanted and not graded]
 
     def after(self, name: str) -> list[cst.Name]:
         """Return where the function reads ``name`` behind the loop, before it begins anew."""
@@ -131,17 +130,20 @@ class _Grown:
         return [up for up in self.script.above(read)
                 if isinstance(up, cst.BinaryOperation) and isinstance(up.operator, cst.Divide)]  # fmt: skip
 
-    def _fits(self, read: cst.CSTNode, known: set[str]) -> bool:
-        """Tell whether ``read`` stands for the sum over all samples: not where a count of another kind divides it.
+    def _fits(self, read: cst.Name, known: set[str]) -> bool:
+        """Tell whether ``read`` stands for the sum over all samples: not where a rank's own count divides it.
 
         Nor where it divides a sum that stays a rank's own.
         """
         own = {*self.adds, *self._batch()} - known
-        if any(self._counts(divisor) or names_in(divisor) & own for divisor in self._divisors(read)):
+        if any(self._counts(divisor, read) or names_in(divisor) & own for divisor in self._divisors(read)):
             return False
-        shares = [share for share in self._shares(read) if self.script.inside(read, share.right)]
-        return not any(names_in(share.left) & own for share in shares) and not any(
+        return not any(names_in(share.left) & own for share in self._shares(read)) and not any(
             names_in(turn.iter) & own for turn, _ in self._turns(read))  # fmt: skip
+
+    def _beside(self, read: cst.CSTNode) -> set[str]:
+        """Return the names that are divided together with ``read``, and those by which it is."""
+        return {m for part in (*self._divisors(read), *self._shares(read)) for m in names_in(part)}
 
     def _divisors(self, read: cst.CSTNode) -> list[cst.BaseExpression]:
         """Return what ``read`` is divided by, or its entries one by one: ``[v / seen for v in sums]``."""
@@ -157,11 +159,14 @@ class _Grown:
                 yield from ((turn, n) for n in walk(body)
                             if isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Divide))  # fmt: skip
 
-    def _counts(self, divisor: cst.BaseExpression) -> bool:
-        """Tell whether ``divisor`` is a number of batches or samples: of a rank, or of all, of which totals tell."""
+    def _counts(self, divisor: cst.BaseExpression, read: cst.Name) -> bool:
+        """Tell whether ``divisor`` is a number of batches or samples, and ``read`` no sum over all ranks for it.
+
+        Of the tables that all samples divide totals tell.
+        """
         facts = self.metrics.facts
-        return counts.is_own(facts, divisor) or counts.all_samples(facts, divisor) or counts.is_length_of_data(
-            facts, divisor)  # fmt: skip
+        known = counts.is_own(facts, divisor) or counts.all_samples(facts, divisor)
+        return known and (read.value in self.tables or not self.metrics.sums.over(divisor, read))
 
     def _batch(self) -> list[str]:
         return [n.value for n in walk(self.loop.target) if isinstance(n, cst.Name)]

@@ -170,10 +170,11 @@ class Trees:
         elif isinstance(target, (cst.Tuple, cst.List)):
             for i, element in enumerate(target.elements):
                 self._assign(scope, element.value, value, (*path, i), node)
-        elif isinstance(target, cst.Attribute) and isinstance(target.value, cst.Name):
+        elif isinstance(target, cst.Attribute) and isinstance(target.value, (cst.Name, cst.Attribute)):
             binding = Binding(target.attr.value, "assign", node, value, path)
-            owner = self._class_around(scope) if target.value.value == "self" else None
-            if target.value.value != "self":
+            mine = isinstance(target.value, cst.Name) and target.value.value == "self"
+            owner = self._class_around(scope) if mine else None
+            if not mine:
                 self.outside.append((target, binding))
             elif owner is not None:
                 self.attributes.setdefault((owner, target.attr.value), []).append(binding)
