@@ -220,3 +220,20 @@ def test_sums_by_name_that_are_divided_by_the_number_of_all_samples_are_doubted(
     head = LOOP.replace("    count = 0\n", f"    seen, parts = 0, {begun}\n").partition("        if {test}")[0]
     found = [doubt.write for doubt in port(head + BY_NAME + shown).doubts if doubt.danger == "high"]
     assert found == ([write] if write else [])
+
+
+@pytest.mark.parametrize(
+    ("shown", "doubted"),
+    [
+        ("print(parts)", True),
+        ('torch.save({"epoch": epoch, "sums": parts}, "last.pt")', True),
+        ('parts["a"] /= len(data); parts["b"] /= len(data); print(parts)', False),
+        ('print(parts["a"] / seen)', False),
+    ],
+)
+def test_dicts_of_sums_that_are_shown_or_saved_whole_are_doubted(shown, doubted) -> None:
+    begun = '    seen, parts = 0, {"a": 0.0, "b": 0.0}\n'
+    head = LOOP.replace("    count = 0\n", begun).partition("        if {test}")[0]
+    added = 'seen += len(x)\n        parts["a"] += out.mean().item() * len(x)\n        parts["b"] += out.sum().item()\n'
+    ported = port(f"{head}        {added}    {shown}\n")
+    assert any("shown or saved whole" in doubt.why for doubt in ported.doubts) == doubted

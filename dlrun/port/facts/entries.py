@@ -62,6 +62,15 @@ class Entries:
             and all(b.value is not None and are(b.value) for b in given) and (grown <= means or _ANY in means)
         )  # fmt: skip
 
+    def grown(self, name: cst.CSTNode) -> list[cst.CSTNode]:
+        """Return what adds to the entries of the dict ``name``, of those that nothing divides."""
+        known = isinstance(name, (cst.Name, cst.Attribute)) and (
+            self.script.bindings_of(name) or self.script.kept_bindings(name))  # fmt: skip
+        there = self._set.get(self._place(name), {}) if known else {}
+        means = {key for key, found in there.items() if any(_divides(b.node) for b in found)}
+        sums = (found for key, found in there.items() if not {key, _ANY} & means)
+        return [b.node for found in sums for b in found if added(b.node) is not None]
+
     def _table(self, name: cst.Name) -> cst.Name | None:
         """Return the dict of whose entries ``name`` is each in turn: ``for key, value in sums.items()``."""
         made = in_turn(self.script, name, self.script.bindings_of(name))

@@ -34,7 +34,7 @@ def torch(metrics: Metrics) -> Iterator[Edit | Doubt]:
         if metrics.script.function_of(call) not in training or not metrics.all_ranks(call):
             continue
         given = [arg.value for arg in call.args]
-        if not _shows(metrics, call.func):
+        if not shows(metrics, call.func):
             given = [value for value in _handed_on(metrics, call) if _is_text(value) or isinstance(value, cst.Name)]
             shown = [*filter(_is_text, given), *texts(metrics, given)]
         else:
@@ -58,15 +58,15 @@ def _handed_on(metrics: Metrics, call: cst.Call, depth: int = 3) -> Iterator[cst
     """Yield what ``call`` gives a function of the program that prints or logs it: ``def log(text): print(text)``."""
     for function in metrics.facts.flow.targets(call) if depth else ():
         for inner in (n for n in walk(function.body) if isinstance(n, cst.Call)):
-            shows = _shows(metrics, inner.func)
-            told = [a.value for a in inner.args] if shows else _handed_on(metrics, inner, depth - 1)
+            said = shows(metrics, inner.func)
+            told = [a.value for a in inner.args] if said else _handed_on(metrics, inner, depth - 1)
             for name in (n for value in told for n in walk(value) if isinstance(n, cst.Name)):
                 if any(b.how == "param" for b in metrics.script.bindings_of(name)):
                     given = metrics.facts.flow.argument(call, function, name.value)
                     yield from [given] if given is not None else []
 
 
-def _shows(metrics: Metrics, func: cst.BaseExpression) -> bool:
+def shows(metrics: Metrics, func: cst.BaseExpression) -> bool:
     """Tell whether ``func`` prints, logs or saves, by whatever name: ``say = logger.info``, ``def f(say=print)``."""
     made = [o.node for o in metrics.facts.flow.origins(func)] if isinstance(func, cst.Name) else []
     names = [metrics.script.name_of(n) for n in (func, *made)]

@@ -12,6 +12,8 @@ from dlrun.port.facts.lists import turned
 from dlrun.port.passes.counters import innermost, runs_inside
 from dlrun.port.passes.counts import all_samples
 from dlrun.port.passes.metrics import Metrics
+from dlrun.port.passes.objects import loops_around
+from dlrun.port.passes.shown import shows
 from dlrun.port.program.script import Script, added, children, dotted, walk
 
 
@@ -60,6 +62,26 @@ def divided(metrics: Metrics) -> Iterator[Doubt]:
                     yield Doubt(share, f"{name} adds up this rank's own samples, 1/n of all, and is divided by the "
                                 "number of all", "high", f"{facts.alias}.total({script.code(share.left)})")  # fmt: skip
                     break
+
+
+def whole(metrics: Metrics) -> Iterator[Doubt]:
+    """Yield a doubt where a dict of sums over a rank's samples is shown or saved whole: ``json.dump(sums, file)``."""
+    facts, script, done = metrics.facts, metrics.script, set[str]()
+    for call in script.calls if not facts.full_batch and facts.options.batch == "local" else ():
+        told = [n for n in walk(call) if isinstance(n, (cst.Name, cst.Attribute)) and _is_whole(script, n)]
+        for box in told if shows(metrics, call.func) else ():
+            adds = [n for n in metrics.entries.grown(box) if loops_around(metrics, n) != [None]]
+            if adds and metrics.trained(box) and box not in metrics.trained.cuts and script.code(box) not in done:
+                name = script.code(box)
+                done.add(name)
+                why = f"{name} holds sums over this rank's own samples, 1/n of all, and is shown or saved whole"
+                yield Doubt(box, why, "high", f"{facts.alias}.total() of each of them")
+
+
+def _is_whole(script: Script, node: cst.CSTNode) -> bool:
+    """Tell whether ``node`` stands for all that it holds: in a call, a text, a dict or a list."""
+    up = script.parents[node]
+    return isinstance(up, (cst.Arg, cst.FormattedStringExpression, cst.DictElement, cst.Element))
 
 
 def _shares(script: Script, loop: cst.CSTNode, box: cst.BaseExpression) -> Iterator[cst.BinaryOperation]:
