@@ -111,8 +111,11 @@ class Speed:
     def __init__(self):
         self.samples = 0
 
-    def tick(self, x):
+        self.labels = []
+
+    def tick(self, x, y):
         self.samples += len(x)
+        self.labels.extend(y.tolist())
 
 
 class Trainer:
@@ -133,7 +136,7 @@ class Trainer:
             self.confusion.update(y.tolist(), found.tolist())
             self.matrix.update(y, found)
             self.binary.update(found, y)
-            self.speed.tick(x)
+            self.speed.tick(x, y)
             self.counts.right += (found == y).sum().item()
             self.counts.seen += len(y)
             for b in y.tolist():
@@ -150,7 +153,7 @@ class Trainer:
         print("binary", " ".join(f"{k} {v:.4f}" for k, v in self.binary.compute().items()))
         print("counted", self.binary.tp, self.binary.fp, self.binary.fn, self.binary.tn)
         print("counts", self.counts.accuracy(), self.counts.right, self.counts.seen, sorted(self.counts.by.items()))
-        print("samples", self.speed.samples)
+        print("samples", self.speed.samples, len(self.speed.labels), sum(self.speed.labels))
         if self.stats.rate > self.best:
             self.best = self.stats.rate
             print("worst", self.best)

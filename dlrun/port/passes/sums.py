@@ -181,7 +181,8 @@ class Sums(Turns):
         """Tell whether ``node`` is the length of a list, or of arrays in it, that a loop over a share fills."""
         box = length_of(self.script, node)
         fills = self._lists.filled(box, ("append", "extend")) if box is not None else []
-        loops = [loop for call in fills for loop in self._around(call, {*self.facts.parts}, 0)]
+        depth = 3 if isinstance(box, cst.Attribute) else 0  # a method may fill it: found.add(labels)
+        loops = [loop for call in fills for loop in self._around(call, {*self.facts.parts}, depth)]
         return bool(loops) and self.facts.options.batch != "global" and all(
             isinstance(loop, cst.For) and loop in self.facts.loops and self.dealt(loop, loop.iter, True)
             and not self.script.inside(node, loop) for loop in loops)  # fmt: skip
