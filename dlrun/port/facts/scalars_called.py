@@ -32,7 +32,7 @@ def of_library(call: cst.Call, name: str, number: Callable[[cst.CSTNode], bool])
     """
     if name.startswith("sklearn.metrics.") and name.endswith(("_score", "_error", "_loss")):
         return True
-    if name in _FUNCTIONS or (name.endswith((".reduce_mean", ".reduce_sum")) and len(call.args) == 1):
+    if name in _FUNCTIONS or (name.endswith((".reduce_mean", ".reduce_sum", ".count_nonzero")) and len(call.args) == 1):
         return True
     if name in ("builtins.max", "builtins.min"):
         only = call.args[0].value if len(call.args) == 1 else None
