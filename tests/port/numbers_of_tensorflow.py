@@ -67,6 +67,7 @@ for epoch in range(2):
     accuracy.reset_state()
     added.reset_state()
     total, n, losses = 0.0, 0, []
+    got = {}
     sums, counter, tally = defaultdict(float), Counter(), {"loss": 0.0, "right": 0.0}
     for x, y in train:
         logs = step(x, y)
@@ -75,6 +76,7 @@ for epoch in range(2):
         losses.append(logs["loss"])
         for k, v in logs.items():
             sums[k] += float(v)
+            got[k] = got.get(k, 0.0) + float(v)
         for k in tally:
             tally[k] += float(logs[k])
         counter["right"] += int(logs["right"])
@@ -86,6 +88,7 @@ for epoch in range(2):
     print("added", float(added.result()), added.result().numpy() / n)
     print("sums", {k: v for k, v in sums.items()}, {k: v / n for k, v in sums.items()})
     print("sums", sums["loss"] / n, sums["right"], sums["right"] / N, dict(sums))
+    print("got", {k: v / n for k, v in got.items()}, got, got["right"] / N, {k: round(v, 3) for k, v in got.items()})
     print("text", " ".join(f"{k} {v / n:.4f}" for k, v in sums.items()))
     print("tally", tally, tally["right"] / N, tally["loss"] / len(train), {k: v / n for k, v in tally.items()})
     print("counter", counter["right"], counter["seen"], counter["right"] / counter["seen"], dict(counter))

@@ -42,6 +42,14 @@ class Entries:
         """Return what gives the entries of the dict ``name`` their values, beginning with the dict."""
         return self._bound(name, self._place(name), _ANY)
 
+    def grow(self, name: cst.CSTNode, are: Callable[[cst.BaseExpression], bool]) -> bool:
+        """Tell whether ``name`` is a dict that begins empty, to whose entries what ``are`` accepts is added."""
+        bindings = self.all(name) if isinstance(name, cst.Name) else []
+        adds = [b for b in bindings if added(b.node) is not None]
+        begun = [b for b in bindings if added(b.node) is None]
+        return bool(adds and begun) and all(is_empty(b.value) and not b.path for b in begun) and all(
+            b.value is not None and are(b.value) for b in adds)  # fmt: skip
+
     def _bound(self, name: cst.Name | cst.Attribute, place: tuple[int, str] | None, key: str) -> list[Binding]:
         made = self.script.bindings_of(name) or self.script.kept_bindings(name)
         begun = [replace(b, value=_begun(b.value, key)) if b.how == "assign" and not b.path else b for b in made]
@@ -89,8 +97,9 @@ class Entries:
                 place = self._place(target.value) if isinstance(target, cst.Subscript) else None
                 if place is not None and key is not None:
                     there = found.setdefault(place, {})
-                    path = () if isinstance(node, cst.Assign) else ("part",)
-                    there.setdefault(key, []).append(Binding(place[1], "assign", node, node.value, path))
+                    grown = added(node)
+                    value, path = (node.value, ()) if grown is None else (grown[1], ("part",))
+                    there.setdefault(key, []).append(Binding(place[1], "assign", node, value, path))
         return found
 
     def _place(self, box: cst.CSTNode) -> tuple[int, str] | None:
@@ -137,6 +146,12 @@ def _begun(value: cst.BaseExpression | None, key: str) -> cst.BaseExpression | N
         case cst.DictComp(value=each):
             return each
     return value
+
+
+def is_empty(made: cst.CSTNode | None) -> bool:
+    """Tell whether ``made`` is an empty dict, written out."""
+    dict_of = isinstance(made, cst.Call) and dotted(made.func) == "dict" and not made.args
+    return dict_of or (isinstance(made, cst.Dict) and not made.elements)
 
 
 def of_zeros(script: Script, made: cst.CSTNode) -> bool:

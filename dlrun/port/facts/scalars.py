@@ -8,7 +8,7 @@ from functools import cached_property
 import libcst as cst
 
 from dlrun.port.facts.computed import given, in_turn
-from dlrun.port.facts.entries import of_zeros, written
+from dlrun.port.facts.entries import Entries, of_zeros, written
 from dlrun.port.facts.fetches import entry, fetched, taken
 from dlrun.port.facts.kinds import Kinds, plays
 from dlrun.port.facts.lists import Lists, turned
@@ -34,6 +34,7 @@ class Scalars:
         self.flow = kinds.flow
         self.script = kinds.script
         self.lists = Lists(kinds.flow)
+        self.entries = Entries(kinds.script)
         self._busy: set[tuple[int, str]] = set()
 
     def __call__(self, node: cst.CSTNode, depth: int = 0) -> bool:
@@ -82,6 +83,8 @@ class Scalars:
                 named = isinstance(at, (cst.SimpleString, cst.Name))
                 if named and begun and all(of_zeros(self.script, m) for m in begun):
                     return True
+                if self.entries.grow(node.value, lambda entry: self(entry, depth + 1)):
+                    return True  # sums["loss"]
                 made = [o.node for o in self.flow.origins(node)]  # sizes["train"]
                 return all(m is not node and self(m, depth + 1) for m in made)
             case cst.Name():
@@ -259,7 +262,8 @@ class Scalars:
             counts = any(isinstance(m, cst.Call) and self.script.name_of(m.func) in ("builtins.range",
                          "builtins.enumerate") for m in made)  # fmt: skip
             over = turned(value, binding.path) if value is not None else None
-            numbers = over is not None and written(self.flow, over, lambda entry: self(entry, depth))
+            numbers = over is not None and (written(self.flow, over, lambda entry: self(entry, depth))
+                                            or self.entries.grow(over, lambda entry: self(entry, depth)))  # fmt: skip
             if over is not None and numbers and not self._gives_keys(over):
                 return True
             return counts and binding.path in (("each",), ("each", 0))

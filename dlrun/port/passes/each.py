@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from dlrun.port.program.dicts import pairs
-from dlrun.port.program.script import calls_method, dotted, names_in, walk
+from dlrun.port.program.script import added, calls_method, dotted, names_in, walk
 
 if TYPE_CHECKING:
     from dlrun.port.passes.metrics import Metrics
@@ -44,7 +44,7 @@ def _fill_together(metrics: Metrics, box: cst.BaseExpression) -> bool:
     entries = [up for n in named if isinstance(up := metrics.script.parents[n], cst.Subscript) and up.value is n]
     fills = [(up, entry) for entry in entries for up in metrics.script.above(entry)
              if (calls_method(up, "append", "extend") and up.func.value is entry)
-             or (isinstance(up, cst.AugAssign) and isinstance(up.operator, cst.AddAssign) and up.target is entry)
+             or ((grown := added(up)) is not None and grown[0] is entry)
              ]  # fmt: skip
     keys = [n for _, entry in fills for n in walk(entry.slice[0])]
     alike = not any(map(metrics.facts.unequal, keys))  # not hits[label] += 1

@@ -8,7 +8,7 @@ import libcst as cst
 
 from dlrun.port.facts import Facts
 from dlrun.port.facts.computed import computed, reaching
-from dlrun.port.facts.entries import Entries, holds_zeros
+from dlrun.port.facts.entries import Entries, holds_zeros, is_empty
 from dlrun.port.facts.lists import Lists, keys_are_written
 from dlrun.port.facts.summed import adds_by_itself, is_divided, is_plain, is_summed, length_of, plain_of, summed
 from dlrun.port.passes import counts, returned
@@ -112,7 +112,8 @@ class Sums(Turns):
             return False
         bindings, made = self._entries.all(name), self._bindings(name)
         adds = [b.node for b in bindings if _adds(b)]
-        zeros = [b.written for b in made if b.written is not None and holds_zeros(self.script, b.written)]
+        begun = [b.written for b in made if b.written is not None]
+        zeros = [value for value in begun if is_empty(value) or holds_zeros(self.script, value)]
         if not adds or len(zeros) < len(made) or len(adds) + len(made) < len(bindings):
             return False
         parts = {*self.facts.accumulating, *self.facts.parts}

@@ -102,15 +102,31 @@ def calls_method(node: cst.CSTNode, *names: str) -> TypeGuard[MethodCall]:
 
 
 def added(node: cst.CSTNode) -> tuple[cst.BaseExpression, cst.BaseExpression] | None:
-    """Return a name and what is added to it: of ``total += loss``, and of ``total = total + loss``, which is alike."""
+    """Return a name and what is added to it: of ``total += loss``, and of ``total = total + loss``, which is alike.
+
+    Likewise an entry of a dict: ``sums[key] = sums.get(key, 0) + loss``.
+    """
     match node:
         case cst.AugAssign(operator=cst.AddAssign()):
             return node.target, node.value
         case cst.Assign(targets=[cst.AssignTarget(target=target)], value=cst.BinaryOperation(left, cst.Add(), right)):
             for one, other in ((left, right), (right, left)):
-                if dotted(target) and dotted(target) == dotted(one):
+                if (dotted(target) and dotted(target) == dotted(one)) or _is_entry(target, one):
                     return target, other
     return None
+
+
+def _is_entry(entry: cst.CSTNode, read: cst.CSTNode) -> bool:
+    """Tell whether ``read`` is the ``entry`` of a dict as it is so far: ``sums[key]``, ``sums.get(key, 0)``."""
+    match entry, read:
+        case cst.Subscript(value=box, slice=[cst.SubscriptElement(slice=cst.Index(value=key))]), cst.Call(
+            func=cst.Attribute(value=other, attr=cst.Name("get")),
+            args=[cst.Arg(value=asked), cst.Arg(value=cst.Integer() | cst.Float() as begins)],
+        ):
+            return begins.evaluated_value == 0 and box.deep_equals(other) and key.deep_equals(asked)
+        case cst.Subscript(), cst.Subscript():
+            return entry.deep_equals(read)
+    return False
 
 
 def numbered(node: cst.CSTNode) -> bool:
