@@ -223,17 +223,19 @@ def test_sums_by_name_that_are_divided_by_the_number_of_all_samples_are_doubted(
 
 
 @pytest.mark.parametrize(
-    ("shown", "doubted"),
+    ("shown", "term", "becomes", "doubted"),
     [
-        ("print(parts)", True),
-        ('torch.save({"epoch": epoch, "sums": parts}, "last.pt")', True),
-        ('parts["a"] /= len(data); parts["b"] /= len(data); print(parts)', False),
-        ('print(parts["a"] / seen)', False),
+        ("print(parts)", "out.sum().item()", "print(dl.total(parts))", False),
+        ('torch.save({"n": 1, "sums": parts}, "last.pt")', "out.sum().item()", '"sums": dl.total(parts)}', False),
+        ("print(parts)", "out.sum().detach()", "print(parts)", True),  # tensors
+        ('parts["a"] /= len(data); parts["b"] /= len(data); print(parts)', "out.sum().item()", "print(parts)", False),
+        ('print(parts["a"] / seen)', "out.sum().item()", 'dl.average(parts["a"] / seen)', False),
     ],
 )
-def test_dicts_of_sums_that_are_shown_or_saved_whole_are_doubted(shown, doubted) -> None:
+def test_dicts_of_sums_that_are_shown_or_saved_whole_are_totals_or_doubted(shown, term, becomes, doubted) -> None:
     begun = '    seen, parts = 0, {"a": 0.0, "b": 0.0}\n'
     head = LOOP.replace("    count = 0\n", begun).partition("        if {test}")[0]
-    added = 'seen += len(x)\n        parts["a"] += out.mean().item() * len(x)\n        parts["b"] += out.sum().item()\n'
+    added = f'seen += len(x)\n        parts["a"] += out.mean().item() * len(x)\n        parts["b"] += {term}\n'
     ported = port(f"{head}        {added}    {shown}\n")
+    assert becomes in ported.text
     assert any("shown or saved whole" in doubt.why for doubt in ported.doubts) == doubted

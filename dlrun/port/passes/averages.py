@@ -92,4 +92,4 @@ def numbers(metrics: Metrics, histories: bool) -> Iterator[Edit | Doubt]:
     yield from throughput.torch(metrics)
     yield from tallies.both(metrics, {found.node for found in decided if isinstance(found, Edit)})
     yield from tallies.divided(metrics)
-    yield from tallies.whole(metrics)
+    yield from tallies.whole(metrics, {found.node for found in told})

@@ -64,12 +64,15 @@ def divided(metrics: Metrics) -> Iterator[Doubt]:
                     break
 
 
-def whole(metrics: Metrics) -> Iterator[Doubt]:
-    """Yield a doubt where a dict of sums over a rank's samples is shown or saved whole: ``json.dump(sums, file)``."""
+def whole(metrics: Metrics, told: Collection[cst.CSTNode]) -> Iterator[Doubt]:
+    """Yield a doubt where a dict of sums over a rank's samples is shown or saved whole: ``json.dump(sums, file)``.
+
+    Not so of those that are ``told`` as totals.
+    """
     facts, script, done = metrics.facts, metrics.script, set[str]()
     for call in script.calls if not facts.full_batch and facts.options.batch == "local" else ():
-        told = [n for n in walk(call) if isinstance(n, (cst.Name, cst.Attribute)) and _is_whole(script, n)]
-        for box in told if shows(metrics, call.func) else ():
+        boxes = [n for n in walk(call) if isinstance(n, (cst.Name, cst.Attribute)) and _is_whole(script, n)]
+        for box in (n for n in boxes if n not in told) if shows(metrics, call.func) else ():
             adds = [n for n in metrics.entries.grown(box) if loops_around(metrics, n) != [None]]
             if adds and metrics.trained(box) and box not in metrics.trained.cuts and script.code(box) not in done:
                 name = script.code(box)
