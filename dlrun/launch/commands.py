@@ -59,6 +59,7 @@ def spec(plan: LaunchPlan, site: Site, home: Sequence[tuple[str, int]], token: s
             "cores": plan.cores,
             "gpus": plan.gpus,
             "by_number": plan.torchrun,
+            "served": plan.local,  # mps.py has seen to GPUs that ranks of this machine share
         },
         "inherit": inherit(plan, site),
         "env": library(plan.launcher, site) | dict(plan.env),

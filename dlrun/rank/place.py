@@ -19,7 +19,7 @@ def settle(env: MutableMapping[str, str], local_rank: int, local_size: int, want
     do, and not as the first), and ``cpus``, the CPUs that the launcher gave to each of the node's ranks, where it did
     not give all to all: it has bound them, and they stay so.
 
-    Returns whether NVIDIA's GPUs are shared by ranks (see mps.py).
+    Returns whether NVIDIA's GPUs are shared by ranks, and nobody has seen to that (``served``; see mps.py).
     """
     blocks = bound(cores(os.sched_getaffinity(0)), local_size, want)
     mine = blocks[local_rank]
@@ -40,7 +40,8 @@ def settle(env: MutableMapping[str, str], local_rank: int, local_size: int, want
         env.setdefault(name, value)
     env.setdefault("OMP_NUM_THREADS", str(len(mine) or 1))
     env.setdefault("UCX_LOG_FILE", "stderr")  # its warnings are no part of what a script prints (default: stdout)
-    return vendor == "nvidia" and local_size * (want.get("gpus") or 1) > len(left) > 0
+    shared = vendor == "nvidia" and local_size * (want.get("gpus") or 1) > len(left) > 0
+    return shared and not want.get("served")
 
 
 def bound(here: Sequence[Core], local_size: int, want: Mapping[str, Any]) -> list[Sequence[Core]]:

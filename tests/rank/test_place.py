@@ -7,6 +7,8 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dlrun.rank import place
+from dlrun.rank.gpus import Gpu
 from dlrun.rank.place import bound, cores, fork_safety, share
 
 
@@ -48,3 +50,10 @@ def test_forks_are_made_safe_only_where_there_is_such_a_card(tmp_path: Path):
     assert fork_safety(str(tmp_path)) == {"RDMAV_FORK_SAFE": "1"}
     (tmp_path / "rdmap0s6").mkdir()
     assert fork_safety(str(tmp_path)) == {"RDMAV_FORK_SAFE": "1", "FI_EFA_FORK_SAFE": "1"}
+
+
+def test_gpus_that_ranks_share_are_told_unless_the_launch_has_seen_to_them(monkeypatch):
+    monkeypatch.setattr(place, "gpus", lambda env: ("nvidia", [Gpu("GPU-a")]))
+    assert place.settle({}, 0, 2, {})
+    assert not place.settle({}, 0, 2, {"served": True})
+    assert not place.settle({}, 0, 1, {})
